@@ -1,0 +1,251 @@
+//! What a backend implements.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Result};
+
+/// A store that grants locks.
+///
+/// # Contract
+///
+/// * A lock is granted to one holder at a time, and the token of a grant is larger than every token
+///   granted before under the same name, by whatever process.
+/// * Every acquisition has an [`OwnerId`](crate::OwnerId) of its own.
+/// * Dropping a future at any await leaves nothing behind: what may have reached the server is
+///   undone by a task that outlives the caller.
+/// * A lock that is held by somebody else is [`Acquired::Busy`], never an error. So is one whose key
+///   or node somebody uses for other things.
+/// * The first answer of the server is awaited however short the deadline is; after it, the deadline
+///   is kept. An outage while waiting is ridden out for about as long as a lease or session lasts.
+///
+/// The caller sends at most one `acquire` for each process and name at a time: the others wait in a
+/// queue of the process.
+#[async_trait]
+pub trait Backend: Debug + Send + Sync + 'static {
+    /// What this backend can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Takes the lock, waiting as long as the request says.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked, or refuses.
+    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired>;
+
+    /// Looks at a lock without touching it.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked, or refuses.
+    async fn inspect(&self, name: &LockName) -> Result<LockState>;
+
+    /// Takes the lock away from whoever holds it, and says whether somebody did.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked, or refuses.
+    async fn break_lock(&self, name: &LockName) -> Result<bool>;
+
+    /// Ends the connections. Locks that are held end as their leases or sessions do.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer the farewell; the connections are closed all the same.
+    async fn close(&self) -> Result<()>;
+}
+
+/// What an acquisition ended with.
+#[derive(Debug)]
+pub enum Acquired {
+    /// The lock is ours.
+    Held(Box<dyn Lease>),
+    /// Somebody else holds it.
+    Busy,
+}
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    Never,
+    /// Until this instant; one that has passed asks once, as [`Wait::Never`] does.
+    Until(Instant),
+    /// Until the lock is ours.
+    Forever,
+}
+
+impl Wait {
+    /// Whether there is no time left.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        match self {
+            Self::Never => true,
+            Self::Until(deadline) => Instant::now() >= deadline,
+            Self::Forever => false,
+        }
+    }
+
+    /// The time left, `None` for ever.
+    #[must_use]
+    pub fn left(self) -> Option<Duration> {
+        match self {
+            Self::Never => Some(Duration::ZERO),
+            Self::Until(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
+            Self::Forever => None,
+        }
+    }
+}
+
+/// How the lock ends when its holder does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeasePolicy {
+    /// The time to live of the lease, `None` for the backend's default.
+    pub ttl: Option<Duration>,
+    /// Whether the backend renews the lease while the guard lives.
+    pub renewed: bool,
+    /// The longest time that a renewed lease lasts in all.
+    pub max_hold: Option<Duration>,
+}
+
+impl Default for LeasePolicy {
+    fn default() -> Self {
+        Self { ttl: None, renewed: true, max_hold: None }
+    }
+}
+
+/// What is to be acquired, and how.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AcquireRequest {
+    /// The lock.
+    pub name: LockName,
+    /// How long to wait.
+    pub wait: Wait,
+    /// How the lock ends when its holder does nothing.
+    pub lease: LeasePolicy,
+    /// Who asks.
+    pub owner: Arc<OwnerInfo>,
+}
+
+impl AcquireRequest {
+    /// A request for an exclusive lock.
+    #[must_use]
+    pub const fn exclusive(name: LockName, wait: Wait, lease: LeasePolicy, owner: Arc<OwnerInfo>) -> Self {
+        Self { name, wait, lease, owner }
+    }
+}
+
+/// What a backend can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The name of the backend, such as `redis`.
+    pub backend: &'static str,
+    /// What keeps a lock.
+    pub lease: LeaseKind,
+    /// Whether other processes see the locks.
+    pub cross_process: bool,
+    /// Whether processes get a lock in the order in which they asked for it.
+    pub fifo: bool,
+    /// Whether [`Backend::inspect`] counts the waiters of other processes.
+    pub counts_waiters: bool,
+}
+
+/// What keeps a lock while its holder does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseKind {
+    /// A lease of its own, with a time to live.
+    Ttl {
+        /// The time to live when nothing else is said.
+        default: Duration,
+        /// The shortest that is safe.
+        min: Duration,
+    },
+    /// The session of the client, shared by all its locks.
+    Session {
+        /// The session timeout that was negotiated.
+        timeout: Duration,
+    },
+}
+
+impl Capabilities {
+    /// The capabilities of a backend that is seen by other processes, grants in no order and counts
+    /// no waiters.
+    #[must_use]
+    pub const fn new(backend: &'static str, lease: LeaseKind) -> Self {
+        Self { backend, lease, cross_process: true, fifo: false, counts_waiters: false }
+    }
+
+    /// Refuses what the backend cannot honour.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::InvalidConfig`].
+    pub fn check(&self, policy: LeasePolicy) -> Result<()> {
+        if policy.max_hold.is_some_and(|hold| hold.is_zero()) {
+            return Err(self.invalid("max_hold is zero", "give a longer time or leave it out".into()));
+        }
+        match (self.lease, policy) {
+            (
+                LeaseKind::Session { timeout },
+                LeasePolicy { ttl: Some(_), .. } | LeasePolicy { renewed: false, .. },
+            ) => Err(Error::new(ErrorKind::Unsupported, self.backend)
+                .message("a lock has no time to live of its own here: the session keeps it")
+                .hint(format!("set session_timeout in the URL instead (it is {timeout:?} now)"))),
+            (LeaseKind::Ttl { min, .. }, LeasePolicy { ttl: Some(ttl), .. }) => self.check_ttl(ttl, min),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a time to live below the minimum.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`].
+    pub fn check_ttl(&self, ttl: Duration, min: Duration) -> Result<()> {
+        if ttl < min {
+            return Err(
+                self.invalid(&format!("a ttl of {ttl:?} is too short"), format!("use at least {min:?}"))
+            );
+        }
+        Ok(())
+    }
+
+    fn invalid(&self, message: &str, hint: String) -> Error {
+        Error::new(ErrorKind::InvalidConfig, self.backend).message(message).hint(hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn options_that_a_backend_cannot_honour_are_refused() {
+        let session = Capabilities::new("zk", LeaseKind::Session { timeout: SECOND });
+        let ttl = LeasePolicy { ttl: Some(SECOND), ..LeasePolicy::default() };
+        let fixed = LeasePolicy { renewed: false, ..LeasePolicy::default() };
+        assert_eq!(session.check(ttl).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(session.check(fixed).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert!(session.check(LeasePolicy::default()).is_ok());
+    }
+
+    #[test]
+    fn too_short_times_are_refused() {
+        let leases = Capabilities::new("redis", LeaseKind::Ttl { default: 30 * SECOND, min: SECOND });
+        for ttl in [Duration::ZERO, SECOND / 2] {
+            let error = leases.check(LeasePolicy { ttl: Some(ttl), ..LeasePolicy::default() }).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+            assert!(error.to_string().contains("at least 1s"), "{error}");
+        }
+        let no_hold = LeasePolicy { max_hold: Some(Duration::ZERO), ..LeasePolicy::default() };
+        assert_eq!(leases.check(no_hold).unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+}

@@ -1,0 +1,222 @@
+//! What can go wrong, told to the person who reads it.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::LockName;
+
+/// The result of a lock operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a lock operation failed.
+///
+/// Contention is not an error: `try_acquire` answers `Ok(None)` when somebody else holds the lock.
+///
+/// The text says what failed, on which backend and lock, and what to do next; it never holds a
+/// password. Use [`kind`](Self::kind), [`is_retryable`](Self::is_retryable) and
+/// [`outcome`](Self::outcome) to decide in code.
+#[derive(Clone, thiserror::Error)]
+pub struct Error {
+    details: Box<Details>,
+}
+
+#[derive(Clone)]
+struct Details {
+    kind: ErrorKind,
+    outcome: Outcome,
+    backend: &'static str,
+    operation: Option<&'static str>,
+    lock: Option<LockName>,
+    message: String,
+    hint: Option<String>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// The kinds of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The lock name is empty or too long.
+    InvalidName,
+    /// A URL or an option is wrong.
+    InvalidConfig,
+    /// The backend cannot honour the option or the operation.
+    Unsupported,
+    /// The server, or a quorum of servers, did not answer.
+    Unavailable,
+    /// The server refuses us: wrong password, missing right.
+    Denied,
+    /// The lock was lost: its lease ran out, its key or node was removed, its session ended.
+    Lost,
+    /// A limit of the store is reached, and granting the lock would not be safe.
+    Exhausted,
+    /// The [`Locks`](crate::Locks) were closed.
+    Closed,
+    /// The server answered something that it should not.
+    Unexpected,
+}
+
+/// What became of the request that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It had no effect on the server.
+    NotApplied,
+    /// It took effect, and the error came later.
+    Applied,
+    /// It may have taken effect. What it may have left behind is cleaned up in the background.
+    Unknown,
+}
+
+impl Error {
+    /// An error of this kind on this backend, not applied and without any text yet.
+    #[must_use]
+    pub fn new(kind: ErrorKind, backend: &'static str) -> Self {
+        let details = Details {
+            kind,
+            outcome: Outcome::NotApplied,
+            backend,
+            operation: None,
+            lock: None,
+            message: String::new(),
+            hint: None,
+            source: None,
+        };
+        Self { details: Box::new(details) }
+    }
+
+    /// Says what failed.
+    #[must_use]
+    pub fn message(mut self, message: impl Into<String>) -> Self {
+        self.details.message = message.into();
+        self
+    }
+
+    /// Says what to do next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.details.hint = Some(hint.into());
+        self
+    }
+
+    /// Says what became of the request.
+    #[must_use]
+    pub fn with_outcome(mut self, outcome: Outcome) -> Self {
+        self.details.outcome = outcome;
+        self
+    }
+
+    /// Names the operation, such as `acquire`, unless it is named already.
+    #[must_use]
+    pub fn during(mut self, operation: &'static str) -> Self {
+        self.details.operation.get_or_insert(operation);
+        self
+    }
+
+    /// Names the lock, unless it is named already.
+    #[must_use]
+    pub fn on(mut self, lock: &LockName) -> Self {
+        self.details.lock.get_or_insert_with(|| lock.clone());
+        self
+    }
+
+    /// Keeps the error below this one.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.details.source = Some(Arc::new(source));
+        self
+    }
+
+    /// The kind of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.details.kind
+    }
+
+    /// Whether the same call may succeed later without a change to code or configuration.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.details.kind, ErrorKind::Unavailable | ErrorKind::Lost)
+    }
+
+    /// What became of the request.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        self.details.outcome
+    }
+
+    /// The name of the backend, such as `redis`.
+    #[must_use]
+    pub fn backend(&self) -> &'static str {
+        self.details.backend
+    }
+
+    /// The operation that failed, such as `acquire`.
+    #[must_use]
+    pub fn operation(&self) -> Option<&'static str> {
+        self.details.operation
+    }
+
+    /// The lock that the operation was for.
+    #[must_use]
+    pub fn lock(&self) -> Option<&LockName> {
+        self.details.lock.as_ref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let details = &*self.details;
+        write!(f, "{}: ", details.backend)?;
+        if let Some(operation) = details.operation {
+            write!(f, "{operation}")?;
+            if let Some(lock) = &details.lock {
+                write!(f, " {lock:?}")?;
+            }
+            f.write_str(": ")?;
+        } else if let Some(lock) = &details.lock {
+            write!(f, "lock {lock:?}: ")?;
+        }
+        f.write_str(&details.message)?;
+        if let Some(hint) = &details.hint {
+            write!(f, "; {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let details = &*self.details;
+        f.debug_struct("Error")
+            .field("kind", &details.kind)
+            .field("outcome", &details.outcome)
+            .field("text", &self.to_string())
+            .field("source", &details.source.as_ref().map(ToString::to_string))
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_names_backend_operation_lock_and_way_out() {
+        let name = LockName::new("orders/42").unwrap();
+        let error = Error::new(ErrorKind::Unavailable, "redis")
+            .message("connection refused")
+            .hint("start the server")
+            .during("acquire")
+            .on(&name);
+        assert_eq!(error.to_string(), "redis: acquire \"orders/42\": connection refused; start the server");
+        assert!(error.is_retryable());
+        assert_eq!(error.outcome(), Outcome::NotApplied);
+    }
+
+    #[test]
+    fn the_first_operation_stays() {
+        let error = Error::new(ErrorKind::Lost, "zk").message("gone").during("extend").during("acquire");
+        assert_eq!(error.operation(), Some("extend"));
+    }
+}

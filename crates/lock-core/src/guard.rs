@@ -1,0 +1,204 @@
+//! A lock that is held.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::queue::Turn;
+use crate::{
+    BootInstant, Error, ErrorKind, Lease, LockName, LossReason, OwnerId, Released, Result, Standing, Token,
+};
+
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LAST_RETRY: Duration = Duration::from_secs(1);
+
+/// A lock that is held, until it is [released](Self::release), dropped or lost.
+///
+/// While the guard lives, the backend renews the lease or session in the background. Watch
+/// [`lost`](Self::lost), or let [`run`](Self::run) do it, and send [`token`](Self::token) with every
+/// write: a process that was paused cannot know in time that its lock is gone.
+///
+/// # Drop
+///
+/// Dropping the guard releases the lock in the background, on the runtime that it was acquired on.
+/// It never blocks and never panics, and works from any thread. When that runtime is gone, the lock
+/// ends with its lease or session.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard {
+    held: Option<Held>,
+    name: LockName,
+    backend: &'static str,
+    runtime: Handle,
+}
+
+#[derive(Debug)]
+struct Held {
+    lease: Box<dyn Lease>,
+    /// Given up only after the lease: the next task of this process must not find our own lock.
+    turn: Turn,
+}
+
+impl Guard {
+    pub(crate) fn new(
+        lease: Box<dyn Lease>,
+        turn: Turn,
+        name: LockName,
+        backend: &'static str,
+        runtime: Handle,
+    ) -> Self {
+        Self { held: Some(Held { lease, turn }), name, backend, runtime }
+    }
+
+    /// The name of the lock.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// The fencing token of this acquisition; see [`Token`]. Costs nothing.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.lease().token()
+    }
+
+    /// The identity of this acquisition, as the store holds it. Costs nothing.
+    #[must_use]
+    pub fn owner(&self) -> OwnerId {
+        self.lease().owner()
+    }
+
+    /// The deadline up to which the server keeps the lock for sure; the renewal moves it on.
+    /// Costs nothing.
+    #[must_use]
+    pub fn valid_until(&self) -> BootInstant {
+        self.lease().validity().until()
+    }
+
+    /// The time left until [`valid_until`](Self::valid_until), zero when the lock is lost.
+    /// Costs nothing.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.lease().validity().remaining()
+    }
+
+    /// Whether the deadline is ahead and the lock is not known to be lost. Costs nothing.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.lease().validity().is_valid()
+    }
+
+    /// Whether the lock is held, and whether the server still answers. Costs nothing.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.lease().validity().standing()
+    }
+
+    /// Waits until the lock is lost, and says why.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn lost(&self) -> LossReason {
+        self.lease().validity().lost().await
+    }
+
+    /// Runs `body` for as long as the lock is held, and drops it when the lock is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when the lock was lost before `body` ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `body` with it; the guard stays.
+    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output> {
+        tokio::select! {
+            biased;
+            reason = self.lost() => Err(self.lost_error(reason)),
+            output = body => Ok(output),
+        }
+    }
+
+    /// Asks the server whether the lock is still ours: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] when the server does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn verify(&self) -> Result<Standing> {
+        self.lease().verify().await.map_err(|error| error.during("verify").on(&self.name))
+    }
+
+    /// Lets the lease end `ttl` from now, and gives the new deadline: one round trip.
+    ///
+    /// For locks with a fixed time to live; a renewed lock takes `ttl` as its new time to live.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where a session keeps the lock, [`ErrorKind::InvalidConfig`] when
+    /// `ttl` is too short, [`ErrorKind::Lost`] when the lock is no longer ours (it is never taken
+    /// again), [`ErrorKind::Unavailable`] when the server does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the lease may or may not have been extended;
+    /// [`valid_until`](Self::valid_until) then keeps the earlier deadline.
+    pub async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        self.lease().extend(ttl).await.map_err(|error| error.during("extend").on(&self.name))
+    }
+
+    /// Gives the lock back, and says whether it was ours until then.
+    ///
+    /// # Errors
+    ///
+    /// When it is not known whether the lock is released. The release goes on in the background
+    /// until it is known or the lease has ended, so there is nothing left to do.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the release goes on in the background.
+    pub async fn release(mut self) -> Result<Released> {
+        let Some(held) = self.held.as_mut() else { unreachable!("a guard holds its lease until it ends") };
+        let released = held.lease.release().await.map_err(|error| error.during("release").on(&self.name))?;
+        self.held = None;
+        Ok(released)
+    }
+
+    fn lease(&self) -> &dyn Lease {
+        let Some(held) = &self.held else { unreachable!("a guard holds its lease until it ends") };
+        &*held.lease
+    }
+
+    fn lost_error(&self, reason: LossReason) -> Error {
+        Error::new(ErrorKind::Lost, self.backend)
+            .message(format!("the lock was lost: {reason}"))
+            .hint("stop the work that it protects, and acquire it again")
+            .during("run")
+            .on(&self.name)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            drop(self.runtime.spawn(held.release()));
+        }
+    }
+}
+
+impl Held {
+    async fn release(mut self) {
+        let mut pause = FIRST_RETRY;
+        while let Err(error) = self.lease.release().await {
+            tracing::debug!(%error, "release goes on");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_RETRY);
+        }
+        drop(self.turn);
+    }
+}

@@ -1,0 +1,328 @@
+//! What a backend gives to a holder, and how long the holder may believe in it.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{FutureExt, select_all};
+use tokio::sync::watch;
+
+use crate::{BootInstant, Clock, OwnerId, Result, Token};
+
+/// A lock that is held: what a backend implements and a [`Guard`](crate::Guard) holds.
+///
+/// # Contract
+///
+/// * [`validity`](Self::validity) never says "valid" for longer than the server keeps the lock: it
+///   counts from when the request was sent, less a margin for clock drift.
+/// * Dropping any future of a lease at any await leaves the lease usable; what the dropped call may
+///   have done is known or undone by the next one.
+/// * A lease that is dropped without [`release`](Self::release) is no longer renewed, so that it
+///   ends by itself.
+#[async_trait]
+pub trait Lease: Debug + Send + Sync {
+    /// The fencing token of this acquisition.
+    fn token(&self) -> Token;
+
+    /// The identity of this acquisition, as the store holds it.
+    fn owner(&self) -> OwnerId;
+
+    /// How long the holder may believe that it holds the lock.
+    fn validity(&self) -> &Validity;
+
+    /// Lets the lease end `ttl` from now, and gives the new deadline.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where a session keeps the lock,
+    /// [`Lost`](crate::ErrorKind::Lost) when the lock is no longer ours; never takes it again.
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant>;
+
+    /// Asks the server whether the lock is still ours.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer.
+    async fn verify(&self) -> Result<Standing>;
+
+    /// Gives the lock back: stops and joins the renewal, then removes what is ours and nothing else.
+    ///
+    /// May be called again after it was dropped or failed, until it answers. An answer is final.
+    ///
+    /// # Errors
+    ///
+    /// When it is not known whether the lock is released; call it again.
+    async fn release(&mut self) -> Result<Released>;
+}
+
+/// What a release found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Released {
+    /// The lock was ours until now.
+    Released,
+    /// The lock was lost before; somebody else may have held it since.
+    AlreadyLost,
+}
+
+/// Whether a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// The server confirmed it, and the deadline is ahead.
+    Valid,
+    /// The server does not answer, but the deadline is still ahead.
+    Suspect,
+    /// It is over, for good.
+    Lost(LossReason),
+}
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The deadline passed before the server confirmed the lock again.
+    DeadlinePassed,
+    /// Somebody removed or took over the key or node.
+    Removed,
+    /// The session that kept the lock ended.
+    SessionEnded,
+    /// The lock was held for as long as `max_hold` allows.
+    MaxHold,
+    /// It was released.
+    Released,
+}
+
+impl std::fmt::Display for LossReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::DeadlinePassed => "the deadline passed before the server confirmed the lock again",
+            Self::Removed => "somebody removed the lock on the server",
+            Self::SessionEnded => "the session that kept the lock ended",
+            Self::MaxHold => "the lock was held for as long as max_hold allows",
+            Self::Released => "the lock was released",
+        })
+    }
+}
+
+/// The writing side of a [`Validity`]: what a backend knows about one lease or session.
+///
+/// It goes from valid to suspect and back, and once to lost. Lost is latched: no later answer of the
+/// server revives it, not even one that was on its way when the deadline passed.
+#[derive(Clone, Debug)]
+pub struct ValidityCell {
+    state: watch::Sender<State>,
+    clock: Clock,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    until: BootInstant,
+    standing: Standing,
+}
+
+impl ValidityCell {
+    /// A cell that is valid until `until`.
+    #[must_use]
+    pub fn new(clock: Clock, until: BootInstant) -> Self {
+        Self { state: watch::Sender::new(State { until, standing: Standing::Valid }), clock }
+    }
+
+    /// Sets a new deadline, later or earlier, and says whether the cell is still valid.
+    pub fn set_until(&self, until: BootInstant) -> bool {
+        self.change(|state| (state.until, state.standing) = (until, Standing::Valid))
+    }
+
+    /// Moves the deadline on to `until` if that is later, and says whether the cell is still valid.
+    pub fn extend_to(&self, until: BootInstant) -> bool {
+        self.change(|state| (state.until, state.standing) = (state.until.max(until), Standing::Valid))
+    }
+
+    /// Notes that the server did not answer.
+    pub fn suspect(&self) {
+        self.change(|state| state.standing = Standing::Suspect);
+    }
+
+    /// Notes that the lock is lost. The first reason stays.
+    pub fn lose(&self, reason: LossReason) {
+        self.change(|state| state.standing = Standing::Lost(reason));
+    }
+
+    /// The reading side.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        Validity { cells: vec![self.clone()] }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) -> bool {
+        let mut valid = false;
+        self.state.send_if_modified(|state| {
+            let latched = state.latch(&self.clock);
+            if !matches!(state.standing, Standing::Lost(_)) {
+                change(state);
+                valid = !matches!(state.standing, Standing::Lost(_));
+                return true;
+            }
+            latched
+        });
+        valid
+    }
+
+    fn read(&self) -> State {
+        let state = *self.state.borrow();
+        if matches!(state.standing, Standing::Lost(_)) || self.clock.now() < state.until {
+            return state;
+        }
+        self.state.send_if_modified(|state| state.latch(&self.clock));
+        *self.state.borrow()
+    }
+}
+
+impl State {
+    fn latch(&mut self, clock: &Clock) -> bool {
+        let passed = !matches!(self.standing, Standing::Lost(_)) && clock.now() >= self.until;
+        if passed {
+            self.standing = Standing::Lost(LossReason::DeadlinePassed);
+        }
+        passed
+    }
+}
+
+/// How long a holder may believe that it holds a lock.
+///
+/// Reading it is local: it costs no round trip. Several validities can be joined into one that holds
+/// only as long as all of them do.
+#[derive(Clone, Debug)]
+pub struct Validity {
+    cells: Vec<ValidityCell>,
+}
+
+impl Validity {
+    /// The validity that holds as long as both do.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.cells.extend(other.cells);
+        self
+    }
+
+    /// Whether the lock is held; lost once the deadline has passed.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let mut standing = Standing::Valid;
+        for cell in &self.cells {
+            match cell.read().standing {
+                Standing::Lost(reason) => return Standing::Lost(reason),
+                Standing::Suspect => standing = Standing::Suspect,
+                Standing::Valid => {}
+            }
+        }
+        standing
+    }
+
+    /// Whether the deadline is ahead and the lock is not known to be lost.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        !matches!(self.standing(), Standing::Lost(_))
+    }
+
+    /// The deadline: the server keeps the lock at least until then.
+    #[must_use]
+    pub fn until(&self) -> BootInstant {
+        self.cells.iter().map(|cell| cell.read().until).min().unwrap_or(BootInstant::NEVER)
+    }
+
+    /// The time left until the deadline, zero when the lock is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        if !self.is_valid() {
+            return Duration::ZERO;
+        }
+        let left =
+            self.cells.iter().map(|cell| cell.read().until.saturating_duration_since(cell.clock.now()));
+        left.min().unwrap_or(Duration::MAX)
+    }
+
+    /// Waits until the lock is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn lost(&self) -> LossReason {
+        let mut changes: Vec<_> = self.cells.iter().map(|cell| cell.state.subscribe()).collect();
+        loop {
+            if let Standing::Lost(reason) = self.standing() {
+                return reason;
+            }
+            let changed = changes.iter_mut().map(|change| change.changed().boxed());
+            let passed = self.cells.iter().map(|cell| cell.clock.sleep_until(cell.read().until).boxed());
+            tokio::select! {
+                _ = select_all(changed) => {}
+                _ = select_all(passed) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(ttl: Duration) -> (Clock, ValidityCell) {
+        let clock = Clock::tokio();
+        let until = clock.now() + ttl;
+        (clock.clone(), ValidityCell::new(clock, until))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_does_not_revive_a_lost_lease() {
+        let (clock, cell) = cell(Duration::from_secs(1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!cell.extend_to(clock.now() + Duration::from_secs(60)));
+        assert_eq!(cell.validity().standing(), Standing::Lost(LossReason::DeadlinePassed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn suspect_still_counts_until_the_deadline() {
+        let (_, cell) = cell(Duration::from_secs(1));
+        let validity = cell.validity();
+        cell.suspect();
+        assert_eq!(validity.standing(), Standing::Suspect);
+        assert!(validity.is_valid());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!validity.is_valid());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_resolves_at_the_deadline_and_at_once_when_told() {
+        let (clock, cell) = cell(Duration::from_secs(5));
+        assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
+        assert!(clock.now().since_boot() >= Duration::from_secs(5));
+
+        let (_, cell) = self::cell(Duration::from_secs(5));
+        let validity = cell.validity();
+        let waiter = tokio::spawn(async move { validity.lost().await });
+        tokio::task::yield_now().await;
+        cell.lose(LossReason::Removed);
+        cell.lose(LossReason::SessionEnded);
+        assert_eq!(waiter.await.unwrap(), LossReason::Removed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_follows_an_extension() {
+        let (clock, cell) = cell(Duration::from_secs(1));
+        let validity = cell.validity();
+        let waiter = tokio::spawn(async move { validity.lost().await });
+        tokio::task::yield_now().await;
+        assert!(cell.extend_to(clock.now() + Duration::from_secs(10)));
+        assert_eq!(waiter.await.unwrap(), LossReason::DeadlinePassed);
+        assert!(clock.now().since_boot() >= Duration::from_secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn joined_validities_end_with_the_first() {
+        let (clock, long) = cell(Duration::from_secs(60));
+        let (_, short) = cell(Duration::from_secs(1));
+        let both = long.validity().and(short.validity());
+        assert_eq!(both.until(), clock.now() + Duration::from_secs(1));
+        assert_eq!(both.lost().await, LossReason::DeadlinePassed);
+        assert!(long.validity().is_valid());
+    }
+}

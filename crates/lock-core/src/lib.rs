@@ -1,0 +1,33 @@
+//! The lock API of polylock: the backend traits, the guard, and all that is the same for every backend.
+//!
+//! Users meet [`Locks`], [`Mutex`] and [`Guard`]; backends implement [`Backend`] and [`Lease`].
+//! This crate knows no driver. It brings one backend, [`memory`], the embedded default and the
+//! reference for the others.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod backend;
+pub mod clock;
+pub mod error;
+pub mod guard;
+pub mod lease;
+pub mod locks;
+pub mod memory;
+pub mod mutex;
+pub mod name;
+pub mod owner;
+mod queue;
+pub mod renewal;
+pub mod token;
+pub mod url;
+
+pub use backend::{AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Wait};
+pub use clock::{BootInstant, Clock};
+pub use error::{Error, ErrorKind, Outcome, Result};
+pub use guard::Guard;
+pub use lease::{Lease, LossReason, Released, Standing, Validity, ValidityCell};
+pub use locks::{Holder, LockState, Locks};
+pub use memory::{Memory, MemoryConfig};
+pub use mutex::{Mutex, MutexOptions};
+pub use name::LockName;
+pub use owner::{OwnerId, OwnerInfo};
+pub use token::Token;

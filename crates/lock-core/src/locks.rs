@@ -1,0 +1,176 @@
+//! The entry: a store, and the locks in it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::queue::LocalQueue;
+use crate::{Backend, Capabilities, LockName, Mutex, MutexOptions, OwnerInfo, Result, Token};
+
+/// A connection to a store of locks. Clones share it.
+///
+/// Keep one for the whole process: the tasks of one `Locks` queue up among themselves before they
+/// bother the server.
+#[derive(Clone, Debug)]
+pub struct Locks {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) queue: Arc<LocalQueue>,
+    pub(crate) owner: Arc<OwnerInfo>,
+}
+
+/// What [`Locks::inspect`] saw. It may have changed by the time that you read it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockState {
+    /// Who holds the lock, `None` when it is free.
+    pub holder: Option<Holder>,
+    /// Since when, by the server's clock, where the store keeps it.
+    pub since: Option<SystemTime>,
+    /// How many wait: the processes that the backend counts, and the tasks of this one.
+    pub waiters: usize,
+    /// The fencing token of the holder, or the last one that was granted; `None` if there was none.
+    pub token: Option<Token>,
+}
+
+/// Who holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Holder {
+    /// A process that uses this library.
+    Known(OwnerInfo),
+    /// Another client; the text says what the store holds.
+    Foreign(String),
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Known(owner) => owner.fmt(f),
+            Self::Foreign(text) => f.write_str(text),
+        }
+    }
+}
+
+impl LockState {
+    /// A free lock.
+    #[must_use]
+    pub fn free() -> Self {
+        Self::default()
+    }
+
+    /// A lock that is held.
+    #[must_use]
+    pub fn held(holder: Holder) -> Self {
+        Self { holder: Some(holder), ..Self::default() }
+    }
+
+    /// Whether somebody holds the lock.
+    #[must_use]
+    pub const fn is_held(&self) -> bool {
+        self.holder.is_some()
+    }
+}
+
+impl Locks {
+    /// The locks of this backend.
+    #[must_use]
+    pub fn new(backend: impl Backend) -> Self {
+        Self::from_dyn(Arc::new(backend))
+    }
+
+    /// The locks of a backend that is known only at run time.
+    #[must_use]
+    pub fn from_dyn(backend: Arc<dyn Backend>) -> Self {
+        let (queue, owner) = (Arc::default(), Arc::new(OwnerInfo::this_process()));
+        Self { shared: Arc::new(Shared { backend, queue, owner }) }
+    }
+
+    /// The exclusive lock of this name, with the backend's defaults. Costs nothing; a name that is
+    /// not valid is told by the first acquisition.
+    #[must_use]
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        Mutex::new(Arc::clone(&self.shared), name.as_ref(), MutexOptions::new())
+    }
+
+    /// The exclusive lock of this name, with options.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`](crate::ErrorKind::InvalidName),
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), or
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for an option that the backend cannot honour.
+    pub fn mutex_with(&self, name: impl AsRef<str>, options: MutexOptions) -> Result<Mutex> {
+        Mutex::new(Arc::clone(&self.shared), name.as_ref(), options).check()
+    }
+
+    /// Looks at a lock without touching it.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockState> {
+        let name = LockName::new(name)?;
+        let state = self.shared.backend.inspect(&name).await;
+        let mut state = state.map_err(|error| error.during("inspect").on(&name))?;
+        state.waiters += self.shared.queue.waiters(&name);
+        Ok(state)
+    }
+
+    /// Takes the lock away from whoever holds it, and says whether somebody did.
+    ///
+    /// For operators. The holder learns of it with its next renewal or by its watch; until then it
+    /// works on, so that two may work at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the lock may or may not have been broken.
+    pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<bool> {
+        let name = LockName::new(name)?;
+        let broken = self.shared.backend.break_lock(&name).await;
+        broken.map_err(|error| error.during("break").on(&name))
+    }
+
+    /// What the backend can do.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        self.shared.backend.capabilities()
+    }
+
+    /// The backend.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.shared.backend
+    }
+
+    /// Ends the connections. Locks that are held end as their leases or sessions do: a session at
+    /// once, a lease when its time is over.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer the farewell; the connections are closed all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the connections may stay open until the last clone is dropped.
+    pub async fn close(&self) -> Result<()> {
+        self.shared.backend.close().await.map_err(|error| error.during("close"))
+    }
+}
+
+impl Shared {
+    pub(crate) fn backend_name(&self) -> &'static str {
+        self.backend.capabilities().backend
+    }
+}

@@ -1,0 +1,504 @@
+//! Locks inside one process: the embedded default, and the reference for the other backends.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use crate::renewal::{Renew, Renewal, Renewed, Renewer};
+use crate::url::LockUrl;
+use crate::{
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, Lease,
+    LeaseKind, LockName, LockState, Locks, LossReason, OwnerId, OwnerInfo, Released, Result, Standing, Token,
+    Validity, ValidityCell, Wait,
+};
+
+const BACKEND: &str = "memory";
+
+/// The options of the memory backend.
+///
+/// URL: `memory://` for locks of one's own, `memory://NAME` to share the locks of that name within
+/// the process; the only option is `ttl`.
+#[derive(Clone, Debug)]
+pub struct MemoryConfig {
+    name: Option<String>,
+    ttl: Duration,
+    clock: Clock,
+}
+
+impl Default for MemoryConfig {
+    fn default() -> Self {
+        Self { name: None, ttl: Duration::from_secs(30), clock: Clock::boot() }
+    }
+}
+
+impl MemoryConfig {
+    /// The shortest time to live.
+    pub const MIN_TTL: Duration = Duration::from_millis(10);
+
+    /// The defaults: locks of one's own, a time to live of 30 s.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads a URL.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`].
+    pub fn from_url(url: &str) -> Result<Self> {
+        let url = LockUrl::parse(url)?;
+        let mut config =
+            Self { name: Some(url.hosts.clone()).filter(|name| !name.is_empty()), ..Self::default() };
+        url.options(BACKEND, &["ttl"], |_, value| {
+            config.ttl = value.duration()?;
+            Ok(())
+        })?;
+        Ok(config)
+    }
+
+    /// The time to live of a lock when nothing else is said.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The clock that leases are counted on.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when the time to live is too short.
+    pub fn connect(self) -> Result<Locks> {
+        Ok(Locks::new(Memory::open(self)?))
+    }
+}
+
+/// The memory backend. Clones share the locks.
+///
+/// It has every capability but one: other processes do not see its locks. Waiters get a lock in the
+/// order in which they asked, handed over without a gap.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    capabilities: Capabilities,
+    ttl: Duration,
+    store: Arc<Store>,
+    renewer: Arc<Renewer<Arc<Store>>>,
+}
+
+#[derive(Debug)]
+struct Store {
+    clock: Clock,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    locks: HashMap<LockName, Lock>,
+    last_token: u64,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Lock {
+    hold: Option<Hold>,
+    waiters: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Hold {
+    owner: OwnerId,
+    info: Arc<OwnerInfo>,
+    token: Token,
+    since: SystemTime,
+    expires: BootInstant,
+    cell: ValidityCell,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    owner: OwnerId,
+    info: Arc<OwnerInfo>,
+    ttl: Duration,
+    grant: oneshot::Sender<Grant>,
+}
+
+#[derive(Debug)]
+struct Grant {
+    token: Token,
+    cell: ValidityCell,
+}
+
+static NAMED: LazyLock<Mutex<HashMap<String, Weak<Store>>>> = LazyLock::new(Mutex::default);
+
+impl Memory {
+    /// Opens the store.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when the time to live is too short.
+    pub fn open(config: MemoryConfig) -> Result<Self> {
+        let lease = LeaseKind::Ttl { default: config.ttl, min: MemoryConfig::MIN_TTL };
+        let mut capabilities = Capabilities::new(BACKEND, lease);
+        capabilities.check_ttl(config.ttl, MemoryConfig::MIN_TTL)?;
+        (capabilities.cross_process, capabilities.fifo, capabilities.counts_waiters) = (false, true, true);
+        let store = match config.name {
+            Some(name) => Store::named(name, &config.clock),
+            None => Store::new(&config.clock),
+        };
+        let renewer = Arc::new(Renewer::new(Arc::clone(&store), config.clock));
+        Ok(Self { capabilities, ttl: config.ttl, store, renewer })
+    }
+}
+
+#[async_trait]
+impl Backend for Memory {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        let ttl = request.lease.ttl.unwrap_or(self.ttl);
+        let ttl = request.lease.max_hold.map_or(ttl, |hold| ttl.min(hold));
+        let start = self.store.clock.now();
+        let mut place = match self.store.ask(&request, ttl)? {
+            Asked::Granted(owner, grant) => return Ok(self.lease(&request, owner, grant, start, ttl)),
+            Asked::Busy => return Ok(Acquired::Busy),
+            Asked::Queued(place) => place,
+        };
+        match place.granted(request.wait).await {
+            Some(grant) => Ok(self.lease(&request, place.owner, grant, self.store.clock.now(), ttl)),
+            None => Ok(Acquired::Busy),
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        let mut table = self.store.table();
+        table.expire(name, &self.store.clock);
+        let Some(lock) = table.locks.get(name) else { return Ok(LockState::free()) };
+        let mut state = LockState { waiters: lock.waiters.len(), ..LockState::free() };
+        if let Some(hold) = &lock.hold {
+            state.holder = Some(Holder::Known(OwnerInfo::clone(&hold.info)));
+            (state.since, state.token) = (Some(hold.since), Some(hold.token));
+        }
+        Ok(state)
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        let mut table = self.store.table();
+        table.expire(name, &self.store.clock);
+        let broken = table.end_hold(name, &self.store.clock, |_| true);
+        Ok(broken.inspect(|hold| hold.cell.lose(LossReason::Removed)).is_some())
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.table().closed = true;
+        Ok(())
+    }
+}
+
+impl Memory {
+    fn lease(
+        &self,
+        request: &AcquireRequest,
+        owner: OwnerId,
+        grant: Grant,
+        start: BootInstant,
+        ttl: Duration,
+    ) -> Acquired {
+        let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| start + hold);
+        let key = (request.name.clone(), owner);
+        let renewal =
+            request.lease.renewed.then(|| self.renewer.add(key, ttl, hold_until, grant.cell.clone()));
+        Acquired::Held(Box::new(MemoryLease {
+            store: Arc::clone(&self.store),
+            name: request.name.clone(),
+            owner,
+            token: grant.token,
+            validity: grant.cell.validity(),
+            cell: grant.cell,
+            renewal,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct MemoryLease {
+    store: Arc<Store>,
+    name: LockName,
+    owner: OwnerId,
+    token: Token,
+    cell: ValidityCell,
+    validity: Validity,
+    renewal: Option<Renewal>,
+}
+
+#[async_trait]
+impl Lease for MemoryLease {
+    fn token(&self) -> Token {
+        self.token
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        let leases = Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MemoryConfig::MIN_TTL });
+        leases.check_ttl(ttl, MemoryConfig::MIN_TTL)?;
+        if let Some(renewal) = &self.renewal {
+            renewal.set_ttl(ttl);
+        }
+        match self.store.renew_one(&self.name, self.owner, ttl) {
+            Renewed::Until(until) if self.cell.set_until(until) => Ok(until),
+            _ => {
+                self.cell.lose(LossReason::Removed);
+                Err(Error::new(ErrorKind::Lost, BACKEND)
+                    .message("the lock is no longer ours")
+                    .hint("stop the work that it protects, and acquire it again"))
+            }
+        }
+    }
+
+    async fn verify(&self) -> Result<Standing> {
+        Ok(self.validity.standing())
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        if let Some(renewal) = &self.renewal {
+            renewal.stop().await;
+        }
+        let valid = self.validity.is_valid();
+        let mut table = self.store.table();
+        table.expire(&self.name, &self.store.clock);
+        let ended = table.end_hold(&self.name, &self.store.clock, |hold| hold.owner == self.owner);
+        self.cell.lose(LossReason::Released);
+        Ok(if valid && ended.is_some() { Released::Released } else { Released::AlreadyLost })
+    }
+}
+
+#[async_trait]
+impl Renew for Arc<Store> {
+    type Key = (LockName, OwnerId);
+
+    async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
+        batch.iter().map(|((name, owner), ttl)| self.renew_one(name, *owner, *ttl)).collect()
+    }
+}
+
+enum Asked {
+    Granted(OwnerId, Grant),
+    Busy,
+    Queued(Place),
+}
+
+/// A place in the queue. Dropping it gives it up, and gives back a grant that crossed the drop.
+struct Place {
+    store: Arc<Store>,
+    name: LockName,
+    owner: OwnerId,
+    grant: oneshot::Receiver<Grant>,
+    taken: bool,
+}
+
+impl Place {
+    async fn granted(&mut self, wait: Wait) -> Option<Grant> {
+        loop {
+            let expires = self.store.holder_expires(&self.name);
+            tokio::select! {
+                biased;
+                grant = &mut self.grant => {
+                    self.taken = grant.is_ok();
+                    return grant.ok();
+                }
+                () = self.store.clock.sleep_until(expires) => self.store.table().expire(&self.name, &self.store.clock),
+                () = over(wait) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.taken {
+            self.store.table().abandon(&self.name, self.owner, &self.store.clock);
+        }
+    }
+}
+
+async fn over(wait: Wait) {
+    match wait {
+        Wait::Never => {}
+        Wait::Until(deadline) => tokio::time::sleep_until(deadline).await,
+        Wait::Forever => std::future::pending().await,
+    }
+}
+
+impl Store {
+    fn new(clock: &Clock) -> Arc<Self> {
+        Arc::new(Self { clock: clock.clone(), table: Mutex::default() })
+    }
+
+    fn named(name: String, clock: &Clock) -> Arc<Self> {
+        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        named.retain(|_, store| store.strong_count() > 0);
+        named.get(&name).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let store = Self::new(clock);
+            named.insert(name, Arc::downgrade(&store));
+            store
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(self: &Arc<Self>, request: &AcquireRequest, ttl: Duration) -> Result<Asked> {
+        let mut table = self.table();
+        if table.closed {
+            return Err(Error::new(ErrorKind::Closed, BACKEND).message("the locks were closed"));
+        }
+        table.expire(&request.name, &self.clock);
+        let free = table.locks.get(&request.name).is_none_or(|lock| lock.hold.is_none());
+        if !free && request.wait.is_over() {
+            return Ok(Asked::Busy);
+        }
+        let (sender, mut grant) = oneshot::channel();
+        let (owner, info) = (OwnerId::random(), Arc::clone(&request.owner));
+        let lock = table.locks.entry(request.name.clone()).or_default();
+        lock.waiters.push_back(Waiter { owner, info, ttl, grant: sender });
+        table.advance(&request.name, &self.clock);
+        if let Ok(grant) = grant.try_recv() {
+            return Ok(Asked::Granted(owner, grant));
+        }
+        let (store, name) = (Arc::clone(self), request.name.clone());
+        Ok(Asked::Queued(Place { store, name, owner, grant, taken: false }))
+    }
+
+    fn holder_expires(&self, name: &LockName) -> BootInstant {
+        let table = self.table();
+        let hold = table.locks.get(name).and_then(|lock| lock.hold.as_ref());
+        hold.map_or(BootInstant::NEVER, |hold| hold.expires)
+    }
+
+    fn renew_one(&self, name: &LockName, owner: OwnerId, ttl: Duration) -> Renewed {
+        let mut table = self.table();
+        table.expire(name, &self.clock);
+        let hold = table.locks.get_mut(name).and_then(|lock| lock.hold.as_mut());
+        match hold.filter(|hold| hold.owner == owner) {
+            Some(hold) => {
+                hold.expires = self.clock.now() + ttl;
+                Renewed::Until(hold.expires)
+            }
+            None => Renewed::NotOurs,
+        }
+    }
+}
+
+impl Table {
+    /// Gives a free lock to the first waiter that is still there.
+    fn advance(&mut self, name: &LockName, clock: &Clock) {
+        let Some(lock) = self.locks.get_mut(name) else { return };
+        while lock.hold.is_none() {
+            let Some(waiter) = lock.waiters.pop_front() else { break };
+            self.last_token += 1;
+            let (token, expires) = (Token::new(self.last_token), clock.now() + waiter.ttl);
+            let cell = ValidityCell::new(clock.clone(), expires);
+            if waiter.grant.send(Grant { token, cell: cell.clone() }).is_ok() {
+                let (owner, info, since) = (waiter.owner, waiter.info, SystemTime::now());
+                lock.hold = Some(Hold { owner, info, token, since, expires, cell });
+            }
+        }
+        if lock.hold.is_none() {
+            self.locks.remove(name);
+        }
+    }
+
+    fn expire(&mut self, name: &LockName, clock: &Clock) {
+        self.end_hold(name, clock, |hold| clock.now() >= hold.expires);
+    }
+
+    fn end_hold(&mut self, name: &LockName, clock: &Clock, ends: impl FnOnce(&Hold) -> bool) -> Option<Hold> {
+        let lock = self.locks.get_mut(name)?;
+        let ended = lock.hold.take_if(|hold| ends(hold))?;
+        self.advance(name, clock);
+        Some(ended)
+    }
+
+    fn abandon(&mut self, name: &LockName, owner: OwnerId, clock: &Clock) {
+        if let Some(lock) = self.locks.get_mut(name) {
+            lock.waiters.retain(|waiter| waiter.owner != owner);
+        }
+        self.end_hold(name, clock, |hold| hold.owner == owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MutexOptions;
+
+    fn locks() -> Locks {
+        MemoryConfig::new().clock(Clock::tokio()).connect().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_abandoned_lease_ends_and_the_next_gets_a_larger_token() {
+        let locks = locks();
+        let fixed = locks.mutex_with("a", MutexOptions::new().fixed_ttl(Duration::from_secs(1))).unwrap();
+        let first = fixed.acquire().await.unwrap();
+        let token = first.token();
+        // Another client of the same store: the queue of this one would wait for the guard.
+        let other = Locks::from_dyn(Arc::clone(locks.backend()));
+        std::mem::forget(first);
+        assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
+        let second = other.mutex("a").acquire().await.unwrap();
+        assert!(second.token() > token);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancelled_waiter_leaves_nothing() {
+        let locks = locks();
+        let other = Locks::from_dyn(Arc::clone(locks.backend()));
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        assert!(other.mutex("a").try_acquire_for(Duration::from_secs(1)).await.unwrap().is_none());
+        assert_eq!(locks.inspect("a").await.unwrap().waiters, 0);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(locks.inspect("a").await.unwrap(), LockState::free());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn breaking_tells_the_holder_at_once() {
+        let locks = locks();
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        assert!(locks.break_lock("a").await.unwrap());
+        assert_eq!(guard.lost().await, LossReason::Removed);
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        assert!(!locks.break_lock("a").await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn stores_of_one_name_are_shared() {
+        let url = "memory://shared-store?ttl=5s";
+        let one = MemoryConfig::from_url(url).unwrap().connect().unwrap();
+        let two = MemoryConfig::from_url(url).unwrap().connect().unwrap();
+        let _guard = one.mutex("a").acquire().await.unwrap();
+        assert!(two.mutex("a").try_acquire().await.unwrap().is_none());
+        let own = MemoryConfig::new().connect().unwrap();
+        assert!(own.mutex("a").try_acquire().await.unwrap().is_some());
+    }
+}

@@ -1,0 +1,89 @@
+//! Who holds a lock.
+
+use std::fmt;
+use std::process;
+
+use rand::RngCore;
+use serde::{Deserialize, Serialize};
+
+/// The identity of one acquisition: 128 random bits, written as 32 hexadecimal digits.
+///
+/// Every acquisition has its own, never one for each process or lock object, so that a late release
+/// can never touch the next holder.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnerId([u8; 16]);
+
+impl OwnerId {
+    /// A new identity from the operating system's random numbers.
+    ///
+    /// # Panics
+    ///
+    /// If the operating system has no random numbers, as nothing can be locked safely then.
+    #[must_use]
+    pub fn random() -> Self {
+        let mut bytes = [0; 16];
+        rand::rng().fill_bytes(&mut bytes);
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a holder tells about itself, for [`Locks::inspect`](crate::Locks::inspect).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OwnerInfo {
+    /// The name of the host.
+    pub host: String,
+    /// The process id on that host.
+    pub pid: u32,
+    /// A text of the user's choice, such as the name of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+impl OwnerInfo {
+    /// This process.
+    #[must_use]
+    pub fn this_process() -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self { host, pid: process::id(), label: None }
+    }
+
+    /// The same owner with a label.
+    #[must_use]
+    pub fn with_label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+}
+
+impl fmt::Display for OwnerInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {} on {}", self.pid, self.host)?;
+        self.label.as_ref().map_or(Ok(()), |label| write!(f, " ({label})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_and_have_32_digits() {
+        let (one, two) = (OwnerId::random(), OwnerId::random());
+        assert_ne!(one, two);
+        assert_eq!(one.to_string().len(), 32);
+        assert_eq!(OwnerId([0; 16]).to_string(), "0".repeat(32));
+    }
+}

@@ -1,0 +1,50 @@
+//! The fencing token.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A fencing token: a number that grows with every holder of one lock name.
+///
+/// Send it along with every write, and let the resource refuse a write whose token is smaller than
+/// one that it has seen; then a holder that was paused beyond its lease can do no harm. Without a
+/// resource that checks it, a token protects nothing.
+///
+/// A token fits a signed 64-bit column.
+///
+/// Source of the idea: the sequencer of Burrows, "The Chubby lock service" (2006); the name:
+/// Kleppmann, "How to do distributed locking" (2016).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Token(u64);
+
+impl Token {
+    /// The token with this number.
+    ///
+    /// # Panics
+    ///
+    /// If the number does not fit a signed 64-bit integer.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        assert!(number <= i64::MAX as u64, "a fencing token must fit a signed 64-bit integer");
+        Self(number)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        token.0
+    }
+}
