@@ -85,6 +85,20 @@ impl Error {
         Self { details: Box::new(details) }
     }
 
+    /// The error of a holder that is none any more.
+    #[must_use]
+    pub fn lost(backend: &'static str) -> Self {
+        Self::new(ErrorKind::Lost, backend)
+            .message("the lock is no longer ours")
+            .hint("stop the work that it protects, and acquire it again")
+    }
+
+    /// The error of locks that were closed.
+    #[must_use]
+    pub fn closed(backend: &'static str) -> Self {
+        Self::new(ErrorKind::Closed, backend).message("the locks were closed").hint("connect again")
+    }
+
     /// Says what failed.
     #[must_use]
     pub fn message(mut self, message: impl Into<String>) -> Self {

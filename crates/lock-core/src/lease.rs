@@ -117,13 +117,15 @@ pub struct ValidityCell {
 struct State {
     until: BootInstant,
     standing: Standing,
+    end: LossReason,
 }
 
 impl ValidityCell {
     /// A cell that is valid until `until`.
     #[must_use]
     pub fn new(clock: Clock, until: BootInstant) -> Self {
-        Self { state: watch::Sender::new(State { until, standing: Standing::Valid }), clock }
+        let state = State { until, standing: Standing::Valid, end: LossReason::DeadlinePassed };
+        Self { state: watch::Sender::new(state), clock }
     }
 
     /// Sets a new deadline, later or earlier, and says whether the cell is still valid.
@@ -134,6 +136,11 @@ impl ValidityCell {
     /// Moves the deadline on to `until` if that is later, and says whether the cell is still valid.
     pub fn extend_to(&self, until: BootInstant) -> bool {
         self.change(|state| (state.until, state.standing) = (state.until.max(until), Standing::Valid))
+    }
+
+    /// Names the reason for which the lock will be lost at its deadline.
+    pub fn end_with(&self, reason: LossReason) {
+        self.change(|state| state.end = reason);
     }
 
     /// Notes that the server did not answer.
@@ -180,7 +187,7 @@ impl State {
     fn latch(&mut self, clock: &Clock) -> bool {
         let passed = !matches!(self.standing, Standing::Lost(_)) && clock.now() >= self.until;
         if passed {
-            self.standing = Standing::Lost(LossReason::DeadlinePassed);
+            self.standing = Standing::Lost(self.end);
         }
         passed
     }

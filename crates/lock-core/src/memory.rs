@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use crate::renewal::{Renew, Renewal, Renewed, Renewer};
+use crate::renewal::{Renew, Renewal, Renewed, Renewer, Terms};
 use crate::url::LockUrl;
 use crate::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, Lease,
-    LeaseKind, LockName, LockState, Locks, LossReason, OwnerId, OwnerInfo, Released, Result, Standing, Token,
-    Validity, ValidityCell, Wait,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, Holder, Lease, LeaseKind,
+    LockName, LockState, Locks, LossReason, OwnerId, OwnerInfo, Released, Result, Standing, Token, Validity,
+    ValidityCell, Wait,
 };
 
 const BACKEND: &str = "memory";
@@ -218,16 +218,15 @@ impl Memory {
     ) -> Acquired {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| start + hold);
         let key = (request.name.clone(), owner);
-        let renewal =
-            request.lease.renewed.then(|| self.renewer.add(key, ttl, hold_until, grant.cell.clone()));
+        let terms = Terms { ttl, auto: request.lease.renewed, hold_until };
         Acquired::Held(Box::new(MemoryLease {
             store: Arc::clone(&self.store),
             name: request.name.clone(),
             owner,
             token: grant.token,
             validity: grant.cell.validity(),
+            renewal: self.renewer.add(key, terms, grant.cell.clone()),
             cell: grant.cell,
-            renewal,
         }))
     }
 }
@@ -240,7 +239,7 @@ struct MemoryLease {
     token: Token,
     cell: ValidityCell,
     validity: Validity,
-    renewal: Option<Renewal>,
+    renewal: Renewal,
 }
 
 #[async_trait]
@@ -260,17 +259,10 @@ impl Lease for MemoryLease {
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         let leases = Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MemoryConfig::MIN_TTL });
         leases.check_ttl(ttl, MemoryConfig::MIN_TTL)?;
-        if let Some(renewal) = &self.renewal {
-            renewal.set_ttl(ttl);
-        }
-        match self.store.renew_one(&self.name, self.owner, ttl) {
-            Renewed::Until(until) if self.cell.set_until(until) => Ok(until),
-            _ => {
-                self.cell.lose(LossReason::Removed);
-                Err(Error::new(ErrorKind::Lost, BACKEND)
-                    .message("the lock is no longer ours")
-                    .hint("stop the work that it protects, and acquire it again"))
-            }
+        match self.renewal.extend(ttl).await {
+            Renewed::Until(until) => Ok(until),
+            Renewed::NotOurs => Err(Error::lost(BACKEND)),
+            Renewed::Unknown(error) => Err(error),
         }
     }
 
@@ -279,9 +271,7 @@ impl Lease for MemoryLease {
     }
 
     async fn release(&mut self) -> Result<Released> {
-        if let Some(renewal) = &self.renewal {
-            renewal.stop().await;
-        }
+        self.renewal.stop().await;
         let valid = self.validity.is_valid();
         let mut table = self.store.table();
         table.expire(&self.name, &self.store.clock);
@@ -370,7 +360,7 @@ impl Store {
     fn ask(self: &Arc<Self>, request: &AcquireRequest, ttl: Duration) -> Result<Asked> {
         let mut table = self.table();
         if table.closed {
-            return Err(Error::new(ErrorKind::Closed, BACKEND).message("the locks were closed"));
+            return Err(Error::closed(BACKEND));
         }
         table.expire(&request.name, &self.clock);
         let free = table.locks.get(&request.name).is_none_or(|lock| lock.hold.is_none());

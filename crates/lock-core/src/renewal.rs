@@ -2,15 +2,18 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::mem;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use rand::Rng;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
-use crate::{BootInstant, Clock, LossReason, ValidityCell};
+use crate::{BootInstant, Clock, Error, LossReason, ValidityCell};
 
 /// Leases that are due within this time of each other go out together.
 const TICK: Duration = Duration::from_millis(20);
@@ -29,23 +32,36 @@ pub trait Renew: Send + Sync + 'static {
 }
 
 /// What became of one renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Renewed {
     /// The server keeps the lock until then at least, by our clock.
     Until(BootInstant),
     /// The lock is no longer ours.
     NotOurs,
-    /// The server did not answer.
-    Unknown,
+    /// The server did not answer, or not in a way that tells.
+    Unknown(Error),
 }
 
 /// Renews the leases of one server, all that are due together in one batch, at a third of their time
 /// to live.
 ///
 /// It never takes a lock, stops a lease at the first "not yours", at its deadline and at its
-/// `max_hold`. A single task does the work; it runs only while there is something to renew.
+/// `max_hold`. At most one renewal of a lease is on its way at any time, so that the answer noted
+/// last is the one that the server gave last. A single task does the work; it runs only while there
+/// is something to renew.
 pub struct Renewer<R: Renew> {
     shared: Arc<Shared<R>>,
+}
+
+/// What is to be renewed.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The time to live of the lease.
+    pub ttl: Duration,
+    /// Whether it is renewed by itself, or only when it is [extended](Renewal::extend).
+    pub auto: bool,
+    /// The end of the lease, however often it is renewed.
+    pub hold_until: BootInstant,
 }
 
 struct Shared<R: Renew> {
@@ -68,22 +84,26 @@ struct Book<K> {
 
 struct Entry<K> {
     key: K,
-    ttl: Duration,
-    hold_until: BootInstant,
+    terms: Terms,
     cell: ValidityCell,
     due: BootInstant,
+    /// Who waits for the next renewal, and who for the one on its way.
+    asking: Vec<oneshot::Sender<Renewed>>,
+    asked: Vec<oneshot::Sender<Renewed>>,
 }
 
 /// A lease that is being renewed. Dropping it ends the renewal.
 pub struct Renewal {
     id: u64,
-    renewer: Weak<dyn Stop>,
+    renewer: Arc<dyn Registry>,
 }
 
-trait Stop: Send + Sync {
-    fn remove(&self, id: u64) -> bool;
+/// The part of a renewer that does not depend on the backend.
+trait Registry: Send + Sync {
     fn answered(&self) -> &Notify;
-    fn set_ttl(&self, id: u64, ttl: Duration);
+    fn remove(&self, id: u64) -> bool;
+    fn ask(&self, id: u64, ttl: Duration, answer: oneshot::Sender<Renewed>, registry: &Arc<dyn Registry>);
+    fn run(self: Arc<Self>) -> BoxFuture<'static, ()>;
 }
 
 impl<R: Renew> Renewer<R> {
@@ -101,28 +121,34 @@ impl<R: Renew> Renewer<R> {
         Self { shared: Arc::new(Shared { renew, clock, book: Mutex::new(book), sooner, answered }) }
     }
 
-    /// Renews a lease with this time to live from now on, until it is lost or `hold_until` comes.
+    /// What does the renewing.
+    #[must_use]
+    pub fn renew(&self) -> &R {
+        &self.shared.renew
+    }
+
+    /// Takes a lease on, whose validity is written to `cell`.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn add(&self, key: R::Key, ttl: Duration, hold_until: BootInstant, cell: ValidityCell) -> Renewal {
+    pub fn add(&self, key: R::Key, terms: Terms, cell: ValidityCell) -> Renewal {
+        if cell.validity().until() >= terms.hold_until {
+            cell.end_with(LossReason::MaxHold);
+        }
+        let due = if terms.auto { self.shared.clock.now() + interval(terms.ttl) } else { BootInstant::NEVER };
+        let entry = Entry { key, terms, cell, due, asking: Vec::new(), asked: Vec::new() };
+        let registry: Arc<dyn Registry> = Arc::<Shared<R>>::clone(&self.shared);
+
         let mut book = self.shared.book();
         let id = book.next_id;
         book.next_id += 1;
-        let due = self.shared.clock.now() + interval(ttl);
-        book.due.insert((due, id));
-        book.entries.insert(id, Entry { key, ttl, hold_until, cell, due });
-        if !book.running {
-            book.running = true;
-            drop(
-                Handle::current().spawn(Arc::clone(&self.shared).run(Running(Arc::downgrade(&self.shared)))),
-            );
-        } else if book.due.first() == Some(&(due, id)) {
-            self.shared.sooner.notify_one();
+        book.entries.insert(id, entry);
+        if due < BootInstant::NEVER {
+            self.shared.schedule(&mut book, id, due, &registry);
         }
-        let shared: Arc<dyn Stop> = Arc::<Shared<R>>::clone(&self.shared);
-        Renewal { id, renewer: Arc::downgrade(&shared) }
+        drop(book);
+        Renewal { id, renewer: registry }
     }
 }
 
@@ -139,30 +165,32 @@ impl Renewal {
     ///
     /// When the future is dropped, the renewal has ended, but one may still be on its way.
     pub async fn stop(&self) {
-        let Some(renewer) = self.renewer.upgrade() else { return };
         loop {
-            let mut answered = std::pin::pin!(renewer.answered().notified());
+            let mut answered = pin!(self.renewer.answered().notified());
             answered.as_mut().enable();
-            if !renewer.remove(self.id) {
+            if !self.renewer.remove(self.id) {
                 return;
             }
             answered.await;
         }
     }
 
-    /// Renews with this time to live from now on.
-    pub fn set_ttl(&self, ttl: Duration) {
-        if let Some(renewer) = self.renewer.upgrade() {
-            renewer.set_ttl(self.id, ttl);
-        }
+    /// Renews now, with this time to live from now on.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the renewal goes on.
+    pub async fn extend(&self, ttl: Duration) -> Renewed {
+        let (sender, answer) = oneshot::channel();
+        self.renewer.ask(self.id, ttl, sender, &self.renewer);
+        // The sender is dropped without an answer when the lease has ended.
+        answer.await.unwrap_or(Renewed::NotOurs)
     }
 }
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        if let Some(renewer) = self.renewer.upgrade() {
-            renewer.remove(self.id);
-        }
+        self.renewer.remove(self.id);
     }
 }
 
@@ -173,20 +201,15 @@ impl fmt::Debug for Renewal {
 }
 
 /// Notes that the task was ended by the shutdown of its runtime.
-struct Running<R: Renew>(Weak<Shared<R>>);
+struct Running<'a, R: Renew>(Option<&'a Shared<R>>);
 
-impl<R: Renew> Running<R> {
-    fn disarm(mut self) {
-        self.0 = Weak::new();
-    }
-}
-
-impl<R: Renew> Drop for Running<R> {
+impl<R: Renew> Drop for Running<'_, R> {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.upgrade() {
+        if let Some(shared) = self.0 {
             let mut book = shared.book();
             book.running = false;
             book.in_flight.clear();
+            drop(book);
             shared.answered.notify_waiters();
         }
     }
@@ -197,14 +220,17 @@ impl<R: Renew> Shared<R> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn run(self: Arc<Self>, running: Running<R>) {
-        while let Some(due) = self.next_due() {
-            tokio::select! {
-                () = self.clock.sleep_until(due) => self.renew_due().await,
-                () = self.sooner.notified() => {}
-            }
+    fn schedule(&self, book: &mut Book<R::Key>, id: u64, due: BootInstant, registry: &Arc<dyn Registry>) {
+        let Some(entry) = book.entries.get_mut(&id) else { return };
+        let earlier = mem::replace(&mut entry.due, due);
+        book.due.remove(&(earlier, id));
+        book.due.insert((due, id));
+        if !book.running {
+            book.running = true;
+            drop(Handle::current().spawn(Arc::clone(registry).run()));
+        } else if book.due.first() == Some(&(due, id)) {
+            self.sooner.notify_one();
         }
-        running.disarm();
     }
 
     /// When to wake up next; `None`, and no longer running, when there is nothing left.
@@ -232,6 +258,7 @@ impl<R: Renew> Shared<R> {
 
     #[allow(clippy::type_complexity, reason = "two halves of one batch, used by the caller above only")]
     fn take_due(&self, horizon: BootInstant) -> Option<(Vec<u64>, Vec<(R::Key, Duration)>)> {
+        let now = self.clock.now();
         let mut book = self.book();
         let (mut ids, mut batch) = (Vec::new(), Vec::new());
         while let Some(&(due, id)) = book.due.first() {
@@ -239,8 +266,9 @@ impl<R: Renew> Shared<R> {
                 break;
             }
             book.due.pop_first();
-            if let Some(entry) = book.entries.get(&id) {
-                batch.push((entry.key.clone(), entry.ttl));
+            if let Some(entry) = book.entries.get_mut(&id) {
+                entry.asked = mem::take(&mut entry.asking);
+                batch.push((entry.key.clone(), entry.send(now)));
                 ids.push(id);
             }
         }
@@ -249,30 +277,61 @@ impl<R: Renew> Shared<R> {
     }
 }
 
+impl<K> Entry<K> {
+    /// The time to live to ask for; from the moment that a shorter one may reach the server, the
+    /// holder believes no longer than that.
+    fn send(&self, now: BootInstant) -> Duration {
+        let left = self.terms.hold_until.saturating_duration_since(now);
+        let ttl = self.terms.ttl.min(left).max(Duration::from_millis(1));
+        if !self.asked.is_empty() {
+            let until = self.cell.validity().until();
+            self.cell.set_until(until.min(now + ttl));
+        }
+        ttl
+    }
+}
+
 impl<K> Book<K> {
     fn note(&mut self, id: u64, answer: Renewed, now: BootInstant) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        let (alive, pause) = match answer {
-            Renewed::Until(until) => (entry.cell.extend_to(until.min(entry.hold_until)), interval(entry.ttl)),
+        let (alive, pause) = match &answer {
+            Renewed::Until(until) => {
+                if *until >= entry.terms.hold_until {
+                    entry.cell.end_with(LossReason::MaxHold);
+                }
+                let alive = entry.cell.set_until((*until).min(entry.terms.hold_until));
+                (alive && now < entry.terms.hold_until, interval(entry.terms.ttl))
+            }
             Renewed::NotOurs => {
                 entry.cell.lose(LossReason::Removed);
                 (false, Duration::ZERO)
             }
-            Renewed::Unknown => {
+            Renewed::Unknown(_) => {
                 entry.cell.suspect();
-                (entry.cell.validity().is_valid(), interval(entry.ttl) / 2)
+                (entry.cell.validity().is_valid(), interval(entry.terms.ttl) / 2)
             }
         };
-        if alive && now < entry.hold_until {
+        for asked in entry.asked.drain(..) {
+            // Nobody listens when the caller of `extend` was dropped.
+            let _ = asked.send(answer.clone());
+        }
+        if !alive {
+            self.entries.remove(&id);
+        } else if !entry.asking.is_empty() {
+            entry.due = now;
+            self.due.insert((entry.due, id));
+        } else if entry.terms.auto {
             entry.due = now + pause;
             self.due.insert((entry.due, id));
-        } else {
-            self.entries.remove(&id);
         }
     }
 }
 
-impl<R: Renew> Stop for Shared<R> {
+impl<R: Renew> Registry for Shared<R> {
+    fn answered(&self) -> &Notify {
+        &self.answered
+    }
+
     fn remove(&self, id: u64) -> bool {
         let mut book = self.book();
         if let Some(entry) = book.entries.remove(&id) {
@@ -281,20 +340,28 @@ impl<R: Renew> Stop for Shared<R> {
         book.in_flight.contains(&id)
     }
 
-    fn answered(&self) -> &Notify {
-        &self.answered
+    fn ask(&self, id: u64, ttl: Duration, answer: oneshot::Sender<Renewed>, registry: &Arc<dyn Registry>) {
+        let mut book = self.book();
+        let in_flight = book.in_flight.contains(&id);
+        let Some(entry) = book.entries.get_mut(&id) else { return };
+        entry.terms.ttl = ttl;
+        entry.asking.push(answer);
+        if !in_flight {
+            self.schedule(&mut book, id, self.clock.now(), registry);
+        }
     }
 
-    fn set_ttl(&self, id: u64, ttl: Duration) {
-        let mut book = self.book();
-        let due = self.clock.now() + interval(ttl);
-        let Some(entry) = book.entries.get_mut(&id) else { return };
-        entry.ttl = ttl;
-        let earlier = std::mem::replace(&mut entry.due, due);
-        if book.due.remove(&(earlier, id)) {
-            book.due.insert((due, id));
-            self.sooner.notify_one();
-        }
+    fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let mut running = Running(Some(&*self));
+            while let Some(due) = self.next_due() {
+                tokio::select! {
+                    () = self.clock.sleep_until(due) => self.renew_due().await,
+                    () = self.sooner.notified() => {}
+                }
+            }
+            running.0 = None;
+        })
     }
 }
 
@@ -309,6 +376,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const TTL: Duration = Duration::from_secs(3);
+    const FOREVER: Terms = Terms { ttl: TTL, auto: true, hold_until: BootInstant::NEVER };
 
     struct Server {
         clock: Clock,
@@ -323,9 +391,9 @@ mod tests {
 
         async fn renew(&self, batch: &[(u64, Duration)]) -> Vec<Renewed> {
             let call = self.calls.fetch_add(1, Ordering::SeqCst);
-            let until = self.clock.now() + TTL;
+            let sent = self.clock.now();
             tokio::time::sleep(self.delay).await;
-            batch.iter().map(|_| (self.answer)(call, until)).collect()
+            batch.iter().map(|(_, ttl)| (self.answer)(call, sent + *ttl)).collect()
         }
     }
 
@@ -338,6 +406,10 @@ mod tests {
         (clock.clone(), Renewer::new(server, clock), calls)
     }
 
+    fn unknown() -> Renewed {
+        Renewed::Unknown(Error::new(crate::ErrorKind::Unavailable, "test"))
+    }
+
     fn lease(clock: &Clock) -> ValidityCell {
         ValidityCell::new(clock.clone(), clock.now() + TTL)
     }
@@ -346,8 +418,7 @@ mod tests {
     async fn keeps_a_lease_alive_and_batches() {
         let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
         let cells: Vec<_> = (0..100).map(|_| lease(&clock)).collect();
-        let renewals: Vec<_> =
-            cells.iter().map(|cell| renewer.add(0, TTL, BootInstant::NEVER, cell.clone())).collect();
+        let renewals: Vec<_> = cells.iter().map(|cell| renewer.add(0, FOREVER, cell.clone())).collect();
         tokio::time::sleep(TTL * 10).await;
         assert!(cells.iter().all(|cell| cell.validity().is_valid()));
         let calls = calls.load(Ordering::SeqCst);
@@ -362,7 +433,7 @@ mod tests {
     async fn stops_at_the_first_not_yours() {
         let (clock, renewer, calls) = renewer(|_, _| Renewed::NotOurs, Duration::ZERO);
         let cell = lease(&clock);
-        let _renewal = renewer.add(0, TTL, BootInstant::NEVER, cell.clone());
+        let _renewal = renewer.add(0, FOREVER, cell.clone());
         assert_eq!(cell.validity().lost().await, LossReason::Removed);
         tokio::time::sleep(TTL * 10).await;
         assert_eq!(calls.load(Ordering::SeqCst), 1);
@@ -370,16 +441,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tries_again_while_the_deadline_is_ahead() {
-        let flaky = |call, until| if call % 3 == 2 { Renewed::Until(until) } else { Renewed::Unknown };
+        let flaky = |call, until| if call % 3 == 2 { Renewed::Until(until) } else { unknown() };
         let (clock, renewer, _) = renewer(flaky, Duration::ZERO);
         let cell = lease(&clock);
-        let _renewal = renewer.add(0, TTL, BootInstant::NEVER, cell.clone());
+        let _renewal = renewer.add(0, FOREVER, cell.clone());
         tokio::time::sleep(TTL * 10).await;
         assert!(cell.validity().is_valid());
 
-        let (clock, renewer, calls) = self::renewer(|_, _| Renewed::Unknown, Duration::ZERO);
+        let (clock, renewer, calls) = self::renewer(|_, _| unknown(), Duration::ZERO);
         let cell = lease(&clock);
-        let _renewal = renewer.add(0, TTL, BootInstant::NEVER, cell.clone());
+        let _renewal = renewer.add(0, FOREVER, cell.clone());
         assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
         tokio::time::sleep(TTL).await;
         let until_lost = calls.load(Ordering::SeqCst);
@@ -390,7 +461,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stop_waits_for_a_renewal_on_its_way() {
         let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::from_millis(700));
-        let renewal = renewer.add(0, TTL, BootInstant::NEVER, lease(&clock));
+        let renewal = renewer.add(0, FOREVER, lease(&clock));
         while calls.load(Ordering::SeqCst) == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -405,9 +476,43 @@ mod tests {
     async fn ends_at_max_hold() {
         let (clock, renewer, _) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
         let (start, cell) = (clock.now(), lease(&clock));
-        let _renewal = renewer.add(0, TTL, start + Duration::from_secs(10), cell.clone());
-        cell.validity().lost().await;
+        let _renewal =
+            renewer.add(0, Terms { hold_until: start + Duration::from_secs(10), ..FOREVER }, cell.clone());
+        assert_eq!(cell.validity().lost().await, LossReason::MaxHold);
         let held = clock.now().saturating_duration_since(start);
         assert!(held >= Duration::from_secs(10) && held < Duration::from_secs(12), "{held:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_not_renewed_by_itself_can_be_extended() {
+        let (clock, renewer, _) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
+        let (start, cell) = (clock.now(), lease(&clock));
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL * 4).await, Renewed::Until(until) if until >= start + TTL * 4));
+        assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
+        assert!(clock.now() >= start + TTL * 4 && clock.now() < start + TTL * 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_ttl_counts_from_the_moment_that_it_is_sent() {
+        let (clock, renewer, _) = renewer(|_, _| unknown(), Duration::from_millis(100));
+        let (start, cell) = (clock.now(), lease(&clock));
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL / 3).await, Renewed::Unknown(_)));
+        assert!(cell.validity().until() <= start + TTL / 3 + Duration::from_millis(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_extension_during_a_renewal_is_sent_after_it() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::from_millis(500));
+        let cell = lease(&clock);
+        let renewal = renewer.add(0, FOREVER, cell.clone());
+        while calls.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let asked = clock.now();
+        let Renewed::Until(until) = renewal.extend(TTL * 9).await else { panic!("not extended") };
+        assert!(until >= asked + TTL * 9 + Duration::from_millis(400), "sent after the renewal on its way");
+        assert_eq!(cell.validity().until(), until);
     }
 }
