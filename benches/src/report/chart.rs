@@ -1,0 +1,330 @@
+//! Bar charts as inline SVG.
+//!
+//! Written out by hand: the colours are those of the page's style sheet, so that one picture serves light and dark.
+
+use std::fmt::Write as _;
+
+use super::escape;
+use crate::results::number;
+
+/// Horizontal bars in named groups, all on one scale.
+#[derive(Debug)]
+pub(super) struct Chart<'a> {
+    /// For those who cannot see it.
+    pub(super) label: String,
+    /// The unit of all values.
+    pub(super) unit: &'a str,
+    /// What the marks are.
+    pub(super) mark_name: &'a str,
+    /// The end of the scale, for values that have one.
+    pub(super) end: Option<f64>,
+    /// The width in units of the text's size; the height follows from the bars.
+    pub(super) width: f64,
+    /// From top to bottom.
+    pub(super) groups: Vec<Group<'a>>,
+}
+
+/// The bars of one backend.
+#[derive(Debug)]
+pub(super) struct Group<'a> {
+    /// The backend.
+    pub(super) name: &'a str,
+    /// Its class in the style sheet, which is its colour.
+    pub(super) colour: String,
+    /// From top to bottom.
+    pub(super) bars: Vec<Bar>,
+}
+
+/// One value.
+#[derive(Debug)]
+pub(super) struct Bar {
+    /// What it is, if the group has more than one.
+    pub(super) name: String,
+    /// How far the bar goes.
+    pub(super) value: f64,
+    /// Where it is marked for comparison, if it is.
+    pub(super) mark: Option<f64>,
+    /// What stands after the value.
+    pub(super) note: String,
+}
+
+impl Chart<'_> {
+    /// The SVG element, or nothing when there is no value to show.
+    pub(super) fn render(&self) -> String {
+        let Some(scale) = self.scale() else { return String::new() };
+        let bars: usize = self.groups.iter().map(|group| group.bars.len()).sum();
+        let bottom = TOP + bars as f64 * STEP + (self.groups.len() as f64 - 1.0).max(0.0) * GAP;
+        let (width, height) = (self.width, bottom + 26.0);
+        let mut svg = format!(
+            "<svg viewBox=\"0 0 {width} {height}\" style=\"max-width: {width}px\" role=\"img\" aria-label=\"{}\">\n",
+            escape(&self.label)
+        );
+        let left = self.left();
+        let span = width - left - self.right();
+        let x = |value: f64| left + scale.position(value) * span;
+        for tick in scale.ticks(span) {
+            let (x, text) = (x(tick), escape(&round(&quantity(tick, self.unit))));
+            let _ = writeln!(
+                svg,
+                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y}\" y2=\"{bottom}\"/>\
+                 <text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>",
+                bottom + 18.0,
+                y = TOP - 4.0,
+            );
+        }
+        let mut y = TOP;
+        for group in &self.groups {
+            let _ = writeln!(svg, "<g class=\"{}\">", group.colour);
+            let _ = writeln!(
+                svg,
+                "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text>",
+                y + 12.0,
+                escape(group.name)
+            );
+            for (depth, bar) in group.bars.iter().enumerate() {
+                self.bar(&mut svg, bar, depth, y, &x);
+                y += STEP;
+            }
+            svg.push_str("</g>\n");
+            y += GAP;
+        }
+        let _ = writeln!(
+            svg,
+            "<line class=\"axis\" x1=\"{left:.1}\" x2=\"{left:.1}\" y1=\"{y}\" y2=\"{bottom}\"/>\n</svg>",
+            y = TOP - 4.0,
+        );
+        svg
+    }
+
+    /// Whether the scale is logarithmic: the reader has to be told.
+    pub(super) fn is_logarithmic(&self) -> bool {
+        matches!(self.scale(), Some(Scale::Logarithmic { .. }))
+    }
+
+    /// Whether anything is marked: the reader has to be told by what.
+    pub(super) fn is_marked(&self) -> bool {
+        self.groups.iter().flat_map(|group| &group.bars).any(|bar| bar.mark.is_some())
+    }
+
+    fn bar(&self, svg: &mut String, bar: &Bar, depth: usize, y: f64, x: &impl Fn(f64) -> f64) {
+        let start = self.left();
+        if !bar.name.is_empty() {
+            let _ = writeln!(
+                svg,
+                "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                start - 8.0,
+                y + 12.0,
+                escape(&bar.name)
+            );
+        }
+        let end = x(bar.value);
+        let value = quantity(bar.value, self.unit);
+        let hint = match bar.mark {
+            Some(mark) => format!("{} {value}, {} {}", bar.name, self.mark_name, quantity(mark, self.unit)),
+            None => format!("{} {value}", bar.name),
+        };
+        let _ = writeln!(
+            svg,
+            "<rect class=\"bar d{}\" x=\"{start:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"2\">\
+             <title>{}</title></rect>",
+            depth.min(2),
+            (end - start).max(1.0),
+            escape(hint.trim())
+        );
+        let mark = bar.mark.map(x);
+        if let Some(x) = mark {
+            let (top, bottom) = (y - 1.5, y + BAR + 1.5);
+            for class in ["halo", "mark"] {
+                let _ = writeln!(
+                    svg,
+                    "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top:.1}\" y2=\"{bottom:.1}\"/>"
+                );
+            }
+        }
+        let length = (value.chars().count() + bar.note.chars().count()) as f64 * CHARACTER + 22.0;
+        // Beside its bar, and beyond the mark only where the two would collide.
+        let beside = mark.filter(|mark| *mark > end && *mark < end + length).unwrap_or(end);
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\">{}<tspan class=\"tick\" dx=\"6\">{}</tspan></text>",
+            beside + 8.0,
+            y + 12.0,
+            escape(&value),
+            escape(&bar.note)
+        );
+    }
+
+    fn left(&self) -> f64 {
+        let longest = |names: &mut dyn Iterator<Item = &str>| {
+            names.map(|name| name.chars().count()).max().unwrap_or(0) as f64 * CHARACTER
+        };
+        let groups = longest(&mut self.groups.iter().map(|group| group.name));
+        let bars =
+            longest(&mut self.groups.iter().flat_map(|group| &group.bars).map(|bar| bar.name.as_str()));
+        (groups + bars + if bars > 0.0 { 28.0 } else { 14.0 }).min(self.width / 2.0)
+    }
+
+    fn right(&self) -> f64 {
+        let noted = self.groups.iter().flat_map(|group| &group.bars).map(|bar| {
+            (quantity(bar.value, self.unit).chars().count() + bar.note.chars().count()) as f64 * CHARACTER
+        });
+        noted.fold(0.0, f64::max) + 22.0
+    }
+
+    fn scale(&self) -> Option<Scale> {
+        let bars = || self.groups.iter().flat_map(|group| &group.bars);
+        let values =
+            || bars().flat_map(|bar| [Some(bar.value), bar.mark]).flatten().filter(|value| value.is_finite());
+        values().next()?;
+        let most = values().fold(0.0, f64::max);
+        if let Some(end) = self.end {
+            return Some(Scale::Linear { end: end.max(most) });
+        }
+        let least = values().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
+        if most / least > LOGARITHMIC_FROM {
+            // The shortest bar keeps some length, else it looks like nothing at all.
+            let first = (least / 2.0).log10().floor();
+            return Some(Scale::Logarithmic { first, last: most.log10().ceil() });
+        }
+        Some(Scale::Linear { end: if most > 0.0 { most } else { 1.0 } })
+    }
+}
+
+/// A value with its unit, times in the unit in which they are short.
+pub(super) fn quantity(value: f64, unit: &str) -> String {
+    let in_us = match unit {
+        "ns" => value / 1e3,
+        "us" => value,
+        "ms" => value * 1e3,
+        "s" => value * 1e6,
+        "" => return number(value),
+        _ => return format!("{} {unit}", number(value)),
+    };
+    let (size, unit) = match in_us.abs() {
+        0.0 => return "0".into(),
+        size if size < 0.9995 => (in_us * 1e3, "ns"),
+        size if size < 999.5 => (in_us, "µs"),
+        size if size < 999_500.0 => (in_us / 1e3, "ms"),
+        _ => (in_us / 1e6, "s"),
+    };
+    format!("{} {unit}", number(size))
+}
+
+/// `1.50 s` is `1.5 s`: the zeros of a tick tell nothing.
+fn round(quantity: &str) -> String {
+    let (number, unit) =
+        quantity.split_once(' ').map_or((quantity, ""), |(number, _)| (number, &quantity[number.len()..]));
+    let number =
+        if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
+    format!("{number}{unit}")
+}
+
+enum Scale {
+    Linear {
+        end: f64,
+    },
+    /// Powers of ten.
+    Logarithmic {
+        first: f64,
+        last: f64,
+    },
+}
+
+impl Scale {
+    /// From 0.0 at the left to 1.0 at the right.
+    fn position(&self, value: f64) -> f64 {
+        let position = match self {
+            Self::Linear { end } => value / end,
+            Self::Logarithmic { first, last } => (value.log10() - first) / (last - first),
+        };
+        if position.is_finite() { position.clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    fn ticks(&self, span: f64) -> Vec<f64> {
+        let room = (span / 70.0).max(1.0);
+        match *self {
+            Self::Linear { end } => {
+                let rough = end / room;
+                let power = 10_f64.powf(rough.log10().floor());
+                let step =
+                    [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|step| *step >= rough);
+                let step = step.unwrap_or(10.0 * power);
+                (0..).map(|index| f64::from(index) * step).take_while(|tick| *tick <= end * 1.0001).collect()
+            }
+            Self::Logarithmic { first, last } => {
+                let every = ((last - first) / room).ceil().max(1.0) as usize;
+                (first as i32..=last as i32).step_by(every).map(|power| 10_f64.powi(power)).collect()
+            }
+        }
+    }
+}
+
+const TOP: f64 = 8.0;
+const BAR: f64 = 16.0;
+const STEP: f64 = 21.0;
+const GAP: f64 = 9.0;
+/// The width of a character: fonts differ, so rather too much.
+const CHARACTER: f64 = 7.2;
+/// From this ratio of the largest to the smallest value on, the small ones would vanish on a linear scale.
+const LOGARITHMIC_FROM: f64 = 25.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(values: &[f64]) -> Chart<'static> {
+        let bars = values.iter().map(|value| Bar {
+            name: "p".into(),
+            value: *value,
+            mark: None,
+            note: String::new(),
+        });
+        let group = Group { name: "zk", colour: "b3".into(), bars: bars.collect() };
+        Chart {
+            label: "x".into(),
+            unit: "us",
+            mark_name: "floor",
+            end: None,
+            width: 640.0,
+            groups: vec![group],
+        }
+    }
+
+    #[test]
+    fn the_scale_follows_the_spread() {
+        assert!(!chart(&[10.0, 100.0]).is_logarithmic());
+        assert!(chart(&[1.0, 100.0]).is_logarithmic());
+        assert!(!chart(&[0.0, 100.0]).is_logarithmic());
+    }
+
+    #[test]
+    fn odd_values_do_not_break_the_picture() {
+        assert_eq!(chart(&[]).render(), "");
+        for values in
+            [&[0.0][..], &[0.0, 0.0], &[-1.0], &[1e-9, 1e12], &[f64::NAN, 1.0], &[1.0, f64::INFINITY, 1e3]]
+        {
+            let svg = chart(values).render();
+            assert!(
+                svg.starts_with("<svg") && !svg.contains("NaN") && !svg.contains("inf"),
+                "{values:?}: {svg}"
+            );
+        }
+    }
+
+    #[test]
+    fn ticks_are_round_and_within_the_scale() {
+        assert_eq!(Scale::Linear { end: 5_000.0 }.ticks(400.0), [0.0, 1e3, 2e3, 3e3, 4e3, 5e3]);
+        assert_eq!(Scale::Linear { end: 1.0 }.ticks(200.0), [0.0, 0.5, 1.0]);
+        assert_eq!(Scale::Logarithmic { first: -1.0, last: 2.0 }.ticks(400.0), [0.1, 1.0, 10.0, 100.0]);
+    }
+
+    #[test]
+    fn times_are_shown_in_a_fitting_unit() {
+        let shown = [0.61, 88.2, 999.9, 1_893.4, 410_000.0, 2_000_000.0].map(|value| quantity(value, "us"));
+        assert_eq!(shown, ["610 ns", "88.2 µs", "1.00 ms", "1.89 ms", "410 ms", "2 s"]);
+        assert_eq!(quantity(2_004.1, "ms"), "2.00 s");
+        assert_eq!(quantity(702.4, "1/s"), "702 1/s");
+        assert_eq!(quantity(3.42, ""), "3.42");
+        assert_eq!(["1.50 s", "10.0", "100 us", "0"].map(round), ["1.5 s", "10", "100 us", "0"]);
+    }
+}

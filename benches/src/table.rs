@@ -1,0 +1,198 @@
+//! The results in a terminal.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+
+use comfy_table::presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED};
+use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table};
+
+use crate::results::{Results, Row, Scenario, Verdict, number, title};
+
+/// How the tables are drawn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Look {
+    /// Plain text, no colours: for files and pipes.
+    Plain,
+    /// Lines and colours, as wide as the terminal.
+    Terminal,
+}
+
+impl Look {
+    /// What suits the standard output; the variable `NO_COLOR` is honoured.
+    pub(crate) fn of_stdout() -> Self {
+        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        if wanted && std::io::stdout().is_terminal() { Self::Terminal } else { Self::Plain }
+    }
+}
+
+/// All results: a block for each scenario, the verdict, and where it was measured.
+pub(crate) fn render(results: &Results, look: Look) -> String {
+    let mut text = String::new();
+    for scenario in results.scenarios() {
+        let about = scenario.about();
+        let colon = if about.is_empty() { "" } else { ": " };
+        let _ = writeln!(text, "{}{colon}{about}\n{}\n", scenario.name, block(&scenario, look));
+    }
+    let meta = &results.meta;
+    let _ = writeln!(text, "Mutual exclusion: {}", results.verdict());
+    let _ = write!(
+        text,
+        "polylock {}, {} run of {} s, {} x {}, {}",
+        meta.version,
+        meta.mode,
+        number(meta.duration_s.round()),
+        meta.cores,
+        meta.cpu,
+        meta.kernel
+    );
+    for (server, version) in [("Redis", &meta.redis), ("ZooKeeper", &meta.zookeeper)] {
+        if let Some(version) = version {
+            let _ = write!(text, ", {server} {version}");
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn block(scenario: &Scenario<'_>, look: Look) -> Table {
+    let mut table = Table::new();
+    match look {
+        Look::Plain => {
+            table.load_style(ASCII_FULL_CONDENSED).force_no_tty();
+            table.set_content_arrangement(ContentArrangement::Disabled);
+        }
+        Look::Terminal => {
+            table.load_style(UTF8_FULL_CONDENSED).enforce_styling();
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+        }
+    }
+    let backends = scenario.backends();
+    let columns: Vec<Column> =
+        scenario.metrics().into_iter().map(|metric| Column::new(scenario, metric, &backends)).collect();
+    let header = columns.iter().map(|column| right(column.header.clone()).add_attribute(Attribute::Bold));
+    let ends = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
+    table.set_header([ends("backend")].into_iter().chain(header).chain([ends("mutual exclusion")]));
+    for (index, backend) in backends.iter().enumerate() {
+        let cells = columns.iter().map(|column| right(column.cells[index].clone()));
+        let verdict = scenario.verdict(backend);
+        let verdict = Cell::new(verdict).fg(match verdict {
+            Verdict::Held => Color::Green,
+            Verdict::Broken(_) => Color::Red,
+            Verdict::Unchecked => Color::Yellow,
+        });
+        table.add_row([Cell::new(backend)].into_iter().chain(cells).chain([verdict]));
+    }
+    table
+}
+
+/// One metric: its numbers, and beside each its floor and ratio where any backend has them.
+struct Column {
+    header: String,
+    cells: Vec<String>,
+}
+
+impl Column {
+    fn new(scenario: &Scenario<'_>, metric: &str, backends: &[&str]) -> Self {
+        let rows: Vec<Option<&Row>> = backends.iter().map(|backend| scenario.row(backend, metric)).collect();
+        let show = |of: fn(&Row) -> Option<String>| -> Vec<String> {
+            rows.iter().map(|row| row.and_then(of).unwrap_or_else(|| "-".into())).collect()
+        };
+        let unit = scenario.unit(metric);
+        let mut parts = vec![(unit, show(|row| Some(number(row.value))))];
+        if rows.iter().flatten().any(|row| row.floor.is_some()) {
+            parts.push((scenario.floor_name(), show(|row| row.floor.map(number))));
+            parts.push(("ratio", show(|row| row.ratio.map(|ratio| format!("{ratio:.2}x")))));
+        }
+        let mut subtitle = String::new();
+        let mut cells = vec![String::new(); backends.len()];
+        for (index, (name, shown)) in parts.iter().enumerate() {
+            let width = shown.iter().chain([&(*name).to_owned()]).map(String::len).max().unwrap_or(0);
+            let gap = if index == 0 { "" } else { "  " };
+            let _ = write!(subtitle, "{gap}{name:>width$}");
+            for (cell, text) in cells.iter_mut().zip(shown) {
+                let _ = write!(cell, "{gap}{text:>width$}");
+            }
+        }
+        Self {
+            header: format!(
+                "{}
+{subtitle}",
+                title(metric)
+            ),
+            cells,
+        }
+    }
+}
+
+fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::sample;
+
+    #[test]
+    fn plain_tables_have_every_number_and_fit_120_columns() {
+        let text = render(&sample(), Look::Plain);
+        let line = |scenario: &str, backend: &str| {
+            text.lines()
+                .skip_while(|line| !line.starts_with(&format!("{scenario}:")))
+                .find(|line| line.starts_with(&format!("| {backend} ")))
+                .unwrap_or_else(|| panic!("no {backend} in {scenario}:\n{text}"))
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(
+            line("uncontended", "redis"),
+            "| redis | 88.2 78.1 1.13x | 113 97.4 1.16x | 241 204 1.18x | 10,904 | held (0 overlaps) |"
+        );
+        assert_eq!(
+            line("uncontended", "memory"),
+            "| memory | 0.610 - - | 0.740 - - | 2.20 - - | 1,420,113 | held (0 overlaps) |"
+        );
+        assert_eq!(
+            line("contended", "zk"),
+            "| zk | 289 | 1,960 | 5,400 | 29,800 | 1.00 | 4.01 | held (0 overlaps) |"
+        );
+        assert_eq!(line("crash", "zk"), "| zk | 1,605 4,000 0.40x | held (0 overlaps) |");
+        assert!(!text.contains('\u{1b}'), "{text}");
+        assert!(text.contains("\nMutual exclusion: held (0 overlaps)\n"), "{text}");
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 120).collect();
+        assert_eq!(wide, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn an_overlap_cannot_be_missed() {
+        let mut results = sample();
+        results.push(Row::overlaps("crash", "zk", 3));
+        let text = render(&results, Look::Plain);
+        assert!(text.contains("| BROKEN (3) "), "{text}");
+        assert!(text.contains("\nMutual exclusion: BROKEN (3)\n"), "{text}");
+    }
+
+    #[test]
+    fn unknown_names_and_missing_numbers_are_shown() {
+        let mut results = sample();
+        results.push(Row::new("herd", "etcd", "wake_ups", "", 7.0));
+        results.push(Row::new("herd", "redis", "p50", "ms", 7.5));
+        let text = render(&results, Look::Plain);
+        let herd = text.lines().skip_while(|line| *line != "herd").filter(|line| line.starts_with('|'));
+        let herd: Vec<String> =
+            herd.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = [
+            "| backend | p50 | wake ups | mutual exclusion |",
+            "| | ms | | |",
+            "| redis | 7.50 | - | not checked |",
+            "| etcd | - | 7 | not checked |",
+        ];
+        assert_eq!(herd, expected, "{text}");
+    }
+
+    #[test]
+    fn terminal_tables_have_colours() {
+        assert!(render(&sample(), Look::Terminal).contains("\u{1b}["));
+    }
+}

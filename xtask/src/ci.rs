@@ -1,0 +1,138 @@
+//! `cargo xtask ci`: all that a commit must pass, cheapest first.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
+use crate::failure::Failure;
+use crate::steps::{Steps, cargo, command_line};
+use crate::{compare, setup, test};
+
+/// Runs every step.
+///
+/// No step sets RUSTFLAGS, and the features of the whole workspace are always `--all-features`: dependencies are
+/// built once for checking, once for the tests, once for the release build, and not again.
+pub(crate) fn run() -> Result<(), Failure> {
+    let mut steps = Steps::start();
+    steps.command("format", cargo(["fmt", "--all", "--check"]))?;
+    steps.run("set-up", setup::ensure)?;
+    for tree in TREES {
+        steps.run(&format!("dependencies of {}", tree.name()), || tree.check())?;
+    }
+    steps.command("lints", cargo(words("clippy --workspace --all-targets --all-features -- -D warnings")))?;
+    for tree in TREES {
+        let mut lints = cargo(words("clippy --package polylock --no-default-features"));
+        lints.args(tree.features()).args(["--", "-D", "warnings"]);
+        steps.command(&format!("lints of {}", tree.name()), lints)?;
+    }
+    let mut docs = cargo(words("doc --workspace --no-deps --all-features"));
+    docs.env("RUSTDOCFLAGS", "-D warnings");
+    steps.command("docs", docs)?;
+    test::run_in(&mut steps, &[])?;
+    steps.command("compare", compare::harness(&["--quick".into()]))?;
+    steps.summary();
+    Ok(())
+}
+
+/// What one feature of the facade may pull in.
+struct Tree {
+    feature: Option<&'static str>,
+    must: &'static [&'static str],
+    must_not: &'static [&'static str],
+}
+
+const TREES: &[Tree] = &[
+    Tree {
+        feature: None,
+        must: &["lock-core"],
+        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
+    },
+    Tree { feature: Some("redis"), must: &["lock-redis"], must_not: &["lock-zk", "zookeeper-client"] },
+    Tree { feature: Some("redlock"), must: &["lock-redlock"], must_not: &["lock-zk", "zookeeper-client"] },
+    Tree {
+        feature: Some("zk"),
+        must: &["lock-zk"],
+        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis"],
+    },
+];
+
+impl Tree {
+    fn name(&self) -> String {
+        self.feature.map_or_else(|| "no feature".into(), |feature| format!("feature {feature}"))
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        self.feature.map_or_else(Vec::new, |feature| vec!["--features", feature])
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let mut command =
+            cargo(words("tree --package polylock --edges normal --prefix none --no-default-features"));
+        command.args(self.features()).stderr(Stdio::inherit());
+        let line = command_line(&command);
+        eprintln!("    {line}");
+        let output =
+            command.output().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
+        if !output.status.success() {
+            return Err(Failure::new(format!("`{line}` ended with {}", output.status)));
+        }
+        self.judge(&String::from_utf8_lossy(&output.stdout))
+    }
+
+    fn judge(&self, tree: &str) -> Result<(), Failure> {
+        let crates: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        // Without this an empty or renamed tree would pass.
+        if let Some(absent) = self.must.iter().find(|name| !crates.contains(*name)) {
+            return Err(Failure::new(format!(
+                "polylock with {} does not depend on {absent}, so the check of its dependencies proves nothing",
+                self.name()
+            )));
+        }
+        let wrong: Vec<&str> = self.must_not.iter().copied().filter(|name| crates.contains(name)).collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "polylock with {} pulls in {}; see `cargo tree --package polylock --edges normal \
+             --no-default-features{} --invert {}`",
+            self.name(),
+            wrong.join(", "),
+            self.features().iter().map(|word| format!(" {word}")).collect::<String>(),
+            wrong[0],
+        )))
+    }
+}
+
+fn words(line: &str) -> std::str::SplitWhitespace<'_> {
+    line.split_whitespace()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZK: &Tree = &TREES[3];
+
+    #[test]
+    fn a_clean_tree_passes() {
+        ZK.judge("polylock v0.1.0 (/p)\nlock-zk v0.1.0 (/p/z)\nlock-core v0.1.0\nzookeeper-client v0.11.2\n")
+            .unwrap();
+    }
+
+    #[test]
+    fn a_crate_of_another_backend_is_named() {
+        let failure = ZK.judge("polylock v0.1.0\nlock-zk v0.1.0\nredis v1.8.0\n").unwrap_err().to_string();
+        assert!(failure.contains("feature zk pulls in redis;"), "{failure}");
+        assert!(failure.contains("--features zk --invert redis"), "{failure}");
+    }
+
+    #[test]
+    fn crates_that_only_sound_alike_do_not_count() {
+        ZK.judge("polylock v0.1.0\nlock-zk v0.1.0\nredis-protocol v6.0.0\n").unwrap();
+    }
+
+    #[test]
+    fn a_tree_without_the_backend_itself_fails() {
+        let failure = ZK.judge("polylock v0.1.0\n").unwrap_err().to_string();
+        assert!(failure.contains("does not depend on lock-zk"), "{failure}");
+    }
+}

@@ -1,0 +1,32 @@
+//! `cargo xtask compare`: the harness, with its servers in place.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::failure::Failure;
+use crate::{setup, steps};
+
+const HELP: &str = "\
+cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java), builds the harness in release mode and
+runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
+
+";
+
+/// Set-up, then this process *becomes* the harness: its signals, its exit code, nobody in between.
+pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        print!("{HELP}");
+    } else {
+        setup::ensure()?;
+    }
+    let error = harness(args).exec();
+    Err(Failure::new(format!("cannot run cargo: {error}")))
+}
+
+/// The command that builds the harness and runs it.
+pub(crate) fn harness(args: &[OsString]) -> Command {
+    let mut command = steps::cargo(["run", "--release", "--package", "lock-bench", "--"]);
+    command.args(args);
+    command
+}

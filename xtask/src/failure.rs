@@ -1,0 +1,39 @@
+//! What went wrong, for the person who typed the command.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// A message and the exit code that goes with it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    code: u8,
+}
+
+impl Failure {
+    /// Something did not work: exit code 1.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 1 }
+    }
+
+    /// The command line is not one that we understand: exit code 2.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 2 }
+    }
+
+    /// Ctrl-C: the exit code that shells use for it.
+    pub(crate) fn interrupted() -> Self {
+        Self { message: "interrupted".into(), code: 130 }
+    }
+
+    /// The code for the shell.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}

@@ -1,0 +1,65 @@
+//! The project's own commands, run as `cargo xtask <command>`.
+
+mod ci;
+mod compare;
+mod failure;
+mod interrupt;
+mod setup;
+mod steps;
+mod test;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use failure::Failure;
+
+const HELP: &str = "\
+The project's own commands. Each one first installs what is missing (redis-server, ZooKeeper, Java) where it may.
+
+Usage: cargo xtask <COMMAND> [ARGS...]
+
+Commands:
+  compare [ARGS...]  Measure the backends side by side; `compare --help` lists the arguments
+  test [ARGS...]     Run every test: unit, property, conformance, cross-process, doc; ARGS go to `cargo test`
+  ci                 All that a commit must pass: format, lints, features, docs, dependencies, test, compare --quick
+  setup              Only install what is missing
+  help               Print this text
+
+Environment:
+  ZOOKEEPER_CLASSPATH  Java class path of a ZooKeeper that is not at /usr/share/java/zookeeper.jar
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    let command = args.next();
+    match run(command.as_ref().and_then(|name| name.to_str()), args.collect()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(command: Option<&str>, args: Vec<OsString>) -> Result<(), Failure> {
+    interrupt::defer()?;
+    match command {
+        Some("compare") => compare::run(&args),
+        Some("test") => test::run(&args),
+        Some("ci") => without_args("ci", &args).and_then(|()| ci::run()),
+        Some("setup") => without_args("setup", &args).and_then(|()| setup::ensure()),
+        Some("help" | "--help" | "-h") => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Some(unknown) => Err(Failure::usage(format!("there is no command `{unknown}`\n\n{HELP}"))),
+        None => Err(Failure::usage(format!("a command is missing\n\n{HELP}"))),
+    }
+}
+
+fn without_args(command: &str, args: &[OsString]) -> Result<(), Failure> {
+    match args.first() {
+        None => Ok(()),
+        Some(arg) => Err(Failure::usage(format!("`{command}` takes no arguments, not even {arg:?}"))),
+    }
+}

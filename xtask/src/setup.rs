@@ -1,0 +1,397 @@
+//! The servers that the tests and the comparison start: found, or installed, or explained.
+//!
+//! Only what is missing is installed, and only with Debian's own packages. The packaged Redis service is not wanted:
+//! the tests start their own servers on ports of their own. Without systemd (a container) Debian blocks it by
+//! itself; under systemd the unit is masked while its package is installed and disabled afterwards. The package
+//! `zookeeper` has no service.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::steps::command_line;
+
+/// Finds everything, installs what is missing, and says what there is.
+///
+/// # Errors
+///
+/// When something is missing and cannot be installed from here: the message has the commands to type.
+pub(crate) fn ensure() -> Result<(), Failure> {
+    let mut found = look()?;
+    let missing = missing(&found);
+    if !missing.is_empty() {
+        install(&missing)?;
+        found = look()?;
+    }
+    let still: Vec<Part> = self::missing(&found);
+    if !still.is_empty() {
+        return Err(Failure::new(format!(
+            "the packages are installed, but {} cannot be found\n\n{}",
+            names(&still),
+            instructions(&still)
+        )));
+    }
+    let line: Vec<String> = found
+        .iter()
+        .filter_map(|(part, version)| Some(format!("{} {}", part.name(), version.as_ref()?)))
+        .collect();
+    eprintln!("    set-up: {}", line.join(", "));
+    Ok(())
+}
+
+/// What must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Redis,
+    Java,
+    ZooKeeper,
+    /// Ties the life of a server to that of the test that started it.
+    Setpriv,
+}
+
+impl Part {
+    fn all() -> impl Iterator<Item = Self> {
+        let linux = cfg!(target_os = "linux").then_some(Self::Setpriv);
+        [Self::Redis, Self::Java, Self::ZooKeeper].into_iter().chain(linux)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis-server",
+            Self::Java => "java",
+            Self::ZooKeeper => "ZooKeeper",
+            Self::Setpriv => "setpriv",
+        }
+    }
+
+    fn debian_package(self) -> &'static str {
+        match self {
+            Self::Redis => REDIS_PACKAGE,
+            Self::Java => "default-jre-headless",
+            Self::ZooKeeper => "zookeeper",
+            Self::Setpriv => "util-linux",
+        }
+    }
+
+    /// `dnf` takes a file in place of a name, which holds for Redis and for Valkey in its place.
+    fn fedora_package(self) -> Option<&'static str> {
+        match self {
+            Self::Redis => Some("/usr/bin/redis-server"),
+            Self::Java => Some("java-headless"),
+            Self::ZooKeeper => None,
+            Self::Setpriv => Some("util-linux"),
+        }
+    }
+
+    fn arch_package(self) -> Option<&'static str> {
+        match self {
+            Self::Redis => Some("valkey"),
+            Self::Java => Some("jre-openjdk-headless"),
+            Self::ZooKeeper => None,
+            Self::Setpriv => Some("util-linux"),
+        }
+    }
+
+    fn brew_package(self) -> Option<&'static str> {
+        match self {
+            Self::Redis => Some("redis"),
+            Self::Java => Some("openjdk"),
+            Self::ZooKeeper => Some("zookeeper"),
+            Self::Setpriv => None,
+        }
+    }
+}
+
+/// Every part with its version, or nothing when it is missing; an error when it is there and of no use.
+type Found = Vec<(Part, Option<String>)>;
+
+fn look() -> Result<Found, Failure> {
+    let java = java_version();
+    Part::all()
+        .map(|part| {
+            let version = match part {
+                Part::Redis => redis_version()?,
+                Part::Java => java.clone(),
+                Part::ZooKeeper => zookeeper_version(java.is_some())?,
+                Part::Setpriv => setpriv_version(),
+            };
+            Ok((part, version))
+        })
+        .collect()
+}
+
+fn missing(found: &Found) -> Vec<Part> {
+    found.iter().filter(|(_, version)| version.is_none()).map(|(part, _)| *part).collect()
+}
+
+fn redis_version() -> Result<Option<String>, Failure> {
+    let Some(program) = in_path("redis-server") else { return Ok(None) };
+    let output = output_of(Command::new(&program).arg("--version"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let Some(version) = text.split_whitespace().find_map(|word| word.strip_prefix("v=")) else {
+        return Err(unusable(&program, "does not tell its version", &output));
+    };
+    require(&program.display().to_string(), version, REDIS_MINIMUM, "`SET` with both NX and GET")?;
+    Ok(Some(version.to_owned()))
+}
+
+fn java_version() -> Option<String> {
+    // On macOS there is a `java` without any Java behind it: it only fails.
+    let output = output_of(Command::new(in_path("java")?).arg("-version")).ok()?;
+    if !output.status.success() {
+        return None;
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Some(text.split('"').nth(1).unwrap_or("of an unknown version").to_owned())
+}
+
+fn zookeeper_version(java: bool) -> Result<Option<String>, Failure> {
+    let chosen = std::env::var_os(CLASSPATH).filter(|path| !path.is_empty());
+    let (class_path, origin) = match chosen {
+        Some(path) => {
+            let origin = format!("{CLASSPATH}={}", path.display());
+            (path, origin)
+        }
+        None if Path::new(DEBIAN_JAR).is_file() => (OsString::from(DEBIAN_JAR), DEBIAN_JAR.to_owned()),
+        None => return Ok(None),
+    };
+    if !java {
+        return Ok(Some("of a version that only Java can tell".into()));
+    }
+    let mut command = Command::new("java");
+    // The quickest start: no optimizing compiler for a program of one line.
+    command.arg("-XX:TieredStopAtLevel=1").arg("-cp").arg(&class_path).arg(VERSION_CLASS);
+    let output = output_of(&mut command)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text
+        .split_once("version ")
+        .and_then(|(_, rest)| rest.split([' ', ',', '-', '\n']).next())
+        .filter(|_| output.status.success());
+    let Some(version) = version else {
+        return Err(unusable(Path::new(&origin), "holds no ZooKeeper that Java can load", &output));
+    };
+    require(&origin, version, ZOOKEEPER_MINIMUM, "container nodes")?;
+    Ok(Some(version.to_owned()))
+}
+
+fn setpriv_version() -> Option<String> {
+    let output = output_of(Command::new(in_path("setpriv")?).arg("--version")).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Some(text.split_whitespace().last().unwrap_or("of an unknown version").to_owned())
+}
+
+fn install(missing: &[Part]) -> Result<(), Failure> {
+    let why_not = match privilege() {
+        _ if in_path("apt-get").is_none() => "this system has no apt-get",
+        None => "this is not root, and sudo is not there or asks for a password",
+        Some(prefix) => return install_with_apt(missing, prefix),
+    };
+    Err(Failure::new(format!(
+        "{} missing, and cannot be installed from here: {why_not}\n\n{}",
+        are(missing),
+        instructions(missing)
+    )))
+}
+
+fn install_with_apt(missing: &[Part], prefix: &[&str]) -> Result<(), Failure> {
+    eprintln!("    set-up: {} missing: installing with apt-get", are(missing));
+    let masked = missing.contains(&Part::Redis) && Path::new("/run/systemd/system").is_dir();
+    if masked {
+        attempt(prefix, &["systemctl", "--quiet", "mask", "--runtime", REDIS_UNIT]);
+    }
+    let installed = apt(prefix, missing);
+    if masked {
+        attempt(prefix, &["systemctl", "--quiet", "unmask", "--runtime", REDIS_UNIT]);
+        if installed.is_ok() {
+            attempt(prefix, &["systemctl", "--quiet", "disable", REDIS_UNIT]);
+        }
+    }
+    installed
+}
+
+fn apt(prefix: &[&str], missing: &[Part]) -> Result<(), Failure> {
+    let apt = [&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"], APT_OPTIONS].concat();
+    // One foreign package source that cannot be reached fails the update, but not what we need from it.
+    attempt(prefix, &[&apt[..], &["update"]].concat());
+    interrupt::check()?;
+    let packages: Vec<&str> = missing.iter().map(|part| part.debian_package()).collect();
+    let install = [&apt[..], &["install", "-y", "--no-install-recommends"], &packages].concat();
+    let line = [prefix, &install].concat().join(" ");
+    let done = attempt(prefix, &install);
+    interrupt::check()?;
+    if done {
+        Ok(())
+    } else {
+        Err(Failure::new(format!("`{line}` failed; what apt-get says about it is above")))
+    }
+}
+
+/// Runs a command that may fail; its output goes where ours goes, and what it prints is not our result.
+fn attempt(prefix: &[&str], words: &[&str]) -> bool {
+    let words = [prefix, words].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(std::io::stderr());
+    eprintln!("    {}", command_line(&command));
+    match command.status() {
+        Ok(status) if status.success() => true,
+        Ok(status) => {
+            eprintln!("    (ended with {status})");
+            false
+        }
+        Err(error) => {
+            eprintln!("    (cannot be run: {error})");
+            false
+        }
+    }
+}
+
+/// What to put before a command so that it runs as root, when that is possible without asking anybody.
+fn privilege() -> Option<&'static [&'static str]> {
+    let root = output_of(Command::new("id").arg("-u")).is_ok_and(|id| id.stdout.trim_ascii() == b"0");
+    if root {
+        return Some(&[]);
+    }
+    in_path("sudo")?;
+    let allowed = output_of(Command::new("sudo").args(["-n", "true"])).ok()?.status.success();
+    allowed.then_some(&["sudo", "-n"])
+}
+
+fn instructions(missing: &[Part]) -> String {
+    let debian: Vec<&str> = missing.iter().map(|part| part.debian_package()).collect();
+    let debian = format!(
+        "sudo apt-get update && sudo apt-get install -y --no-install-recommends {}",
+        debian.join(" ")
+    );
+    let zookeeper = missing.contains(&Part::ZooKeeper);
+    let by_hand = if zookeeper { DOWNLOAD } else { &[] };
+    let from_brew: &[&str] = if zookeeper {
+        &["export ZOOKEEPER_CLASSPATH=\"$(brew --prefix zookeeper)/libexec/lib/*\""]
+    } else {
+        &[]
+    };
+    let packages = |command: &str, of: fn(Part) -> Option<&'static str>| {
+        let names: Vec<&str> = missing.iter().filter_map(|part| of(*part)).collect();
+        (!names.is_empty()).then(|| format!("{command} {}", names.join(" ")))
+    };
+    let mut text = String::from("Install what is missing, then run the same command again.\n");
+    section(&mut text, "Debian, Ubuntu:", Some(debian), &[]);
+    section(&mut text, "Fedora, RHEL:", packages("sudo dnf install -y", Part::fedora_package), by_hand);
+    section(&mut text, "Arch:", packages("sudo pacman -S --needed", Part::arch_package), by_hand);
+    section(&mut text, "macOS:", packages("brew install", Part::brew_package), from_brew);
+    text
+}
+
+fn section(text: &mut String, title: &str, install: Option<String>, more: &[&str]) {
+    let lines: Vec<&str> = install.as_deref().into_iter().chain(more.iter().copied()).collect();
+    if lines.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "\n{title}");
+    for line in lines {
+        let _ = writeln!(text, "    {line}");
+    }
+}
+
+fn names(parts: &[Part]) -> String {
+    parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(", ")
+}
+
+fn are(parts: &[Part]) -> String {
+    format!("{} {}", names(parts), if parts.len() == 1 { "is" } else { "are" })
+}
+
+fn require(what: &str, version: &str, minimum: (u32, u32), for_what: &str) -> Result<(), Failure> {
+    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    let have = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if have >= minimum {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{what} is version {version}, and polylock needs {}.{} or later, for {for_what}",
+        minimum.0, minimum.1
+    )))
+}
+
+fn unusable(path: &Path, problem: &str, output: &Output) -> Failure {
+    let said = [&output.stderr[..], &output.stdout[..]].concat();
+    let said = String::from_utf8_lossy(&said);
+    let first = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("(no output)");
+    Failure::new(format!("{} {problem}: {first}", path.display()))
+}
+
+fn output_of(command: &mut Command) -> Result<Output, Failure> {
+    command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Failure::new(format!("cannot run `{}`: {error}", command_line(command))))
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    find(program, &path)
+}
+
+fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
+    std::env::split_paths(path).map(|folder| folder.join(program)).find(|file| {
+        file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// The variable that the tests read as well: where ZooKeeper is when it is not where Debian puts it.
+const CLASSPATH: &str = "ZOOKEEPER_CLASSPATH";
+/// Its manifest names all the other jars that it needs.
+const DEBIAN_JAR: &str = "/usr/share/java/zookeeper.jar";
+const VERSION_CLASS: &str = "org.apache.zookeeper.version.VersionInfoMain";
+const REDIS_PACKAGE: &str = "redis-server";
+const REDIS_UNIT: &str = "redis-server.service";
+const REDIS_MINIMUM: (u32, u32) = (7, 0);
+const ZOOKEEPER_MINIMUM: (u32, u32) = (3, 6);
+/// Another apt-get may be at work, on a fresh machine above all.
+const APT_OPTIONS: &[&str] = &["-q", "-o", "DPkg::Lock::Timeout=300"];
+const DOWNLOAD: &[&str] = &[
+    "curl -fsSL https://archive.apache.org/dist/zookeeper/zookeeper-3.8.4/apache-zookeeper-3.8.4-bin.tar.gz | tar xz",
+    "export ZOOKEEPER_CLASSPATH=\"$PWD/apache-zookeeper-3.8.4-bin/lib/*\"",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_name_only_what_is_missing() {
+        let text = instructions(&[Part::Redis]);
+        assert!(text.contains("apt-get install -y --no-install-recommends redis-server\n"), "{text}");
+        assert!(text.contains("sudo dnf install -y /usr/bin/redis-server\n"), "{text}");
+        assert!(text.contains("sudo pacman -S --needed valkey\n"), "{text}");
+        assert!(text.contains("brew install redis\n"), "{text}");
+        assert!(!text.to_lowercase().contains("zookeeper"), "{text}");
+    }
+
+    #[test]
+    fn instructions_for_zookeeper_are_complete_where_it_is_not_packaged() {
+        let text = instructions(&[Part::ZooKeeper]);
+        assert_eq!(text.matches("apache-zookeeper-3.8.4-bin.tar.gz").count(), 2, "{text}");
+        assert_eq!(text.matches("export ZOOKEEPER_CLASSPATH=").count(), 3, "{text}");
+        assert!(!text.contains("dnf install"), "{text}");
+    }
+
+    #[test]
+    fn an_old_version_is_refused_with_the_reason() {
+        require("redis-server", "7.0.15", REDIS_MINIMUM, "x").unwrap();
+        require("redis-server", "8.2", REDIS_MINIMUM, "x").unwrap();
+        let failure = require("redis-server", "6.2.14", REDIS_MINIMUM, "NX and GET").unwrap_err();
+        let text = failure.to_string();
+        assert_eq!(text, "redis-server is version 6.2.14, and polylock needs 7.0 or later, for NX and GET");
+    }
+
+    #[test]
+    fn programs_are_files_that_can_be_run() {
+        assert!(find("sh", OsStr::new("/nowhere:/bin:/usr/bin")).is_some());
+        assert_eq!(find("passwd", OsStr::new("/etc")), None);
+        assert_eq!(find("etc", OsStr::new("/")), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! Named steps, timed, the first failure ends the run.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+use crate::interrupt;
+
+/// The steps of one run.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    started: Instant,
+    done: Vec<(String, Duration)>,
+}
+
+impl Steps {
+    /// No step yet; the clock runs.
+    pub(crate) fn start() -> Self {
+        Self { started: Instant::now(), done: Vec::new() }
+    }
+
+    /// Runs a command as a step.
+    pub(crate) fn command(&mut self, name: &str, mut command: Command) -> Result<(), Failure> {
+        let line = command_line(&command);
+        self.run(name, || {
+            eprintln!("    {line}");
+            let status =
+                command.status().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
+            interrupt::check()?;
+            if status.success() {
+                Ok(())
+            } else {
+                Err(Failure::new(format!("`{line}` ended with {status}; its own output is above")))
+            }
+        })
+    }
+
+    /// Runs a function as a step.
+    pub(crate) fn run(
+        &mut self,
+        name: &str,
+        step: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        interrupt::check()?;
+        eprintln!("\n==> {name}");
+        let started = Instant::now();
+        let outcome = step();
+        let took = started.elapsed();
+        match outcome {
+            Ok(()) => {
+                eprintln!("    ok, {}", seconds(took));
+                self.done.push((name.to_owned(), took));
+                Ok(())
+            }
+            Err(failure) => {
+                let done = self.done.len();
+                eprintln!("    FAILED after {} ({done} steps before it were fine)\n", seconds(took));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Prints every step with its duration.
+    pub(crate) fn summary(&self) {
+        eprintln!("\nAll {} steps passed in {}:", self.done.len(), seconds(self.started.elapsed()));
+        for (name, took) in &self.done {
+            eprintln!("{:>10}  {name}", seconds(*took));
+        }
+    }
+}
+
+/// The cargo that runs us, at the root of the workspace.
+pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(workspace());
+    command
+}
+
+/// A command as one would type it.
+pub(crate) fn command_line(command: &Command) -> String {
+    let program = PathBuf::from(command.get_program());
+    let program = program.file_name().unwrap_or_else(|| command.get_program()).to_string_lossy();
+    let set = command.get_envs().filter_map(|(name, value)| {
+        Some(format!("{}={:?} ", name.to_string_lossy(), value?.to_string_lossy()))
+    });
+    let args = command.get_args().map(|arg| format!(" {}", arg.to_string_lossy()));
+    set.chain([program.into_owned()]).chain(args).collect()
+}
+
+fn workspace() -> PathBuf {
+    // What cargo says at run time is right even after the folder was moved.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    PathBuf::from(package).join("..")
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_shows_the_environment_and_no_path() {
+        let mut command = Command::new("/somewhere/bin/cargo");
+        command.args(["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").env_remove("OTHER");
+        assert_eq!(command_line(&command), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps");
+    }
+
+    #[test]
+    fn the_first_failure_is_returned_and_nothing_counts_after_it() {
+        let mut steps = Steps::start();
+        steps.command("fine", Command::new("true")).unwrap();
+        let failure = steps.command("broken", Command::new("false")).unwrap_err();
+        assert!(failure.to_string().starts_with("`false` ended with exit status: 1"), "{failure}");
+        let failure = steps.command("absent", Command::new("no-such-program-here")).unwrap_err();
+        assert!(failure.to_string().starts_with("cannot run `no-such-program-here`"), "{failure}");
+        assert_eq!(steps.done.len(), 1);
+    }
+}
