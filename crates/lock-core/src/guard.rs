@@ -1,5 +1,6 @@
 //! A lock that is held.
 
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -24,7 +25,6 @@ const LAST_RETRY: Duration = Duration::from_secs(1);
 /// Dropping the guard releases the lock in the background, on the runtime that it was acquired on.
 /// It never blocks and never panics, and works from any thread. When that runtime is gone, the lock
 /// ends with its lease or session.
-#[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     held: Option<Held>,
@@ -33,7 +33,6 @@ pub struct Guard {
     runtime: Handle,
 }
 
-#[derive(Debug)]
 struct Held {
     lease: Box<dyn Lease>,
     /// Given up only after the lease: the next task of this process must not find our own lock.
@@ -180,6 +179,17 @@ impl Guard {
             .hint("stop the work that it protects, and acquire it again")
             .during("run")
             .on(&self.name)
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("backend", &self.backend)
+            .field("name", &self.name)
+            .field("token", &self.token())
+            .field("standing", &self.standing())
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::mem;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -95,6 +96,7 @@ struct Entry<K> {
 /// A lease that is being renewed. Dropping it ends the renewal.
 pub struct Renewal {
     id: u64,
+    longest_ttl: AtomicU64,
     renewer: Arc<dyn Registry>,
 }
 
@@ -136,6 +138,7 @@ impl<R: Renew> Renewer<R> {
         if cell.validity().until() >= terms.hold_until {
             cell.end_with(LossReason::MaxHold);
         }
+        let longest_ttl = AtomicU64::new(millis(terms.ttl));
         let due = if terms.auto { self.shared.clock.now() + interval(terms.ttl) } else { BootInstant::NEVER };
         let entry = Entry { key, terms, cell, due, asking: Vec::new(), asked: Vec::new() };
         let registry: Arc<dyn Registry> = Arc::<Shared<R>>::clone(&self.shared);
@@ -148,7 +151,7 @@ impl<R: Renew> Renewer<R> {
             self.shared.schedule(&mut book, id, due, &registry);
         }
         drop(book);
-        Renewal { id, renewer: registry }
+        Renewal { id, longest_ttl, renewer: registry }
     }
 }
 
@@ -182,9 +185,17 @@ impl Renewal {
     /// When the future is dropped, the renewal goes on.
     pub async fn extend(&self, ttl: Duration) -> Renewed {
         let (sender, answer) = oneshot::channel();
+        self.longest_ttl.fetch_max(millis(ttl), Ordering::Relaxed);
         self.renewer.ask(self.id, ttl, sender, &self.renewer);
         // The sender is dropped without an answer when the lease has ended.
         answer.await.unwrap_or(Renewed::NotOurs)
+    }
+
+    /// The longest time to live that the lease was ever asked to have: what may be left of it on a
+    /// server ends within that time.
+    #[must_use]
+    pub fn longest_ttl(&self) -> Duration {
+        Duration::from_millis(self.longest_ttl.load(Ordering::Relaxed))
     }
 }
 
@@ -365,6 +376,10 @@ impl<R: Renew> Registry for Shared<R> {
     }
 }
 
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A third of the time to live, less up to a tenth of that: leases taken together drift apart.
 fn interval(ttl: Duration) -> Duration {
     (ttl / 3).mul_f64(rand::rng().random_range(0.9..=1.0))
@@ -373,7 +388,7 @@ fn interval(ttl: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     const TTL: Duration = Duration::from_secs(3);
     const FOREVER: Terms = Terms { ttl: TTL, auto: true, hold_until: BootInstant::NEVER };

@@ -1,0 +1,113 @@
+//! What a Redis error means for a lock.
+
+use lock_core::{Error, ErrorKind, Outcome};
+use redis::{RedisError, ServerErrorKind};
+
+/// Where an error happened.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) backend: &'static str,
+    pub(crate) address: String,
+}
+
+impl Place {
+    /// The connection could not be made: nothing was sent.
+    pub(crate) fn unreachable(&self, error: &RedisError) -> Error {
+        if error.kind() == redis::ErrorKind::AuthenticationFailed || is_auth(error) {
+            return self
+                .error(ErrorKind::Denied, "the server refused the user name or password")
+                .hint("check user and password in the URL")
+                .caused_by(Cause::of(error));
+        }
+        if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
+            return self.refused(error);
+        }
+        self.error(ErrorKind::Unavailable, &format!("cannot connect: {}", error.category()))
+            .hint("check that the server runs and that host and port are right")
+            .caused_by(Cause::of(error))
+    }
+
+    pub(crate) fn connect_timeout(&self, timeout: std::time::Duration) -> Error {
+        self.error(ErrorKind::Unavailable, &format!("no connection within {timeout:?}"))
+            .hint("check that the server runs and that host and port are right")
+    }
+
+    /// The connection failed after the request may have been sent.
+    pub(crate) fn no_answer(&self, error: &RedisError) -> Error {
+        let what = if error.is_timeout() { "no answer in time" } else { "the connection broke" };
+        self.error(ErrorKind::Unavailable, what)
+            .hint("the request may have been carried out; what it may have left is cleaned up")
+            .with_outcome(Outcome::Unknown)
+            .caused_by(Cause::of(error))
+    }
+
+    /// The server answered with an error: nothing was done.
+    pub(crate) fn refused(&self, error: &RedisError) -> Error {
+        let (kind, hint) = match (error.kind(), error.code()) {
+            (_, Some("NOAUTH" | "WRONGPASS")) => (ErrorKind::Denied, "check user and password in the URL"),
+            (redis::ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
+                (ErrorKind::Denied, "give the user the right to run scripts on the lock keys (ACL SETUSER)")
+            }
+            (
+                redis::ErrorKind::Server(
+                    ServerErrorKind::BusyLoading
+                    | ServerErrorKind::MasterDown
+                    | ServerErrorKind::ReadOnly
+                    | ServerErrorKind::ClusterDown
+                    | ServerErrorKind::TryAgain,
+                ),
+                _,
+            ) => (
+                ErrorKind::Unavailable,
+                "the server cannot write now; try again, and check that the URL names the master",
+            ),
+            (_, Some("BUSY")) => (ErrorKind::Unavailable, "a script blocks the server; try again"),
+            (_, Some("OOM")) => {
+                (ErrorKind::Exhausted, "the server is out of memory: raise maxmemory or free some")
+            }
+            (_, Some("WRONGTYPE")) => (
+                ErrorKind::Unexpected,
+                "a key of ours holds something else: use another prefix in the URL (?prefix=...)",
+            ),
+            _ => (ErrorKind::Unexpected, "check the version of the server: 6.2 or later is needed"),
+        };
+        let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        self.error(kind, &format!("the server refused: {text}")).hint(hint).caused_by(Cause::of(error))
+    }
+
+    pub(crate) fn unexpected(&self, answer: &redis::Value) -> Error {
+        self.error(
+            ErrorKind::Unexpected,
+            &format!("the server gave an answer that makes no sense: {answer:?}"),
+        )
+        .hint("check that the server is Redis 6.2 or later, or compatible")
+        .with_outcome(Outcome::Unknown)
+    }
+
+    pub(crate) fn error(&self, kind: ErrorKind, what: &str) -> Error {
+        Error::new(kind, self.backend).message(format!("{what} ({})", self.address))
+    }
+}
+
+fn is_auth(error: &RedisError) -> bool {
+    matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+        || matches!(error.kind(), redis::ErrorKind::Server(_)) && error.to_string().contains("AUTH")
+}
+
+/// The text of a driver error, so that the driver stays out of our signatures.
+#[derive(Debug)]
+struct Cause(String);
+
+impl Cause {
+    fn of(error: &RedisError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Cause {}

@@ -1,0 +1,50 @@
+//! The keys of a lock.
+
+use lock_core::LockName;
+
+/// What one lock is called on the server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Keys {
+    /// The key that clients of every language contend for: prefix and name.
+    pub lock: String,
+    /// The hash that keeps the last token and who got it, longer than the lock itself.
+    pub fence: String,
+    /// The channel on which a release is told to those who wait.
+    pub channel: String,
+}
+
+impl Keys {
+    /// The keys of the lock of this name.
+    #[must_use]
+    pub fn new(prefix: &str, name: &LockName) -> Self {
+        let lock = format!("{prefix}{name}");
+        let (open, close) = if has_hash_tag(&lock) { ("", "") } else { ("{", "}") };
+        let fence = format!("polylock:fence:{open}{lock}{close}");
+        let channel = format!("polylock:free:{open}{lock}{close}");
+        Self { lock, fence, channel }
+    }
+}
+
+/// Whether a cluster places the key by the part between the first braces; then the helper keys that
+/// hold the key as it is follow it.
+fn has_hash_tag(key: &str) -> bool {
+    let after = key.split_once('{').map(|(_, after)| after);
+    after.and_then(|after| after.split_once('}')).is_some_and(|(tag, _)| !tag.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(name: &str) -> Keys {
+        Keys::new("lock:", &LockName::new(name).unwrap())
+    }
+
+    #[test]
+    fn helpers_share_the_slot_of_the_lock() {
+        assert_eq!(keys("orders/42").lock, "lock:orders/42");
+        assert_eq!(keys("orders/42").fence, "polylock:fence:{lock:orders/42}");
+        assert_eq!(keys("{orders}/42").fence, "polylock:fence:lock:{orders}/42");
+        assert_eq!(keys("{}/42").fence, "polylock:fence:{lock:{}/42}");
+    }
+}

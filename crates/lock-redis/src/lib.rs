@@ -1,0 +1,27 @@
+//! Distributed locks on one Redis server.
+//!
+//! The lock is a plain string with a time to live, so that clients in any language that use
+//! `SET key value NX PX ttl` exclude us and are excluded. Everything that compares runs as a script
+//! on the server.
+//!
+//! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section on the
+//! single instance.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod backend;
+mod config;
+mod error;
+mod keys;
+mod lease;
+mod push;
+mod scripts;
+pub mod server;
+
+pub use backend::Redis;
+pub use backend::state;
+pub use config::{RedisConfig, WaitBy, connection_info};
+pub use deadpool_redis;
+pub use keys::Keys;
+pub use lease::trusted_until;
+pub use redis;
+pub use server::Server;

@@ -1,0 +1,12 @@
+-- Lifts the fence to a floor while the lock is the owner's, so that later tokens are larger.
+-- KEYS: lock, fence. ARGV: owner, floor, ttl of the fence in ms.
+-- Answers 1 when it is the owner's, else 0.
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+local last = redis.call('HGET', KEYS[2], 'token')
+if not last or tonumber(last) < tonumber(ARGV[2]) then
+  redis.call('HSET', KEYS[2], 'token', ARGV[2])
+  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+end
+return 1

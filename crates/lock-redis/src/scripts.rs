@@ -1,0 +1,58 @@
+//! The scripts that run on the server.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ToRedisArgs};
+
+/// A script and its hash.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) source: &'static str,
+    hash: String,
+}
+
+/// A script with its keys and arguments.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) script: &'static Script,
+    pub(crate) command: Cmd,
+}
+
+pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/acquire.lua")));
+pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/release.lua")));
+pub(crate) static EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/extend.lua")));
+pub(crate) static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/raise.lua")));
+pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/inspect.lua")));
+pub(crate) static BREAK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/break.lua")));
+
+/// All of them, to be loaded with every new connection.
+pub(crate) fn all() -> [&'static Script; 6] {
+    [&ACQUIRE, &RELEASE, &EXTEND, &RAISE, &INSPECT, &BREAK]
+}
+
+impl Script {
+    fn new(source: &'static str) -> Self {
+        Self { source, hash: redis::Script::new(source).get_hash().to_owned() }
+    }
+
+    /// The script with these keys; the arguments follow.
+    pub(crate) fn on(&'static self, keys: &[&str]) -> Call {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.hash).arg(keys.len()).arg(keys);
+        Call { script: self, command }
+    }
+
+    /// The command that loads it.
+    pub(crate) fn load(&self) -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(self.source);
+        command
+    }
+}
+
+impl Call {
+    pub(crate) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
+        self.command.arg(argument);
+        self
+    }
+}

@@ -1,0 +1,580 @@
+//! One Redis server: the part that a single lock server and each master of a quorum have in common.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use deadpool_redis::{Manager, Pool, PoolError};
+use lock_core::{Clock, Error, ErrorKind, OwnerId, Result, Token};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisError, ServerErrorKind, Value};
+use tokio::time::{sleep, timeout};
+
+use crate::Keys;
+use crate::error::Place;
+use crate::scripts::{self, ACQUIRE, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE};
+
+/// The last token outlives its lock by this, or by a hundred times the time to live if that is more.
+const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How to reach a server.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// The name of the backend that errors show.
+    pub backend: &'static str,
+    /// Address, database and credentials.
+    pub info: ConnectionInfo,
+    /// Where to take connections from; one of our own when `None`.
+    pub pool: Option<Pool>,
+    /// How long to wait for a connection.
+    pub connect_timeout: Duration,
+    /// How long to wait for an answer.
+    pub command_timeout: Duration,
+    /// The clock that leases are counted on.
+    pub clock: Clock,
+}
+
+/// One Redis server and the one connection that all locks on it share.
+///
+/// The connection is taken from the pool once and kept, as a check-out for each operation would cost
+/// a round trip more; it is replaced after the first failure. All that one process sends about a lock
+/// goes over it in order, so that a release never overtakes the acquisition that it undoes.
+pub struct Server {
+    place: Place,
+    pool: Pool,
+    connect_timeout: Duration,
+    command_timeout: Duration,
+    clock: Clock,
+    pinned: Mutex<Pinned>,
+    dialing: tokio::sync::Mutex<()>,
+    checked: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pinned {
+    connection: Option<MultiplexedConnection>,
+    /// Counts the connections, so that a late failure does not throw away the next one.
+    generation: u64,
+    closed: bool,
+}
+
+/// What an acquisition asks of a server.
+#[derive(Debug)]
+pub struct Claim<'a> {
+    /// The lock.
+    pub keys: &'a Keys,
+    /// The identity of the acquisition.
+    pub owner: OwnerId,
+    /// The time to live.
+    pub ttl: Duration,
+    /// What `inspect` shows of the owner.
+    pub info: &'a str,
+    /// The token to use if it is larger than the last; the server's clock when `None`.
+    pub proposal: Option<Token>,
+}
+
+/// What a server answers to a [`Claim`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The lock is ours, with this token.
+    Granted(Token),
+    /// Somebody else has the key.
+    Busy {
+        /// When it ends by itself, if it does.
+        ends_in: Option<Duration>,
+        /// The type of the key when it is not a string, and so no lock of this protocol.
+        foreign_type: Option<String>,
+    },
+}
+
+/// What is known of a claim that is to be [undone](Server::undo).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It was answered, or never sent.
+    Answered,
+    /// Nothing is known but the connection that was in use when it was made, if there was one.
+    InDoubt {
+        /// The [generation](Server::generation) of that connection.
+        connection: Option<u64>,
+    },
+}
+
+impl Sent {
+    /// Whether a request on the present connection comes after the claim.
+    fn is_settled_on(self, present: Option<u64>) -> bool {
+        match self {
+            Self::Answered => true,
+            Self::InDoubt { connection } => connection.is_some() && connection == present,
+        }
+    }
+}
+
+/// What a server knows about a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// The type of the key, `none` when the lock is free.
+    pub kind: String,
+    /// The value of the key.
+    pub value: String,
+    /// The last token.
+    pub token: Option<Token>,
+    /// Who got it.
+    pub owner: String,
+    /// What that owner told about itself.
+    pub info: String,
+    /// When it was granted, in microseconds since 1970 by the server's clock.
+    pub since: Option<u64>,
+    /// How many processes wait for the lock.
+    pub waiters: usize,
+}
+
+impl Server {
+    /// A server that will be connected to when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when the driver refuses the address.
+    pub fn new(options: ServerOptions) -> Result<Self> {
+        let place = Place { backend: options.backend, address: address(&options.info) };
+        let pool = match options.pool {
+            Some(pool) => pool,
+            None => own_pool(&options.info, options.connect_timeout, options.command_timeout)
+                .map_err(|error| place.error(ErrorKind::InvalidConfig, &error))?,
+        };
+        Ok(Self {
+            place,
+            pool,
+            connect_timeout: options.connect_timeout,
+            command_timeout: options.command_timeout,
+            clock: options.clock,
+            pinned: Mutex::default(),
+            dialing: tokio::sync::Mutex::default(),
+            checked: AtomicBool::new(false),
+        })
+    }
+
+    /// Host and port, or the path of the socket.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.place.address
+    }
+
+    /// How long an answer is awaited.
+    #[must_use]
+    pub const fn command_timeout(&self) -> Duration {
+        self.command_timeout
+    }
+
+    /// Connects now, and warns if the server may throw locks away.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] or [`ErrorKind::Denied`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn connect(&self) -> Result<()> {
+        self.connection().await.map(drop)
+    }
+
+    /// Asks for a lock: one round trip. Asking again with the same claim is harmless.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) the lock may have been taken:
+    /// [`undo`](Self::undo) it.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the lock may be taken: [`undo`](Self::undo) it.
+    pub async fn claim(&self, claim: &Claim<'_>) -> Result<Verdict> {
+        let call = ACQUIRE
+            .on(&[&claim.keys.lock, &claim.keys.fence])
+            .arg(claim.owner.to_string())
+            .arg(millis(claim.ttl))
+            .arg(claim.info)
+            .arg(fence_millis(claim.ttl))
+            .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
+        let answer = self.run(&call).await?;
+        verdict(&answer).ok_or_else(|| self.place.unexpected(&answer))
+    }
+
+    /// Gives a lock back, and says whether it was the owner's: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) it may have been given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the lock may or may not be given back; ask again.
+    pub async fn release(&self, keys: &Keys, owner: OwnerId) -> Result<bool> {
+        self.flag(&RELEASE.on(&[&keys.lock]).arg(owner.to_string()).arg(&keys.channel)).await
+    }
+
+    /// Lets locks end later, all in one round trip, and says for each whether it is the owner's.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) any of them may have been extended.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, any of them may have been extended.
+    pub async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<bool>> {
+        let calls = leases.iter().map(|(keys, owner, ttl)| {
+            let call = EXTEND.on(&[&keys.lock, &keys.fence]);
+            call.arg(owner.to_string()).arg(millis(*ttl)).arg(fence_millis(*ttl))
+        });
+        let calls: Vec<_> = calls.collect();
+        let answers = self.run_all(&calls).await?;
+        answers.iter().map(|answer| flag(answer).ok_or_else(|| self.place.unexpected(answer))).collect()
+    }
+
+    /// Lifts the last token to `floor` while the lock is the owner's, and says whether it is.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) it may have been lifted.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may have been lifted.
+    pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
+        let call = RAISE.on(&[&keys.lock, &keys.fence]);
+        self.flag(&call.arg(owner.to_string()).arg(floor.get()).arg(fence_millis(ttl))).await
+    }
+
+    /// Looks at a lock: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked, or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn look(&self, keys: &Keys) -> Result<Sight> {
+        let answer = self.run(&INSPECT.on(&[&keys.lock, &keys.fence]).arg(&keys.channel)).await?;
+        sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
+    }
+
+    /// Takes a lock away from whoever holds it, and gives the type of the key that was there. A key
+    /// that is no string is left alone.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) it may have been broken.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may have been broken.
+    pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
+        let answer = self.run(&BREAK.on(&[&keys.lock]).arg(&keys.channel)).await?;
+        redis::from_redis_value_ref(&answer).map_err(|_| self.place.unexpected(&answer))
+    }
+
+    /// Removes what a claim may have left, however late it arrives, and says whether there was
+    /// something.
+    ///
+    /// After an answered claim, and on the connection that carried it, one answer settles it. After
+    /// that connection broke, the claim may still be on its way: it is looked for until a lease of `ttl`
+    /// taken now would have ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, something may be left until its time to live is over.
+    pub async fn undo(&self, keys: &Keys, owner: OwnerId, ttl: Duration, sent: Sent) -> bool {
+        let until = self.clock.now() + ttl + self.command_timeout;
+        let mut pause = FIRST_PAUSE;
+        while self.clock.now() < until {
+            match self.release(keys, owner).await {
+                Ok(true) => return true,
+                Ok(false) if sent.is_settled_on(self.generation()) => return false,
+                Err(error) if error.kind() == ErrorKind::Closed => return false,
+                Ok(false) | Err(_) => {}
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+        false
+    }
+
+    /// Which connection is in use, `None` without one; for [`undo`](Self::undo).
+    #[must_use]
+    pub fn generation(&self) -> Option<u64> {
+        let pinned = self.pinned();
+        pinned.connection.as_ref().map(|_| pinned.generation)
+    }
+
+    /// Closes the connection for good.
+    pub fn close(&self) {
+        let mut pinned = self.pinned();
+        pinned.closed = true;
+        pinned.connection = None;
+    }
+
+    async fn flag(&self, call: &Call) -> Result<bool> {
+        let answer = self.run(call).await?;
+        flag(&answer).ok_or_else(|| self.place.unexpected(&answer))
+    }
+
+    async fn run(&self, call: &Call) -> Result<Value> {
+        let mut resent = false;
+        loop {
+            let (mut connection, generation) = self.connection().await?;
+            let mut answer =
+                connection.req_packed_command(&call.command).await.and_then(Value::extract_error);
+            if is_no_script(&answer) {
+                answer = load_and_run(&mut connection, call).await;
+            }
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(error) if !self.drops(&error, generation) => return Err(self.place.refused(&error)),
+                // Every script answers the same when its owner sends it twice.
+                Err(error) if error.is_connection_dropped() && !resent => resent = true,
+                Err(error) => return Err(self.place.no_answer(&error)),
+            }
+        }
+    }
+
+    async fn run_all(&self, calls: &[Call]) -> Result<Vec<Value>> {
+        let mut pipeline = redis::pipe();
+        for call in calls {
+            pipeline.add_command(call.command.clone());
+        }
+        let mut loaded = false;
+        loop {
+            let (mut connection, generation) = self.connection().await?;
+            match pipeline.query_async::<Vec<Value>>(&mut connection).await {
+                Ok(answers) => return Ok(answers),
+                Err(error)
+                    if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) && !loaded =>
+                {
+                    loaded = true;
+                    load(&mut connection).await.map_err(|error| self.place.no_answer(&error))?;
+                }
+                Err(error) if self.drops(&error, generation) => return Err(self.place.no_answer(&error)),
+                Err(error) => return Err(self.place.refused(&error)),
+            }
+        }
+    }
+
+    /// Whether the error makes the connection useless; then it is dropped.
+    fn drops(&self, error: &RedisError, generation: u64) -> bool {
+        if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
+            return false;
+        }
+        let mut pinned = self.pinned();
+        if pinned.generation == generation {
+            pinned.connection = None;
+        }
+        true
+    }
+
+    async fn connection(&self) -> Result<(MultiplexedConnection, u64)> {
+        if let Some(pinned) = self.current()? {
+            return Ok(pinned);
+        }
+        let _dialing = self.dialing.lock().await;
+        if let Some(pinned) = self.current()? {
+            return Ok(pinned);
+        }
+        let connection = timeout(self.connect_timeout, self.dial())
+            .await
+            .map_err(|_| self.place.connect_timeout(self.connect_timeout))??;
+        let mut pinned = self.pinned();
+        pinned.generation += 1;
+        pinned.connection = Some(connection.clone());
+        Ok((connection, pinned.generation))
+    }
+
+    fn current(&self) -> Result<Option<(MultiplexedConnection, u64)>> {
+        let pinned = self.pinned();
+        if pinned.closed {
+            return Err(Error::closed(self.place.backend));
+        }
+        Ok(pinned.connection.clone().map(|connection| (connection, pinned.generation)))
+    }
+
+    async fn dial(&self) -> Result<MultiplexedConnection> {
+        let object = self.pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => self.place.unreachable(&error),
+            other => {
+                self.place.error(ErrorKind::Unavailable, &format!("the pool gave no connection: {other}"))
+            }
+        })?;
+        // Taken out for good: the pool does not count, ping or share it any more.
+        let mut connection = deadpool_redis::Connection::take(object);
+        connection.set_response_timeout(self.command_timeout);
+        load(&mut connection).await.map_err(|error| self.place.unreachable(&error))?;
+        if !self.checked.swap(true, Ordering::Relaxed) {
+            self.warn_of_eviction(&mut connection).await;
+        }
+        Ok(connection)
+    }
+
+    async fn warn_of_eviction(&self, connection: &mut MultiplexedConnection) {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("GET").arg("maxmemory-policy");
+        // Without the right to ask there is nothing to tell.
+        let Ok((_, policy)) = command.query_async::<(String, String)>(connection).await else { return };
+        if policy != "noeviction" {
+            tracing::warn!(
+                server = self.address(),
+                policy,
+                "maxmemory-policy lets the server throw locks away when its memory is full; \
+                 set it to noeviction, or use a server of its own for locks"
+            );
+        }
+    }
+
+    fn pinned(&self) -> MutexGuard<'_, Pinned> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("address", &self.place.address).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerOptions").field("address", &address(&self.info)).finish_non_exhaustive()
+    }
+}
+
+/// The address with TCP_NODELAY: without it a second request waits for the answer to the first.
+#[must_use]
+pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
+    info.set_tcp_settings(TcpSettings::default().set_nodelay(true))
+}
+
+fn own_pool(
+    info: &ConnectionInfo,
+    connect: Duration,
+    command: Duration,
+) -> std::result::Result<Pool, String> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(connect))
+        .set_response_timeout(Some(command));
+    let manager =
+        Manager::new_with_config(with_nodelay(info.clone()), config).map_err(|error| error.to_string())?;
+    Pool::builder(manager).max_size(1).build().map_err(|error| error.to_string())
+}
+
+fn address(info: &ConnectionInfo) -> String {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            format!("{host}:{port}")
+        }
+        ConnectionAddr::Unix(path) => path.display().to_string(),
+        _ => String::from("unknown address"),
+    }
+}
+
+async fn load(connection: &mut MultiplexedConnection) -> redis::RedisResult<()> {
+    let mut pipeline = redis::pipe();
+    for script in scripts::all() {
+        pipeline.add_command(script.load()).ignore();
+    }
+    pipeline.query_async(connection).await
+}
+
+/// Loads the script and runs it in one round trip, after the server forgot it.
+async fn load_and_run(connection: &mut MultiplexedConnection, call: &Call) -> redis::RedisResult<Value> {
+    let mut pipeline = redis::pipe();
+    pipeline.add_command(call.script.load()).ignore().add_command(call.command.clone());
+    let (answer,) = pipeline.query_async::<(Value,)>(connection).await?;
+    Ok(answer)
+}
+
+fn is_no_script(answer: &redis::RedisResult<Value>) -> bool {
+    let no_script = redis::ErrorKind::Server(ServerErrorKind::NoScript);
+    answer.as_ref().is_err_and(|error| error.kind() == no_script)
+}
+
+fn verdict(answer: &Value) -> Option<Verdict> {
+    let Value::Array(parts) = answer else { return None };
+    match parts.as_slice() {
+        [Value::Int(1), token] => Some(Verdict::Granted(token_of(token)?)),
+        [Value::Int(0), Value::Int(pttl), kind] => {
+            let kind: String = redis::from_redis_value_ref(kind).ok()?;
+            // No time to live is -1, and -2 a key that ended between two commands.
+            let ends_in =
+                if *pttl == -1 { None } else { Some(Duration::from_millis(pttl.max(&0).unsigned_abs())) };
+            Some(Verdict::Busy {
+                ends_in,
+                foreign_type: Some(kind).filter(|kind| kind != "string" && kind != "none"),
+            })
+        }
+        _ => None,
+    }
+}
+
+fn flag(answer: &Value) -> Option<bool> {
+    match answer {
+        Value::Int(0) => Some(false),
+        Value::Int(1) => Some(true),
+        _ => None,
+    }
+}
+
+fn sight(answer: &Value) -> Option<Sight> {
+    let (kind, value, token, owner, info, since, waiters) =
+        redis::from_redis_value_ref::<(String, Vec<u8>, String, String, String, String, usize)>(answer)
+            .ok()?;
+    Some(Sight {
+        kind,
+        value: String::from_utf8_lossy(&value).into_owned(),
+        token: token.parse().ok().filter(|number| *number <= i64::MAX as u64).map(Token::new),
+        owner,
+        info,
+        since: since.parse().ok(),
+        waiters,
+    })
+}
+
+fn token_of(value: &Value) -> Option<Token> {
+    let text: String = redis::from_redis_value_ref(value).ok()?;
+    text.parse().ok().filter(|number| *number <= i64::MAX as u64).map(Token::new)
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+fn fence_millis(ttl: Duration) -> u64 {
+    millis(FENCE_TTL.max(ttl.saturating_mul(100))).min(i64::MAX as u64 / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn verdicts() {
+        let granted = Value::Array(vec![Value::Int(1), bulk("42")]);
+        assert_eq!(verdict(&granted), Some(Verdict::Granted(Token::new(42))));
+        let busy =
+            |pttl, kind| verdict(&Value::Array(vec![Value::Int(0), Value::Int(pttl), bulk(kind)])).unwrap();
+        assert_eq!(
+            busy(7, "string"),
+            Verdict::Busy { ends_in: Some(Duration::from_millis(7)), foreign_type: None }
+        );
+        assert_eq!(busy(-1, "hash"), Verdict::Busy { ends_in: None, foreign_type: Some("hash".into()) });
+        assert_eq!(busy(-2, "none"), Verdict::Busy { ends_in: Some(Duration::ZERO), foreign_type: None });
+        assert_eq!(verdict(&Value::Okay), None);
+        assert_eq!(verdict(&Value::Array(vec![Value::Int(1), bulk("99999999999999999999")])), None);
+    }
+}

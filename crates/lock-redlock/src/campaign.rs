@@ -1,0 +1,234 @@
+//! One attempt to win a quorum, and what it leaves on the masters.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lock_core::{Error, Outcome, OwnerId, Result, Token};
+use lock_redis::Keys;
+use lock_redis::server::{Claim, Sent, Verdict};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::backend::no_quorum;
+use crate::master::Master;
+use crate::quorum::{Wave, quorum};
+
+/// What one attempt may have left on the masters.
+#[derive(Debug)]
+pub(crate) struct Footprint {
+    pub(crate) masters: Arc<[Arc<Master>]>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) owner: OwnerId,
+    pub(crate) ttl: Duration,
+    /// What is known of each claim: a release must not overtake one.
+    claims: watch::Sender<Claims>,
+    /// The connections that the claims went out on.
+    sent_on: Vec<Option<u64>>,
+}
+
+/// What is known of the claims, one bit for each master.
+#[derive(Clone, Copy, Debug, Default)]
+struct Claims {
+    /// It has come to its end.
+    ended: u64,
+    /// It was answered, or never sent: nothing of it is on its way.
+    answered: u64,
+}
+
+/// One attempt. Dropping it takes back what it may have left.
+#[derive(Debug)]
+pub(crate) struct Campaign {
+    footprint: Option<Arc<Footprint>>,
+    runtime: Option<Handle>,
+    wave: Wave<Result<Verdict>>,
+    votes: Vec<(usize, Token)>,
+    busy: Option<Busy>,
+    failed: Vec<Error>,
+}
+
+/// What the masters that refused said.
+#[derive(Clone, Debug)]
+pub(crate) struct Busy {
+    pub(crate) foreign_type: Option<String>,
+    /// Some masters voted for us: several asked at once, and perhaps nobody won.
+    pub(crate) split: bool,
+}
+
+/// How a vote ended.
+pub(crate) enum Vote {
+    Won,
+    Busy(Busy),
+    NoQuorum(Error),
+}
+
+impl Campaign {
+    /// Asks all masters.
+    pub(crate) fn start(
+        masters: &Arc<[Arc<Master>]>,
+        keys: &Arc<Keys>,
+        ttl: Duration,
+        info: &Arc<str>,
+    ) -> Self {
+        let footprint = Arc::new(Footprint {
+            masters: Arc::clone(masters),
+            keys: Arc::clone(keys),
+            owner: OwnerId::random(),
+            ttl,
+            claims: watch::Sender::default(),
+            sent_on: masters.iter().map(|master| master.server.generation()).collect(),
+        });
+        let proposal = proposal();
+        let wave = Wave::new((0..masters.len()).map(|number| {
+            let (footprint, info) = (Arc::clone(&footprint), Arc::clone(info));
+            async move { footprint.claim(number, &info, proposal).await }
+        }));
+        let runtime = Handle::try_current().ok();
+        Self { footprint: Some(footprint), runtime, wave, votes: Vec::new(), busy: None, failed: Vec::new() }
+    }
+
+    /// Counts the votes until a quorum is there or out of reach.
+    pub(crate) async fn count(&mut self) -> Vote {
+        let masters = self.masters();
+        while let Some((master, answer)) = self.wave.next().await {
+            match answer {
+                Ok(Verdict::Granted(token)) => self.votes.push((master, token)),
+                Ok(Verdict::Busy { foreign_type, .. }) => self.note_busy(foreign_type),
+                Err(error) => self.failed.push(error),
+            }
+            if self.votes.len() >= quorum(masters) {
+                return Vote::Won;
+            }
+            if self.votes.len() + self.wave.outstanding() < quorum(masters) {
+                break;
+            }
+        }
+        match (&self.busy, self.failed.len() > masters - quorum(masters)) {
+            (Some(busy), false) => Vote::Busy(Busy { split: !self.votes.is_empty(), ..busy.clone() }),
+            _ => Vote::NoQuorum(no_quorum(masters, self.votes.len(), self.failed.pop())),
+        }
+    }
+
+    /// The fencing token of a vote that was won.
+    ///
+    /// Every master answers the larger of our proposal and its own last token plus one. When a quorum
+    /// answers alike, a later quorum has a master that knows the token. If not, the largest is written
+    /// to a quorum before it counts.
+    ///
+    /// # Errors
+    ///
+    /// When no quorum confirms it.
+    pub(crate) async fn token(&mut self) -> Result<Token> {
+        let masters = self.masters();
+        let Some(largest) = self.votes.iter().map(|(_, token)| *token).max() else {
+            return Err(no_quorum(masters, 0, None));
+        };
+        let behind = self.votes.iter().filter(|(_, token)| *token < largest);
+        let behind: Vec<_> = behind.map(|(master, _)| *master).collect();
+        let mut confirmed = self.votes.len() - behind.len();
+        if confirmed >= quorum(masters) {
+            return Ok(largest);
+        }
+        let Some(footprint) = self.footprint.clone() else {
+            unreachable!("a campaign has its footprint until it ends")
+        };
+        let mut wave = Wave::new(behind.into_iter().map(|number| {
+            let footprint = Arc::clone(&footprint);
+            async move {
+                let (server, keys) = (&footprint.masters[number].server, &footprint.keys);
+                server.raise(keys, footprint.owner, largest, footprint.ttl).await
+            }
+        }));
+        while let Some((_, answer)) = wave.next().await {
+            match answer {
+                Ok(ours) => confirmed += usize::from(ours),
+                Err(error) => self.failed.push(error),
+            }
+            if confirmed >= quorum(masters) {
+                return Ok(largest);
+            }
+        }
+        Err(no_quorum(masters, confirmed, self.failed.pop()))
+    }
+
+    /// Keeps what was won.
+    pub(crate) fn keep(mut self) -> Arc<Footprint> {
+        let Some(footprint) = self.footprint.take() else {
+            unreachable!("a campaign has its footprint until it ends")
+        };
+        footprint
+    }
+
+    fn masters(&self) -> usize {
+        self.footprint.as_ref().map_or(0, |footprint| footprint.masters.len())
+    }
+
+    fn note_busy(&mut self, foreign_type: Option<String>) {
+        let busy = self.busy.get_or_insert(Busy { foreign_type: None, split: false });
+        busy.foreign_type = busy.foreign_type.take().or(foreign_type);
+    }
+}
+
+impl Drop for Campaign {
+    fn drop(&mut self) {
+        let (Some(footprint), Some(runtime)) = (self.footprint.take(), &self.runtime) else { return };
+        let _runtime = runtime.enter();
+        let ttl = footprint.ttl;
+        drop(footprint.erase(ttl));
+    }
+}
+
+impl Footprint {
+    async fn claim(&self, number: usize, info: &str, proposal: Token) -> Result<Verdict> {
+        let mut ending = Ending { footprint: self, number, answered: false };
+        let claim =
+            Claim { keys: &self.keys, owner: self.owner, ttl: self.ttl, info, proposal: Some(proposal) };
+        let answer = self.masters[number].claim(&claim).await;
+        ending.answered = answer.as_ref().err().is_none_or(|error| error.outcome() == Outcome::NotApplied);
+        answer
+    }
+
+    /// Removes it from every master, after the claim there has come to its end, and tells for each
+    /// whether the key was ours. `ttl` is the longest that the keys were given.
+    pub(crate) fn erase(self: Arc<Self>, ttl: Duration) -> Wave<bool> {
+        Wave::new((0..self.masters.len()).map(|number| {
+            let footprint = Arc::clone(&self);
+            async move {
+                let sent = footprint.ended(number).await;
+                let server = &footprint.masters[number].server;
+                server.undo(&footprint.keys, footprint.owner, ttl, sent).await
+            }
+        }))
+    }
+
+    async fn ended(&self, number: usize) -> Sent {
+        let mut claims = self.claims.subscribe();
+        let claims = claims.wait_for(|claims| claims.ended & (1 << number) != 0).await;
+        let answered = claims.is_ok_and(|claims| claims.answered & (1 << number) != 0);
+        if answered { Sent::Answered } else { Sent::InDoubt { connection: self.sent_on[number] } }
+    }
+}
+
+/// Notes that a claim has come to its end, also when it was dropped with the runtime.
+struct Ending<'a> {
+    footprint: &'a Footprint,
+    number: usize,
+    answered: bool,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let bit = 1 << self.number;
+        let answered = if self.answered { bit } else { 0 };
+        self.footprint.claims.send_modify(|claims| {
+            claims.ended |= bit;
+            claims.answered |= answered;
+        });
+    }
+}
+
+/// The clock in microseconds, as the tokens of a single server are. A clock that is behind costs a
+/// round trip, not the order.
+fn proposal() -> Token {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Token::new(u64::try_from(now.as_micros()).unwrap_or(0))
+}

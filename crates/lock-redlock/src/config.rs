@@ -1,0 +1,212 @@
+//! The options of the Redlock backend.
+
+use std::fmt;
+use std::time::Duration;
+
+use lock_core::url::LockUrl;
+use lock_core::{Clock, Error, ErrorKind, Locks, Result};
+use lock_redis::connection_info;
+use lock_redis::redis::ConnectionInfo;
+
+use crate::Redlock;
+use crate::backend::{BACKEND, check_ttl};
+
+const OPTIONS: [&str; 4] = ["ttl", "prefix", "connect_timeout", "master_timeout"];
+const FEWEST: usize = 3;
+
+/// The options of the Redlock backend.
+///
+/// URL: `redlock://[user:password@]h1:p1,h2:p2,h3:p3,h4:p4,h5:p5[/database]`, with credentials and
+/// database for all masters alike, followed by options as in `?ttl=10s`:
+///
+/// | option | default | |
+/// |---|---|---|
+/// | `ttl` | `30s` | how long a lock outlives a holder that died |
+/// | `prefix` | `lock:` | what stands before the lock name in the key |
+/// | `connect_timeout` | `500ms` | how long to wait for a connection to one master |
+/// | `master_timeout` | `200ms` | how long to wait for the answer of one master |
+///
+/// The masters must be independent: no replica of each other, and on different hosts.
+///
+/// `Debug` does not show the password.
+#[derive(Clone)]
+pub struct RedlockConfig {
+    pub(crate) masters: Vec<ConnectionInfo>,
+    pub(crate) ttl: Duration,
+    pub(crate) prefix: String,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) master_timeout: Duration,
+    pub(crate) clock: Clock,
+}
+
+impl RedlockConfig {
+    /// The defaults for these masters.
+    #[must_use]
+    pub fn new(masters: impl IntoIterator<Item = ConnectionInfo>) -> Self {
+        Self {
+            masters: masters.into_iter().collect(),
+            ttl: Duration::from_secs(30),
+            prefix: String::from("lock:"),
+            connect_timeout: Duration::from_millis(500),
+            master_timeout: Duration::from_millis(200),
+            clock: Clock::boot(),
+        }
+    }
+
+    /// Reads a URL.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`].
+    pub fn from_url(url: &str) -> Result<Self> {
+        let url = LockUrl::parse(url)?;
+        let hosts = url.hosts.split(',').filter(|host| !host.is_empty());
+        let masters = hosts.map(|host| connection_info(BACKEND, &url, host)).collect::<Result<Vec<_>>>()?;
+        let mut config = Self::new(masters);
+        url.options(BACKEND, &OPTIONS, |key, value| {
+            match key {
+                "ttl" => config.ttl = value.duration()?,
+                "prefix" => value.text().clone_into(&mut config.prefix),
+                "connect_timeout" => config.connect_timeout = value.duration()?,
+                _ => config.master_timeout = value.duration()?,
+            }
+            Ok(())
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// How long a lock outlives a holder that died, when nothing else is said.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// What stands before the lock name in the key. Every client that shares the locks needs the same.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long to wait for a connection to one master.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long to wait for the answer of one master.
+    #[must_use]
+    pub fn master_timeout(mut self, timeout: Duration) -> Self {
+        self.master_timeout = timeout;
+        self
+    }
+
+    /// Connects to the masters; a minority of them may be down.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`], [`ErrorKind::Unavailable`], or [`ErrorKind::Denied`].
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the connections are closed.
+    pub async fn connect(self) -> Result<Locks> {
+        Ok(Locks::new(Redlock::connect(self).await?))
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        check_ttl(self.ttl)?;
+        let invalid = |what: String, hint: &str| {
+            Err(Error::new(ErrorKind::InvalidConfig, BACKEND).message(what).hint(hint))
+        };
+        let count = self.masters.len();
+        if count < FEWEST {
+            return invalid(
+                format!("{count} masters are too few: with fewer than three, none may fail"),
+                "name three, five or seven independent masters, or use redis:// for one server",
+            );
+        }
+        if count.is_multiple_of(2) {
+            return invalid(
+                format!(
+                    "an even number of masters ({count}) tolerates no more failures than {}, and votes can tie",
+                    count - 1
+                ),
+                "add a master or leave one out",
+            );
+        }
+        if count > MOST {
+            return invalid(format!("{count} masters are too many"), "name three, five or seven");
+        }
+        for (at, master) in self.masters.iter().enumerate() {
+            let address = master.addr().to_string();
+            if self.masters[..at].iter().any(|earlier| earlier.addr().to_string() == address) {
+                return invalid(
+                    format!("the master {address} is named twice, and would vote twice"),
+                    "name independent masters",
+                );
+            }
+        }
+        if self.connect_timeout.is_zero() || self.master_timeout.is_zero() {
+            return invalid(
+                "a timeout is zero".into(),
+                "give connect_timeout and master_timeout at least a few milliseconds",
+            );
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RedlockConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let masters: Vec<_> = self.masters.iter().map(|master| master.addr().to_string()).collect();
+        f.debug_struct("RedlockConfig")
+            .field("masters", &masters)
+            .field("ttl", &self.ttl)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The answers of one attempt are kept in the bits of one word.
+const MOST: usize = 63;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let config =
+            RedlockConfig::from_url("redlock://me:s3cret@a:1,b:2,c:3/1?ttl=5s&master_timeout=50ms").unwrap();
+        assert_eq!(config.masters.len(), 3);
+        assert_eq!(config.masters[2].addr().to_string(), "c:3");
+        assert!(config.masters.iter().all(|master| master.redis_settings().db() == 1));
+        assert!(!format!("{config:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn bad_masters() {
+        for (url, reason) in [
+            ("redlock://", "too few"),
+            ("redlock://a:1", "too few"),
+            ("redlock://a:1,b:2", "too few"),
+            ("redlock://a:1,b:2,c:3,d:4", "even number"),
+            ("redlock://a:1,b:2,a:1", "a:1 is named twice"),
+            ("redlock://a:1,b:2,c:x", "port"),
+            ("redlock://a:1,b:2,c:3?ttl=1ms", "too short"),
+            ("redlock://a:1,b:2,c:3?wait=queue", "not known"),
+            ("redlock://a:1,b:2,c:3?master_timeout=0s", "timeout is zero"),
+        ] {
+            let error = RedlockConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            assert!(
+                error.to_string().contains(reason) && error.to_string().starts_with("redlock: "),
+                "{error}"
+            );
+        }
+    }
+}

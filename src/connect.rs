@@ -1,0 +1,96 @@
+//! The choice of a backend by URL.
+
+use std::ops::Deref;
+
+use lock_core::url::LockUrl;
+use lock_core::{Error, ErrorKind, MemoryConfig, Result};
+
+/// Every scheme, with the feature that it needs.
+const SCHEMES: [(&str, Option<&str>); 4] =
+    [("memory", None), ("redis", Some("redis")), ("redlock", Some("redlock")), ("zk", Some("zk"))];
+
+/// A connection to a store of locks; derefs to [`lock_core::Locks`], which has the methods.
+///
+/// Clones share the connection. Keep one for the whole process.
+#[derive(Clone, Debug)]
+pub struct Locks(lock_core::Locks);
+
+impl Locks {
+    /// Connects to the store that the URL names.
+    ///
+    /// * `memory://[NAME]`: locks inside this process, see [`MemoryConfig`](crate::MemoryConfig).
+    /// * `redis://[user:password@]host[:port][/database]`: one server.
+    /// * `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5`: a quorum of independent servers.
+    /// * `zk://h1:p1,h2:p2[/chroot]`: a ZooKeeper ensemble.
+    ///
+    /// Options follow as in `?ttl=10s`; each backend's configuration type lists its own.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a URL that is malformed, of an unknown scheme or with an unknown
+    /// option; [`ErrorKind::Unsupported`] when the backend's feature is not enabled;
+    /// [`ErrorKind::Unavailable`] and [`ErrorKind::Denied`] when the server does not let us in.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the connections are closed.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let scheme = LockUrl::parse(url)?.scheme;
+        let locks = match scheme.as_str() {
+            "memory" => MemoryConfig::from_url(url)?.connect(),
+            #[cfg(feature = "redis")]
+            "redis" => lock_redis::RedisConfig::from_url(url)?.connect().await,
+            #[cfg(feature = "redlock")]
+            "redlock" => lock_redlock::RedlockConfig::from_url(url)?.connect().await,
+            #[cfg(feature = "zk")]
+            "zk" => lock_zk::ZkConfig::from_url(url)?.connect().await,
+            _ => Err(not_available(&scheme)),
+        };
+        locks.map(Self)
+    }
+}
+
+impl Deref for Locks {
+    type Target = lock_core::Locks;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl From<lock_core::Locks> for Locks {
+    fn from(locks: lock_core::Locks) -> Self {
+        Self(locks)
+    }
+}
+
+fn not_available(scheme: &str) -> Error {
+    if let Some((_, Some(feature))) = SCHEMES.iter().find(|(known, _)| *known == scheme) {
+        return Error::new(ErrorKind::Unsupported, "polylock")
+            .message(format!("this build has no support for {scheme}:// URLs"))
+            .hint(format!("enable the feature: cargo add polylock --features {feature}"));
+    }
+    let known: Vec<_> = SCHEMES.iter().map(|(known, _)| format!("{known}://")).collect();
+    Error::new(ErrorKind::InvalidConfig, "polylock")
+        .message(format!("the URL scheme {scheme}:// is not known"))
+        .hint(format!("use one of {}", known.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_unknown_scheme_names_the_known_ones() {
+        let error = Locks::connect("etcd://localhost").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains("memory://, redis://, redlock://, zk://"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_feature_is_named() {
+        let error = not_available("zk");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("--features zk"), "{error}");
+    }
+}

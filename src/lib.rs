@@ -1,0 +1,50 @@
+#![cfg_attr(docsrs, feature(doc_cfg))]
+//! One distributed-lock API over ZooKeeper, Redis and five-master Redlock.
+//!
+//! ```
+//! # use polylock::Locks;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> polylock::Result<()> {
+//! let locks = Locks::connect("memory://").await?; // or redis:// redlock:// zk://
+//! let guard = locks.mutex("orders/42").acquire().await?;
+//! let token = guard.token(); // send it along with every write
+//! guard.run(async { /* the work; dropped when the lock is lost */ }).await?;
+//! guard.release().await?;
+//! # let _ = token;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Crate features
+//!
+//! None is on by default. A feature makes a backend available; the URL or the typed configuration
+//! chooses it.
+//!
+//! * **redis**: `redis://`, one Redis server.
+//! * **redlock**: `redlock://`, a quorum of independent Redis servers.
+//! * **zk**: `zk://`, a ZooKeeper ensemble.
+//!
+//! The embedded backend, `memory://`, is always there.
+
+mod connect;
+
+pub use connect::Locks;
+pub use lock_core::{
+    BootInstant, Capabilities, Clock, Error, ErrorKind, Guard, Holder, LeaseKind, LockName, LockState, LossReason,
+    Memory, MemoryConfig, Mutex, MutexOptions, Outcome, OwnerId, OwnerInfo, Released, Result, Standing, Token,
+    Validity,
+};
+#[cfg(feature = "redis")]
+pub use lock_redis::{Redis, RedisConfig};
+#[cfg(feature = "redlock")]
+pub use lock_redlock::{Redlock, RedlockConfig};
+#[cfg(feature = "zk")]
+pub use lock_zk::{Zk, ZkConfig};
+
+/// What a backend implements: for those who write one.
+pub mod backend {
+    pub use lock_core::backend::*;
+    pub use lock_core::renewal;
+    pub use lock_core::url::{LockUrl, OptionValue};
+    pub use lock_core::{Lease, ValidityCell};
+}
