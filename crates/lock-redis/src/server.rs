@@ -9,7 +9,7 @@ use lock_core::{Clock, Error, ErrorKind, OwnerId, Result, Token};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisError, ServerErrorKind, Value};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::Keys;
 use crate::error::Place;
@@ -49,7 +49,8 @@ pub struct Server {
     command_timeout: Duration,
     clock: Clock,
     pinned: Mutex<Pinned>,
-    dialing: tokio::sync::Mutex<()>,
+    /// Held while a connection is made, so that one is made at a time; keeps the last failure.
+    dialing: tokio::sync::Mutex<Option<(Instant, Error)>>,
     checked: AtomicBool,
 }
 
@@ -380,17 +381,27 @@ impl Server {
         if let Some(pinned) = self.current()? {
             return Ok(pinned);
         }
-        let _dialing = self.dialing.lock().await;
+        let asked = Instant::now();
+        let mut last_failure = self.dialing.lock().await;
         if let Some(pinned) = self.current()? {
             return Ok(pinned);
         }
-        let connection = timeout(self.connect_timeout, self.dial())
-            .await
-            .map_err(|_| self.place.connect_timeout(self.connect_timeout))??;
-        let mut pinned = self.pinned();
-        pinned.generation += 1;
-        pinned.connection = Some(connection.clone());
-        Ok((connection, pinned.generation))
+        if let Some((_, error)) = last_failure.as_ref().filter(|(failed, _)| *failed >= asked) {
+            return Err(error.clone());
+        }
+        let dialed = timeout(self.connect_timeout, self.dial()).await;
+        match dialed.unwrap_or_else(|_| Err(self.place.connect_timeout(self.connect_timeout))) {
+            Ok(connection) => {
+                let mut pinned = self.pinned();
+                pinned.generation += 1;
+                pinned.connection = Some(connection.clone()).filter(|_| !pinned.closed);
+                Ok((connection, pinned.generation))
+            }
+            Err(error) => {
+                *last_failure = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        }
     }
 
     fn current(&self) -> Result<Option<(MultiplexedConnection, u64)>> {

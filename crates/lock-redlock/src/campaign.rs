@@ -31,8 +31,10 @@ pub(crate) struct Footprint {
 struct Claims {
     /// It has come to its end.
     ended: u64,
-    /// It was answered, or never sent: nothing of it is on its way.
-    answered: u64,
+    /// It was granted, and nothing of it is on its way.
+    granted: u64,
+    /// It was refused, or never sent: the master has nothing of ours.
+    refused: u64,
 }
 
 /// One attempt. Dropping it takes back what it may have left.
@@ -179,11 +181,16 @@ impl Drop for Campaign {
 
 impl Footprint {
     async fn claim(&self, number: usize, info: &str, proposal: Token) -> Result<Verdict> {
-        let mut ending = Ending { footprint: self, number, answered: false };
+        let mut ending = Ending { footprint: self, number, granted: false, refused: false };
         let claim =
             Claim { keys: &self.keys, owner: self.owner, ttl: self.ttl, info, proposal: Some(proposal) };
         let answer = self.masters[number].claim(&claim).await;
-        ending.answered = answer.as_ref().err().is_none_or(|error| error.outcome() == Outcome::NotApplied);
+        ending.granted = matches!(answer, Ok(Verdict::Granted(_)));
+        ending.refused = match &answer {
+            Ok(Verdict::Granted(_)) => false,
+            Ok(Verdict::Busy { .. }) => true,
+            Err(error) => error.outcome() == Outcome::NotApplied,
+        };
         answer
     }
 
@@ -193,18 +200,24 @@ impl Footprint {
         Wave::new((0..self.masters.len()).map(|number| {
             let footprint = Arc::clone(&self);
             async move {
-                let sent = footprint.ended(number).await;
+                let Some(sent) = footprint.ended(number).await else { return false };
                 let server = &footprint.masters[number].server;
                 server.undo(&footprint.keys, footprint.owner, ttl, sent).await
             }
         }))
     }
 
-    async fn ended(&self, number: usize) -> Sent {
+    /// What became of a claim, once it has come to its end: `None` when it left nothing.
+    async fn ended(&self, number: usize) -> Option<Sent> {
+        let bit = 1 << number;
         let mut claims = self.claims.subscribe();
-        let claims = claims.wait_for(|claims| claims.ended & (1 << number) != 0).await;
-        let answered = claims.is_ok_and(|claims| claims.answered & (1 << number) != 0);
-        if answered { Sent::Answered } else { Sent::InDoubt { connection: self.sent_on[number] } }
+        // The sender lives in the footprint.
+        let claims = *claims.wait_for(|claims| claims.ended & bit != 0).await.ok()?;
+        match (claims.refused & bit != 0, claims.granted & bit != 0) {
+            (true, _) => None,
+            (false, true) => Some(Sent::Answered),
+            (false, false) => Some(Sent::InDoubt { connection: self.sent_on[number] }),
+        }
     }
 }
 
@@ -212,16 +225,17 @@ impl Footprint {
 struct Ending<'a> {
     footprint: &'a Footprint,
     number: usize,
-    answered: bool,
+    granted: bool,
+    refused: bool,
 }
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        let bit = 1 << self.number;
-        let answered = if self.answered { bit } else { 0 };
+        let bit = |set: bool| u64::from(set) << self.number;
         self.footprint.claims.send_modify(|claims| {
-            claims.ended |= bit;
-            claims.answered |= answered;
+            claims.ended |= bit(true);
+            claims.granted |= bit(self.granted);
+            claims.refused |= bit(self.refused);
         });
     }
 }

@@ -1,0 +1,252 @@
+//! What goes over the connection, and what becomes of it when the connection fails.
+
+use std::time::Duration;
+
+use lock_core::{ErrorKind, Locks, Outcome, Released, Standing};
+use lock_redis::deadpool_redis::Config;
+use lock_redis::{RedisConfig, WaitBy};
+use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
+use lock_testkit::{FaultProxy, RedisServer};
+use tokio::time::{Instant, sleep, timeout};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Link {
+    redis: RedisServer,
+    proxy: FaultProxy,
+    locks: Locks,
+}
+
+impl Link {
+    async fn new() -> Self {
+        let redis = RedisServer::start().await.unwrap();
+        let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
+        let url = format!("redis://{}?ttl=3s&command_timeout=400ms", proxy.addr());
+        let locks = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
+        Self { redis, proxy, locks }
+    }
+
+    async fn keys(&self) -> String {
+        format!("{:?}", self.redis.command(&["KEYS", "lock:*"]).await.unwrap())
+    }
+
+    async fn no_key_is_left(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.keys().await != "Array([])" {
+            assert!(Instant::now() < deadline, "left behind: {}", self.keys().await);
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn acquire_and_release_are_one_request_each() {
+    let link = Link::new().await;
+    link.proxy.reset_counters();
+    for _ in 0..10 {
+        link.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(link.proxy.requests(), 20);
+    assert_eq!(link.proxy.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_the_scripts_costs_one_round_trip_more() {
+    let link = Link::new().await;
+    link.redis.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+    link.proxy.reset_counters();
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    assert_eq!(link.proxy.requests(), 3, "EVALSHA, then SCRIPT LOAD and EVALSHA together");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn a_pool_of_the_users_is_taken_one_connection_and_never_pinged() {
+    let redis = RedisServer::start().await.unwrap();
+    let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
+    let url = format!("redis://{}", proxy.addr());
+    let pool = Config::from_url(&url).create_pool(None).unwrap();
+    let config = RedisConfig::from_url(&url).unwrap().pool(pool.clone());
+    let locks = config.connect().await.unwrap();
+    proxy.reset_counters();
+    for _ in 0..10 {
+        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(proxy.requests(), 20);
+    assert_eq!(pool.status().size, 0, "the connection was taken out for good");
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_replaced_without_an_error() {
+    let link = Link::new().await;
+    for cut in 0..4 {
+        if cut % 2 == 0 {
+            link.proxy.fin();
+        } else {
+            link.proxy.rst();
+        }
+        let guard = timeout(PATIENCE, link.locks.mutex("a").acquire()).await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_acquire_is_asked_for_again() {
+    let link = Link::new().await;
+    link.proxy.cut_when(redis_command("EVALSHA"));
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    assert_eq!(link.proxy.fired(), 1);
+    assert!(link.redis.command(&["GET", "lock:a"]).await.is_ok());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    link.no_key_is_left().await;
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_release_counts_as_released() {
+    let link = Link::new().await;
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    link.proxy.swallow_when(redis_command("EVALSHA"), Then::Hang);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
+    link.proxy.heal();
+    let next = timeout(PATIENCE, link.locks.mutex("a").acquire()).await.unwrap().unwrap();
+    assert_eq!(next.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn an_acquisition_without_an_answer_is_taken_back() {
+    let link = Link::new().await;
+    link.proxy.swallow_when(redis_command("EVALSHA"), Then::Hang);
+    let error = link.locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
+    assert!(error.to_string().starts_with("redis: acquire \"a\": no answer in time"), "{error}");
+    let fence = link.redis.command(&["EXISTS", "polylock:fence:{lock:a}"]).await.unwrap();
+    assert_eq!(fence.int(), Some(1), "the server did grant it");
+    link.proxy.heal();
+    link.no_key_is_left().await;
+}
+
+#[tokio::test]
+async fn an_acquisition_that_arrives_late_is_taken_back() {
+    let link = Link::new().await;
+    link.proxy.hold(Direction::ToServer);
+    assert!(link.locks.mutex("a").acquire().await.is_err());
+    sleep(Duration::from_millis(300)).await;
+    link.proxy.deliver();
+    // It takes until the next look; well before the three seconds of the lease.
+    let started = Instant::now();
+    sleep(Duration::from_millis(50)).await;
+    link.no_key_is_left().await;
+    assert!(started.elapsed() < Duration::from_millis(2500), "ended by its ttl: {:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_dropped_acquisition_leaves_nothing() {
+    let link = Link::new().await;
+    link.proxy.delay(Direction::ToClient, Duration::from_millis(100));
+    assert!(timeout(Duration::from_millis(20), link.locks.mutex("a").acquire()).await.is_err());
+    link.proxy.heal();
+    link.no_key_is_left().await;
+}
+
+#[tokio::test]
+async fn a_guard_without_a_server_is_suspect_and_then_lost_in_time() {
+    let link = Link::new().await;
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    let until = guard.valid_until();
+    link.proxy.black_hole(Direction::ToServer, true);
+    sleep(Duration::from_millis(2000)).await;
+    assert_eq!(guard.standing(), Standing::Suspect);
+    guard.lost().await;
+    assert!(lock_core::Clock::boot().now() >= until);
+    assert_eq!(guard.valid_until(), until, "no unanswered renewal moved the deadline");
+}
+
+#[tokio::test]
+async fn a_guard_never_believes_longer_than_the_server() {
+    let link = Link::new().await;
+    link.proxy.delay(Direction::ToClient, Duration::from_millis(250));
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    for round in 0..25 {
+        // Ours is read first: the time between the two readings is on the safe side.
+        let believed = guard.remaining();
+        let left = link.redis.command(&["PTTL", "lock:a"]).await.unwrap().int().unwrap();
+        let left = Duration::from_millis(u64::try_from(left).unwrap());
+        assert!(believed < left, "believes {believed:?} where the server has {left:?}");
+        if round == 10 {
+            guard.extend(Duration::from_secs(1)).await.unwrap();
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(guard.is_valid());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_hears_of_a_release_at_once() {
+    let link = Link::new().await;
+    let other = RedisConfig::from_url(&link.redis.url()).unwrap().connect().await.unwrap();
+    let mut gaps = Vec::new();
+    for _ in 0..20 {
+        let guard = link.locks.mutex("a").acquire().await.unwrap();
+        let waiter = tokio::spawn({
+            let mutex = other.mutex("a");
+            async move {
+                let guard = mutex.acquire().await.unwrap();
+                let now = Instant::now();
+                guard.release().await.unwrap();
+                now
+            }
+        });
+        while link.locks.inspect("a").await.unwrap().waiters == 0 {
+            sleep(Duration::from_millis(2)).await;
+        }
+        sleep(Duration::from_millis(20)).await;
+        let released = Instant::now();
+        guard.release().await.unwrap();
+        gaps.push(waiter.await.unwrap().saturating_duration_since(released));
+    }
+    gaps.sort();
+    assert!(gaps[10] < Duration::from_millis(40), "polling, not notified: {gaps:?}");
+}
+
+#[tokio::test]
+async fn a_foreign_release_is_found_within_the_longest_sleep() {
+    let link = Link::new().await;
+    link.redis.command(&["SET", "lock:a", "theirs"]).await.unwrap();
+    let waiter = tokio::spawn({
+        let mutex = link.locks.mutex("a");
+        async move { mutex.acquire().await }
+    });
+    sleep(Duration::from_millis(500)).await;
+    let deleted = Instant::now();
+    link.redis.command(&["DEL", "lock:a"]).await.unwrap();
+    timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap().release().await.unwrap();
+    assert!(deleted.elapsed() < Duration::from_secs(3), "{:?}", deleted.elapsed());
+}
+
+#[tokio::test]
+async fn without_the_right_to_subscribe_waiting_polls() {
+    let link = Link::new().await;
+    let rights = ["ACL", "SETUSER", "worker", "on", ">pw", "~*", "+@all", "-subscribe", "resetchannels"];
+    link.redis.command(&rights).await.unwrap();
+    let url = format!("redis://worker:pw@{}", link.redis.addr());
+    let limited = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let guard = limited.mutex("a").acquire().await.unwrap();
+    let other = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let waiter = tokio::spawn(async move { other.mutex("a").acquire().await });
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn polling_needs_no_second_connection() {
+    let redis = RedisServer::start().await.unwrap();
+    let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
+    let config = RedisConfig::from_url(&format!("redis://{}", proxy.addr())).unwrap().wait(WaitBy::Poll);
+    let locks = config.connect().await.unwrap();
+    redis.command(&["SET", "lock:a", "theirs", "PX", "400"]).await.unwrap();
+    let guard = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap();
+    assert_eq!(proxy.connections(), 1);
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,163 @@
+//! What every script answers, on a real server.
+
+use std::time::Duration;
+
+use lock_core::{Clock, ErrorKind, LockName, OwnerId, Token};
+use lock_redis::redis::IntoConnectionInfo;
+use lock_redis::server::{Claim, ServerOptions, Sight, Verdict};
+use lock_redis::{Keys, Server};
+use lock_testkit::RedisServer;
+
+const TTL: Duration = Duration::from_secs(20);
+
+struct Bench {
+    redis: RedisServer,
+    server: Server,
+    keys: Keys,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let redis = RedisServer::start().await.unwrap();
+        let server = Server::new(ServerOptions {
+            backend: "redis",
+            info: redis.url().into_connection_info().unwrap(),
+            pool: None,
+            connect_timeout: Duration::from_secs(2),
+            command_timeout: Duration::from_secs(2),
+            clock: Clock::boot(),
+        });
+        Self { redis, server: server.unwrap(), keys: Keys::new("lock:", &LockName::new("a").unwrap()) }
+    }
+
+    async fn claim(&self, owner: OwnerId, proposal: Option<Token>) -> Verdict {
+        self.server.claim(&Claim { keys: &self.keys, owner, ttl: TTL, info: "me", proposal }).await.unwrap()
+    }
+
+    async fn granted(&self, owner: OwnerId) -> Token {
+        match self.claim(owner, None).await {
+            Verdict::Granted(token) => token,
+            busy @ Verdict::Busy { .. } => panic!("{busy:?}"),
+        }
+    }
+
+    async fn redis(&self, words: &[&str]) -> String {
+        let reply = self.redis.command(words).await.unwrap();
+        reply.text().map_or_else(|| format!("{reply:?}"), ToOwned::to_owned)
+    }
+
+    async fn look(&self) -> Sight {
+        self.server.look(&self.keys).await.unwrap()
+    }
+}
+
+fn owners() -> (OwnerId, OwnerId) {
+    (OwnerId::random(), OwnerId::random())
+}
+
+#[tokio::test]
+async fn a_free_lock_is_a_plain_string_with_a_ttl() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    bench.granted(me).await;
+    assert_eq!(bench.redis(&["GET", "lock:a"]).await, me.to_string());
+    let pttl = bench.redis(&["PTTL", "lock:a"]).await;
+    assert!(pttl.starts_with("Int(19") || pttl.starts_with("Int(20000"), "{pttl}");
+}
+
+#[tokio::test]
+async fn the_same_claim_again_is_answered_alike_and_another_is_refused() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    let token = bench.granted(me).await;
+    assert_eq!(bench.granted(me).await, token);
+    let Verdict::Busy { ends_in: Some(left), foreign_type: None } = bench.claim(other, None).await else {
+        panic!("granted twice")
+    };
+    assert!(left <= TTL && left > TTL / 2, "{left:?}");
+}
+
+#[tokio::test]
+async fn release_and_extend_touch_only_our_own() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    bench.granted(me).await;
+    assert!(!bench.server.release(&bench.keys, other).await.unwrap());
+    let extend = |owner, ttl| {
+        let (server, keys) = (&bench.server, &bench.keys);
+        async move { server.extend(&[(keys, owner, ttl)]).await.unwrap() }
+    };
+    assert_eq!(extend(other, TTL * 9).await, [false]);
+    assert_eq!(extend(me, TTL * 2).await, [true]);
+    assert!(bench.redis(&["PTTL", "lock:a"]).await.starts_with("Int(39"));
+    assert!(bench.server.release(&bench.keys, me).await.unwrap());
+    assert!(!bench.server.release(&bench.keys, me).await.unwrap());
+    assert_eq!(extend(me, TTL).await, [false], "an extension never creates the key");
+    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
+}
+
+#[tokio::test]
+async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
+    let bench = Bench::new().await;
+    let mut last = Token::new(0);
+    for round in 0..6 {
+        match round {
+            2 => drop(bench.redis(&["SCRIPT", "FLUSH"]).await),
+            3 => drop(bench.redis(&["DEL", &bench.keys.fence]).await),
+            4 => drop(bench.redis(&["FLUSHALL"]).await),
+            _ => {}
+        }
+        let owner = OwnerId::random();
+        let token = bench.granted(owner).await;
+        assert!(token > last, "round {round}: {token} after {last}");
+        last = token;
+        bench.server.release(&bench.keys, owner).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    assert_eq!(bench.claim(me, Some(Token::new(1000))).await, Verdict::Granted(Token::new(1000)));
+    assert!(!bench.server.raise(&bench.keys, other, Token::new(9000), TTL).await.unwrap());
+    assert!(bench.server.raise(&bench.keys, me, Token::new(5000), TTL).await.unwrap());
+    assert!(bench.server.raise(&bench.keys, me, Token::new(2000), TTL).await.unwrap());
+    bench.server.release(&bench.keys, me).await.unwrap();
+    assert_eq!(bench.claim(other, Some(Token::new(1000))).await, Verdict::Granted(Token::new(5001)));
+    bench.server.release(&bench.keys, other).await.unwrap();
+    assert!(bench.granted(me).await > Token::new(5001));
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_busy_and_left_alone() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    bench.redis(&["HSET", "lock:a", "field", "1"]).await;
+    let Verdict::Busy { ends_in: None, foreign_type: Some(kind) } = bench.claim(me, None).await else {
+        panic!("a hash was taken for a lock")
+    };
+    assert_eq!(kind, "hash");
+    assert!(!bench.server.release(&bench.keys, me).await.unwrap());
+    assert_eq!(bench.server.extend(&[(&bench.keys, me, TTL)]).await.unwrap(), [false]);
+    assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "hash");
+    assert_eq!(bench.look().await.kind, "hash");
+    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(1)");
+}
+
+#[tokio::test]
+async fn a_fence_of_another_type_fails_before_anything_is_written() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    bench.redis(&["SET", &bench.keys.fence, "data"]).await;
+    let claim = Claim { keys: &bench.keys, owner: me, ttl: TTL, info: "", proposal: None };
+    let error = bench.server.claim(&claim).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unexpected);
+    assert!(error.to_string().contains("prefix"), "{error}");
+    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
+}
+
+#[tokio::test]
+async fn plain_clients_exclude_us_and_are_excluded() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    bench.redis(&["SET", "lock:a", "theirs", "NX"]).await;
+    assert_eq!(bench.claim(me, None).await, Verdict::Busy { ends_in: None, foreign_type: None });
+    assert_eq!((bench.look().await.kind.as_str(), bench.look().await.value.as_str()), ("string", "theirs"));
+    assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "string");
+    bench.granted(me).await;
+    assert_eq!(bench.redis(&["SET", "lock:a", "theirs", "NX", "PX", "1000"]).await, "Nil");
+}

@@ -1,0 +1,28 @@
+//! One Redis server: `cargo run --example redis --features redis [redis://127.0.0.1:6379]`
+
+use std::time::Duration;
+
+use polylock::{Locks, MutexOptions, Result};
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| String::from("redis://127.0.0.1:6379"));
+    let locks = Locks::connect(&url).await?;
+    let options = MutexOptions::new().ttl(Duration::from_secs(10)).label("nightly report");
+    let report = locks.mutex_with("report", options)?;
+
+    let Some(guard) = report.try_acquire_for(Duration::from_secs(5)).await? else {
+        let state = locks.inspect("report").await?;
+        println!("busy: {:?} has held it since {:?}", state.holder, state.since);
+        return Ok(());
+    };
+
+    // The lease is renewed meanwhile. If it is lost all the same, the work is dropped.
+    let written = guard.run(async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        "the report"
+    });
+    println!("wrote {} under token {}", written.await?, guard.token());
+    println!("{:?}", guard.release().await?);
+    Ok(())
+}

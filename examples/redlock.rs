@@ -1,0 +1,42 @@
+//! Five independent Redis servers:
+//! `cargo run --example redlock --features redlock [redlock://h1:6379,h2:6379,h3:6379,h4:6379,h5:6379]`
+
+use polylock::{Locks, Result, Token};
+
+const LOCAL: &str = "redlock://127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003,127.0.0.1:7004,127.0.0.1:7005";
+
+/// A resource that checks fencing tokens: what makes a lock safe against a holder that was paused.
+#[derive(Default)]
+struct Account {
+    cents: i64,
+    last: Option<Token>,
+}
+
+impl Account {
+    fn pay_in(&mut self, cents: i64, token: Token) -> bool {
+        let fresh = self.last.is_none_or(|last| token >= last);
+        if fresh {
+            (self.cents, self.last) = (self.cents + cents, Some(token));
+        }
+        fresh
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| String::from(LOCAL));
+    let locks = Locks::connect(&url).await?;
+    let mut account = Account::default();
+
+    let first = locks.mutex("account/7").acquire().await?;
+    let stale = first.token();
+    assert!(account.pay_in(100, stale));
+    first.release().await?;
+
+    let second = locks.mutex("account/7").acquire().await?;
+    assert!(account.pay_in(20, second.token()));
+    assert!(!account.pay_in(100, stale), "a late write of the first holder is refused");
+    println!("{} cents, last written under token {}", account.cents, second.token());
+    second.release().await?;
+    Ok(())
+}
