@@ -48,3 +48,8 @@ pub mod backend {
     pub use lock_core::url::{LockUrl, OptionValue};
     pub use lock_core::{Lease, ValidityCell};
 }
+
+/// The program in the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
