@@ -1,0 +1,205 @@
+//! A lock that is held.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join;
+use lock_core::{
+    BootInstant, Error, ErrorKind, Lease, LossReason, OwnerId, Released, Result, Standing, Token, Validity,
+    ValidityCell,
+};
+use tokio::sync::oneshot;
+
+use crate::BACKEND;
+use crate::fault::{Fault, unavailable};
+use crate::layout::Spot;
+use crate::node::{Gone, Made, Node, delete};
+use crate::session::{Event, PAUSE, Session, Watch};
+
+/// A lock that is held: our node is the lowest, and nothing but its deletion or the end of the session changes that.
+#[derive(Debug)]
+pub(crate) struct ZkLease {
+    node: Node,
+    path: String,
+    czxid: i64,
+    token: Token,
+    /// What concerns this lock alone: its removal, and `max_hold`.
+    cell: ValidityCell,
+    validity: Validity,
+    /// Whether the lock was ours when its release began.
+    was_ours: Option<bool>,
+    /// Dropped, it calls off the watch for our node as long as that is not set.
+    held: Option<oneshot::Sender<()>>,
+}
+
+impl ZkLease {
+    /// The lease of this node, which is watched from a moment later on unless it is already.
+    pub(crate) fn new(
+        node: Node,
+        made: &Made,
+        own: Option<Watch>,
+        max_hold: Option<Duration>,
+    ) -> Result<Self> {
+        let token = u64::try_from(made.czxid).map(Token::new).map_err(|_| {
+            Error::new(ErrorKind::Unexpected, BACKEND)
+                .message(format!("the server says that transaction {} made {}", made.czxid, made.path))
+        })?;
+        let session = node.session();
+        let clock = session.clock();
+        let until = max_hold.map_or(BootInstant::NEVER, |hold| clock.now() + hold);
+        let cell = ValidityCell::new(clock.clone(), until);
+        cell.end_with(LossReason::MaxHold);
+        let (held, released) = oneshot::channel();
+        let sentry = Sentry {
+            session: Arc::downgrade(session),
+            spot: Arc::clone(node.spot()),
+            made: made.clone(),
+            cell: cell.clone(),
+            until,
+        };
+        drop(session.runtime().spawn(sentry.stand(own, released)));
+        let validity = session.validity().clone().and(cell.validity());
+        Ok(Self {
+            path: made.path.clone(),
+            czxid: made.czxid,
+            node,
+            token,
+            cell,
+            validity,
+            was_ours: None,
+            held: Some(held),
+        })
+    }
+
+    async fn look(&self) -> Result<Standing, Fault> {
+        let session = self.node.session();
+        let look = session.insist(|| async {
+            let (synced, stat) = join(session.sync(&self.path), session.stat(&self.path)).await;
+            synced.and(stat)
+        });
+        match look.await {
+            Ok(Some(stat)) if stat.czxid == self.czxid => {}
+            Ok(_) => self.cell.lose(LossReason::Removed),
+            Err(Fault::Over) => {}
+            Err(fault) => return Err(fault),
+        }
+        Ok(self.validity.standing())
+    }
+
+    fn silent(&self) -> Error {
+        unavailable(&format!("no answer about {} within {:?}", self.path, self.node.session().patience()))
+    }
+}
+
+#[async_trait]
+impl Lease for ZkLease {
+    fn token(&self) -> Token {
+        self.token
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.node.owner()
+    }
+
+    fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    async fn extend(&self, _ttl: Duration) -> Result<BootInstant> {
+        Err(Error::new(ErrorKind::Unsupported, BACKEND)
+            .message("a lock has no time to live of its own here: the session keeps it")
+            .hint("leave it out: the lock lasts as long as the guard and the session"))
+    }
+
+    async fn verify(&self) -> Result<Standing> {
+        if let lost @ Standing::Lost(_) = self.validity.standing() {
+            return Ok(lost);
+        }
+        match tokio::time::timeout(self.node.session().patience(), self.look()).await {
+            Ok(answer) => answer.map_err(|fault| fault.on(&self.path)),
+            Err(_) => Err(self.silent()),
+        }
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        let standing = self.validity.standing();
+        let was_ours = *self.was_ours.get_or_insert(!matches!(standing, Standing::Lost(_)));
+        if standing == Standing::Lost(LossReason::Removed) {
+            self.node.forget();
+        }
+        // From here on nobody may believe in it, whatever becomes of the request.
+        self.cell.lose(LossReason::Released);
+        self.held = None;
+        match tokio::time::timeout(self.node.session().patience(), self.node.delete()).await {
+            Ok(Gone::Now) if was_ours => Ok(Released::Released),
+            Ok(_) => Ok(Released::AlreadyLost),
+            Err(_) => Err(self.silent()),
+        }
+    }
+}
+
+/// Watches the node of a lock that is held, so that its removal by an operator is known at once, and removes it when
+/// it has been held for as long as it may.
+struct Sentry {
+    session: Weak<Session>,
+    spot: Arc<Spot>,
+    made: Made,
+    cell: ValidityCell,
+    until: BootInstant,
+}
+
+impl Sentry {
+    /// A lock that is released at once is never watched. One that is watched stays so until its node is gone: the
+    /// watch ends with the node by itself, and dropping it earlier would cost a request.
+    async fn stand(self, mut watch: Option<Watch>, released: oneshot::Receiver<()>) {
+        if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).await.is_ok() {
+            return;
+        }
+        loop {
+            let watched = match watch.take() {
+                Some(watch) => watch,
+                None => {
+                    let Some(session) = self.session.upgrade() else { return };
+                    match session.watch(&self.made.path).await {
+                        Ok(watch) => watch,
+                        Err(fault) if fault.is_no_node() => return self.cell.lose(LossReason::Removed),
+                        Err(Fault::Over) => return,
+                        Err(_) => {
+                            tokio::time::sleep(PAUSE).await;
+                            continue;
+                        }
+                    }
+                }
+            };
+            let validity = self.cell.validity();
+            let mut watched = watched;
+            tokio::select! {
+                event = &mut watched => match event {
+                    Event::Deleted => return self.cell.lose(LossReason::Removed),
+                    Event::Over => return,
+                    Event::Changed => {}
+                },
+                () = ended(&validity, self.until) => {
+                    if let Some(session) = self.session.upgrade() {
+                        delete(&session, &self.spot, &self.made, false).await;
+                    }
+                    return drop(watched);
+                }
+            }
+        }
+    }
+}
+
+/// Waits until the lock has been held for too long.
+async fn ended(validity: &Validity, until: BootInstant) {
+    if until == BootInstant::NEVER {
+        std::future::pending::<()>().await;
+    }
+    while validity.lost().await != LossReason::MaxHold {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Most locks are held for less than a removal by an operator would take to matter, and a watch takes a request.
+const BEFORE_WATCH: Duration = Duration::from_millis(10);

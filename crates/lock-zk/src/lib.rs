@@ -1,0 +1,25 @@
+//! Distributed locks on a ZooKeeper ensemble.
+//!
+//! An ephemeral sequential node in the directory of the lock is a place in its queue; the lowest holds the lock, and
+//! every other watches the one before it (the "Locks" recipe of ZooKeeper's documentation, in the layout of Apache
+//! Curator's `InterProcessMutex`). The node goes with the session of its client, so a lock outlives a holder that
+//! died by one session timeout. [`ZkConfig`] is the entry.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod backend;
+mod config;
+mod fault;
+mod layout;
+mod lease;
+mod node;
+mod recipe;
+mod session;
+mod sessions;
+
+pub use backend::Zk;
+pub use config::ZkConfig;
+pub use layout::Layout;
+pub use zookeeper_client;
+
+/// The name of this backend in errors, capabilities and results.
+pub const BACKEND: &str = "zk";

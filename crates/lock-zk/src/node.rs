@@ -1,0 +1,461 @@
+//! Our own node in the queue of a lock, from the moment that it may exist until it is known to be gone.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join};
+use lock_core::{OwnerId, OwnerInfo};
+use serde::{Deserialize, Serialize};
+use zookeeper_client as zk;
+
+use crate::fault::Fault;
+use crate::layout::Spot;
+use crate::session::{PAUSE, Session};
+
+/// Our node, or the attempt to make one. Dropping it undoes in the background what the server may have done.
+///
+/// A request that was sent takes effect even if nobody waits for its answer, and one whose answer was lost may have.
+/// So the requests that change something live in here and not in the future of the caller: when that is dropped,
+/// a task waits for their answers and then deletes what there is.
+pub(crate) struct Node {
+    session: Arc<Session>,
+    spot: Arc<Spot>,
+    owner: OwnerId,
+    state: State,
+    /// Whether there is surely no second node of the same owner, from a creation whose answer was lost.
+    certain: bool,
+}
+
+enum State {
+    Nothing,
+    Creating(InFlight<Result<Made, Fault>>),
+    There(Made),
+    Deleting(InFlight<Gone>),
+}
+
+/// A request under way. Never locked: it only makes the node `Sync`.
+struct InFlight<T>(Mutex<BoxFuture<'static, T>>);
+
+impl<T> InFlight<T> {
+    fn new(request: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Mutex::new(request.boxed()))
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<T> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).poll_unpin(context)
+    }
+
+    async fn end(mut self) -> T {
+        poll_fn(|context| self.poll(context)).await
+    }
+}
+
+/// A node that the server made for us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Made {
+    /// The name in the directory.
+    pub(crate) name: String,
+    pub(crate) path: String,
+    pub(crate) sequence: i64,
+    /// The number of the transaction that made it.
+    pub(crate) czxid: i64,
+}
+
+/// What a deletion found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// We deleted it.
+    Now,
+    /// It was gone before.
+    Before,
+    /// The session is over, and its nodes with it.
+    WithSession,
+}
+
+/// What a node says about its owner.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Card {
+    #[serde(flatten)]
+    pub(crate) info: OwnerInfo,
+    /// The owner id.
+    pub(crate) owner: String,
+}
+
+impl Node {
+    /// No node yet.
+    pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, owner: OwnerId) -> Self {
+        let (session, spot) = (Arc::clone(session), Arc::clone(spot));
+        Self { session, spot, owner, state: State::Nothing, certain: true }
+    }
+
+    pub(crate) const fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    pub(crate) const fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    pub(crate) const fn spot(&self) -> &Arc<Spot> {
+        &self.spot
+    }
+
+    /// The node, if it is there.
+    pub(crate) const fn made(&self) -> Option<&Made> {
+        match &self.state {
+            State::There(made) => Some(made),
+            _ => None,
+        }
+    }
+
+    /// Whether there may be a second node of the same owner.
+    pub(crate) const fn is_certain(&self) -> bool {
+        self.certain
+    }
+
+    /// Creates the node and lists the directory behind it, both sent at once.
+    pub(crate) async fn create(
+        &mut self,
+        info: &OwnerInfo,
+    ) -> (Result<Made, Fault>, Result<Vec<String>, Fault>) {
+        let card = Card { info: info.clone(), owner: self.owner.to_string() };
+        // Strings and numbers always make JSON.
+        let data = serde_json::to_vec(&card).unwrap_or_default();
+        let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
+        let prefix = spot.layout.prefix(self.owner);
+        self.state = State::Creating(InFlight::new(async move {
+            let path = spot.child(&prefix);
+            let (stat, sequence) = session.create(&path, &data).await?;
+            let (path, name) = (format!("{path}{sequence}"), format!("{prefix}{sequence}"));
+            let mut czxid = stat.czxid;
+            if stat.is_invalid() {
+                // A server before 3.5 does not tell.
+                czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
+            }
+            Ok(Made { name, path, sequence: sequence.into_i64(), czxid })
+        }));
+        let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
+        join(self.created(), session.children(&spot.dir)).await
+    }
+
+    /// Notes the answer in the same poll that sees it, so that it cannot be lost with this future.
+    async fn created(&mut self) -> Result<Made, Fault> {
+        poll_fn(|context| {
+            let State::Creating(creation) = &mut self.state else {
+                return Poll::Ready(self.made().cloned().ok_or(Fault::Over));
+            };
+            let answer = std::task::ready!(creation.poll(context));
+            self.state = match &answer {
+                Ok(made) => State::There(made.clone()),
+                Err(_) => State::Nothing,
+            };
+            self.certain &= !matches!(answer, Err(Fault::Unknown(_)));
+            Poll::Ready(answer)
+        })
+        .await
+    }
+
+    /// Finds out what became of creations whose answers were lost: keeps the lowest node, deletes the others, and
+    /// gives what is kept.
+    pub(crate) async fn settle(&mut self) -> Result<Option<Made>, Fault> {
+        let mut found = find(&self.session, &self.spot, self.owner).await?;
+        if found.is_empty() {
+            self.state = State::Nothing;
+            return Ok(None);
+        }
+        let kept = found.remove(0);
+        self.state = State::There(kept.clone());
+        for extra in &found {
+            delete(&self.session, &self.spot, extra, false).await;
+        }
+        self.certain = true;
+        Ok(Some(kept))
+    }
+
+    /// Notes that the node is known to be gone.
+    pub(crate) fn forget(&mut self) {
+        self.state = State::Nothing;
+    }
+
+    /// Deletes the node, however often that takes.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped the deletion has begun; the next call, or the drop of the node, goes on with it.
+    pub(crate) async fn delete(&mut self) -> Gone {
+        if let State::There(made) = &self.state {
+            let (session, spot, made) = (Arc::clone(&self.session), Arc::clone(&self.spot), made.clone());
+            self.state = State::Deleting(InFlight::new(async move { remove(&session, &spot, &made).await }));
+        }
+        poll_fn(|context| {
+            let State::Deleting(deletion) = &mut self.state else { return Poll::Ready(Gone::Before) };
+            let gone = std::task::ready!(deletion.poll(context));
+            self.state = State::Nothing;
+            Poll::Ready(gone)
+        })
+        .await
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let state = mem::replace(&mut self.state, State::Nothing);
+        if (matches!(state, State::Nothing) && self.certain) || self.session.is_over() {
+            return;
+        }
+        let (session, spot, owner) = (Arc::clone(&self.session), Arc::clone(&self.spot), self.owner);
+        // The task holds no node, so that it can be dropped in its turn when the runtime shuts down.
+        drop(self.session.runtime().spawn(undo(session, spot, owner, state, self.certain)));
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Nothing => "nothing",
+            State::Creating(_) => "being created",
+            State::There(made) => &made.path,
+            State::Deleting(_) => "being deleted",
+        };
+        f.debug_struct("Node").field("owner", &self.owner).field("state", &state).finish_non_exhaustive()
+    }
+}
+
+/// Deletes a node, however often that takes. With `retried`, an earlier deletion of it may have been sent.
+pub(crate) async fn delete(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Gone {
+    let (mut sent, mut pause) = (retried, PAUSE);
+    loop {
+        // Where names come again, a late deletion could hit the node of somebody else.
+        if sent && !spot.layout.is_unique() {
+            match session.stat(&made.path).await {
+                Ok(Some(stat)) if stat.czxid == made.czxid => {}
+                Ok(_) => return Gone::Now,
+                Err(Fault::Over) => return Gone::WithSession,
+                Err(_) => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            }
+        }
+        match session.delete(&made.path).await {
+            Ok(()) => return Gone::Now,
+            Err(fault) if fault.is_no_node() => return if sent { Gone::Now } else { Gone::Before },
+            Err(Fault::Over) => return Gone::WithSession,
+            Err(Fault::Unknown(error)) => {
+                tracing::debug!(%error, path = made.path, "a deletion is repeated");
+                (sent, pause) = (true, PAUSE);
+            }
+            Err(Fault::Refused(error)) => {
+                tracing::warn!(%error, path = made.path, "our own node cannot be deleted; trying again");
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// All nodes of this owner, the lowest first, as the leader knows them.
+///
+/// Behind a reconnection of the same session, `sync` is behind everything that was sent before it: what arrives
+/// later over the old connection is refused, as the session has moved.
+async fn find(session: &Session, spot: &Spot, owner: OwnerId) -> Result<Vec<Made>, Fault> {
+    let prefix = spot.layout.prefix(owner);
+    let listed = session.insist(|| async {
+        let (synced, children) = join(session.sync(&spot.dir), session.children(&spot.dir)).await;
+        synced.and(children)
+    });
+    let children = match listed.await {
+        Err(fault) if fault.is_no_node() => return Ok(Vec::new()),
+        children => children?,
+    };
+    let mut found = Vec::new();
+    for name in children {
+        let Some(sequence) = name.strip_prefix(&prefix).and_then(|number| number.parse().ok()) else {
+            continue;
+        };
+        let path = spot.child(&name);
+        match session.insist(|| session.data(&path)).await {
+            // Never adopt the node of another session, even one that looks like ours: it is about to go.
+            Ok((data, stat)) if stat.ephemeral_owner == session.id() => {
+                if spot.layout.is_unique() || is_card_of(&data, owner) {
+                    found.push(Made { name, path, sequence, czxid: stat.czxid });
+                }
+            }
+            Ok(_) => {}
+            Err(fault) if fault.is_no_node() => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    found.sort_unstable_by_key(|made| made.sequence);
+    Ok(found)
+}
+
+fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
+    serde_json::from_slice::<Card>(data).is_ok_and(|card| card.owner == owner.to_string())
+}
+
+/// Deletes our node, and its directory with it when the numbers are running out and nobody waits.
+async fn remove(session: &Session, spot: &Spot, made: &Made) -> Gone {
+    if made.sequence < spot.rotate_from {
+        return delete(session, spot, made, false).await;
+    }
+    match session.rotate(&made.path, &spot.dir).await {
+        Ok(()) => Gone::Now,
+        Err(Fault::Over) => Gone::WithSession,
+        Err(Fault::Unknown(_)) => delete(session, spot, made, true).await,
+        // Somebody waits, or the node is gone.
+        Err(Fault::Refused(_)) => delete(session, spot, made, false).await,
+    }
+}
+
+async fn undo(session: Arc<Session>, spot: Arc<Spot>, owner: OwnerId, state: State, mut certain: bool) {
+    match state {
+        State::Nothing => {}
+        State::Creating(creation) => match creation.end().await {
+            Ok(made) => drop(delete(&session, &spot, &made, false).await),
+            Err(fault) => certain &= !matches!(fault, Fault::Unknown(_)),
+        },
+        State::There(made) => drop(delete(&session, &spot, &made, false).await),
+        State::Deleting(deletion) => drop(deletion.end().await),
+    }
+    if certain {
+        return;
+    }
+    // A second look, should the first creation have overtaken the first look in some way that we do not know of.
+    for _ in 0..2 {
+        match find(&session, &spot, owner).await {
+            Ok(found) => {
+                for made in &found {
+                    delete(&session, &spot, made, false).await;
+                }
+            }
+            Err(_) if session.is_over() => return,
+            Err(fault) => tracing::warn!(?fault, dir = spot.dir, "cannot look for what a lost request left"),
+        }
+        tokio::time::sleep(LAST_PAUSE / 5).await;
+    }
+}
+
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+    use crate::recipe::{Attempt, attempt};
+    use crate::{BACKEND, ZkConfig};
+    use lock_core::{AcquireRequest, Lease, LeasePolicy, LockName, Released, Wait};
+    use lock_testkit::ZooKeeper;
+    use tokio::runtime::Handle;
+    use zookeeper_client::CreateMode;
+
+    async fn open(server: &ZooKeeper) -> Arc<Session> {
+        let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
+        Session::open(&config, Handle::current()).await.unwrap()
+    }
+
+    fn spot(layout: Layout) -> Arc<Spot> {
+        Arc::new(Spot::new("/", &LockName::new("a").unwrap(), layout))
+    }
+
+    #[tokio::test]
+    async fn nodes_of_lost_creations_are_found_and_only_ours() {
+        let server = ZooKeeper::start().await.unwrap();
+        let (ours, theirs) = (open(&server).await, open(&server).await);
+        ours.create_directory("/a", CreateMode::Container).await.unwrap();
+        let info = OwnerInfo::this_process();
+        for layout in [Layout::Curator, Layout::Plain, Layout::Kazoo] {
+            let spot = spot(layout);
+            let mut node = Node::new(&ours, &spot, OwnerId::random());
+            assert_eq!(node.settle().await.unwrap(), None);
+            // The node of another session that looks like ours in all else, and is first.
+            let mut foreign = Node::new(&theirs, &spot, node.owner());
+            foreign.create(&info).await.0.unwrap();
+            assert_eq!(node.settle().await.unwrap(), None, "{layout:?}");
+            let first = node.create(&info).await.0.unwrap();
+            let second = node.create(&info).await.0.unwrap();
+            node.certain = false;
+            assert_eq!(node.settle().await.unwrap(), Some(first.clone()), "{layout:?}");
+            assert!(node.is_certain());
+            assert_eq!(ours.stat(&second.path).await.unwrap(), None);
+            assert_eq!(ours.stat(&first.path).await.unwrap().unwrap().czxid, first.czxid);
+            assert_eq!(node.delete().await, Gone::Now);
+            assert_eq!(node.delete().await, Gone::Before);
+            assert_eq!(foreign.delete().await, Gone::Now);
+            assert!(ours.children("/a").await.unwrap().is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_late_deletion_does_not_hit_the_next_node_of_the_same_name() {
+        let server = ZooKeeper::start().await.unwrap();
+        let session = open(&server).await;
+        let spot = spot(Layout::Plain);
+        let mut paths = Vec::new();
+        for _ in 0..2 {
+            session.create_directory("/a", CreateMode::Persistent).await.unwrap();
+            let mut node = Node::new(&session, &spot, OwnerId::random());
+            paths.push(node.create(&OwnerInfo::this_process()).await.0.unwrap());
+            node.forget();
+            if paths.len() == 1 {
+                session.delete(&paths[0].path).await.unwrap();
+                session.delete("/a").await.unwrap();
+            }
+        }
+        assert_eq!(paths[0].path, paths[1].path);
+        delete(&session, &spot, &paths[0], true).await;
+        assert!(session.stat(&paths[1].path).await.unwrap().is_some());
+        assert_eq!(delete(&session, &spot, &paths[1], true).await, Gone::Now);
+    }
+
+    #[tokio::test]
+    async fn a_directory_whose_numbers_run_out_is_replaced() {
+        let server = ZooKeeper::start().await.unwrap();
+        let session = open(&server).await;
+        let name = LockName::new("a").unwrap();
+        let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, Layout::Curator) });
+        let request = |wait| {
+            let owner = Arc::new(OwnerInfo::this_process());
+            AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), owner)
+        };
+        let held = async |wait| match attempt(&session, &spot, "/", &request(wait)).await.unwrap() {
+            Attempt::Held(lease) => lease,
+            _ => panic!("{BACKEND}: not held"),
+        };
+        let numbers = async || {
+            let mut children = session.children("/a").await.unwrap();
+            children.sort_unstable_by_key(|child| child[child.len() - 10..].to_owned());
+            children.iter().map(|child| child[child.len() - 10..].parse().unwrap()).collect::<Vec<i64>>()
+        };
+        let mut last = None;
+        for number in [0, 1, 2, 0, 1] {
+            let mut lease = held(Wait::Forever).await;
+            assert_eq!(numbers().await, [number]);
+            assert!(Some(lease.token()) > last, "tokens go on although the numbers do not");
+            last = Some(lease.token());
+            assert_eq!(lease.release().await.unwrap(), Released::Released);
+        }
+        // Not while somebody waits.
+        let mut lease = held(Wait::Forever).await;
+        let waiter = {
+            let (session, spot, request) = (Arc::clone(&session), Arc::clone(&spot), request(Wait::Forever));
+            tokio::spawn(async move { attempt(&session, &spot, "/", &request).await })
+        };
+        while numbers().await != [2, 3] {
+            tokio::time::sleep(PAUSE).await;
+        }
+        assert_eq!(lease.release().await.unwrap(), Released::Released);
+        let Attempt::Held(mut lease) = waiter.await.unwrap().unwrap() else { panic!("not held") };
+        assert_eq!(numbers().await, [3]);
+        assert_eq!(lease.release().await.unwrap(), Released::Released);
+        assert_eq!(numbers().await, [0; 0]);
+        let mut lease = held(Wait::Forever).await;
+        assert_eq!(numbers().await, [0]);
+        assert_eq!(lease.release().await.unwrap(), Released::Released);
+    }
+}

@@ -1,0 +1,69 @@
+//! What the tests share: a server, a client of their own beside ours, and looks into the tree.
+#![allow(dead_code, reason = "every test binary uses its own part of it")]
+
+use std::time::{Duration, Instant};
+
+use lock_core::{LockName, Locks};
+use lock_testkit::ZooKeeper;
+use lock_testkit::proxy::{FaultProxy, Protocol};
+use lock_zk::ZkConfig;
+use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
+
+/// Long enough for a noisy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
+/// Where expiry is the subject.
+pub(crate) const SHORT: Duration = Duration::from_secs(1);
+
+pub(crate) async fn server() -> ZooKeeper {
+    ZooKeeper::start().await.unwrap()
+}
+
+pub(crate) fn proxy(server: &ZooKeeper) -> FaultProxy {
+    FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap()
+}
+
+pub(crate) fn config(server: &ZooKeeper) -> ZkConfig {
+    ZkConfig::new(server.connect_string()).session_timeout(TIMEOUT)
+}
+
+pub(crate) fn through(proxy: &FaultProxy) -> ZkConfig {
+    ZkConfig::new(proxy.addr().to_string()).session_timeout(TIMEOUT)
+}
+
+pub(crate) async fn connect(server: &ZooKeeper) -> Locks {
+    config(server).connect().await.unwrap()
+}
+
+/// A client of the test's own.
+pub(crate) async fn client(server: &ZooKeeper) -> Client {
+    let connector = Client::connector().with_session_timeout(Duration::from_secs(20));
+    connector.connect(&server.connect_string()).await.unwrap()
+}
+
+pub(crate) async fn children(client: &Client, name: &str) -> Vec<String> {
+    let mut children = client.list_children(&format!("/locks/{name}")).await.unwrap_or_default();
+    children.sort_unstable_by_key(|child| child[child.len().saturating_sub(10)..].to_owned());
+    children
+}
+
+/// Waits until the directory of the lock has so many nodes.
+pub(crate) async fn until_children(client: &Client, name: &str, count: usize) {
+    let start = Instant::now();
+    loop {
+        let children = children(client, name).await;
+        if children.len() == count {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{children:?} and not {count} nodes");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Creates a node and what is missing above it.
+pub(crate) async fn mkdir(client: &Client, path: &str) {
+    client.mkdir(path, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
+}
+
+pub(crate) fn name(text: &str) -> LockName {
+    LockName::new(text).unwrap()
+}

@@ -1,0 +1,435 @@
+//! The lock when callers go away, answers are lost, connections break, sessions end and servers restart.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use lock_core::{ErrorKind, Locks, LossReason, Outcome, Released, Standing};
+use lock_testkit::proxy::{Direction, FaultProxy, Then, opcode, zk_opcode};
+use lock_testkit::{ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
+use lock_zk::Layout;
+use lock_zk::zookeeper_client::Client;
+
+/// A server, a client of ours through a proxy and one beside it, and the test's own.
+struct Scene {
+    server: ZooKeeper,
+    proxy: FaultProxy,
+    locks: Locks,
+    other: Locks,
+    client: Client,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        Self::with(TIMEOUT, Layout::Curator).await
+    }
+
+    async fn with(timeout: Duration, layout: Layout) -> Self {
+        let server = server().await;
+        let proxy = proxy(&server);
+        let locks = through(&proxy).session_timeout(timeout).layout(layout).connect().await.unwrap();
+        let (other, client) = (connect(&server).await, client(&server).await);
+        Self { server, proxy, locks, other, client }
+    }
+
+    fn black_hole(&self, on: bool) {
+        self.proxy.black_hole(Direction::ToServer, on);
+        self.proxy.black_hole(Direction::ToClient, on);
+    }
+
+    /// Whether nothing is left of `a`, so that the next one gets it.
+    async fn is_clean(&self) {
+        until_children(&self.client, "a", 0).await;
+        let guard = self.other.mutex("a").try_acquire().await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+const LAYOUTS: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
+
+#[tokio::test]
+async fn acquire_is_cancelled_after_every_number_of_polls() {
+    let scene = Scene::new().await;
+    for held in [false, true] {
+        let polls = for_each_poll_count(async |k| {
+            let guard = if held { Some(scene.other.mutex("a").acquire().await.unwrap()) } else { None };
+            let mutex = scene.locks.mutex("a");
+            let patience = Duration::from_millis(if held { 30 } else { 30_000 });
+            let outcome = cancel_after(k, async { mutex.try_acquire_for(patience).await.unwrap() }).await;
+            if let Some(guard) = guard {
+                until_children(&scene.client, "a", 1).await;
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            }
+            let done = outcome.is_some();
+            drop(outcome);
+            scene.is_clean().await;
+            done.then_some(())
+        })
+        .await;
+        assert!(polls > 2, "{polls}");
+    }
+}
+
+#[tokio::test]
+async fn acquire_is_cancelled_at_any_time_of_the_grant() {
+    let scene = Scene::new().await;
+    for step in 0..40 {
+        let guard = scene.other.mutex("a").acquire().await.unwrap();
+        let mutex = scene.locks.mutex("a");
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        until_children(&scene.client, "a", 2).await;
+        let release = tokio::spawn(guard.release());
+        tokio::time::sleep(Duration::from_micros(step * 60)).await;
+        waiter.abort();
+        release.await.unwrap().unwrap();
+        drop(waiter.await);
+        scene.is_clean().await;
+    }
+}
+
+#[tokio::test]
+async fn release_is_cancelled_after_every_number_of_polls() {
+    let scene = Scene::new().await;
+    let polls = for_each_poll_count(async |k| {
+        let guard = scene.locks.mutex("a").acquire().await.unwrap();
+        let done = cancel_after(k, guard.release()).await.map(|released| {
+            assert_eq!(released.unwrap(), Released::Released);
+        });
+        scene.is_clean().await;
+        done
+    })
+    .await;
+    assert!(polls > 0);
+}
+
+#[tokio::test]
+async fn acquire_is_cancelled_while_the_connection_is_down() {
+    let scene = Scene::new().await;
+    for k in [1, 2] {
+        scene.black_hole(true);
+        let mutex = scene.locks.mutex("a");
+        assert!(cancel_after(k, mutex.acquire()).await.is_none());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        scene.black_hole(false);
+        // What was queued in the driver is sent now, and undone.
+        assert!(mutex.acquire().await.unwrap().release().await.is_ok());
+        scene.is_clean().await;
+    }
+}
+
+#[tokio::test]
+async fn the_answer_to_a_creation_is_lost() {
+    for layout in LAYOUTS {
+        let scene = Scene::with(TIMEOUT, layout).await;
+        scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+        for fault in 0..3 {
+            scene.proxy.reset_counters();
+            match fault {
+                0 => scene.proxy.cut_when(zk_opcode(opcode::CREATE2)),
+                1 => scene.proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Reset),
+                _ => scene.proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Hang),
+            }
+            let guard = scene.locks.mutex("a").acquire().await.unwrap();
+            assert_eq!(scene.proxy.fired(), 1);
+            assert_eq!(children(&scene.client, "a").await.len(), 1, "{layout:?} {fault}");
+            assert_eq!(scene.locks.inspect("a").await.unwrap().token, Some(guard.token()));
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            scene.is_clean().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_answer_to_a_creation_is_lost_and_nobody_waits_for_it() {
+    for layout in LAYOUTS {
+        let scene = Scene::with(TIMEOUT, layout).await;
+        scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+        scene.proxy.reset_counters();
+        scene.proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Hang);
+        let mutex = scene.locks.mutex("a");
+        assert!(tokio::time::timeout(Duration::from_millis(100), mutex.acquire()).await.is_err());
+        assert_eq!(scene.proxy.fired(), 1);
+        until_children(&scene.client, "a", 1).await;
+        scene.is_clean().await;
+    }
+}
+
+#[tokio::test]
+async fn the_answer_to_a_release_is_lost() {
+    for layout in LAYOUTS {
+        let scene = Scene::with(TIMEOUT, layout).await;
+        for then in [Then::Reset, Then::Hang] {
+            let guard = scene.locks.mutex("a").acquire().await.unwrap();
+            scene.proxy.reset_counters();
+            scene.proxy.swallow_when(zk_opcode(opcode::DELETE), then);
+            let released = guard.release().await;
+            assert_eq!(scene.proxy.fired(), 1);
+            match then {
+                Then::Reset => assert_eq!(released.unwrap(), Released::Released),
+                // The driver takes 2/5 of the session timeout to see it, which the caller may wait for or not.
+                Then::Hang => assert!(released.is_ok_and(|released| released == Released::Released)),
+            }
+            scene.is_clean().await;
+        }
+        // The request is lost as well.
+        let guard = scene.locks.mutex("a").acquire().await.unwrap();
+        scene.proxy.rst();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        scene.is_clean().await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_goes_on_after_its_caller_got_no_answer() {
+    let scene = Scene::new().await;
+    let guard = scene.locks.mutex("a").acquire().await.unwrap();
+    scene.black_hole(true);
+    scene.proxy.refuse(true);
+    let start = Instant::now();
+    let error = guard.release().await.unwrap_err();
+    assert!(start.elapsed() < TIMEOUT * 3 / 4, "{:?}", start.elapsed());
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
+    scene.proxy.heal();
+    scene.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
+    let scene = Scene::new().await;
+    let guard = scene.locks.mutex("a").acquire().await.unwrap();
+    scene.proxy.refuse(true);
+    scene.proxy.rst();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(guard.standing(), Standing::Suspect);
+    assert!(guard.is_valid());
+    scene.proxy.refuse(false);
+    let start = Instant::now();
+    while guard.standing() != Standing::Valid {
+        assert!(start.elapsed() < TIMEOUT / 2, "{:?}", guard.standing());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(guard.remaining() > TIMEOUT / 2);
+    // Watches survive the reconnection.
+    let path = format!("/locks/a/{}", children(&scene.client, "a").await[0]);
+    scene.client.delete(&path, None).await.unwrap();
+    assert_eq!(guard.lost().await, LossReason::Removed);
+}
+
+#[tokio::test]
+async fn a_guard_is_lost_before_anybody_else_gets_the_lock() {
+    for round in 0..3 {
+        let scene = Scene::with(SHORT, Layout::Curator).await;
+        let guard = scene.locks.mutex("a").acquire().await.unwrap();
+        let other = scene.other.clone();
+        let next = tokio::spawn(async move {
+            let guard = other.mutex("a").acquire().await.unwrap();
+            (guard, Instant::now())
+        });
+        until_children(&scene.client, "a", 2).await;
+        tokio::time::sleep(Duration::from_millis(130 * round)).await;
+        assert!(guard.is_valid());
+        scene.black_hole(true);
+        assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
+        let lost = Instant::now();
+        let (next, granted) = next.await.unwrap();
+        assert!(lost < granted, "{:?} too late", lost - granted);
+        assert!(next.token() > guard.token());
+        // Nothing revives it, and a new session takes over.
+        scene.proxy.heal();
+        tokio::time::sleep(SHORT / 2).await;
+        assert_eq!(guard.standing(), Standing::Lost(LossReason::DeadlinePassed));
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        assert!(scene.locks.mutex("a").try_acquire().await.unwrap().is_none());
+        assert_eq!(next.release().await.unwrap(), Released::Released);
+        let again = scene.locks.mutex("a").try_acquire_for(TIMEOUT).await.unwrap().unwrap();
+        assert_eq!(again.verify().await.unwrap(), Standing::Valid);
+    }
+}
+
+#[tokio::test]
+async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
+    let ensemble = ZkEnsemble::start().await.unwrap();
+    let leader = ensemble.leader().await.unwrap();
+    let follower = &ensemble.nodes()[(leader + 1) % 3];
+    let locks = config(follower).session_timeout(SHORT).connect().await.unwrap();
+    let client = client(follower).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    tokio::time::sleep(SHORT).await;
+    ensemble.nodes()[leader].stop();
+    let start = Instant::now();
+    assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
+    assert!(start.elapsed() < SHORT, "{:?}", start.elapsed());
+    // The follower still answers reads, for two seconds in all.
+    assert_eq!(client.list_children("/locks/a").await.unwrap().len(), 1);
+    assert!(start.elapsed() < SHORT * 2, "{:?}", start.elapsed());
+    ensemble.nodes()[leader].cont();
+}
+
+#[tokio::test]
+async fn a_waiter_whose_session_ends_queues_again() {
+    let scene = Scene::with(SHORT, Layout::Curator).await;
+    let guard = scene.other.mutex("a").acquire().await.unwrap();
+    let mutex = scene.locks.mutex("a");
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    until_children(&scene.client, "a", 2).await;
+    let old = children(&scene.client, "a").await[1].clone();
+    scene.black_hole(true);
+    scene.proxy.refuse(true);
+    until_children(&scene.client, "a", 1).await;
+    assert!(!waiter.is_finished());
+    scene.proxy.heal();
+    until_children(&scene.client, "a", 2).await;
+    assert_ne!(children(&scene.client, "a").await[1], old);
+    guard.release().await.unwrap();
+    let guard = waiter.await.unwrap().unwrap();
+    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    guard.release().await.unwrap();
+    scene.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_grant_to_an_ended_session_is_not_taken() {
+    // The lock becomes free while the waiter is cut off: its node is next, but its session is over.
+    let scene = Scene::with(SHORT, Layout::Curator).await;
+    let guard = scene.other.mutex("a").acquire().await.unwrap();
+    let mutex = scene.locks.mutex("a");
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    until_children(&scene.client, "a", 2).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let old = children(&scene.client, "a").await[1].clone();
+    scene.proxy.hold(Direction::ToClient);
+    guard.release().await.unwrap();
+    tokio::time::sleep(SHORT * 4 / 5).await;
+    // The news of the grant arrives beyond our own deadline.
+    scene.proxy.deliver();
+    let guard = waiter.await.unwrap().unwrap();
+    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    let nodes = children(&scene.client, "a").await;
+    assert!(!nodes.contains(&old), "{nodes:?} {old}");
+}
+
+#[tokio::test]
+async fn a_waiter_that_was_cut_off_gets_its_turn() {
+    let scene = Scene::new().await;
+    for _ in 0..5 {
+        let guard = scene.other.mutex("a").acquire().await.unwrap();
+        let mutex = scene.locks.mutex("a");
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        until_children(&scene.client, "a", 2).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        scene.proxy.refuse(true);
+        scene.proxy.rst();
+        guard.release().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!waiter.is_finished());
+        scene.proxy.refuse(false);
+        assert_eq!(waiter.await.unwrap().unwrap().release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_was_removed_while_cut_off_does_not_get_the_lock() {
+    let scene = Scene::new().await;
+    let guard = scene.other.mutex("a").acquire().await.unwrap();
+    let mutex = scene.locks.mutex("a");
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    until_children(&scene.client, "a", 2).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let old = children(&scene.client, "a").await[1].clone();
+    scene.proxy.refuse(true);
+    scene.proxy.rst();
+    scene.client.delete(&format!("/locks/a/{old}"), None).await.unwrap();
+    guard.release().await.unwrap();
+    let rival = scene.other.mutex("a").acquire().await.unwrap();
+    scene.proxy.refuse(false);
+    until_children(&scene.client, "a", 2).await;
+    assert!(!waiter.is_finished());
+    rival.release().await.unwrap();
+    assert!(waiter.await.unwrap().unwrap().is_valid());
+}
+
+#[tokio::test]
+async fn an_outage_that_lasts_is_told() {
+    let scene = Scene::with(SHORT, Layout::Curator).await;
+    let guard = scene.other.mutex("a").acquire().await.unwrap();
+    let mutex = scene.locks.mutex("a");
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    until_children(&scene.client, "a", 2).await;
+    scene.black_hole(true);
+    scene.proxy.refuse(true);
+    let start = Instant::now();
+    let error = waiter.await.unwrap().unwrap_err();
+    let took = start.elapsed();
+    assert!(took > SHORT / 2 && took < SHORT * 3, "{took:?}");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.is_retryable());
+    // From now on nobody is kept waiting.
+    for error in [
+        scene.locks.mutex("a").acquire().await.unwrap_err(),
+        scene.locks.mutex("a").try_acquire().await.unwrap_err(),
+        scene.locks.inspect("a").await.unwrap_err(),
+        scene.locks.break_lock("a").await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains(&scene.proxy.addr().to_string()), "{error}");
+    }
+    scene.proxy.heal();
+    guard.release().await.unwrap();
+    assert!(scene.locks.mutex("a").try_acquire_for(TIMEOUT).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_deadline_is_kept_while_the_server_is_silent() {
+    let scene = Scene::new().await;
+    let guard = scene.other.mutex("a").acquire().await.unwrap();
+    let mutex = scene.locks.mutex("a");
+    let waiter = tokio::spawn(async move {
+        let start = Instant::now();
+        (mutex.try_acquire_for(Duration::from_millis(400)).await, start.elapsed())
+    });
+    until_children(&scene.client, "a", 2).await;
+    scene.black_hole(true);
+    let (outcome, took) = waiter.await.unwrap();
+    assert!(outcome.unwrap().is_none());
+    assert!(took < Duration::from_millis(600), "{took:?}");
+    // The node goes as soon as the server can be told.
+    assert_eq!(children(&scene.client, "a").await.len(), 2);
+    scene.black_hole(false);
+    until_children(&scene.client, "a", 1).await;
+    guard.release().await.unwrap();
+    scene.is_clean().await;
+}
+
+#[tokio::test]
+async fn the_server_restarts_while_a_lock_is_held_and_waited_for() {
+    let scene = Scene::with(TIMEOUT * 3, Layout::Curator).await;
+    let guard = scene.locks.mutex("a").acquire().await.unwrap();
+    let long = config(&scene.server).session_timeout(TIMEOUT * 3).connect().await.unwrap();
+    let waiter = tokio::spawn(async move { (long.mutex("a").acquire().await, long) });
+    until_children(&scene.client, "a", 2).await;
+    scene.server.restart().await.unwrap();
+    let start = Instant::now();
+    while guard.standing() != Standing::Valid {
+        assert!(start.elapsed() < TIMEOUT * 2, "{:?}", guard.standing());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert!(!waiter.is_finished());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let (next, _long) = waiter.await.unwrap();
+    assert_eq!(next.unwrap().release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn closing_without_a_server_ends_all_the_same() {
+    let scene = Scene::with(SHORT, Layout::Curator).await;
+    let guard = scene.locks.mutex("a").acquire().await.unwrap();
+    scene.black_hole(true);
+    let start = Instant::now();
+    let error = scene.locks.close().await.unwrap_err();
+    assert!(start.elapsed() < SHORT, "{:?}", start.elapsed());
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(guard.standing(), Standing::Lost(LossReason::SessionEnded));
+    assert_eq!(scene.locks.mutex("b").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+}

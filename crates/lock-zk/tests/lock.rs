@@ -1,0 +1,568 @@
+//! The lock on a server that behaves.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use lock_core::{
+    ErrorKind, Holder, LeaseKind, LockState, Locks, LossReason, MutexOptions, Released, Standing,
+};
+use lock_testkit::ZooKeeper;
+use lock_zk::zookeeper_client::{Acls, CreateMode};
+use lock_zk::{Layout, ZkConfig};
+
+#[tokio::test]
+async fn acquire_and_release() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let nodes = children(&client, "a").await;
+    assert_eq!(nodes.len(), 1);
+    assert!(nodes[0].starts_with("_c_") && nodes[0].ends_with("-lock-0000000000"), "{nodes:?}");
+    assert!(guard.is_valid() && guard.remaining() > TIMEOUT / 2 && guard.remaining() <= TIMEOUT * 3 / 4);
+    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.extend(TIMEOUT).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    let token = guard.token();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(children(&client, "a").await.is_empty());
+
+    let again = locks.mutex("a").try_acquire().await.unwrap().unwrap();
+    assert!(again.token() > token);
+    assert_eq!(locks.capabilities().lease, LeaseKind::Session { timeout: TIMEOUT });
+    assert!(locks.capabilities().fifo && locks.capabilities().counts_waiters);
+}
+
+#[tokio::test]
+async fn directories_that_are_not_used_go() {
+    let interval = ZooKeeper::builder().property("znode.container.checkIntervalMs", "20");
+    let server = interval.start().await.unwrap();
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    let mut last = None;
+    // The server removes the directory between any two steps of ours.
+    for _ in 0..200 {
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        assert!(Some(guard.token()) > last);
+        last = Some(guard.token());
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    let start = Instant::now();
+    while client.check_stat("/locks/a").await.unwrap().is_some() {
+        assert!(start.elapsed() < Duration::from_secs(5));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(client.check_stat("/locks").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn processes_get_the_lock_in_the_order_in_which_they_asked() {
+    let server = server().await;
+    let client = client(&server).await;
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        clients.push(connect(&server).await);
+    }
+    let first = clients[0].mutex("a").acquire().await.unwrap();
+    let (order, mut granted) = tokio::sync::mpsc::unbounded_channel();
+    for (at, locks) in clients.iter().enumerate().skip(1) {
+        let (locks, order) = (locks.clone(), order.clone());
+        tokio::spawn(async move {
+            let guard = locks.mutex("a").acquire().await.unwrap();
+            order.send((at, guard.token())).unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            assert!(guard.is_valid());
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        });
+        until_children(&client, "a", at + 1).await;
+    }
+    let mut last = first.token();
+    first.release().await.unwrap();
+    for expected in 1..5 {
+        let (at, token) = granted.recv().await.unwrap();
+        assert_eq!(at, expected);
+        assert!(token > last);
+        last = token;
+    }
+    until_children(&client, "a", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_never_overlap() {
+    let server = server().await;
+    let inside = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..6 {
+        let (locks, inside) = (connect(&server).await, Arc::clone(&inside));
+        tasks.push(tokio::spawn(async move {
+            for round in 0..40 {
+                let mutex = locks.mutex("a");
+                let guard = if round % 3 == 0 {
+                    match mutex.try_acquire_for(Duration::from_millis(20)).await.unwrap() {
+                        Some(guard) => guard,
+                        None => continue,
+                    }
+                } else {
+                    mutex.acquire().await.unwrap()
+                };
+                assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_try_on_a_held_lock_writes_nothing() {
+    let server = server().await;
+    let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
+    let guard = one.mutex("a").acquire().await.unwrap();
+    let before = client.check_stat("/locks/a").await.unwrap().unwrap();
+    assert!(two.mutex("a").try_acquire().await.unwrap().is_none());
+    assert!(two.mutex("a").try_acquire_for(Duration::ZERO).await.unwrap().is_none());
+    let after = client.check_stat("/locks/a").await.unwrap().unwrap();
+    assert_eq!((before.cversion, before.pzxid), (after.cversion, after.pzxid));
+    guard.release().await.unwrap();
+    assert!(two.mutex("a").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_deadline_is_kept_and_leaves_nothing() {
+    let server = server().await;
+    let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
+    let guard = one.mutex("a").acquire().await.unwrap();
+    // Wakes up the code paths.
+    assert!(two.mutex("a").try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    let start = Instant::now();
+    assert!(two.mutex("a").try_acquire_for(Duration::from_millis(200)).await.unwrap().is_none());
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(200) && took < Duration::from_millis(400), "{took:?}");
+    assert_eq!(children(&client, "a").await.len(), 1);
+    // The watches go with the wait: one of the holder's own is left.
+    let watches = server.mntr().await.unwrap()["zk_watch_count"].clone();
+    assert_eq!(watches, "1");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_release_disturbs_two_waiters_at_most() {
+    let server = server().await;
+    let client = client(&server).await;
+    let holder = connect(&server).await;
+    let guard = holder.mutex("a").acquire().await.unwrap();
+    let proxy = proxy(&server);
+    let mut waiters = Vec::new();
+    for at in 0..6 {
+        let locks = through(&proxy).connect().await.unwrap();
+        waiters.push(tokio::spawn(async move {
+            let guard = locks.mutex("a").acquire().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            drop(guard);
+            locks
+        }));
+        until_children(&client, "a", at + 2).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    proxy.reset_counters();
+    guard.release().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(proxy.pushes(), 2);
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_gives_up_does_not_let_the_next_one_in() {
+    let server = server().await;
+    let client = client(&server).await;
+    let (one, two, three) = (connect(&server).await, connect(&server).await, connect(&server).await);
+    let guard = one.mutex("a").acquire().await.unwrap();
+    let second =
+        tokio::spawn(async move { two.mutex("a").try_acquire_for(Duration::from_millis(150)).await });
+    until_children(&client, "a", 2).await;
+    let third = tokio::spawn(async move { three.mutex("a").acquire().await });
+    until_children(&client, "a", 3).await;
+    assert!(second.await.unwrap().unwrap().is_none());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!third.is_finished());
+    guard.release().await.unwrap();
+    assert!(third.await.unwrap().unwrap().is_valid());
+}
+
+#[tokio::test]
+async fn an_operator_deletes_the_node_of_the_holder() {
+    let server = server().await;
+    let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
+    for settled in [false, true] {
+        let guard = one.mutex("a").acquire().await.unwrap();
+        if settled {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            // Curator's wish for revocation, or any other change of the data, is not the end.
+            let path = format!("/locks/a/{}", children(&client, "a").await[0]);
+            client.set_data(&path, b"__REVOKE__", None).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(guard.is_valid());
+        }
+        let path = format!("/locks/a/{}", children(&client, "a").await[0]);
+        client.delete(&path, None).await.unwrap();
+        let start = Instant::now();
+        assert_eq!(guard.lost().await, LossReason::Removed);
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        let next = two.mutex("a").try_acquire().await.unwrap().unwrap();
+        assert_eq!(guard.verify().await.unwrap(), Standing::Lost(LossReason::Removed));
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_operator_deletes_the_node_of_a_waiter() {
+    let server = server().await;
+    let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
+    let guard = one.mutex("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(async move { (two.mutex("a").acquire().await, two) });
+    until_children(&client, "a", 2).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let old = children(&client, "a").await[1].clone();
+    client.delete(&format!("/locks/a/{old}"), None).await.unwrap();
+    // It queues again, and does not take the deletion for its turn.
+    until_children(&client, "a", 2).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!waiter.is_finished());
+    assert_ne!(children(&client, "a").await[1], old);
+    guard.release().await.unwrap();
+    assert!(waiter.await.unwrap().0.unwrap().is_valid());
+}
+
+#[tokio::test]
+async fn inspect_and_break() {
+    let server = server().await;
+    let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
+    assert_eq!(one.inspect("a").await.unwrap(), LockState::free());
+    assert!(!one.break_lock("a").await.unwrap());
+    let mutex = one.mutex_with("a", MutexOptions::new().label("nightly")).unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    let waiter = {
+        let two = two.clone();
+        tokio::spawn(async move { two.mutex("a").acquire().await })
+    };
+    until_children(&client, "a", 2).await;
+    let state = one.inspect("a").await.unwrap();
+    let Some(Holder::Known(owner)) = &state.holder else { panic!("{state:?}") };
+    assert_eq!((owner.pid, owner.label.as_deref()), (std::process::id(), Some("nightly")));
+    assert_eq!((state.token, state.waiters), (Some(guard.token()), 1));
+    assert!(state.since.unwrap().elapsed().unwrap() < Duration::from_secs(5));
+
+    assert!(one.break_lock("a").await.unwrap());
+    assert_eq!(guard.lost().await, LossReason::Removed);
+    let next = waiter.await.unwrap().unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(one.inspect("a").await.unwrap().token, Some(next.token()));
+    next.release().await.unwrap();
+    assert!(!one.inspect("a").await.unwrap().is_held());
+}
+
+#[tokio::test]
+async fn foreign_clients_exclude_us() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    mkdir(&client, "/locks/a").await;
+    mkdir(&client, "/locks/a/config").await;
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    for prefix in
+        ["_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-", "lock-", "7c9e__lock__", "x-", "a-__READ__"]
+    {
+        let (_, sequence) =
+            client.create(&format!("/locks/a/{prefix}"), b"10.0.0.7", &options).await.unwrap();
+        assert!(locks.mutex("a").try_acquire().await.unwrap().is_none(), "{prefix}");
+        let waiter = {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.mutex("a").acquire().await })
+        };
+        until_children(&client, "a", 3).await;
+        let state = locks.inspect("a").await.unwrap();
+        let node = format!("{prefix}{sequence}");
+        assert_eq!(state.holder, Some(Holder::Foreign(format!("node {node} with data \"10.0.0.7\""))));
+        client.set_data(&format!("/locks/a/{node}"), b"", None).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        assert!(!waiter.is_finished(), "{prefix}");
+        client.delete(&format!("/locks/a/{node}"), None).await.unwrap();
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_queue_without_an_order_is_refused() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    mkdir(&client, "/locks/a").await;
+    let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    for names in [vec!["x-2147483647"], vec!["x--2147483648"], vec!["x-0000000009", "y-0000000009"]] {
+        for name in &names {
+            client.create(&format!("/locks/a/{name}"), b"", &options).await.unwrap();
+        }
+        let error = locks.mutex("a").acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{names:?}");
+        assert!(error.to_string().contains("/locks/a"), "{error}");
+        until_children(&client, "a", names.len()).await;
+        for name in &names {
+            client.delete(&format!("/locks/a/{name}"), None).await.unwrap();
+        }
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn all_layouts_exclude_each_other() {
+    let server = server().await;
+    let mut all = Vec::new();
+    for layout in [Layout::Curator, Layout::Plain, Layout::Kazoo] {
+        all.push(config(&server).layout(layout).connect().await.unwrap());
+    }
+    for holder in &all {
+        let guard = holder.mutex("a").acquire().await.unwrap();
+        for other in &all {
+            let other = Locks::from_dyn(Arc::clone(other.backend()));
+            assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
+            assert!(other.mutex("a").try_acquire_for(Duration::from_millis(30)).await.unwrap().is_none());
+        }
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_lost_when_it_was_held_for_too_long() {
+    let server = server().await;
+    let (one, two) = (connect(&server).await, connect(&server).await);
+    let hold = Duration::from_millis(300);
+    let mutex = one.mutex_with("a", MutexOptions::new().max_hold(hold)).unwrap();
+    for waits in [false, true] {
+        let start = Instant::now();
+        let guard = mutex.acquire().await.unwrap();
+        if waits {
+            assert_eq!(guard.lost().await, LossReason::MaxHold);
+        }
+        let next = two.mutex("a").acquire().await.unwrap();
+        assert!(start.elapsed() >= hold && start.elapsed() < hold * 3, "{:?}", start.elapsed());
+        assert_eq!(guard.standing(), Standing::Lost(LossReason::MaxHold));
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        assert_eq!(next.release().await.unwrap(), Released::Released);
+    }
+    let guard = mutex.acquire().await.unwrap();
+    guard.release().await.unwrap();
+    let other = one.mutex("a").acquire().await.unwrap();
+    tokio::time::sleep(hold * 2).await;
+    assert!(other.is_valid(), "max_hold of an earlier guard");
+}
+
+#[tokio::test]
+async fn closing_ends_the_session() {
+    let server = server().await;
+    let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
+    let guard = one.mutex("a").acquire().await.unwrap();
+    let waiter = {
+        let one = one.clone();
+        let held = two.mutex("b").acquire().await.unwrap();
+        let waiter = tokio::spawn(async move { one.mutex("b").acquire().await });
+        until_children(&client, "b", 2).await;
+        (waiter, held)
+    };
+    one.close().await.unwrap();
+    assert_eq!(guard.standing(), Standing::Lost(LossReason::SessionEnded));
+    assert!(children(&client, "a").await.is_empty());
+    assert_eq!(waiter.0.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    for error in [
+        one.mutex("c").acquire().await.unwrap_err(),
+        one.inspect("a").await.unwrap_err(),
+        one.break_lock("a").await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    }
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    one.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_goes_with_the_last_who_uses_it() {
+    let server = server().await;
+    let client = client(&server).await;
+    let locks = connect(&server).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    drop(locks);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    guard.release().await.unwrap();
+    let start = Instant::now();
+    while server.mntr().await.unwrap()["zk_num_alive_connections"] != "2" {
+        // The test's client and this question.
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", server.four_letter("cons").await);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(client);
+}
+
+#[tokio::test]
+async fn guards_can_be_dropped_anywhere() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    drop(locks.mutex("a").acquire().await.unwrap());
+    until_children(&client, "a", 0).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    until_children(&client, "a", 0).await;
+}
+
+#[test]
+fn guards_and_waiters_can_outlive_their_runtime() {
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (outer, inner) = (runtime(), runtime());
+    let server = outer.block_on(server());
+    let (locks, client) = outer.block_on(async { (connect(&server).await, client(&server).await) });
+    let other = inner.block_on(async { connect(&server).await });
+    let guard = inner.block_on(async { other.mutex("a").acquire().await.unwrap() });
+    let mut waiter = Box::pin({
+        let other = Locks::from_dyn(Arc::clone(other.backend()));
+        async move { other.mutex("a").acquire().await }
+    });
+    inner.block_on(async {
+        assert!(tokio::time::timeout(Duration::from_millis(100), &mut waiter).await.is_err());
+    });
+    let mut orphan = Box::pin({
+        let other = Locks::from_dyn(Arc::clone(other.backend()));
+        async move { other.mutex("a").acquire().await }
+    });
+    inner.block_on(async {
+        assert!(tokio::time::timeout(Duration::from_millis(100), &mut orphan).await.is_err());
+    });
+    inner.shutdown_timeout(Duration::from_secs(1));
+    drop(waiter);
+    let error = outer.block_on(orphan).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    drop(guard);
+    outer.block_on(async {
+        // The connection went with the runtime, the session when its time is over.
+        let guard = locks.mutex("a").try_acquire_for(TIMEOUT * 3).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+        let error = other.mutex("b").acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(children(&client, "a").await.is_empty());
+    });
+}
+
+#[tokio::test]
+async fn names_of_every_kind() {
+    let server = server().await;
+    let (one, two) = (connect(&server).await, connect(&server).await);
+    let long = "x".repeat(1000);
+    let wide = "\u{1f980}".repeat(250);
+    let names = [
+        "a/b",
+        "/",
+        "a//b",
+        ".",
+        "..",
+        "...",
+        "a\0b",
+        "\0",
+        " ",
+        "a b",
+        "\u{1f980}",
+        "é",
+        "A",
+        "a",
+        "%2E",
+        "%",
+        "zookeeper",
+        "\u{e000}",
+        "\u{fff0}",
+        "\u{7f}",
+        "_c_-lock-0000000000",
+        &long,
+        &wide,
+    ];
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(one.mutex(name).try_acquire().await.unwrap().unwrap_or_else(|| panic!("{name:?}")));
+    }
+    for name in names {
+        assert!(two.mutex(name).try_acquire().await.unwrap().is_none(), "{name:?}");
+        assert!(two.inspect(name).await.unwrap().is_held(), "{name:?}");
+    }
+    for guard in guards {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    let root = config(&server).dir("/").connect().await.unwrap();
+    let guard = root.mutex("zookeeper").try_acquire().await.unwrap().unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn a_chroot_must_exist() {
+    let server = server().await;
+    let client = client(&server).await;
+    let error = config(&server).chroot("/app/x").connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("/app/x") && error.to_string().contains("create"), "{error}");
+
+    mkdir(&client, "/app/x").await;
+    let locks = config(&server).chroot("/app/x").dir("/deep/er").connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    assert_eq!(client.list_children("/app/x/deep/er/a").await.unwrap().len(), 1);
+    guard.release().await.unwrap();
+    for path in ["/app/x/deep/er/a", "/app/x/deep/er", "/app/x/deep", "/app/x"] {
+        client.delete(path, None).await.unwrap();
+    }
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("/app/x"), "{error}");
+}
+
+#[tokio::test]
+async fn refusals_of_the_acl_are_told() {
+    let server = server().await;
+    let client = client(&server).await;
+    client.auth("digest", b"boss:s3cret").await.unwrap();
+    client.create("/locks", b"", &CreateMode::Persistent.with_acls(Acls::creator_all())).await.unwrap();
+    let locks = connect(&server).await;
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().contains("/locks"), "{error}");
+    let wrong = config(&server).credentials("boss", "wr0ng").connect().await.unwrap();
+    let error = wrong.mutex("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(!format!("{error} {error:?} {wrong:?}").contains("wr0ng"));
+    let url = format!("zk://boss:s3cret@{}?session_timeout=4s", server.connect_string());
+    let right = ZkConfig::from_url(&url).unwrap().connect().await.unwrap();
+    assert_eq!(right.mutex("a").acquire().await.unwrap().release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn the_servers_bounds_of_the_session_timeout_are_told() {
+    let server = ZooKeeper::builder().max_session_timeout(Duration::from_secs(5)).start().await.unwrap();
+    let locks = config(&server).session_timeout(Duration::from_secs(60)).connect().await.unwrap();
+    assert_eq!(locks.capabilities().lease, LeaseKind::Session { timeout: Duration::from_secs(5) });
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    assert!(guard.remaining() < Duration::from_secs(4));
+}
+
+#[tokio::test]
+async fn no_server_is_told_at_once() {
+    let server = server().await;
+    let config = config(&server);
+    server.kill();
+    let start = Instant::now();
+    let error = config.credentials("me", "s3cret").connect().await.unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(&server.connect_string()), "{error}");
+    assert!(!format!("{error:?}").contains("s3cret"));
+}
