@@ -1,0 +1,141 @@
+//! Any future may be dropped at any await.
+
+use std::time::Duration;
+
+use lock_core::backend::LeasePolicy;
+use lock_core::{MutexOptions, Standing};
+use tokio::time::sleep;
+
+use super::Harness;
+use super::steps::{
+    LONG, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, take, take_lease, within,
+};
+use crate::cancel::cancel_after;
+
+/// No operation is polled nearly as often.
+const MOST_POLLS: usize = 1_000;
+
+pub(super) async fn a_cancelled_acquire_of_a_free_lock_leaves_nothing(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    // How often a future is polled differs a little from one time to the next.
+    for _ in 0..3 {
+        let mut done = false;
+        for k in 0..MOST_POLLS {
+            let mutex = one.mutex(&name);
+            let acquired = within(SOON, "the lock", cancel_after(k, mutex.acquire())).await;
+            done = acquired.is_some();
+            drop(acquired.transpose().unwrap());
+            // For the same client, for others, and on the server.
+            give_back(take(&one, &name).await).await;
+            give_back(take(&two, &name).await).await;
+            nothing_left(harness, &name).await;
+            if done {
+                break;
+            }
+        }
+        assert!(done, "the lock was not acquired after {MOST_POLLS} polls");
+    }
+}
+
+pub(super) async fn a_cancelled_wait_leaves_nothing(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let guard = take(&one, &name).await;
+    let mut done = false;
+    for k in 0..MOST_POLLS {
+        // Long enough that the waiter queues up wherever waiters do.
+        let waiting = two.mutex(&name);
+        let waiting = waiting.try_acquire_for(Duration::from_millis(60));
+        let waited = within(SOON, "the deadline", cancel_after(k, waiting)).await;
+        done = waited.is_some();
+        assert!(waited.transpose().unwrap().flatten().is_none(), "two hold the lock");
+        assert!(guard.is_valid());
+        at_most_left(harness, &name, 1).await;
+        if done {
+            break;
+        }
+    }
+    assert!(done, "the deadline was not kept after {MOST_POLLS} polls");
+    give_back(guard).await;
+    // A waiter that stayed would get the lock now, and nobody would release it.
+    give_back(take(&one, &name).await).await;
+    give_back(take(&two, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_wait_cancelled_during_the_hand_over_leaves_nothing(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    for round in 0..30 {
+        let guard = take(&one, &name).await;
+        let mutex = two.mutex(&name);
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        sleep(Duration::from_millis(10)).await;
+        let release = tokio::spawn(guard.release());
+        sleep(Duration::from_micros(150 * round)).await;
+        waiter.abort();
+        // The grant may have come before the end: then the guard is dropped here.
+        drop(waiter.await.map(Result::unwrap));
+        within(SOON, "the release", release).await.unwrap().unwrap();
+        give_back(take(&one, &name).await).await;
+        give_back(take(&two, &name).await).await;
+        nothing_left(harness, &name).await;
+    }
+}
+
+pub(super) async fn a_cancelled_release_still_releases(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let mut done = false;
+    for k in 0..MOST_POLLS {
+        let guard = take(&one, &name).await;
+        let released = within(SOON, "the release", cancel_after(k, guard.release())).await;
+        done = released.is_some();
+        released.transpose().unwrap();
+        give_back(take(&two, &name).await).await;
+        nothing_left(harness, &name).await;
+        if done {
+            break;
+        }
+    }
+    assert!(done, "not released after {MOST_POLLS} polls");
+
+    // By the backend's own trait: a release that was dropped may be called again.
+    for k in 0..MOST_POLLS {
+        let mut lease = take_lease(&one, &name, LeasePolicy::default()).await;
+        let released = within(SOON, "the release", cancel_after(k, lease.release())).await;
+        if released.is_none() {
+            within(SOON, "the second release", lease.release()).await.unwrap();
+        }
+        give_back(take(&two, &name).await).await;
+        nothing_left(harness, &name).await;
+        if released.is_some() {
+            return;
+        }
+    }
+    panic!("not released after {MOST_POLLS} polls");
+}
+
+pub(super) async fn a_cancelled_extend_leaves_the_lease_usable(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let mut done = false;
+    for k in 0..MOST_POLLS {
+        let mutex = one.mutex_with(&name, MutexOptions::new().fixed_ttl(LONG)).unwrap();
+        let guard = within(SOON, "the lock", mutex.acquire()).await.unwrap();
+        let before = guard.valid_until();
+        let extended = within(SOON, "the extension", cancel_after(k, guard.extend(2 * LONG))).await;
+        done = extended.is_some();
+        let until = extended.transpose().unwrap();
+        assert!(guard.valid_until() >= until.unwrap_or(before));
+        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        must_be_busy(&two, &name).await;
+        // Again, to the end: what the dropped one did is not in the way.
+        let until = within(SOON, "the extension", guard.extend(2 * LONG)).await.unwrap();
+        assert!(until > before);
+        give_back(guard).await;
+        give_back(take(&two, &name).await).await;
+        nothing_left(harness, &name).await;
+        if done {
+            break;
+        }
+    }
+    assert!(done, "not extended after {MOST_POLLS} polls");
+    drop((one, two));
+}

@@ -1,0 +1,53 @@
+//! The end of a client.
+
+use lock_core::ErrorKind;
+
+use super::Harness;
+use super::steps::{
+    LEASE_SLACK, SOON, client, fresh, give_back, nothing_left, short_client, take, take_within, within,
+};
+
+pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
+    let store = harness.private().await;
+    let (locks, name) = (client(&*store).await, fresh());
+    let twin = locks.clone();
+    give_back(take(&locks, &name).await).await;
+    within(SOON, "the farewell", locks.close()).await.unwrap();
+    for locks in [&locks, &twin] {
+        let errors = [
+            within(SOON, "an answer", locks.mutex(&name).acquire()).await.map(drop).unwrap_err(),
+            within(SOON, "an answer", locks.mutex(&name).try_acquire()).await.map(drop).unwrap_err(),
+            within(SOON, "an answer", locks.mutex(&name).try_acquire_for(SOON)).await.map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+            assert!(!error.is_retryable(), "{error}");
+        }
+    }
+    // A second farewell harms nobody.
+    let _ = within(SOON, "the second farewell", locks.close()).await;
+}
+
+pub(super) async fn closing_ends_what_is_held(harness: &dyn Harness) {
+    let store = harness.private().await;
+    let (one, two, name) = (short_client(&*store).await, client(&*store).await, fresh());
+    let guard = take(&one, &name).await;
+    within(SOON, "the farewell", one.close()).await.unwrap();
+    let next = take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await;
+    assert!(!guard.is_valid(), "the next has the lock, and the one before believes in it");
+    assert!(next.token() > guard.token());
+    drop(guard);
+    give_back(next).await;
+    nothing_left(&*store, &name).await;
+}
+
+pub(super) async fn closing_leaves_other_clients_alone(harness: &dyn Harness) {
+    let store = harness.private().await;
+    let (one, two, name) = (client(&*store).await, client(&*store).await, fresh());
+    let guard = take(&two, &name).await;
+    within(SOON, "the farewell", one.close()).await.unwrap();
+    assert!(guard.is_valid());
+    give_back(guard).await;
+    give_back(take(&two, &name).await).await;
+    give_back(take(&client(&*store).await, &name).await).await;
+}

@@ -1,0 +1,283 @@
+//! The server goes away, falls silent, and comes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::{Clock, Error, ErrorKind, LeaseKind, Locks, Released, Standing};
+use tokio::time::{Instant, sleep};
+
+use super::lifetime::follow;
+use super::steps::{
+    LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, at_most_left, client, client_with, eventually, fresh,
+    give_back, must_be_busy, nothing_left, short_client, take, take_within, within,
+};
+use super::{Fault, Harness};
+
+pub(super) async fn a_dead_server_is_told_at_connect(harness: &dyn Harness) {
+    let link = harness.link().await;
+    link.fault(Fault::Cut).await;
+    let connected = within(PATIENCE, "the failure to connect", link.connect(LONG)).await;
+    must_be_unavailable(&connected.map(drop).unwrap_err(), harness);
+    link.fault(Fault::None).await;
+    let (locks, name) = (client(&*link).await, fresh());
+    give_back(take(&locks, &name).await).await;
+}
+
+pub(super) async fn a_dead_server_is_told_at_acquire(harness: &dyn Harness) {
+    fails_and_recovers(harness, Fault::Cut).await;
+}
+
+pub(super) async fn a_silent_server_is_told_at_acquire(harness: &dyn Harness) {
+    // What was asked arrives after all, when nobody waits for the answer any more.
+    fails_and_recovers(harness, Fault::Hold).await;
+}
+
+pub(super) async fn a_lost_reply_leaves_nothing(harness: &dyn Harness) {
+    fails_and_recovers(harness, Fault::LoseReplies).await;
+}
+
+pub(super) async fn a_reset_instead_of_a_reply_leaves_nothing(harness: &dyn Harness) {
+    fails_and_recovers(harness, Fault::CutAfterRequest).await;
+}
+
+async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
+    let (link, direct, name) = (harness.link().await, client(harness).await, fresh());
+    let (lease, cleaned_up) = match direct.capabilities().lease {
+        // So long that nothing goes away by itself before the case ends.
+        LeaseKind::Ttl { .. } => (3 * LONG, SOON),
+        LeaseKind::Session { .. } => (harness.short_lease(), harness.short_lease() + LEASE_SLACK),
+    };
+    let locks = client_with(&*link, lease).await;
+    give_back(take(&locks, &name).await).await;
+
+    link.fault(fault).await;
+    let acquired = within(PATIENCE, "the failure to acquire", locks.mutex(&name).acquire()).await;
+    let error = acquired.expect_err("nobody answers");
+    must_be_unavailable(&error, harness);
+    assert_eq!(error.lock().map(|name| name.as_str()), Some(name.as_str()), "{error}");
+    let tried = within(PATIENCE, "the failure to try", locks.mutex(&name).try_acquire()).await;
+    must_be_unavailable(&tried.expect_err("an outage is no contention"), harness);
+    let looked = within(PATIENCE, "the failure to inspect", locks.inspect(&name)).await;
+    must_be_unavailable(&looked.expect_err("nobody answers"), harness);
+
+    link.fault(Fault::None).await;
+    // What may have reached the server is taken back, or ends with its session.
+    let next = take_within(cleaned_up, &direct, &name).await;
+    at_most_left(harness, &name, 1).await;
+    give_back(next).await;
+    // And the client recovers by itself.
+    let recovered =
+        eventually(PATIENCE, "the client to recover", || async { locks.mutex(&name).acquire().await.ok() });
+    give_back(recovered.await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_waiter_rides_out_a_short_outage(harness: &dyn Harness) {
+    let (link, name) = (harness.link().await, fresh());
+    let (direct, locks) = (client(harness).await, client_with(&*link, Duration::from_secs(6)).await);
+    let guard = take(&direct, &name).await;
+    let mutex = locks.mutex(&name);
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    sleep(NOISE).await;
+    link.fault(Fault::Cut).await;
+    sleep(Duration::from_millis(800)).await;
+    link.fault(Fault::None).await;
+    sleep(NOISE).await;
+    assert!(!waiter.is_finished(), "the wait ended with {:?}", waiter.await);
+    assert!(guard.is_valid());
+    give_back(guard).await;
+    let next = within(PATIENCE, "the waiter to get the lock", waiter).await.unwrap();
+    give_back(next.unwrap_or_else(|error| panic!("a short outage is ridden out: {error:?}"))).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_long_outage_ends_a_wait(harness: &dyn Harness) {
+    let (link, name) = (harness.link().await, fresh());
+    let (direct, locks) = (client(harness).await, short_client(&*link).await);
+    let guard = take(&direct, &name).await;
+    let mutex = locks.mutex(&name);
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    sleep(NOISE).await;
+    assert!(!waiter.is_finished(), "the wait ended with {:?}", waiter.await);
+    link.fault(Fault::Cut).await;
+    let ended = within(PATIENCE, "the end of the wait", waiter).await.unwrap();
+    must_be_unavailable(&ended.expect_err("the server is gone"), harness);
+    // Its place in the queue goes with its session, though it cannot say farewell.
+    let limit = harness.short_lease() + LEASE_SLACK;
+    sleep(limit.saturating_sub(SOON)).await;
+    at_most_left(harness, &name, 1).await;
+    give_back(guard).await;
+    give_back(take(&direct, &name).await).await;
+}
+
+pub(super) async fn a_waiter_cut_off_for_long_jumps_no_queue(harness: &dyn Harness) {
+    let (link, name) = (harness.link().await, fresh());
+    let (one, two, locks) = (client(harness).await, client(harness).await, short_client(&*link).await);
+    let guard = take(&one, &name).await;
+    let mutex = locks.mutex(&name);
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    sleep(NOISE).await;
+    link.fault(Fault::Cut).await;
+    sleep(2 * harness.short_lease()).await;
+    give_back(guard).await;
+    let next = take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await;
+    link.fault(Fault::None).await;
+    // The waiter may have given up or wait on: but not believe what it last heard.
+    let deadline = Instant::now() + harness.short_lease() + Duration::from_secs(1);
+    while Instant::now() < deadline {
+        assert!(next.is_valid());
+        if waiter.is_finished() {
+            break;
+        }
+        sleep(LOOK).await;
+    }
+    if waiter.is_finished() {
+        let ended = waiter.await.unwrap();
+        must_be_unavailable(&ended.expect_err("another has the lock"), harness);
+        give_back(next).await;
+    } else {
+        give_back(next).await;
+        match within(PATIENCE, "the end of the wait", waiter).await.unwrap() {
+            Ok(late) => give_back(late).await,
+            Err(error) => must_be_unavailable(&error, harness),
+        }
+    }
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_holder_that_is_cut_off_doubts_and_loses(harness: &dyn Harness) {
+    let suspected = loses(harness, Fault::Cut).await;
+    assert!(suspected, "the guard was sure until the end that it holds the lock");
+}
+
+pub(super) async fn a_holder_of_a_silent_server_loses(harness: &dyn Harness) {
+    // Who waits for an answer that may still come need not doubt before the deadline.
+    loses(harness, Fault::Hold).await;
+}
+
+/// Whether the guard doubted before it lost.
+async fn loses(harness: &dyn Harness, fault: Fault) -> bool {
+    let link = harness.link().await;
+    // Long enough that a refused renewal is noticed before the deadline.
+    let lease = 2 * harness.short_lease();
+    let (locks, direct, name) = (client_with(&*link, lease).await, client(harness).await, fresh());
+    let guard = Arc::new(take(&locks, &name).await);
+    let next = follow(&direct, &name, &guard);
+    sleep(lease).await;
+    assert_eq!(guard.standing(), Standing::Valid, "renewed");
+
+    link.fault(fault).await;
+    // A reply may have been on its way, but no request is answered from here on.
+    let end = Clock::boot().now() + lease;
+    let mut suspected = false;
+    while guard.is_valid() {
+        suspected |= guard.standing() == Standing::Suspect;
+        let now = Clock::boot().now();
+        assert!(now <= end + NOISE, "believes in a lock that nobody can have renewed for {lease:?}");
+        assert!(
+            guard.valid_until() <= end,
+            "the deadline is {:?}, the server knows of {end:?} at most",
+            guard.valid_until()
+        );
+        sleep(LOOK).await;
+    }
+    let next = within(lease + LEASE_SLACK, "the next holder", next).await.unwrap();
+    assert!(next.token() > guard.token());
+
+    link.fault(Fault::None).await;
+    sleep(lease / 2).await;
+    assert!(matches!(guard.standing(), Standing::Lost(_)), "a lost lock came back");
+    must_be_busy(&direct, &name).await;
+    let guard = Arc::into_inner(guard).expect("nobody else has the guard");
+    let released = within(PATIENCE, "the release", guard.release()).await;
+    assert!(matches!(released, Ok(Released::AlreadyLost) | Err(_)), "{released:?}");
+    assert_eq!(next.verify().await.unwrap(), Standing::Valid, "the late release freed the next holder");
+    give_back(next).await;
+    nothing_left(harness, &name).await;
+    suspected
+}
+
+pub(super) async fn a_release_ends_during_an_outage(harness: &dyn Harness) {
+    for fault in [Fault::Cut, Fault::LoseReplies] {
+        let link = harness.link().await;
+        let (locks, direct, name) = (client(&*link).await, client(harness).await, fresh());
+        let guard = take(&locks, &name).await;
+        link.fault(fault).await;
+        let released = within(PATIENCE, "the end of the release", guard.release()).await;
+        match released {
+            Ok(Released::AlreadyLost) => {}
+            Ok(Released::Released) => panic!("{fault:?}: nobody can know that the lock is released"),
+            Err(error) => must_be_unavailable(&error, harness),
+        }
+        link.fault(Fault::None).await;
+        give_back(take_within(LONG + LEASE_SLACK, &direct, &name).await).await;
+        nothing_left(harness, &name).await;
+    }
+}
+
+pub(super) async fn a_drop_during_an_outage_releases_in_the_end(harness: &dyn Harness) {
+    let link = harness.link().await;
+    let (locks, direct, name) = (client_with(&*link, 3 * LONG).await, client(harness).await, fresh());
+    let guard = take(&locks, &name).await;
+    link.fault(Fault::Cut).await;
+    drop(guard);
+    sleep(Duration::from_millis(500)).await;
+    link.fault(Fault::None).await;
+    // Well before the lease would have ended.
+    give_back(take_within(LONG, &direct, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_restart_keeps_locks_and_tokens(harness: &dyn Harness) {
+    let store = harness.private().await;
+    let lease = Duration::from_secs(6);
+    let (one, two, name) = (client_with(&*store, lease).await, client_with(&*store, lease).await, fresh());
+    let before = take(&one, &name).await;
+    let token = before.token();
+    give_back(before).await;
+    let guard = Arc::new(take(&one, &name).await);
+    assert!(guard.token() > token);
+
+    store.restart().await;
+    let next = follow_through(&two, &name, &guard);
+    sleep(Duration::from_secs(1)).await;
+    let token = guard.token();
+    if guard.is_valid() {
+        assert!(!next.is_finished(), "the restart freed the lock, and its holder believes in it");
+    }
+    drop(guard);
+    // Servers that have restarted may not vote before the longest lease from before has ended.
+    let next = within(lease + PATIENCE, "the next holder", next).await.unwrap();
+    assert!(next.token() > token, "token {} came after {token}", next.token());
+    drop(next);
+    give_back(take_within(PATIENCE, &one, &name).await).await;
+    nothing_left(&*store, &name).await;
+}
+
+/// As [`follow`], through errors.
+fn follow_through(
+    locks: &Locks,
+    name: &str,
+    holder: &Arc<lock_core::Guard>,
+) -> tokio::task::JoinHandle<lock_core::Guard> {
+    let (mutex, holder) = (locks.mutex(name), Arc::downgrade(holder));
+    tokio::spawn(async move {
+        loop {
+            match mutex.acquire().await {
+                Ok(next) => {
+                    let believes = holder.upgrade().is_some_and(|holder| holder.is_valid());
+                    assert!(!believes, "the next has the lock, and the one before believes in it");
+                    return next;
+                }
+                Err(error) if error.kind() == ErrorKind::Unavailable => sleep(LOOK).await,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    })
+}
+
+fn must_be_unavailable(error: &Error, harness: &dyn Harness) {
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.is_retryable());
+    assert_eq!(error.backend(), harness.capabilities().backend, "{error:?}");
+}

@@ -1,0 +1,217 @@
+//! How long a lock lasts, and how long its holder may believe so.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::{Clock, ErrorKind, Guard, LeaseKind, Locks, LossReason, MutexOptions, Released, Standing};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::steps::{
+    LEASE_SLACK, LONG, NOISE, SOON, client, client_with, fresh, give_back, must_be_busy, nothing_left,
+    short_client, take, take_within, try_take, within,
+};
+use super::{Fault, Harness};
+
+pub(super) async fn renewal_keeps_a_lock(harness: &dyn Harness) {
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
+    let lease = harness.short_lease();
+    let (guard, start) = (take(&one, &name).await, Instant::now());
+    while start.elapsed() < 10 * lease {
+        must_be_busy(&two, &name).await;
+        assert!(guard.is_valid(), "lost after {:?}: {:?}", start.elapsed(), guard.standing());
+        let left = guard.remaining();
+        assert!(left <= lease, "believes for another {left:?}, a lease lasts {lease:?}");
+        tokio::time::sleep(lease / 3).await;
+    }
+    give_back(guard).await;
+    give_back(take(&two, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let ttl = harness.short_lease();
+    let start = Instant::now();
+    let guard = Arc::new(take_fixed(&one, &name, ttl).await);
+    let asked = start.elapsed();
+    let left = guard.remaining();
+    assert!(left <= ttl, "believes for {left:?}, the lease lasts {ttl:?}");
+    let next = follow(&two, &name, &guard);
+
+    let reason = within(ttl + NOISE, "the guard to say that it lost", guard.lost()).await;
+    assert_eq!(reason, LossReason::DeadlinePassed);
+    assert!(start.elapsed() <= asked + ttl + NOISE);
+    // A lease that ends far too early would be as bad as one that does not end.
+    assert!(start.elapsed() >= ttl / 2, "lost after {:?}", start.elapsed());
+    let next = within(ttl + LEASE_SLACK, "the next holder", next).await.unwrap();
+    assert!(next.token() > guard.token());
+    let released = Arc::into_inner(guard).expect("nobody else has the guard").release().await.unwrap();
+    assert_eq!(released, Released::AlreadyLost);
+    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    give_back(next).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_forgotten_guard_ends_with_its_lease(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let guard = take_fixed(&one, &name, harness.short_lease()).await;
+    let token = guard.token();
+    mem::forget(guard);
+    let next = take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await;
+    assert!(next.token() > token);
+    give_back(next).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_forgotten_guard_ends_with_its_session(harness: &dyn Harness) {
+    let (one, two, name) = (client_with(harness, 2 * LONG).await, client(harness).await, fresh());
+    let guard = take(&one, &name).await;
+    let token = guard.token();
+    mem::forget(guard);
+    must_be_busy(&two, &name).await;
+    within(SOON, "the farewell", one.close()).await.unwrap();
+    // Long before the session would have timed out.
+    let next = take_within(LONG, &two, &name).await;
+    assert!(next.token() > token);
+    give_back(next).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn an_extended_lease_lasts_longer(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let ttl = harness.short_lease();
+    let guard = take_fixed(&one, &name, ttl).await;
+    let (first, before) = (guard.valid_until(), Clock::boot().now());
+    let until = within(SOON, "the extension", guard.extend(4 * ttl)).await.unwrap();
+    assert_eq!(until, guard.valid_until());
+    assert!(until > first && until >= before + 3 * ttl, "{first:?} became {until:?}");
+    assert!(until <= Clock::boot().now() + 4 * ttl, "believes longer than the extension lasts");
+    tokio::time::sleep(2 * ttl).await;
+    assert!(guard.is_valid());
+    must_be_busy(&two, &name).await;
+
+    // And shorter again.
+    let until = within(SOON, "the extension", guard.extend(ttl)).await.unwrap();
+    assert!(until <= Clock::boot().now() + ttl);
+    let guard = Arc::new(guard);
+    let next = within(ttl + LEASE_SLACK, "the next holder", follow(&two, &name, &guard)).await.unwrap();
+    give_back(next).await;
+    drop(guard);
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_lost_lock_is_not_extended(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let guard = take_fixed(&one, &name, harness.short_lease()).await;
+    within(harness.short_lease() + NOISE, "the guard to say that it lost", guard.lost()).await;
+    let next = take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await;
+    give_back(next).await;
+    // Now the lock is free, and an extension could take it.
+    let error = within(SOON, "the extension", guard.extend(LONG)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(!guard.is_valid(), "a lost lock came back");
+    give_back(try_take(&two, &name).await.expect("the extension of a lost lock took it again")).await;
+    drop(guard);
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn sessions_cannot_be_extended(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    let guard = take(&locks, &name).await;
+    let error = within(SOON, "the answer", guard.extend(LONG)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(guard.is_valid());
+    give_back(guard).await;
+}
+
+pub(super) async fn max_hold_ends_a_lock(harness: &dyn Harness) {
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
+    let hold = 2 * harness.short_lease();
+    let start = Instant::now();
+    let mutex = one.mutex_with(&name, MutexOptions::new().max_hold(hold)).unwrap();
+    let guard = Arc::new(within(SOON, "the lock", mutex.acquire()).await.unwrap());
+    let asked = start.elapsed();
+    let next = follow(&two, &name, &guard);
+    let reason = within(hold + NOISE, "the guard to say that it lost", guard.lost()).await;
+    assert_eq!(reason, LossReason::MaxHold);
+    assert!(start.elapsed() <= asked + hold + NOISE);
+    assert!(start.elapsed() >= hold * 3 / 4, "lost after {:?} of {hold:?}", start.elapsed());
+    // Though the guard is still there.
+    let next = within(hold + LEASE_SLACK, "the next holder", next).await.unwrap();
+    assert!(next.token() > guard.token());
+    drop(guard);
+    give_back(next).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn run_drops_the_work_of_a_lost_lock(harness: &dyn Harness) {
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
+    let guard = take(&one, &name).await;
+    assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
+    let alive = Arc::new(());
+    let work = {
+        let alive = Arc::clone(&alive);
+        async move {
+            let _alive = alive;
+            std::future::pending::<()>().await;
+        }
+    };
+    let breaking = async {
+        tokio::time::sleep(NOISE / 3).await;
+        two.break_lock(&name).await.unwrap();
+    };
+    let running = async { tokio::join!(guard.run(work), breaking).0 };
+    let error =
+        within(harness.short_lease() + LEASE_SLACK, "the end of the work", running).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(error.to_string().contains(&name), "{error}");
+    assert_eq!(Arc::strong_count(&alive), 1, "the work goes on");
+    drop(guard);
+    give_back(take(&two, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
+    let lease = Duration::from_secs(2);
+    let link = harness.link().await;
+    let (locks, name) = (client_with(&*link, lease).await, fresh());
+    // A session's holder believes for less than its timeout anyway; the delay must be seen beyond that.
+    let delay = match locks.capabilities().lease {
+        LeaseKind::Ttl { .. } => Duration::from_millis(100),
+        LeaseKind::Session { timeout } => timeout * 3 / 10,
+    };
+    give_back(take(&locks, &name).await).await;
+    link.fault(Fault::DelayReplies(delay)).await;
+    // What is under way from before the delay is answered by then.
+    tokio::time::sleep(lease).await;
+    let guard = take(&locks, &name).await;
+    let left = guard.remaining();
+    assert!(
+        left + delay <= lease,
+        "believes for {left:?} after a reply that came {delay:?} late, of {lease:?}"
+    );
+    link.fault(Fault::None).await;
+    drop(guard);
+    nothing_left(harness, &name).await;
+}
+
+async fn take_fixed(locks: &Locks, name: &str, ttl: Duration) -> Guard {
+    let mutex = locks.mutex_with(name, MutexOptions::new().fixed_ttl(ttl)).unwrap();
+    within(SOON, "the lock", mutex.acquire()).await.unwrap()
+}
+
+/// Waits for the lock behind `holder`, who must no longer believe in it when it comes.
+pub(super) fn follow(locks: &Locks, name: &str, holder: &Arc<Guard>) -> JoinHandle<Guard> {
+    let (mutex, holder) = (locks.mutex(name), Arc::clone(holder));
+    tokio::spawn(async move {
+        let next = mutex.acquire().await.unwrap();
+        assert!(
+            !holder.is_valid(),
+            "the next has the lock, and the one before believes in it for {:?}",
+            holder.remaining()
+        );
+        next
+    })
+}

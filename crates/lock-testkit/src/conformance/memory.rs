@@ -1,0 +1,93 @@
+//! The harness of the memory backend.
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::{Backend, Capabilities, Locks, Memory, MemoryConfig};
+
+use super::steps::fresh;
+use super::{Fault, Harness};
+
+/// The memory backend under test, or something built upon it.
+pub struct MemoryHarness {
+    name: String,
+    store: Memory,
+    url: String,
+    connect: Connect,
+}
+
+/// How a client is made from a URL such as `memory://NAME?ttl=10s`.
+pub type Connect = fn(String) -> Connecting;
+
+/// A client that is being made.
+pub type Connecting = Pin<Box<dyn Future<Output = lock_core::Result<Locks>> + Send>>;
+
+impl MemoryHarness {
+    /// A store of its own.
+    pub fn new(name: impl Into<String>, connect: Connect) -> Self {
+        let url = format!("memory://{}", fresh());
+        // The store lives as long as somebody has it open.
+        let store = MemoryConfig::from_url(&url).and_then(Memory::open).expect("the URL is valid");
+        Self { name: name.into(), store, url, connect }
+    }
+}
+
+#[async_trait]
+impl Harness for MemoryHarness {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities().clone()
+    }
+
+    fn short_lease(&self) -> Duration {
+        Duration::from_millis(400)
+    }
+
+    async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
+        (self.connect)(format!("{}?ttl={}ms", self.url, lease.as_millis())).await
+    }
+
+    async fn leftovers(&self, part: &str) -> Vec<String> {
+        if part.is_empty() {
+            return Vec::new();
+        }
+        let state = Locks::new(self.store.clone()).inspect(part).await.expect("the store can be looked at");
+        let holder = state.holder.map(|holder| format!("{part} is held by {holder}"));
+        holder.into_iter().chain((0..state.waiters).map(|_| format!("a waiter for {part}"))).collect()
+    }
+
+    async fn delete_behind_the_back(&self, name: &str) {
+        let broken = Locks::new(self.store.clone()).break_lock(name).await;
+        assert!(broken.expect("a lock can be broken"), "{name} was not held");
+    }
+
+    async fn link(&self) -> Box<dyn Harness> {
+        panic!("{} has no connections", self.name)
+    }
+
+    async fn private(&self) -> Box<dyn Harness> {
+        Box::new(Self::new(self.name.clone(), self.connect))
+    }
+
+    async fn fault(&self, fault: Fault) {
+        panic!("{} has no connections that {fault:?} could happen to", self.name)
+    }
+
+    async fn restart(&self) {
+        panic!("{} has no servers", self.name)
+    }
+}
+
+impl fmt::Debug for MemoryHarness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryHarness")
+            .field("name", &self.name)
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}

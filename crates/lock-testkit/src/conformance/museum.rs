@@ -1,0 +1,496 @@
+//! A museum of broken locks: each must be caught by the case that is there for it.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{AcquireRequest, Acquired, Wait};
+use lock_core::{
+    Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, Lease, LeaseKind, LockName,
+    LockState, Locks, Memory, MemoryConfig, OwnerId, Released, Result, Standing, Token, Validity,
+    ValidityCell,
+};
+use tokio::time::{Instant, sleep};
+
+use super::memory::MemoryHarness;
+use super::{CASES, Harness, Trial, trials};
+
+/// What is wrong with a lock, and the cases that must see it.
+const EXHIBITS: &[(Defect, &[&str])] = &[
+    (
+        Defect::EveryClientAlone,
+        &[
+            "one_holder_at_a_time",
+            "names_are_independent",
+            "two_clients_lose_no_update",
+            "a_waiter_gets_the_released_lock",
+            "a_second_release_frees_nobody",
+            "tokens_of_waiters_grow",
+        ],
+    ),
+    (Defect::OneLockForAll, &["names_are_independent", "odd_names_are_locks_of_their_own"]),
+    (Defect::FoldsCase, &["odd_names_are_locks_of_their_own"]),
+    (Defect::EndsNamesAtNul, &["odd_names_are_locks_of_their_own"]),
+    (Defect::TryTakesTheLockAway, &["try_on_a_held_lock"]),
+    (Defect::ContentionIsAnError, &["try_on_a_held_lock", "one_holder_at_a_time"]),
+    (Defect::GivesUpEarly, &["a_deadline_is_kept"]),
+    (Defect::Overstays, &["a_deadline_is_kept", "a_passed_deadline_asks_once"]),
+    (Defect::SkipsShortDeadlines, &["a_short_deadline_gets_the_first_answer", "a_passed_deadline_asks_once"]),
+    (Defect::LastComesFirst, &["clients_take_turns"]),
+    (Defect::SleepsLong, &["a_waiter_gets_the_released_lock"]),
+    (
+        Defect::NeverReleases,
+        &[
+            "a_released_lock_can_be_taken_again",
+            "a_dropped_guard_releases",
+            "a_guard_dropped_outside_a_runtime_releases",
+            "a_panic_releases",
+            "inspect_shows_a_free_lock",
+            "tasks_of_one_client_take_turns",
+        ],
+    ),
+    (Defect::ReleasesWhoeverHolds, &["a_second_release_frees_nobody", "a_late_release_frees_nobody"]),
+    (Defect::LeaksWhatWasDropped, &["a_dropped_lease_ends_by_itself"]),
+    (Defect::PanicsOutsideOfRuntimes, &["a_guard_outlives_its_runtime"]),
+    (Defect::NeverRenews, &["renewal_keeps_a_lock"]),
+    (Defect::BelievesLonger, &["a_lease_ends_without_renewal", "renewal_keeps_a_lock"]),
+    (Defect::RenewsForEver, &["a_lease_ends_without_renewal", "a_forgotten_guard_ends_with_its_lease"]),
+    (Defect::OnlySaysThatItExtends, &["an_extended_lease_lasts_longer"]),
+    (Defect::TakesAgainByExtend, &["a_lost_lock_is_not_extended"]),
+    (Defect::IgnoresMaxHold, &["max_hold_ends_a_lock"]),
+    (
+        Defect::NeverNoticesLoss,
+        &[
+            "verify_asks_the_server",
+            "a_broken_lock_is_free_and_its_holder_knows",
+            "a_lock_deleted_by_an_operator_is_noticed",
+            "run_drops_the_work_of_a_lost_lock",
+            "closing_ends_what_is_held",
+        ],
+    ),
+    (Defect::RepeatsTokens, &["tokens_grow_from_holder_to_holder", "tokens_of_waiters_grow"]),
+    (Defect::ShowsNoLabel, &["inspect_shows_the_holder"]),
+    (Defect::CountsNoWaiters, &["inspect_counts_the_waiters"]),
+    (Defect::TakesAnyTtl, &["impossible_lease_options_are_refused"]),
+    (Defect::SaysLessThanItCan, &["capabilities_are_as_declared"]),
+    (Defect::NeverCloses, &["closed_locks_refuse"]),
+    (Defect::ClosesTheStore, &["closing_leaves_other_clients_alone"]),
+    (
+        Defect::LeaksCancelledGrants,
+        &[
+            "a_cancelled_acquire_of_a_free_lock_leaves_nothing",
+            "a_wait_cancelled_during_the_hand_over_leaves_nothing",
+        ],
+    ),
+    (Defect::ForgetsACancelledRelease, &["a_cancelled_release_still_releases"]),
+    (Defect::DiesOfACancelledExtend, &["a_cancelled_extend_leaves_the_lease_usable"]),
+    (Defect::LeavesWaiters, &["a_deadline_is_kept", "a_cancelled_wait_leaves_nothing"]),
+];
+
+/// Cases that no lock built upon the memory backend can fail: what they look at is the same code for every backend.
+const NOT_SHOWN: [&str; 2] = ["a_hundred_tasks_lose_no_update", "bad_names_are_refused"];
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Defect {
+    None,
+    EveryClientAlone,
+    OneLockForAll,
+    FoldsCase,
+    EndsNamesAtNul,
+    TryTakesTheLockAway,
+    ContentionIsAnError,
+    GivesUpEarly,
+    Overstays,
+    SkipsShortDeadlines,
+    LastComesFirst,
+    SleepsLong,
+    NeverReleases,
+    ReleasesWhoeverHolds,
+    LeaksWhatWasDropped,
+    NeverRenews,
+    BelievesLonger,
+    RenewsForEver,
+    OnlySaysThatItExtends,
+    TakesAgainByExtend,
+    IgnoresMaxHold,
+    NeverNoticesLoss,
+    RepeatsTokens,
+    ShowsNoLabel,
+    CountsNoWaiters,
+    TakesAnyTtl,
+    SaysLessThanItCan,
+    NeverCloses,
+    ClosesTheStore,
+    LeaksCancelledGrants,
+    ForgetsACancelledRelease,
+    DiesOfACancelledExtend,
+    LeavesWaiters,
+    PanicsOutsideOfRuntimes,
+}
+
+#[test]
+fn the_memory_backend_passes() {
+    in_parallel(exhibit(Defect::None), |trial| {
+        trial.run();
+    });
+}
+
+#[test]
+fn every_broken_lock_is_caught_by_its_case() {
+    let mut shown = Vec::new();
+    for &(defect, cases) in EXHIBITS {
+        let mut trials = exhibit(defect);
+        trials.retain(|trial| cases.contains(&trial.case().name));
+        assert_eq!(trials.len(), cases.len(), "{defect:?} names a case that is not there");
+        shown.extend(trials);
+    }
+    in_parallel(shown, |trial| {
+        let caught = catch_unwind(AssertUnwindSafe(|| trial.run())).is_err();
+        assert!(caught, "{} did not see what is wrong", trial.name());
+    });
+}
+
+#[test]
+fn every_case_of_the_memory_backend_has_been_seen_to_fail() {
+    let shown: BTreeSet<_> =
+        EXHIBITS.iter().flat_map(|(_, cases)| *cases).chain(&NOT_SHOWN).copied().collect();
+    let cases: BTreeSet<_> = exhibit(Defect::None).iter().map(|trial| trial.case().name).collect();
+    assert_eq!(cases.difference(&shown).collect::<Vec<_>>(), Vec::<&&str>::new());
+}
+
+#[test]
+fn cases_have_names_of_their_own_and_reasons_to_be_left_out() {
+    let names: BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
+    assert_eq!(names.len(), CASES.len());
+    let harness: Arc<dyn Harness> =
+        Arc::new(MemoryHarness::new("memory", |url| Box::pin(connect(url, Defect::None))));
+    let left_out = super::left_out(&*harness);
+    assert_eq!(left_out.len() + trials(&harness).len(), CASES.len());
+    assert!(left_out.iter().all(|(_, why)| !why.is_empty()));
+}
+
+fn exhibit(defect: Defect) -> Vec<Trial> {
+    macro_rules! harness {
+        ($($defect:ident)*) => {
+            match defect {
+                $(Defect::$defect => MemoryHarness::new(stringify!($defect), |url| Box::pin(connect(url, Defect::$defect))),)*
+            }
+        };
+    }
+    let harness: Arc<dyn Harness> = Arc::new(harness!(
+        None EveryClientAlone OneLockForAll FoldsCase EndsNamesAtNul TryTakesTheLockAway ContentionIsAnError GivesUpEarly
+        Overstays SkipsShortDeadlines LastComesFirst SleepsLong NeverReleases ReleasesWhoeverHolds LeaksWhatWasDropped
+        NeverRenews BelievesLonger RenewsForEver OnlySaysThatItExtends TakesAgainByExtend IgnoresMaxHold NeverNoticesLoss
+        RepeatsTokens ShowsNoLabel CountsNoWaiters TakesAnyTtl SaysLessThanItCan NeverCloses ClosesTheStore
+        LeaksCancelledGrants ForgetsACancelledRelease DiesOfACancelledExtend LeavesWaiters PanicsOutsideOfRuntimes
+    ));
+    trials(&harness)
+}
+
+/// Runs the trials on a few threads, as most of their time is spent asleep.
+fn in_parallel(trials: Vec<Trial>, run: impl Fn(&Trial) + Sync) {
+    let next = AtomicU64::new(0);
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while let Some(trial) = trials.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    if catch_unwind(AssertUnwindSafe(|| run(trial))).is_err() {
+                        failed.lock().unwrap().push(trial.name().to_owned());
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+async fn connect(url: String, defect: Defect) -> Result<Locks> {
+    let url = if defect == Defect::EveryClientAlone {
+        url.replacen("//", &format!("//{}", super::steps::fresh()), 1)
+    } else {
+        url
+    };
+    let inner = Memory::open(MemoryConfig::from_url(&url)?)?;
+    let mut capabilities = inner.capabilities().clone();
+    match (defect, &mut capabilities.lease) {
+        (Defect::TakesAnyTtl, LeaseKind::Ttl { min, .. }) => *min = Duration::from_nanos(1),
+        (Defect::SaysLessThanItCan, _) => capabilities.fifo = false,
+        _ => {}
+    }
+    let store = url.split('?').next().unwrap_or_default().to_owned();
+    Ok(Locks::new(Broken { inner, capabilities, defect, store }))
+}
+
+#[derive(Clone, Debug)]
+struct Broken {
+    inner: Memory,
+    capabilities: Capabilities,
+    defect: Defect,
+    store: String,
+}
+
+/// The stores that the defect has closed for all of their clients.
+static CLOSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+#[async_trait]
+impl Backend for Broken {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn acquire(&self, mut request: AcquireRequest) -> Result<Acquired> {
+        if CLOSED.lock().unwrap().contains(&self.store) {
+            return Err(Error::new(ErrorKind::Closed, "memory").message("somebody closed the store"));
+        }
+        match (self.defect, &mut request.lease, &mut request.wait) {
+            (Defect::NeverRenews, lease, _) => lease.renewed = false,
+            (Defect::RenewsForEver, lease, _) => lease.renewed = true,
+            (Defect::IgnoresMaxHold, lease, _) => lease.max_hold = None,
+            (Defect::TryTakesTheLockAway, _, Wait::Never) => {
+                drop(self.inner.break_lock(&request.name).await?)
+            }
+            (Defect::GivesUpEarly, _, Wait::Until(deadline)) => *deadline -= Duration::from_millis(60),
+            (Defect::Overstays, _, Wait::Until(deadline)) => {
+                *deadline = Instant::now().max(*deadline) + Duration::from_millis(800);
+            }
+            (Defect::SkipsShortDeadlines, _, Wait::Until(deadline))
+                if *deadline < Instant::now() + Duration::from_millis(1) =>
+            {
+                return Ok(Acquired::Busy);
+            }
+            (Defect::LastComesFirst, ..) => return self.from_the_top(request).await,
+            (Defect::SleepsLong, ..) => return self.by_sleeping(request).await,
+            (Defect::LeaksCancelledGrants, ..) => return self.regardless(request).await,
+            (Defect::LeavesWaiters, ..) => return self.waiting_on(request).await,
+            _ => {}
+        }
+        self.take(request).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        let mut state = self.inner.inspect(&self.rename(name)).await?;
+        match (self.defect, &mut state.holder) {
+            (Defect::ShowsNoLabel, Some(Holder::Known(owner))) => owner.label = None,
+            (Defect::CountsNoWaiters, _) => state.waiters = 0,
+            _ => {}
+        }
+        Ok(state)
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        self.inner.break_lock(&self.rename(name)).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        match self.defect {
+            Defect::NeverCloses => Ok(()),
+            Defect::ClosesTheStore => {
+                CLOSED.lock().unwrap().insert(self.store.clone());
+                Ok(())
+            }
+            _ => self.inner.close().await,
+        }
+    }
+}
+
+impl Broken {
+    fn rename(&self, name: &LockName) -> LockName {
+        let name = name.as_str();
+        let renamed = match self.defect {
+            Defect::OneLockForAll => "the lock".to_owned(),
+            Defect::FoldsCase => name.to_lowercase(),
+            Defect::EndsNamesAtNul => {
+                name.split('\0').next().filter(|start| !start.is_empty()).unwrap_or(name).to_owned()
+            }
+            _ => name.to_owned(),
+        };
+        LockName::new(renamed).unwrap()
+    }
+
+    async fn take(&self, request: AcquireRequest) -> Result<Acquired> {
+        let request =
+            AcquireRequest::exclusive(self.rename(&request.name), request.wait, request.lease, request.owner);
+        match self.inner.acquire(request.clone()).await? {
+            Acquired::Busy if self.defect == Defect::ContentionIsAnError => {
+                Err(Error::new(ErrorKind::Unavailable, "memory").message("somebody else holds the lock"))
+            }
+            Acquired::Held(inner) => {
+                Ok(Acquired::Held(Box::new(BrokenLease::new(self.clone(), request, inner))))
+            }
+            busy @ Acquired::Busy => Ok(busy),
+        }
+    }
+
+    /// A stack instead of a queue.
+    async fn from_the_top(&self, request: AcquireRequest) -> Result<Acquired> {
+        static STACK: Mutex<Vec<(LockName, u64)>> = Mutex::new(Vec::new());
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let place = (request.name.clone(), NEXT.fetch_add(1, Ordering::Relaxed));
+        STACK.lock().unwrap().push(place.clone());
+        let once = with_wait(&request, Wait::Never);
+        loop {
+            let top = STACK.lock().unwrap().iter().rfind(|(name, _)| *name == request.name) == Some(&place);
+            if top && let Acquired::Held(lease) = self.take(once.clone()).await? {
+                STACK.lock().unwrap().retain(|waiting| *waiting != place);
+                return Ok(Acquired::Held(lease));
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn by_sleeping(&self, request: AcquireRequest) -> Result<Acquired> {
+        let once = with_wait(&request, Wait::Never);
+        loop {
+            if let Acquired::Held(lease) = self.take(once.clone()).await? {
+                return Ok(Acquired::Held(lease));
+            }
+            sleep(Duration::from_secs(7)).await;
+        }
+    }
+
+    /// What was asked goes on when the one who asked is gone.
+    async fn regardless(&self, request: AcquireRequest) -> Result<Acquired> {
+        let this = self.clone();
+        let asked = tokio::spawn(async move {
+            let acquired = this.take(request).await;
+            sleep(Duration::from_millis(1)).await;
+            std::mem::ManuallyDrop::new(acquired)
+        });
+        asked.await.map(std::mem::ManuallyDrop::into_inner).unwrap()
+    }
+
+    /// Who is no longer waited for waits on.
+    async fn waiting_on(&self, request: AcquireRequest) -> Result<Acquired> {
+        let Wait::Until(deadline) = request.wait else { return self.take(request).await };
+        let (this, request) = (self.clone(), with_wait(&request, Wait::Forever));
+        let asked = tokio::spawn(async move { this.take(request).await });
+        match tokio::time::timeout_at(deadline, asked).await {
+            Ok(acquired) => acquired.unwrap(),
+            Err(_) => Ok(Acquired::Busy),
+        }
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        if self.defect == Defect::PanicsOutsideOfRuntimes {
+            // As one does who says farewell in a task.
+            drop(tokio::runtime::Handle::current());
+        }
+    }
+}
+
+fn with_wait(request: &AcquireRequest, wait: Wait) -> AcquireRequest {
+    let mut request = request.clone();
+    request.wait = wait;
+    request
+}
+
+#[derive(Debug)]
+struct BrokenLease {
+    backend: Broken,
+    request: AcquireRequest,
+    inner: Option<Box<dyn Lease>>,
+    retaken: Mutex<Option<Box<dyn Lease>>>,
+    validity: Validity,
+    released: bool,
+    extended: AtomicBool,
+}
+
+impl BrokenLease {
+    fn new(backend: Broken, request: AcquireRequest, inner: Box<dyn Lease>) -> Self {
+        let validity = match backend.defect {
+            Defect::BelievesLonger => {
+                let until = inner.validity().until() + Duration::from_millis(500);
+                ValidityCell::new(Clock::boot(), until).validity()
+            }
+            Defect::NeverNoticesLoss => ValidityCell::new(Clock::boot(), BootInstant::NEVER).validity(),
+            _ => inner.validity().clone(),
+        };
+        let (retaken, extended) = (Mutex::new(None), AtomicBool::new(false));
+        Self { backend, request, inner: Some(inner), retaken, validity, released: false, extended }
+    }
+
+    fn inner(&self) -> &dyn Lease {
+        &**self.inner.as_ref().expect("taken on drop only")
+    }
+}
+
+#[async_trait]
+impl Lease for BrokenLease {
+    fn token(&self) -> Token {
+        if self.backend.defect == Defect::RepeatsTokens { Token::new(7) } else { self.inner().token() }
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.inner().owner()
+    }
+
+    fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        match self.backend.defect {
+            Defect::OnlySaysThatItExtends => Ok(Clock::boot().now() + ttl),
+            Defect::TakesAgainByExtend => {
+                let extended = self.inner().extend(ttl).await;
+                if extended.is_err()
+                    && let Acquired::Held(lease) = self.backend.inner.acquire(self.request.clone()).await?
+                {
+                    *self.retaken.lock().unwrap() = Some(lease);
+                }
+                extended
+            }
+            Defect::DiesOfACancelledExtend => {
+                if self.extended.swap(true, Ordering::SeqCst) {
+                    return std::future::pending().await;
+                }
+                let extended = self.inner().extend(ttl).await;
+                tokio::task::yield_now().await;
+                self.extended.store(false, Ordering::SeqCst);
+                extended
+            }
+            _ => self.inner().extend(ttl).await,
+        }
+    }
+
+    async fn verify(&self) -> Result<Standing> {
+        if self.backend.defect == Defect::NeverNoticesLoss {
+            Ok(Standing::Valid)
+        } else {
+            self.inner().verify().await
+        }
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        match self.backend.defect {
+            Defect::NeverReleases => return Ok(Released::Released),
+            Defect::ReleasesWhoeverHolds => {
+                self.backend.inner.break_lock(&self.request.name).await?;
+            }
+            Defect::ForgetsACancelledRelease => {
+                if std::mem::replace(&mut self.released, true) {
+                    return Ok(Released::Released);
+                }
+                tokio::task::yield_now().await;
+            }
+            _ => {}
+        }
+        self.inner.as_mut().expect("taken on drop only").release().await
+    }
+}
+
+impl Drop for BrokenLease {
+    fn drop(&mut self) {
+        let leaks = [Defect::LeaksWhatWasDropped, Defect::NeverReleases].contains(&self.backend.defect);
+        if leaks {
+            std::mem::forget(self.inner.take());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What a backend can do is declared, and all else refused.
+
+use std::time::Duration;
+
+use lock_core::{Error, ErrorKind, LeaseKind, MutexOptions};
+
+use super::Harness;
+use super::steps::{LONG, client, client_with, fresh, nothing_left};
+
+pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
+    let (told, declared) = (client(harness).await.capabilities().clone(), harness.capabilities());
+    assert_eq!(told.backend, declared.backend);
+    assert_eq!(told.cross_process, declared.cross_process);
+    assert_eq!(told.fifo, declared.fifo);
+    assert_eq!(told.counts_waiters, declared.counts_waiters);
+    assert_eq!(
+        matches!(told.lease, LeaseKind::Session { .. }),
+        matches!(declared.lease, LeaseKind::Session { .. }),
+        "{told:?} was declared as {declared:?}"
+    );
+    // The lease that was asked for is the lease that is told.
+    for asked in [harness.short_lease(), LONG] {
+        let locks = client_with(harness, asked).await;
+        let (LeaseKind::Ttl { default: lease, .. } | LeaseKind::Session { timeout: lease }) =
+            locks.capabilities().lease;
+        assert_eq!(lease, asked);
+    }
+}
+
+pub(super) async fn impossible_lease_options_are_refused(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    let backend = locks.capabilities().backend;
+    let mut refused = vec![MutexOptions::new().max_hold(Duration::ZERO)];
+    if let LeaseKind::Ttl { min, .. } = locks.capabilities().lease {
+        assert!(!min.is_zero(), "a ttl of nothing is no ttl");
+        for ttl in [Duration::ZERO, Duration::from_nanos(1), min - Duration::from_nanos(1)] {
+            refused.push(MutexOptions::new().ttl(ttl));
+            refused.push(MutexOptions::new().fixed_ttl(ttl));
+        }
+        assert!(locks.mutex_with(&name, MutexOptions::new().ttl(min)).is_ok());
+    }
+    for options in refused {
+        let shown = format!("{options:?}");
+        let error = locks.mutex_with(&name, options).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{shown}: {error}");
+        must_name(&error, backend);
+    }
+    let error = harness.connect(Duration::ZERO).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    must_name(&error, backend);
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn impossible_session_options_are_refused(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    for options in [MutexOptions::new().ttl(LONG), MutexOptions::new().fixed_ttl(LONG)] {
+        let error = locks.mutex_with(&name, options).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        must_name(&error, locks.capabilities().backend);
+    }
+    nothing_left(harness, &name).await;
+}
+
+fn must_name(error: &Error, backend: &str) {
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("{backend}: ")), "the text does not name the backend: {text}");
+    assert!(text.contains("; "), "the text names no way out: {text}");
+    assert!(!error.is_retryable(), "trying again does not help: {text}");
+}

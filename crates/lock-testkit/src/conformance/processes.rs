@@ -1,0 +1,134 @@
+//! Several processes, some of which are killed or frozen.
+
+use std::time::Duration;
+
+use lock_core::{Standing, Token};
+use tokio::time::sleep;
+
+use super::Harness;
+use super::steps::{
+    LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, fresh, give_back, must_be_busy, nothing_left,
+    take_within, within,
+};
+use super::worker::{Answer, Order, Resource};
+use crate::history::History;
+use crate::process::Worker;
+
+const PROCESSES: u32 = 8;
+const TIMES: u32 = 25;
+
+pub(super) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
+    let (name, dir) = (fresh(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("counter");
+    let history = |number: u32| dir.path().join(format!("history-{number}"));
+    let mut workers = Vec::new();
+    for _ in 0..PROCESSES {
+        workers.push(started(harness, LONG).await);
+    }
+    for worker in &workers {
+        hear(worker, |answer| matches!(answer, Answer::Ready)).await;
+    }
+    for (number, worker) in (0..).zip(&workers) {
+        let (name, file, history) = (name.clone(), file.clone(), history(number));
+        tell(worker, &Order::Count { name, file, history, times: TIMES }).await;
+    }
+    for worker in &workers {
+        hear(worker, |answer| matches!(answer, Answer::Counted)).await;
+    }
+    let (number, _) = Resource::open(&file).unwrap().read().unwrap();
+    assert_eq!(number, u64::from(PROCESSES * TIMES), "updates were lost: two held the lock");
+    let report = crate::check(&History::load((0..PROCESSES).map(history)).unwrap());
+    assert_eq!(report.tenures, (PROCESSES * TIMES) as usize);
+    assert_eq!(report.accepted_writes, (PROCESSES * TIMES) as usize, "{report}");
+    report.assert_holds();
+    drop(workers);
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_killed_holder_is_followed(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    let holder = ready(harness, harness.short_lease()).await;
+    let token = acquire(&holder, &name).await;
+    // Renewed as long as the process lives.
+    sleep(2 * harness.short_lease()).await;
+    must_be_busy(&locks, &name).await;
+    holder.kill();
+    let next = take_within(harness.short_lease() + LEASE_SLACK, &locks, &name).await;
+    assert!(next.token() > token, "token {} came after {token}", next.token());
+    give_back(next).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_killed_waiter_is_no_obstacle(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let guard = take_within(SOON, &one, &name).await;
+    let waiter = ready(harness, harness.short_lease()).await;
+    tell(&waiter, &Order::Acquire { name: name.clone() }).await;
+    sleep(NOISE).await;
+    waiter.kill();
+    give_back(guard).await;
+    // Its place in the queue lasts as long as its lease.
+    give_back(take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_stopped_holder_knows_that_it_lost(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    let holder = ready(harness, harness.short_lease()).await;
+    let token = acquire(&holder, &name).await;
+    tell(&holder, &Order::Report).await;
+    hear(&holder, |answer| matches!(answer, Answer::Reported { valid: true, .. })).await;
+
+    holder.stop();
+    let next = take_within(harness.short_lease() + LEASE_SLACK, &locks, &name).await;
+    assert!(next.token() > token, "token {} came after {token}", next.token());
+    // It asks its guard as soon as it can move again.
+    tell(&holder, &Order::Report).await;
+    sleep(harness.short_lease()).await;
+    holder.cont();
+    let Answer::Reported { valid, standing } =
+        hear(&holder, |answer| matches!(answer, Answer::Reported { .. })).await
+    else {
+        unreachable!("heard what was asked for")
+    };
+    assert!(!valid, "the next has the lock, and the one that slept believes in it: {standing}");
+    tell(&holder, &Order::Release).await;
+    hear(&holder, |answer| matches!(answer, Answer::Released { was_ours: false })).await;
+    assert_eq!(next.verify().await.unwrap(), Standing::Valid, "the late release freed the next holder");
+    give_back(next).await;
+    // The process is as good as new.
+    acquire(&holder, &name).await;
+    tell(&holder, &Order::Release).await;
+    hear(&holder, |answer| matches!(answer, Answer::Released { was_ours: true })).await;
+    nothing_left(harness, &name).await;
+}
+
+async fn started(harness: &dyn Harness, lease: Duration) -> Worker {
+    Worker::spawn(&harness.worker(lease).await).unwrap_or_else(|error| panic!("no worker: {error}"))
+}
+
+async fn ready(harness: &dyn Harness, lease: Duration) -> Worker {
+    let worker = started(harness, lease).await;
+    hear(&worker, |answer| matches!(answer, Answer::Ready)).await;
+    worker
+}
+
+async fn acquire(worker: &Worker, name: &str) -> Token {
+    tell(worker, &Order::Acquire { name: name.to_owned() }).await;
+    match hear(worker, |answer| matches!(answer, Answer::Held { .. })).await {
+        Answer::Held { token } => Token::new(token),
+        _ => unreachable!("heard what was asked for"),
+    }
+}
+
+async fn tell(worker: &Worker, order: &Order) {
+    let order = serde_json::to_value(order).expect("an order is plain data");
+    within(SOON, "the worker to listen", worker.send(&order)).await.unwrap_or_else(|error| panic!("{error}"));
+}
+
+async fn hear(worker: &Worker, expected: impl Fn(&Answer) -> bool + Send) -> Answer {
+    let answer = worker.recv_deadline(2 * PATIENCE).await.unwrap_or_else(|error| panic!("{error}"));
+    let answer: Answer = serde_json::from_value(answer).expect("a worker speaks the language of this module");
+    assert!(expected(&answer), "{worker} answered {answer:?}");
+    answer
+}

@@ -1,0 +1,139 @@
+//! What the cases are made of.
+
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
+use lock_core::{Guard, Lease, LockName, Locks, OwnerInfo, Released};
+use tokio::time::Instant;
+
+use super::Harness;
+
+/// A lease that no pause of a noisy machine outlasts.
+pub(super) const LONG: Duration = Duration::from_secs(10);
+/// For what happens at once, or after a few round trips.
+pub(super) const SOON: Duration = Duration::from_secs(6);
+/// For what a backend gives up only after its own timeouts.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How late a noisy machine may be.
+pub(super) const NOISE: Duration = Duration::from_millis(300);
+/// How much longer than its lease a lock may last: servers look for expired sessions now and then, waiters sleep.
+pub(super) const LEASE_SLACK: Duration = Duration::from_secs(4);
+/// The pause between two looks.
+pub(super) const LOOK: Duration = Duration::from_millis(5);
+
+/// A lock name that nobody uses.
+pub(super) fn fresh() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let random = lock_core::OwnerId::random().to_string();
+    format!("t{}x{}x{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed), &random[..8])
+}
+
+/// A client whose locks last.
+pub(super) async fn client(harness: &dyn Harness) -> Locks {
+    client_with(harness, LONG).await
+}
+
+/// A client whose locks end soon after it.
+pub(super) async fn short_client(harness: &dyn Harness) -> Locks {
+    client_with(harness, harness.short_lease()).await
+}
+
+pub(super) async fn client_with(harness: &dyn Harness, lease: Duration) -> Locks {
+    let connected = within(PATIENCE, "the connection", harness.connect(lease)).await;
+    connected.unwrap_or_else(|error| panic!("cannot connect: {error:?}"))
+}
+
+/// Waits for what must come in this time.
+pub(super) async fn within<F: Future + Send>(limit: Duration, what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(limit, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("waited {limit:?} for {what}"),
+    }
+}
+
+/// Looks again and again, for something that must come in this time.
+pub(super) async fn eventually<T, L, F>(limit: Duration, what: &str, mut look: L) -> T
+where
+    T: Send,
+    L: FnMut() -> F + Send,
+    F: Future<Output = Option<T>> + Send,
+{
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(found) = within(PATIENCE, what, look()).await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited {limit:?} for {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Takes a lock that must be free, or free in a moment.
+pub(super) async fn take(locks: &Locks, name: &str) -> Guard {
+    take_within(SOON, locks, name).await
+}
+
+pub(super) async fn take_within(limit: Duration, locks: &Locks, name: &str) -> Guard {
+    let acquired = within(limit, "the lock", locks.mutex(name).acquire()).await;
+    acquired.unwrap_or_else(|error| panic!("cannot acquire: {error:?}"))
+}
+
+/// Takes a lock if it is free.
+pub(super) async fn try_take(locks: &Locks, name: &str) -> Option<Guard> {
+    let acquired = within(SOON, "the answer of try_acquire", locks.mutex(name).try_acquire()).await;
+    acquired.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
+}
+
+pub(super) async fn must_be_busy(locks: &Locks, name: &str) {
+    let guard = try_take(locks, name).await;
+    assert!(guard.is_none(), "two hold the lock {name:?}: the second got {guard:?}");
+}
+
+/// Releases a lock that must still be held.
+pub(super) async fn give_back(guard: Guard) {
+    let name = guard.name().clone();
+    let released = within(SOON, "the release", guard.release()).await;
+    assert!(matches!(released, Ok(Released::Released)), "the release of {name:?} answered {released:?}");
+}
+
+/// Waits until the store keeps nothing for this lock.
+pub(super) async fn nothing_left(harness: &dyn Harness, part: &str) {
+    at_most_left(harness, part, 0).await;
+}
+
+/// Waits until the store keeps nothing for this lock but what `holders` leave: the locks that they hold.
+pub(super) async fn at_most_left(harness: &dyn Harness, part: &str, holders: usize) {
+    let deadline = Instant::now() + SOON;
+    loop {
+        let left = harness.leftovers(part).await;
+        if left.len() <= holders {
+            return;
+        }
+        assert!(Instant::now() < deadline, "left behind, where {holders} may be: {left:?}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Acquires through the backend's own trait, as [`Locks`] does.
+pub(super) async fn take_lease(locks: &Locks, name: &str, lease: LeasePolicy) -> Box<dyn Lease> {
+    let name = LockName::new(name).expect("the name is valid");
+    let owner = OwnerInfo::this_process().into();
+    let request = AcquireRequest::exclusive(name, Wait::Forever, lease, owner);
+    match within(SOON, "the lock", locks.backend().acquire(request)).await {
+        Ok(Acquired::Held(lease)) => lease,
+        other => panic!("a free lock was not granted: {other:?}"),
+    }
+}
+
+/// The longest of a few round trips.
+pub(super) async fn round_trip(locks: &Locks, name: &str) -> Duration {
+    let mut longest = Duration::ZERO;
+    for _ in 0..3 {
+        let start = Instant::now();
+        locks.inspect(name).await.unwrap_or_else(|error| panic!("cannot inspect: {error:?}"));
+        longest = longest.max(start.elapsed());
+    }
+    longest
+}

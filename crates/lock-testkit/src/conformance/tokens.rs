@@ -1,0 +1,61 @@
+//! Fencing tokens.
+
+use std::sync::{Arc, Mutex};
+
+use lock_core::Token;
+use tokio::task::JoinSet;
+
+use super::Harness;
+use super::steps::{PATIENCE, client, fresh, give_back, nothing_left, take, within};
+
+pub(super) async fn tokens_grow_from_holder_to_holder(harness: &dyn Harness) {
+    let (clients, name) = ([client(harness).await, client(harness).await], fresh());
+    let mut tokens = Vec::new();
+    for round in 0..20 {
+        // Now and then a client that has never seen the lock.
+        let newcomer = if round % 5 == 4 { Some(client(harness).await) } else { None };
+        let locks = newcomer.as_ref().unwrap_or(&clients[round % 2]);
+        let guard = take(locks, &name).await;
+        assert_eq!(
+            clients[0].inspect(&name).await.unwrap().token,
+            Some(guard.token()),
+            "inspect and guard differ"
+        );
+        tokens.push(guard.token());
+        give_back(guard).await;
+    }
+    must_grow(&tokens);
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn tokens_of_waiters_grow(harness: &dyn Harness) {
+    let (name, tokens) = (fresh(), Arc::new(Mutex::new(Vec::new())));
+    let mut running = JoinSet::new();
+    for _ in 0..3 {
+        let locks = client(harness).await;
+        for _ in 0..2 {
+            let (mutex, tokens) = (locks.mutex(&name), Arc::clone(&tokens));
+            running.spawn(async move {
+                for _ in 0..4 {
+                    let guard = within(PATIENCE, "a turn", mutex.acquire()).await.unwrap();
+                    tokens.lock().unwrap().push(guard.token());
+                    give_back(guard).await;
+                }
+            });
+        }
+    }
+    while let Some(ended) = running.join_next().await {
+        ended.expect("no task fails");
+    }
+    let tokens = tokens.lock().unwrap().clone();
+    assert_eq!(tokens.len(), 24);
+    must_grow(&tokens);
+}
+
+fn must_grow(tokens: &[Token]) {
+    for pair in tokens.windows(2) {
+        assert!(pair[0] < pair[1], "token {} came after {}", pair[1], pair[0]);
+    }
+    // The type promises it; a backend may build tokens elsewhere.
+    assert!(tokens.iter().all(|token| i64::try_from(token.get()).is_ok()), "{tokens:?} must fit an i64");
+}

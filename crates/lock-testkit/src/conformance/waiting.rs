@@ -1,0 +1,130 @@
+//! How long, and in which order.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::Harness;
+use super::steps::{
+    LOOK, NOISE, SOON, at_most_left, client, eventually, fresh, give_back, nothing_left, round_trip, take,
+    within,
+};
+
+pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let guard = take(&one, &name).await;
+    for (patience, again) in [(Duration::from_millis(50), false), (Duration::from_millis(250), true)] {
+        let round_trip = round_trip(&two, &name).await;
+        let start = Instant::now();
+        let acquired = if again {
+            two.mutex(&name).try_acquire_until(start + patience).await
+        } else {
+            two.mutex(&name).try_acquire_for(patience).await
+        };
+        let took = start.elapsed();
+        assert!(acquired.unwrap().is_none(), "two hold the lock");
+        assert!(took >= patience, "gave up after {took:?}, asked to wait {patience:?}");
+        let limit = patience + Duration::from_millis(20) + round_trip + NOISE;
+        assert!(
+            took <= limit,
+            "waited {took:?}, asked to wait {patience:?} (a round trip takes {round_trip:?})"
+        );
+    }
+    // Also where the lock is held by the same client, which never asks the server.
+    let start = Instant::now();
+    assert!(one.mutex(&name).try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(50) && took < Duration::from_millis(70) + NOISE, "waited {took:?}");
+    at_most_left(harness, &name, 1).await;
+    give_back(guard).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_passed_deadline_asks_once(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let passed = Instant::now();
+    tokio::time::sleep(LOOK).await;
+    let guard = one.mutex(&name).try_acquire_until(passed).await.unwrap();
+    let guard = guard.expect("a passed deadline asks once, and the lock is free");
+    let round_trip = round_trip(&two, &name).await;
+    let start = Instant::now();
+    assert!(two.mutex(&name).try_acquire_until(passed).await.unwrap().is_none(), "two hold the lock");
+    let took = start.elapsed();
+    // A few round trips at most: nothing is waited for.
+    assert!(took < 3 * round_trip + NOISE, "a passed deadline was waited for {took:?}");
+    give_back(guard).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_short_deadline_gets_the_first_answer(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    for patience in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(50)] {
+        let guard = locks.mutex(&name).try_acquire_for(patience).await.unwrap();
+        give_back(guard.unwrap_or_else(|| panic!("the lock is free, and {patience:?} is enough to ask")))
+            .await;
+    }
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_waiter_gets_the_released_lock(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    for _ in 0..3 {
+        let guard = take(&one, &name).await;
+        let mutex = two.mutex(&name);
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!waiter.is_finished(), "two hold the lock");
+        give_back(guard).await;
+        give_back(within(SOON, "the waiter to get the lock", waiter).await.unwrap().unwrap()).await;
+    }
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn tasks_of_one_client_take_turns(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    let guard = take(&locks, &name).await;
+    let (sender, mut order) = mpsc::unbounded_channel();
+    for number in 0..8 {
+        let (mutex, sender) = (locks.mutex(&name), sender.clone());
+        tokio::spawn(async move {
+            let guard = mutex.acquire().await.unwrap();
+            sender.send(number).unwrap();
+            give_back(guard).await;
+        });
+        eventually(SOON, "the task to queue up", || async {
+            (locks.inspect(&name).await.unwrap().waiters > number).then_some(())
+        })
+        .await;
+    }
+    drop(sender);
+    give_back(guard).await;
+    let mut turns = Vec::new();
+    while let Some(number) = within(SOON, "the next turn", order.recv()).await {
+        turns.push(number);
+    }
+    assert_eq!(turns, [0, 1, 2, 3, 4, 5, 6, 7], "not in the order in which they asked");
+}
+
+pub(super) async fn clients_take_turns(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    let guard = take(&locks, &name).await;
+    let (sender, mut order) = mpsc::unbounded_channel();
+    for number in 0..4 {
+        let (mutex, sender) = (client(harness).await.mutex(&name), sender.clone());
+        tokio::spawn(async move {
+            let guard = mutex.acquire().await.unwrap();
+            sender.send(number).unwrap();
+            give_back(guard).await;
+        });
+        // Not every backend says when a waiter stands in its queue.
+        tokio::time::sleep(NOISE).await;
+    }
+    drop(sender);
+    give_back(guard).await;
+    let mut turns = Vec::new();
+    while let Some(number) = within(SOON, "the next turn", order.recv()).await {
+        turns.push(number);
+    }
+    assert_eq!(turns, [0, 1, 2, 3], "not in the order in which they asked");
+}

@@ -1,0 +1,210 @@
+//! The far end of the cross-process cases.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lock_core::{Error, Guard, Locks, Released};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::history::{Event, EventKind, Mode, Recorder, ReleaseOutcome, now_ns};
+
+/// What a worker is told to do.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Take the lock, and keep it.
+    Acquire { name: String },
+    /// Tell whether the lock is still believed to be held.
+    Report,
+    /// Release the lock.
+    Release,
+    /// Add one to the number in a file, under the lock, so many times.
+    Count { name: String, file: PathBuf, history: PathBuf, times: u32 },
+}
+
+/// What a worker answers.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(super) enum Answer {
+    /// It has a client, and waits for orders.
+    Ready,
+    /// It holds the lock.
+    Held { token: u64 },
+    /// What its guard says.
+    Reported { valid: bool, standing: String },
+    /// Whether the lock was its own until it released it.
+    Released { was_ours: bool },
+    /// It has counted.
+    Counted,
+    /// It could not do what it was told.
+    Failed { error: String },
+}
+
+/// Does what the cases ask of another process: reads orders from standard input and answers on standard output, until
+/// its input ends.
+///
+/// To be called by the program that [`Harness::worker`](super::Harness::worker) starts, in a tokio runtime of several
+/// threads.
+///
+/// # Errors
+///
+/// When standard output is closed.
+pub async fn serve(connect: impl Future<Output = lock_core::Result<Locks>> + Send) -> io::Result<()> {
+    let locks = match connect.await {
+        Ok(locks) => locks,
+        Err(error) => return answer(&failed(&error)),
+    };
+    answer(&Answer::Ready)?;
+    let mut orders = orders();
+    let mut held: Option<Guard> = None;
+    while let Some(order) = orders.recv().await {
+        let done = match order {
+            Order::Acquire { name } => match locks.mutex(name).acquire().await {
+                Ok(guard) => Answer::Held { token: held.insert(guard).token().get() },
+                Err(error) => failed(&error),
+            },
+            Order::Report => report(held.as_ref()),
+            Order::Release => release(held.take()).await,
+            Order::Count { name, file, history, times } => {
+                match count(&locks, &name, &file, &history, times).await {
+                    Ok(()) => Answer::Counted,
+                    Err(error) => Answer::Failed { error },
+                }
+            }
+        };
+        answer(&done)?;
+    }
+    Ok(())
+}
+
+fn report(held: Option<&Guard>) -> Answer {
+    // The first look after a long sleep, as a holder that is about to write would do.
+    let valid = held.is_some_and(Guard::is_valid);
+    Answer::Reported {
+        valid,
+        standing: held.map_or_else(String::new, |guard| format!("{:?}", guard.standing())),
+    }
+}
+
+async fn release(held: Option<Guard>) -> Answer {
+    let Some(guard) = held else { return Answer::Failed { error: "nothing is held".to_owned() } };
+    match guard.release().await {
+        Ok(released) => Answer::Released { was_ours: released == Released::Released },
+        Err(error) => failed(&error),
+    }
+}
+
+async fn count(locks: &Locks, name: &str, file: &Path, history: &Path, times: u32) -> Result<(), String> {
+    let process = std::process::id();
+    let recorder = Recorder::create(history, process).map_err(|error| error.to_string())?;
+    let mut resource = Resource::open(file).map_err(|error| error.to_string())?;
+    let mutex = locks.mutex(name);
+    for _ in 0..times {
+        recorder.record(CLIENT, name, EventKind::AcquireCalled);
+        let guard = mutex.acquire().await.map_err(|error| error.to_string())?;
+        let token = guard.token().get();
+        let valid_until = guard.valid_until().since_boot().as_nanos();
+        recorder.record(
+            CLIENT,
+            name,
+            EventKind::Acquired {
+                token: Some(token),
+                valid_until_ns: u64::try_from(valid_until).ok(),
+                mode: Mode::Exclusive,
+            },
+        );
+        let (number, _) = resource.read().map_err(|error| error.to_string())?;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let (at_ns, accepted) = resource.write(number + 1, token).map_err(|error| error.to_string())?;
+        let kind = EventKind::Write { token, accepted };
+        recorder.write(&Event { process, client: CLIENT, lock: name.to_owned(), at_ns, kind });
+        recorder.record(CLIENT, name, EventKind::ReleaseCalled);
+        let outcome = match guard.release().await {
+            Ok(Released::Released) => ReleaseOutcome::Released,
+            Ok(Released::AlreadyLost) => ReleaseOutcome::AlreadyLost,
+            Err(_) => ReleaseOutcome::Unknown,
+        };
+        recorder.record(CLIENT, name, EventKind::Released { outcome });
+    }
+    recorder.flush().map_err(|error| error.to_string())
+}
+
+/// A number in a file, with the token of the last write: it refuses smaller tokens.
+///
+/// Each of its steps is atomic, but not a read and the write that follows: that is what the lock is for.
+#[derive(Debug)]
+pub(super) struct Resource {
+    file: File,
+}
+
+impl Resource {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)? })
+    }
+
+    /// The number, and the last token.
+    pub(super) fn read(&mut self) -> io::Result<(u64, u64)> {
+        self.atomically(Self::content)
+    }
+
+    /// When it was decided, and whether the number was written.
+    fn write(&mut self, number: u64, token: u64) -> io::Result<(u64, bool)> {
+        self.atomically(|resource| {
+            let (_, last) = resource.content()?;
+            let accepted = token >= last;
+            if accepted {
+                resource.file.set_len(0)?;
+                resource.file.seek(SeekFrom::Start(0))?;
+                write!(resource.file, "{number} {token}")?;
+            }
+            Ok((now_ns(), accepted))
+        })
+    }
+
+    fn content(&mut self) -> io::Result<(u64, u64)> {
+        let mut text = String::new();
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.read_to_string(&mut text)?;
+        let mut numbers = text.split_whitespace().map(|number| number.parse().unwrap_or_default());
+        Ok((numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)))
+    }
+
+    fn atomically<T>(&mut self, step: impl FnOnce(&mut Self) -> io::Result<T>) -> io::Result<T> {
+        flock(&self.file, FlockOperation::LockExclusive)?;
+        let done = step(self);
+        flock(&self.file, FlockOperation::Unlock)?;
+        done
+    }
+}
+
+fn orders() -> mpsc::UnboundedReceiver<Order> {
+    let (sender, orders) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            let Some(order) = line.ok().and_then(|line| serde_json::from_str(&line).ok()) else { return };
+            if sender.send(order).is_err() {
+                return;
+            }
+        }
+    });
+    orders
+}
+
+fn answer(answer: &Answer) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&line)?;
+    stdout.flush()
+}
+
+fn failed(error: &Error) -> Answer {
+    Answer::Failed { error: error.to_string() }
+}
+
+/// A worker does one thing after another.
+const CLIENT: u64 = 0;

@@ -1,0 +1,37 @@
+//! Real servers, a TCP fault proxy, a conformance suite and history checks for distributed locks.
+//!
+//! A lock is only as good as the faults that it was tested under. This crate has what such tests need, for the
+//! backends of polylock and for anybody else's:
+//!
+//! * [`redis`] and [`zookeeper`]: real servers as child processes, on ports and in directories of their own, that can
+//!   be killed, restarted with or without their data, and frozen. They are up in milliseconds (Redis) or about half
+//!   a second (ZooKeeper), so every test can have its own, and they die with the test whatever happens to it.
+//! * [`proxy`]: a TCP proxy that delays, holds, loses, resets, and swallows the reply to a chosen request.
+//! * [`process`]: worker processes that speak JSON lines and can be frozen and killed, for tests across processes.
+//! * [`history`] and [`check`](mod@check): what happened in all processes on one clock, and whether it was right.
+//! * [`cancel`]: dropping a future after every number of polls.
+//!
+//! A server that is not installed is an error that names the package; nothing is skipped in silence.
+//! The crate knows no lock driver and runs on Linux.
+
+pub mod cancel;
+pub mod check;
+pub mod conformance;
+mod error;
+pub mod history;
+mod launch;
+mod port;
+pub mod process;
+pub mod proxy;
+pub mod redis;
+mod resp;
+pub mod zookeeper;
+
+pub use cancel::{cancel_after, for_each_poll_count};
+pub use check::check;
+pub use error::{Error, Result};
+pub use history::{Event, EventKind, History, Recorder, now_ns};
+pub use process::{Child, Worker};
+pub use proxy::FaultProxy;
+pub use redis::{RedisFive, RedisServer};
+pub use zookeeper::{ZkEnsemble, ZooKeeper};

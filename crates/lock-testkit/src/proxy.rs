@@ -1,0 +1,419 @@
+//! A TCP proxy that breaks connections the way networks do, at the request that the test chooses.
+
+mod connection;
+mod frames;
+mod ledger;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use crate::error::{Error, Result};
+
+/// A proxy between clients and one server, with faults that are switched while connections are open.
+///
+/// It knows where a request begins and ends, so it can lose the reply to a certain request: the ambiguous outcome
+/// that every lock client must survive. Requests and replies are forwarded whole.
+///
+/// The proxy runs on a thread of its own: it goes on while the test's runtime is blocked or its clock is paused,
+/// and it needs no runtime to start. All methods take effect before they return. It ends when it is dropped.
+///
+/// # What a fault can do
+///
+/// A proxy fault does nothing to a connection that TCP over a bad network could not do. In particular a byte stream
+/// never goes on after a gap: a connection that lost bytes stays silent in that direction until it is reset.
+pub struct FaultProxy {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the proxied connections speak.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// RESP2 or RESP3. Push frames and pub/sub messages are not taken for replies.
+    ///
+    /// `MONITOR` and `CLIENT REPLY OFF` are not understood: after them replies are matched wrongly.
+    Redis,
+    /// ZooKeeper's client protocol. Four-letter words pass through.
+    ZooKeeper,
+    /// Anything else: bytes are forwarded as they come and no request is seen.
+    Opaque,
+}
+
+/// Which way bytes travel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Direction {
+    /// From the client to the server.
+    ToServer,
+    /// From the server to the client.
+    ToClient,
+}
+
+/// What becomes of a connection whose reply was swallowed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Then {
+    /// Both sides are reset.
+    Reset,
+    /// The connection stays open, and nothing more comes from the server. Requests still reach it.
+    Hang,
+}
+
+impl FaultProxy {
+    /// Starts a proxy on a loopback port of its own that forwards to `upstream`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the system has no port or thread to spare.
+    pub fn start(upstream: SocketAddr, protocol: Protocol) -> Result<Self> {
+        let listen = || {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            listener.set_nonblocking(true)?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+            Ok((listener.local_addr()?, listener, runtime))
+        };
+        let (addr, listener, runtime) = listen().map_err(|e| Error::io("start a proxy", e))?;
+        let shared = Arc::new(Shared::new(upstream, protocol));
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::Builder::new().name("testkit-proxy".to_owned()).spawn({
+            let shared = Arc::clone(&shared);
+            move || runtime.block_on(connection::accept(shared, listener, stopped))
+        });
+        let thread = thread.map_err(|e| Error::io("start a thread", e))?;
+        Ok(Self { addr, shared, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The address for clients.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The port on 127.0.0.1 for clients.
+    pub fn port(&self) -> u16 {
+        self.addr.port()
+    }
+
+    /// Delivers every byte in this direction so much later, until the delay is set again.
+    pub fn delay(&self, direction: Direction, delay: Duration) {
+        self.shared.faults.send_modify(|faults| faults.delay[direction as usize] = delay);
+    }
+
+    /// Closes all connections in an orderly way, as a server that shuts down.
+    pub fn fin(&self) {
+        self.shared.end_all(Fate::Fin);
+    }
+
+    /// Resets all connections, as a machine that has restarted. What is held or delayed is lost.
+    pub fn rst(&self) {
+        self.shared.end_all(Fate::Rst);
+    }
+
+    /// While on, bytes in this direction vanish, also those that say that a connection is closed; connections stay.
+    ///
+    /// When it goes off, connections that lost something are reset and the others go on. For bytes that arrive after
+    /// all, see [`hold`](Self::hold).
+    pub fn black_hole(&self, direction: Direction, on: bool) {
+        self.shared.faults.send_modify(|faults| faults.black_hole[direction as usize] = on);
+        if !on {
+            self.shared.reset_lossy(&[direction]);
+        }
+    }
+
+    /// Keeps the bytes of this direction back until [`deliver`](Self::deliver).
+    ///
+    /// They arrive even if the sender has closed its side by then: a held request still reaches the server.
+    pub fn hold(&self, direction: Direction) {
+        self.shared.faults.send_modify(|faults| faults.hold[direction as usize] = true);
+    }
+
+    /// Delivers what is held, in both directions, and holds no more.
+    pub fn deliver(&self) {
+        self.shared.faults.send_modify(|faults| faults.hold = [false; 2]);
+    }
+
+    /// How many bytes in this direction are held or delayed now.
+    pub fn queued(&self, direction: Direction) -> usize {
+        let queued = |control: &Arc<Control>| control.queued[direction as usize].load(Ordering::SeqCst);
+        self.shared.table().values().map(queued).sum()
+    }
+
+    /// Forwards the `n`-th request from now (1 is the next one) and swallows its reply.
+    ///
+    /// # Panics
+    ///
+    /// When `n` is 0.
+    pub fn swallow_reply(&self, n: u64, then: Then) {
+        self.shared.add_rule(Rule::nth(n, Action::SwallowReply(then)));
+    }
+
+    /// Forwards the next request for which `matches` says yes and swallows its reply.
+    ///
+    /// `matches` sees the bytes of the whole request; see [`redis_command`] and [`zk_opcode`].
+    pub fn swallow_when(&self, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static, then: Then) {
+        self.shared.add_rule(Rule::when(matches, Action::SwallowReply(then)));
+    }
+
+    /// Forwards the `n`-th request from now (1 is the next one), then resets the client without a reply.
+    ///
+    /// The server gets the whole request and then the end of the stream, so that it surely carries it out.
+    ///
+    /// # Panics
+    ///
+    /// When `n` is 0.
+    pub fn cut_after_request(&self, n: u64) {
+        self.shared.add_rule(Rule::nth(n, Action::Cut));
+    }
+
+    /// Forwards the next request for which `matches` says yes, then resets the client without a reply.
+    ///
+    /// `matches` sees the bytes of the whole request; see [`redis_command`] and [`zk_opcode`].
+    pub fn cut_when(&self, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
+        self.shared.add_rule(Rule::when(matches, Action::Cut));
+    }
+
+    /// How many replies were swallowed and requests cut so far: by this a test sees that its fault has come to pass.
+    pub fn fired(&self) -> u64 {
+        self.shared.fired.load(Ordering::SeqCst)
+    }
+
+    /// While on, new connections are reset at once. Open ones stay.
+    pub fn refuse(&self, on: bool) {
+        self.shared.faults.send_modify(|faults| faults.refuse = on);
+    }
+
+    /// Ends all faults: held bytes are delivered, delays end, pending swallows and cuts are forgotten, and connections
+    /// that lost something are reset.
+    pub fn heal(&self) {
+        self.shared.rules().clear();
+        self.shared.faults.send_replace(Faults::default());
+        self.shared.reset_lossy(&[Direction::ToServer, Direction::ToClient]);
+    }
+
+    /// How many requests clients have sent: Redis commands; ZooKeeper requests except connects and pings.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::SeqCst)
+    }
+
+    /// How many messages the server has sent unasked: Redis push frames and pub/sub messages; ZooKeeper watch events.
+    pub fn pushes(&self) -> u64 {
+        self.shared.pushes.load(Ordering::SeqCst)
+    }
+
+    /// Sets [`requests`](Self::requests), [`pushes`](Self::pushes) and [`fired`](Self::fired) to zero.
+    pub fn reset_counters(&self) {
+        for counter in [&self.shared.requests, &self.shared.pushes, &self.shared.fired] {
+            counter.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// How many connections are open, counting those whose end has not got through yet.
+    pub fn connections(&self) -> usize {
+        self.shared.table().len()
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic on the proxy's thread has been printed; a second one here would hide the test's own.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for FaultProxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultProxy")
+            .field("addr", &self.addr)
+            .field("upstream", &self.shared.upstream)
+            .field("protocol", &self.shared.protocol)
+            .field("faults", &*self.shared.faults.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Matches the Redis command `name`, in any case.
+pub fn redis_command(name: &str) -> impl Fn(&[u8]) -> bool + Send + Sync + 'static {
+    let name = name.to_ascii_uppercase();
+    move |request| {
+        frames::command_name(request).is_some_and(|found| found.eq_ignore_ascii_case(name.as_bytes()))
+    }
+}
+
+/// Matches ZooKeeper requests of one type; the numbers are in [`opcode`].
+pub fn zk_opcode(code: i32) -> impl Fn(&[u8]) -> bool + Send + Sync + 'static {
+    move |request| frames::int(request, 8) == Some(code)
+}
+
+/// The types of ZooKeeper requests.
+#[allow(missing_docs, reason = "the names are ZooKeeper's own")]
+pub mod opcode {
+    pub const CREATE: i32 = 1;
+    pub const DELETE: i32 = 2;
+    pub const EXISTS: i32 = 3;
+    pub const GET_DATA: i32 = 4;
+    pub const SET_DATA: i32 = 5;
+    pub const GET_CHILDREN: i32 = 8;
+    pub const SYNC: i32 = 9;
+    pub const GET_CHILDREN2: i32 = 12;
+    pub const CHECK: i32 = 13;
+    pub const MULTI: i32 = 14;
+    pub const CREATE2: i32 = 15;
+    pub const CREATE_CONTAINER: i32 = 19;
+    pub const CREATE_TTL: i32 = 21;
+    pub const AUTH: i32 = 100;
+    pub const SET_WATCHES: i32 = 101;
+    pub const SET_WATCHES2: i32 = 105;
+    pub const ADD_WATCH: i32 = 106;
+    pub const CLOSE_SESSION: i32 = -11;
+}
+
+/// What the proxy's thread and the test's threads share.
+struct Shared {
+    upstream: SocketAddr,
+    protocol: Protocol,
+    faults: watch::Sender<Faults>,
+    rules: Mutex<Vec<Rule>>,
+    table: Mutex<HashMap<u64, Arc<Control>>>,
+    ended: Condvar,
+    requests: AtomicU64,
+    pushes: AtomicU64,
+    fired: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    delay: [Duration; 2],
+    hold: [bool; 2],
+    black_hole: [bool; 2],
+    refuse: bool,
+}
+
+/// The handle on one connection.
+struct Control {
+    fate: watch::Sender<Option<Fate>>,
+    /// Whether bytes were lost, by direction.
+    lost: [AtomicBool; 2],
+    /// Bytes that wait for delivery, by direction.
+    queued: [AtomicUsize; 2],
+}
+
+/// How a connection ends before its time.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Fin,
+    Rst,
+    /// The client is reset; the server reads all that was sent to it and then the end of the stream.
+    Cut,
+}
+
+type Predicate = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
+struct Rule {
+    /// Which requests count; without it, all do.
+    matches: Option<Predicate>,
+    /// The rule fires at this match, counted down to it.
+    nth: u64,
+    action: Action,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    SwallowReply(Then),
+    Cut,
+}
+
+impl Shared {
+    fn new(upstream: SocketAddr, protocol: Protocol) -> Self {
+        Self {
+            upstream,
+            protocol,
+            faults: watch::Sender::new(Faults::default()),
+            rules: Mutex::default(),
+            table: Mutex::default(),
+            ended: Condvar::new(),
+            requests: AtomicU64::new(0),
+            pushes: AtomicU64::new(0),
+            fired: AtomicU64::new(0),
+        }
+    }
+
+    fn rules(&self) -> MutexGuard<'_, Vec<Rule>> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<u64, Arc<Control>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add_rule(&self, rule: Rule) {
+        self.rules().push(rule);
+    }
+
+    /// What the rules say about this request. Every rule sees every request; the oldest that fires wins.
+    fn judge(&self, request: &[u8]) -> Option<Action> {
+        let mut action = None;
+        self.rules().retain_mut(|rule| {
+            let fires = rule.fires(request);
+            if fires {
+                action.get_or_insert(rule.action);
+            }
+            !fires
+        });
+        action
+    }
+
+    fn end_all(&self, fate: Fate) {
+        self.end(fate, |_| true);
+    }
+
+    fn reset_lossy(&self, directions: &[Direction]) {
+        self.end(Fate::Rst, |control| {
+            directions.iter().any(|&direction| control.lost[direction as usize].load(Ordering::SeqCst))
+        });
+    }
+
+    /// Ends the chosen connections and waits until they have ended.
+    fn end(&self, fate: Fate, chosen: impl Fn(&Control) -> bool) {
+        let table = self.table();
+        let ids: Vec<_> = table.iter().filter(|(_, control)| chosen(control)).map(|(&id, _)| id).collect();
+        for id in &ids {
+            table[id].fate.send_replace(Some(fate));
+        }
+        let still_there =
+            |table: &mut HashMap<u64, Arc<Control>>| ids.iter().any(|id| table.contains_key(id));
+        let waited = self.ended.wait_timeout_while(table, END_DEADLINE, still_there);
+        let (_table, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        assert!(!timeout.timed_out(), "the proxy's thread is stuck");
+    }
+}
+
+impl Rule {
+    fn nth(n: u64, action: Action) -> Self {
+        assert!(n > 0, "requests are counted from 1, the next one");
+        Self { matches: None, nth: n, action }
+    }
+
+    fn when(matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static, action: Action) -> Self {
+        Self { matches: Some(Box::new(matches)), nth: 1, action }
+    }
+
+    fn fires(&mut self, request: &[u8]) -> bool {
+        if self.matches.as_ref().is_some_and(|matches| !matches(request)) {
+            return false;
+        }
+        self.nth -= 1;
+        self.nth == 0
+    }
+}
+
+const END_DEADLINE: Duration = Duration::from_secs(5);

@@ -1,0 +1,301 @@
+//! Real Redis servers.
+
+use std::io::BufReader;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::launch::{Site, StartError, on_free_ports};
+use crate::port::Port;
+use crate::process::{locate, off_thread};
+pub use crate::resp::Reply;
+use crate::resp::{read_reply, write_command};
+
+/// A `redis-server` of the test's own, on a loopback port of its own, in a temporary directory.
+///
+/// It is killed when this value is dropped and when the test process dies.
+#[derive(Debug)]
+pub struct RedisServer {
+    inner: Arc<Inner>,
+}
+
+/// How to start a [`RedisServer`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "options start nothing by themselves"]
+pub struct RedisOptions {
+    password: Option<String>,
+    appendonly: bool,
+    args: Vec<String>,
+}
+
+/// Independent Redis masters, as Redlock wants them; five unless asked otherwise.
+#[derive(Debug)]
+pub struct RedisFive {
+    servers: Vec<RedisServer>,
+    password: Option<String>,
+}
+
+impl RedisServer {
+    /// Starts a server that keeps nothing over a restart and asks for no password.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotInstalled`] without `redis-server`; otherwise the error carries the end of the server's log.
+    pub async fn start() -> Result<Self> {
+        Self::builder().start().await
+    }
+
+    /// Options for a server that differs from the default.
+    pub fn builder() -> RedisOptions {
+        RedisOptions::default()
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.inner.port.number()
+    }
+
+    /// The address.
+    pub fn addr(&self) -> SocketAddr {
+        self.inner.port.addr()
+    }
+
+    /// `redis://127.0.0.1:port`, with the password when there is one.
+    pub fn url(&self) -> String {
+        format!("redis://{}{}", userinfo(self.inner.options.password.as_deref()), self.addr())
+    }
+
+    /// The id of the server's process.
+    pub fn pid(&self) -> u32 {
+        self.inner.site.with_child(|child| child.pid()).expect("a started server has a process")
+    }
+
+    /// Kills the server by SIGKILL and starts it again on the same port. Only an
+    /// [`appendonly`](RedisOptions::appendonly) server comes back with its data.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub async fn restart(&self) -> Result<()> {
+        self.kill();
+        self.start_again().await
+    }
+
+    /// Kills the server by SIGKILL. Its port stays reserved.
+    pub fn kill(&self) {
+        self.inner.site.with_child(|child| child.kill());
+    }
+
+    /// Starts a killed server again on the same port.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub async fn start_again(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        off_thread(move || inner.launch().map_err(|e| e.into_error(&inner.site))).await
+    }
+
+    /// Freezes the server (SIGSTOP): connections stay, nothing is answered.
+    pub fn stop(&self) {
+        self.inner.site.with_child(|child| child.stop());
+    }
+
+    /// Lets a stopped server go on (SIGCONT).
+    pub fn cont(&self) {
+        self.inner.site.with_child(|child| child.cont());
+    }
+
+    /// Sends one command on a connection of its own and gives the answer; an error reply is an answer too.
+    ///
+    /// This is for the test's own look at the server. It needs no runtime and no driver.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the server does not answer within five seconds.
+    ///
+    /// # Cancel safety
+    ///
+    /// A cancelled command may still be carried out.
+    pub async fn command(&self, words: &[&str]) -> Result<Reply> {
+        let inner = Arc::clone(&self.inner);
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        off_thread(move || inner.command(&words.iter().map(String::as_str).collect::<Vec<_>>())).await
+    }
+}
+
+impl RedisOptions {
+    /// Asks clients for this password.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Keeps data over a restart: every write is on disk before it is answered.
+    pub fn appendonly(mut self, on: bool) -> Self {
+        self.appendonly = on;
+        self
+    }
+
+    /// What the server does when its memory is full, such as `noeviction` or `allkeys-lru`.
+    pub fn maxmemory_policy(self, policy: &str) -> Self {
+        self.config("maxmemory-policy", policy)
+    }
+
+    /// Any other line of `redis.conf`.
+    pub fn config(mut self, name: &str, value: &str) -> Self {
+        self.args.extend([format!("--{name}"), value.to_owned()]);
+        self
+    }
+
+    /// Starts a server.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotInstalled`] without `redis-server`; otherwise the error carries the end of the server's log.
+    pub async fn start(self) -> Result<RedisServer> {
+        off_thread(move || self.start_blocking()).await
+    }
+
+    /// Starts `n` independent servers in parallel.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start); when one server fails none stays.
+    pub async fn start_n(self, n: usize) -> Result<RedisFive> {
+        off_thread(move || {
+            let password = self.password.clone();
+            let starts: Vec<_> = (0..n)
+                .map(|_| {
+                    let options = self.clone();
+                    thread::spawn(move || options.start_blocking())
+                })
+                .collect();
+            let servers = starts
+                .into_iter()
+                .map(|start| start.join().expect("a start does not panic"))
+                .collect::<Result<_>>()?;
+            Ok(RedisFive { servers, password })
+        })
+        .await
+    }
+
+    fn start_blocking(self) -> Result<RedisServer> {
+        on_free_ports("redis-server", || {
+            let port = Port::pick("redis-server")?;
+            let site = Site::new(format!("redis-server on port {}", port.number()))?;
+            let inner = Arc::new(Inner { port, site, options: self.clone() });
+            inner.launch()?;
+            Ok(RedisServer { inner })
+        })
+    }
+}
+
+impl RedisFive {
+    /// Starts five servers with default options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::start`]; when one server fails none stays.
+    pub async fn start() -> Result<Self> {
+        Self::start_n(5).await
+    }
+
+    /// Starts `n` servers with default options. [`RedisOptions::start_n`] does so with others.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::start`]; when one server fails none stays.
+    pub async fn start_n(n: usize) -> Result<Self> {
+        RedisServer::builder().start_n(n).await
+    }
+
+    /// `redlock://host:port,host:port,...`, with the password when there is one.
+    pub fn url(&self) -> String {
+        let addrs: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
+        format!("redlock://{}{}", userinfo(self.password.as_deref()), addrs.join(","))
+    }
+
+    /// The servers, in the order of the URL.
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    // The process goes before the claim on its port.
+    site: Site,
+    port: Port,
+    options: RedisOptions,
+}
+
+impl Inner {
+    fn launch(&self) -> Result<(), StartError> {
+        let mut command = Command::new(locate("redis-server", "apt-get install redis-server")?);
+        command
+            .args(["--port", &self.port.number().to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--daemonize", "no"])
+            .arg("--dir")
+            .arg(self.site.dir());
+        if self.options.appendonly {
+            command.args(["--appendonly", "yes", "--appendfsync", "always"]);
+        }
+        if let Some(password) = &self.options.password {
+            command.args(["--requirepass", password]);
+        }
+        command.args(&self.options.args);
+
+        self.site.clear_log();
+        self.site.launch(&command)?;
+        self.site.wait_ready(|pid| self.serves(pid))
+    }
+
+    /// Whether the server answers, and is ours: another process may have got the port before it.
+    fn serves(&self, pid: u32) -> bool {
+        let ours = match self.command(&["INFO", "server"]) {
+            Ok(Reply::Bulk(info)) => {
+                String::from_utf8_lossy(&info).lines().any(|line| line == format!("process_id:{pid}"))
+            }
+            // A configuration may forbid INFO.
+            Ok(reply) => reply.is_error(),
+            Err(_) => false,
+        };
+        // INFO is answered while the data is still being read, PING is not.
+        ours && match self.command(&["PING"]) {
+            Ok(Reply::Error(error)) => !error.starts_with("LOADING"),
+            Ok(_) => true,
+            Err(_) => false,
+        }
+    }
+
+    fn command(&self, words: &[&str]) -> Result<Reply> {
+        let talk = || {
+            let mut stream = TcpStream::connect(self.port.addr())?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
+            let mut replies = BufReader::new(stream.try_clone()?);
+            if let Some(password) = &self.options.password {
+                write_command(&mut stream, &["AUTH", password])?;
+                let reply = read_reply(&mut replies)?;
+                if reply.is_error() {
+                    return Ok(reply);
+                }
+            }
+            write_command(&mut stream, words)?;
+            read_reply(&mut replies)
+        };
+        talk().map_err(|e| {
+            Error::io(format!("send {} to {}", words.first().unwrap_or(&"nothing"), self.site.name()), e)
+        })
+    }
+}
+
+fn userinfo(password: Option<&str>) -> String {
+    password.map(|password| format!(":{password}@")).unwrap_or_default()
+}
+
+const ANSWER_DEADLINE: Duration = Duration::from_secs(5);

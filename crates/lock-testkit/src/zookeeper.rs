@@ -1,0 +1,456 @@
+//! Real ZooKeeper servers: one alone, or an ensemble.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, ffi::OsString};
+
+use crate::error::{Error, Result};
+use crate::launch::{Site, StartError, on_free_ports};
+use crate::port::Port;
+use crate::process::{locate, off_thread};
+
+/// A ZooKeeper server of the test's own, on a loopback port of its own, in a temporary directory.
+///
+/// It is killed when this value is dropped and when the test process dies. Its data is kept over a restart.
+#[derive(Debug)]
+pub struct ZooKeeper {
+    inner: Arc<Inner>,
+}
+
+/// How to start a [`ZooKeeper`] or a [`ZkEnsemble`].
+#[derive(Clone, Debug)]
+#[must_use = "options start nothing by themselves"]
+pub struct ZkOptions {
+    tick_time: Duration,
+    min_session_timeout: Option<Duration>,
+    max_session_timeout: Duration,
+    force_sync: bool,
+    properties: Vec<(String, String)>,
+    config: Vec<(String, String)>,
+}
+
+/// ZooKeeper servers that form a quorum; three unless asked otherwise.
+#[derive(Debug)]
+pub struct ZkEnsemble {
+    nodes: Vec<ZooKeeper>,
+}
+
+impl ZooKeeper {
+    /// Starts a standalone server with default options.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotInstalled`] without Java or ZooKeeper; otherwise the error carries the end of the server's log.
+    pub async fn start() -> Result<Self> {
+        Self::builder().start().await
+    }
+
+    /// Options for a server that differs from the default.
+    pub fn builder() -> ZkOptions {
+        ZkOptions::default()
+    }
+
+    /// The client port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.inner.port.number()
+    }
+
+    /// The address for clients.
+    pub fn addr(&self) -> SocketAddr {
+        self.inner.port.addr()
+    }
+
+    /// `zk://127.0.0.1:port`.
+    pub fn url(&self) -> String {
+        format!("zk://{}", self.addr())
+    }
+
+    /// `127.0.0.1:port`, as ZooKeeper clients want it.
+    pub fn connect_string(&self) -> String {
+        self.addr().to_string()
+    }
+
+    /// The id of the server's process.
+    pub fn pid(&self) -> u32 {
+        self.inner.site.with_child(|child| child.pid()).expect("a started server has a process")
+    }
+
+    /// Kills the server by SIGKILL and starts it again with the same port and data.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub async fn restart(&self) -> Result<()> {
+        self.kill();
+        self.start_again().await
+    }
+
+    /// Kills the server by SIGKILL. Its port stays reserved.
+    pub fn kill(&self) {
+        self.inner.site.with_child(|child| child.kill());
+    }
+
+    /// Starts a killed server again with the same port and data, and waits until it serves.
+    ///
+    /// A node of an ensemble serves only while a majority runs: to bring back a majority, [`launch`](Self::launch)
+    /// the nodes first and wait afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub async fn start_again(&self) -> Result<()> {
+        self.launch().await?;
+        self.wait_ready().await
+    }
+
+    /// Starts a killed server again without waiting until it serves.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the process cannot be started.
+    pub async fn launch(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        off_thread(move || inner.launch()).await
+    }
+
+    /// Waits until the server serves clients.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReady`] or [`Error::Exited`] with the end of the server's log.
+    pub async fn wait_ready(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        off_thread(move || inner.wait_ready().map_err(|e| e.into_error(&inner.site))).await
+    }
+
+    /// Freezes the server (SIGSTOP): connections stay, nothing is answered.
+    pub fn stop(&self) {
+        self.inner.site.with_child(|child| child.stop());
+    }
+
+    /// Lets a stopped server go on (SIGCONT).
+    pub fn cont(&self) {
+        self.inner.site.with_child(|child| child.cont());
+    }
+
+    /// Sends a four-letter word such as `srvr`, `mntr`, `wchp`, `dump` or `cons` and gives the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the server does not answer within five seconds.
+    pub async fn four_letter(&self, word: &str) -> Result<String> {
+        let inner = Arc::clone(&self.inner);
+        let word = word.to_owned();
+        off_thread(move || inner.four_letter(&word)).await
+    }
+
+    /// The server's counters, such as `zk_ephemerals_count`, `zk_watch_count` and `zk_packets_sent`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`four_letter`](Self::four_letter).
+    pub async fn mntr(&self) -> Result<BTreeMap<String, String>> {
+        let answer = self.four_letter("mntr").await?;
+        Ok(answer
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect())
+    }
+
+    /// What the server is: `standalone`, `leader` or `follower`; `None` while it does not serve.
+    pub async fn mode(&self) -> Option<String> {
+        let inner = Arc::clone(&self.inner);
+        off_thread(move || mode(&inner.ask("srvr", PROBE_DEADLINE).ok()?)).await
+    }
+}
+
+impl ZkOptions {
+    /// The server's unit of time. The default of 200 ms allows session timeouts from 400 ms up.
+    pub fn tick_time(mut self, tick: Duration) -> Self {
+        self.tick_time = tick;
+        self
+    }
+
+    /// The shortest session timeout that a client gets; two ticks by default.
+    pub fn min_session_timeout(mut self, timeout: Duration) -> Self {
+        self.min_session_timeout = Some(timeout);
+        self
+    }
+
+    /// The longest session timeout that a client gets; a minute by default.
+    pub fn max_session_timeout(mut self, timeout: Duration) -> Self {
+        self.max_session_timeout = timeout;
+        self
+    }
+
+    /// Whether every transaction is on disk before it is answered, as in production. Off by default: it costs time,
+    /// and a killed process loses nothing either way.
+    pub fn force_sync(mut self, on: bool) -> Self {
+        self.force_sync = on;
+        self
+    }
+
+    /// A Java system property, such as `znode.container.checkIntervalMs`.
+    pub fn property(mut self, name: &str, value: &str) -> Self {
+        self.properties.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A line of `zoo.cfg`.
+    pub fn config(mut self, name: &str, value: &str) -> Self {
+        self.config.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts a standalone server.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotInstalled`] without Java or ZooKeeper; otherwise the error carries the end of the server's log.
+    pub async fn start(self) -> Result<ZooKeeper> {
+        off_thread(move || {
+            on_free_ports("zookeeper", || {
+                let node = self.prepare(Port::pick("zookeeper")?, None)?;
+                node.launch()?;
+                node.wait_ready()?;
+                Ok(ZooKeeper { inner: Arc::new(node) })
+            })
+        })
+        .await
+    }
+
+    /// Starts an ensemble of `n` servers in parallel and waits for its leader.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start); when one server fails none stays.
+    pub async fn start_ensemble(self, n: usize) -> Result<ZkEnsemble> {
+        assert!(n >= 2, "an ensemble has at least two servers: for one there is `start`");
+        off_thread(move || on_free_ports("zookeeper", || self.start_ensemble_blocking(n))).await
+    }
+
+    fn start_ensemble_blocking(&self, n: usize) -> Result<ZkEnsemble, StartError> {
+        let pick = || Port::pick("zookeeper");
+        let members =
+            (0..n).map(|_| Ok(Member { quorum: pick()?, election: pick()? })).collect::<Result<Vec<_>>>()?;
+        let members = Arc::new(members);
+        let nodes = (0..n)
+            .map(|index| self.prepare(pick()?, Some((index, Arc::clone(&members)))))
+            .collect::<Result<Vec<_>>>()?;
+        for node in &nodes {
+            node.launch()?;
+        }
+        for node in &nodes {
+            node.wait_ready()?;
+        }
+        Ok(ZkEnsemble { nodes: nodes.into_iter().map(|node| ZooKeeper { inner: Arc::new(node) }).collect() })
+    }
+
+    fn prepare(&self, port: Port, ensemble: Option<(usize, Arc<Vec<Member>>)>) -> Result<Inner> {
+        let name = match &ensemble {
+            Some((index, _)) => format!("zookeeper {index} on port {}", port.number()),
+            None => format!("zookeeper on port {}", port.number()),
+        };
+        let site = Site::new(name)?;
+        let data = site.dir().join("data");
+        let write = |path: &Path, text: &str| {
+            fs::write(path, text).map_err(|e| Error::io(format!("write {}", path.display()), e))
+        };
+        fs::create_dir(&data).map_err(|e| Error::io(format!("make {}", data.display()), e))?;
+
+        let mut config = String::new();
+        let mut line = |key: &str, value: &dyn std::fmt::Display| {
+            writeln!(config, "{key}={value}").expect("writing to a string does not fail");
+        };
+        line("dataDir", &data.display());
+        line("clientPortAddress", &"127.0.0.1");
+        line("clientPort", &port.number());
+        line("tickTime", &self.tick_time.as_millis());
+        if let Some(timeout) = self.min_session_timeout {
+            line("minSessionTimeout", &timeout.as_millis());
+        }
+        line("maxSessionTimeout", &self.max_session_timeout.as_millis());
+        // The default of 60 connections per client address is soon reached when all clients have one address.
+        line("maxClientCnxns", &0);
+        line("4lw.commands.whitelist", &"*");
+        line("extendedTypesEnabled", &true);
+        if let Some((index, members)) = &ensemble {
+            line("initLimit", &50);
+            line("syncLimit", &10);
+            for (id, Member { quorum, election }) in members.iter().enumerate() {
+                line(
+                    &format!("server.{id}"),
+                    &format!("127.0.0.1:{}:{}", quorum.number(), election.number()),
+                );
+            }
+            write(&data.join("myid"), &index.to_string())?;
+        }
+        for (name, value) in &self.config {
+            line(name, value);
+        }
+        write(&site.dir().join("zoo.cfg"), &config)?;
+        Ok(Inner { site, port, options: self.clone(), _members: ensemble.map(|(_, members)| members) })
+    }
+}
+
+impl Default for ZkOptions {
+    fn default() -> Self {
+        Self {
+            tick_time: Duration::from_millis(200),
+            min_session_timeout: None,
+            max_session_timeout: Duration::from_secs(60),
+            force_sync: false,
+            properties: Vec::new(),
+            config: Vec::new(),
+        }
+    }
+}
+
+impl ZkEnsemble {
+    /// Starts three servers with default options and waits for their leader.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ZooKeeper::start`]; when one server fails none stays.
+    pub async fn start() -> Result<Self> {
+        ZooKeeper::builder().start_ensemble(3).await
+    }
+
+    /// The servers, in the order of the URL. One can be killed, stopped and restarted like a standalone server.
+    pub fn nodes(&self) -> &[ZooKeeper] {
+        &self.nodes
+    }
+
+    /// `zk://127.0.0.1:a,127.0.0.1:b,127.0.0.1:c`.
+    pub fn url(&self) -> String {
+        format!("zk://{}", self.connect_string())
+    }
+
+    /// The addresses of all servers, as ZooKeeper clients want them.
+    pub fn connect_string(&self) -> String {
+        self.nodes.iter().map(ZooKeeper::connect_string).collect::<Vec<_>>().join(",")
+    }
+
+    /// The index of the server that leads now; `None` while there is none.
+    pub async fn leader(&self) -> Option<usize> {
+        for (index, node) in self.nodes.iter().enumerate() {
+            if node.mode().await.as_deref() == Some("leader") {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Kills one server by SIGKILL.
+    pub fn kill(&self, index: usize) {
+        self.nodes[index].kill();
+    }
+
+    /// Kills one server by SIGKILL and starts it again with the same ports and data.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ZooKeeper::start`].
+    pub async fn restart(&self, index: usize) -> Result<()> {
+        self.nodes[index].restart().await
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    // The process goes before the claims on its ports.
+    site: Site,
+    port: Port,
+    options: ZkOptions,
+    _members: Option<Arc<Vec<Member>>>,
+}
+
+/// The ports by which the servers of an ensemble talk to each other.
+#[derive(Debug)]
+struct Member {
+    quorum: Port,
+    election: Port,
+}
+
+impl Inner {
+    fn launch(&self) -> Result<()> {
+        let mut command = Command::new(locate("java", "apt-get install default-jre-headless")?);
+        // Light and fast to start rather than fast in the long run.
+        command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
+        command.args(["-XX:-UsePerfData", "-Dzookeeper.admin.enableServer=false"]);
+        command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn");
+        command.arg(format!("-Dzookeeper.forceSync={}", if self.options.force_sync { "yes" } else { "no" }));
+        for (name, value) in &self.options.properties {
+            command.arg(format!("-D{name}={value}"));
+        }
+        command.arg("-cp").arg(classpath()?);
+        command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(self.site.dir().join("zoo.cfg"));
+        self.site.clear_log();
+        self.site.launch(&command)
+    }
+
+    /// Waits until the server serves, and is ours: another process may have got the port before it.
+    fn wait_ready(&self) -> Result<(), StartError> {
+        let ours = self.site.dir().display().to_string();
+        self.site.wait_ready(|_| {
+            // A server that has only just bound its port may never answer the connections that it accepted by then.
+            let ask = |word| self.ask(word, PROBE_DEADLINE).unwrap_or_default();
+            mode(&ask("srvr")).is_some() && ask("conf").contains(&ours)
+        })
+    }
+
+    fn four_letter(&self, word: &str) -> Result<String> {
+        self.ask(word, ANSWER_DEADLINE)
+            .map_err(|e| Error::io(format!("ask {} for `{word}`", self.site.name()), e))
+    }
+
+    fn ask(&self, word: &str, patience: Duration) -> io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&self.port.addr(), patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.write_all(word.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+fn mode(srvr: &str) -> Option<String> {
+    Some(srvr.lines().find_map(|line| line.strip_prefix("Mode: "))?.to_owned())
+}
+
+/// Where the Java classes of ZooKeeper are: in `ZOOKEEPER_HOME` (the upstream archive) if that is set, else where
+/// Debian has them.
+fn classpath() -> Result<OsString> {
+    if let Some(home) = env::var_os("ZOOKEEPER_HOME") {
+        return Ok(Path::new(&home).join("lib").join("*").into_os_string());
+    }
+    let jar = |name: &str| Path::new(DEBIAN_JARS).join(name);
+    if !jar("zookeeper.jar").is_file() {
+        return Err(Error::NotInstalled {
+            program: jar("zookeeper.jar").display().to_string(),
+            install: "apt-get install zookeeper libslf4j-java".to_owned(),
+        });
+    }
+    Ok(JARS.map(|name| jar(name).into_os_string()).join(&OsString::from(":")))
+}
+
+const DEBIAN_JARS: &str = "/usr/share/java";
+/// All that a server loads when neither the admin server nor TLS is on.
+const JARS: [&str; 6] = [
+    "zookeeper.jar",
+    "zookeeper-jute.jar",
+    "metrics-core.jar",
+    "slf4j-api.jar",
+    "slf4j-simple.jar",
+    "snappy-java.jar",
+];
+const PROBE_DEADLINE: Duration = Duration::from_millis(300);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
