@@ -1,6 +1,7 @@
 //! Locks inside one process: the embedded default, and the reference for the other backends.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -94,6 +95,7 @@ pub struct Memory {
     ttl: Duration,
     store: Arc<Store>,
     renewer: Arc<Renewer<Arc<Store>>>,
+    closed: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -106,7 +108,6 @@ struct Store {
 struct Table {
     locks: HashMap<LockName, Lock>,
     last_token: u64,
-    closed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -157,7 +158,7 @@ impl Memory {
             None => Store::new(&config.clock),
         };
         let renewer = Arc::new(Renewer::new(Arc::clone(&store), config.clock));
-        Ok(Self { capabilities, ttl: config.ttl, store, renewer })
+        Ok(Self { capabilities, ttl: config.ttl, store, renewer, closed: Arc::default() })
     }
 }
 
@@ -168,10 +169,13 @@ impl Backend for Memory {
     }
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Error::closed(BACKEND));
+        }
         let ttl = request.lease.ttl.unwrap_or(self.ttl);
         let ttl = request.lease.max_hold.map_or(ttl, |hold| ttl.min(hold));
         let start = self.store.clock.now();
-        let mut place = match self.store.ask(&request, ttl)? {
+        let mut place = match self.store.ask(&request, ttl) {
             Asked::Granted(owner, grant) => return Ok(self.lease(&request, owner, grant, start, ttl)),
             Asked::Busy => return Ok(Acquired::Busy),
             Asked::Queued(place) => place,
@@ -202,7 +206,8 @@ impl Backend for Memory {
     }
 
     async fn close(&self) -> Result<()> {
-        self.store.table().closed = true;
+        self.closed.store(true, Ordering::Relaxed);
+        self.renewer.stop_all();
         Ok(())
     }
 }
@@ -357,15 +362,12 @@ impl Store {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(self: &Arc<Self>, request: &AcquireRequest, ttl: Duration) -> Result<Asked> {
+    fn ask(self: &Arc<Self>, request: &AcquireRequest, ttl: Duration) -> Asked {
         let mut table = self.table();
-        if table.closed {
-            return Err(Error::closed(BACKEND));
-        }
         table.expire(&request.name, &self.clock);
         let free = table.locks.get(&request.name).is_none_or(|lock| lock.hold.is_none());
         if !free && request.wait.is_over() {
-            return Ok(Asked::Busy);
+            return Asked::Busy;
         }
         let (sender, mut grant) = oneshot::channel();
         let (owner, info) = (OwnerId::random(), Arc::clone(&request.owner));
@@ -373,10 +375,10 @@ impl Store {
         lock.waiters.push_back(Waiter { owner, info, ttl, grant: sender });
         table.advance(&request.name, &self.clock);
         if let Ok(grant) = grant.try_recv() {
-            return Ok(Asked::Granted(owner, grant));
+            return Asked::Granted(owner, grant);
         }
         let (store, name) = (Arc::clone(self), request.name.clone());
-        Ok(Asked::Queued(Place { store, name, owner, grant, taken: false }))
+        Asked::Queued(Place { store, name, owner, grant, taken: false })
     }
 
     fn holder_expires(&self, name: &LockName) -> BootInstant {

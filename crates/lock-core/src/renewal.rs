@@ -135,7 +135,7 @@ impl<R: Renew> Renewer<R> {
     ///
     /// Outside a tokio runtime.
     pub fn add(&self, key: R::Key, terms: Terms, cell: ValidityCell) -> Renewal {
-        if cell.validity().until() >= terms.hold_until {
+        if self.shared.clock.now() + terms.ttl >= terms.hold_until {
             cell.end_with(LossReason::MaxHold);
         }
         let longest_ttl = AtomicU64::new(millis(terms.ttl));
@@ -152,6 +152,13 @@ impl<R: Renew> Renewer<R> {
         }
         drop(book);
         Renewal { id, longest_ttl, renewer: registry }
+    }
+
+    /// Ends the renewal of all leases: they end when their time to live is over.
+    pub fn stop_all(&self) {
+        let mut book = self.shared.book();
+        book.entries.clear();
+        book.due.clear();
     }
 }
 
@@ -293,6 +300,9 @@ impl<K> Entry<K> {
     /// holder believes no longer than that.
     fn send(&self, now: BootInstant) -> Duration {
         let left = self.terms.hold_until.saturating_duration_since(now);
+        if left <= self.terms.ttl {
+            self.cell.end_with(LossReason::MaxHold);
+        }
         let ttl = self.terms.ttl.min(left).max(Duration::from_millis(1));
         if !self.asked.is_empty() {
             let until = self.cell.validity().until();
@@ -307,9 +317,6 @@ impl<K> Book<K> {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let (alive, pause) = match &answer {
             Renewed::Until(until) => {
-                if *until >= entry.terms.hold_until {
-                    entry.cell.end_with(LossReason::MaxHold);
-                }
                 let alive = entry.cell.set_until((*until).min(entry.terms.hold_until));
                 (alive && now < entry.terms.hold_until, interval(entry.terms.ttl))
             }

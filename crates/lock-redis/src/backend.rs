@@ -118,6 +118,7 @@ impl Backend for Redis {
     }
 
     async fn close(&self) -> Result<()> {
+        self.renewer.stop_all();
         self.push.close();
         self.server.close();
         Ok(())

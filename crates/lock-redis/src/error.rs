@@ -32,13 +32,21 @@ impl Place {
             .hint("check that the server runs and that host and port are right")
     }
 
-    /// The connection failed after the request may have been sent.
+    /// No answer came after the request may have been sent.
     pub(crate) fn no_answer(&self, error: &RedisError) -> Error {
         let what = if error.is_timeout() { "no answer in time" } else { "the connection broke" };
+        self.in_doubt(what).caused_by(Cause::of(error))
+    }
+
+    /// The connection was closed or reset after the request may have been sent.
+    pub(crate) fn dropped(&self) -> Error {
+        self.in_doubt("the connection broke")
+    }
+
+    fn in_doubt(&self, what: &str) -> Error {
         self.error(ErrorKind::Unavailable, what)
             .hint("the request may have been carried out; what it may have left is cleaned up")
             .with_outcome(Outcome::Unknown)
-            .caused_by(Cause::of(error))
     }
 
     /// The server answered with an error: nothing was done.

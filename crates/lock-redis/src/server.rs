@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool, PoolError};
-use lock_core::{Clock, Error, ErrorKind, OwnerId, Result, Token};
+use lock_core::{Clock, Error, ErrorKind, Outcome, OwnerId, Result, Token};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisError, ServerErrorKind, Value};
@@ -89,6 +89,13 @@ pub enum Verdict {
         /// The type of the key when it is not a string, and so no lock of this protocol.
         foreign_type: Option<String>,
     },
+}
+
+/// Why a request has no answer.
+enum Failure {
+    /// The connection was closed or reset under it.
+    Dropped,
+    Told(Error),
 }
 
 /// What is known of a claim that is to be [undone](Server::undo).
@@ -325,21 +332,34 @@ impl Server {
     }
 
     async fn run(&self, call: &Call) -> Result<Value> {
-        let mut resent = false;
-        loop {
-            let (mut connection, generation) = self.connection().await?;
-            let mut answer =
-                connection.req_packed_command(&call.command).await.and_then(Value::extract_error);
-            if is_no_script(&answer) {
-                answer = load_and_run(&mut connection, call).await;
-            }
-            match answer {
-                Ok(answer) => return Ok(answer),
-                Err(error) if !self.drops(&error, generation) => return Err(self.place.refused(&error)),
-                // Every script answers the same when its owner sends it twice.
-                Err(error) if error.is_connection_dropped() && !resent => resent = true,
-                Err(error) => return Err(self.place.no_answer(&error)),
-            }
+        match self.send(call).await {
+            // Every script answers the same when its owner sends it twice. Whatever the second answer
+            // is, the first request may have been carried out.
+            Err(Failure::Dropped) => match self.send(call).await {
+                Err(failure) => Err(self.told(failure).with_outcome(Outcome::Unknown)),
+                Ok(answer) => Ok(answer),
+            },
+            answer => answer.map_err(|failure| self.told(failure)),
+        }
+    }
+
+    async fn send(&self, call: &Call) -> Result<Value, Failure> {
+        let (mut connection, generation) = self.connection().await.map_err(Failure::Told)?;
+        let mut answer = connection.req_packed_command(&call.command).await.and_then(Value::extract_error);
+        if is_no_script(&answer) {
+            answer = load_and_run(&mut connection, call).await;
+        }
+        answer.map_err(|error| match self.drops(&error, generation) {
+            true if error.is_connection_dropped() => Failure::Dropped,
+            true => Failure::Told(self.place.no_answer(&error)),
+            false => Failure::Told(self.place.refused(&error)),
+        })
+    }
+
+    fn told(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Dropped => self.place.dropped(),
+            Failure::Told(error) => error,
         }
     }
 

@@ -125,6 +125,7 @@ impl Backend for Redlock {
     }
 
     async fn close(&self) -> Result<()> {
+        self.renewer.stop_all();
         self.masters.iter().for_each(|master| master.server.close());
         Ok(())
     }

@@ -33,7 +33,8 @@ pub(crate) struct RedlockLease {
 #[derive(Debug)]
 pub(crate) struct Releasing {
     was_valid: bool,
-    wave: Wave<bool>,
+    /// Until it is decided; from then on the rest of it runs in the background.
+    wave: Option<Wave<bool>>,
     ours: usize,
     not_ours: usize,
 }
@@ -92,7 +93,7 @@ impl Lease for RedlockLease {
         let releasing = self.releasing.get_mut().unwrap_or_else(PoisonError::into_inner);
         let releasing = releasing.get_or_insert_with(|| Releasing {
             was_valid: self.validity.is_valid(),
-            wave: Arc::clone(&self.footprint).erase(self.renewal.longest_ttl()),
+            wave: Some(Arc::clone(&self.footprint).erase(self.renewal.longest_ttl())),
             ours: 0,
             not_ours: 0,
         });
@@ -115,11 +116,14 @@ impl Lease for RedlockLease {
 impl Releasing {
     /// Whether the lock was ours on a quorum until now.
     async fn decide(&mut self, masters: usize) -> bool {
-        while self.ours < quorum(masters) && self.not_ours <= masters - quorum(masters) {
-            match self.wave.next().await {
+        while let Some(wave) = &mut self.wave {
+            match wave.next().await {
                 Some((_, true)) => self.ours += 1,
                 Some((_, false)) => self.not_ours += 1,
-                None => break,
+                None => self.wave = None,
+            }
+            if self.ours >= quorum(masters) || self.not_ours > masters - quorum(masters) {
+                self.wave = None;
             }
         }
         self.ours >= quorum(masters)
