@@ -426,17 +426,17 @@ fn mode(srvr: &str) -> Option<String> {
     Some(srvr.lines().find_map(|line| line.strip_prefix("Mode: "))?.to_owned())
 }
 
-/// Where the Java classes of ZooKeeper are: in `ZOOKEEPER_HOME` (the upstream archive) if that is set, else where
-/// Debian has them.
+/// Where the Java classes of ZooKeeper are: what `ZOOKEEPER_CLASSPATH` says if that is set, else where Debian has
+/// them.
 fn classpath() -> Result<OsString> {
-    if let Some(home) = env::var_os("ZOOKEEPER_HOME") {
-        return Ok(Path::new(&home).join("lib").join("*").into_os_string());
+    if let Some(path) = env::var_os("ZOOKEEPER_CLASSPATH").filter(|path| !path.is_empty()) {
+        return Ok(path);
     }
     let jar = |name: &str| Path::new(DEBIAN_JARS).join(name);
     if !jar("zookeeper.jar").is_file() {
         return Err(Error::NotInstalled {
             program: jar("zookeeper.jar").display().to_string(),
-            install: "apt-get install zookeeper libslf4j-java".to_owned(),
+            install: "apt-get install zookeeper".to_owned(),
         });
     }
     Ok(JARS.map(|name| jar(name).into_os_string()).join(&OsString::from(":")))

@@ -127,8 +127,14 @@ pub(super) async fn sessions_cannot_be_extended(harness: &dyn Harness) {
 }
 
 pub(super) async fn max_hold_ends_a_lock(harness: &dyn Harness) {
-    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let hold = 2 * harness.short_lease();
+    // Longer than a lease, and shorter.
+    max_hold_ends(harness, harness.short_lease(), hold).await;
+    max_hold_ends(harness, LONG, hold).await;
+}
+
+async fn max_hold_ends(harness: &dyn Harness, lease: Duration, hold: Duration) {
+    let (one, two, name) = (client_with(harness, lease).await, client(harness).await, fresh());
     let start = Instant::now();
     let mutex = one.mutex_with(&name, MutexOptions::new().max_hold(hold)).unwrap();
     let guard = Arc::new(within(SOON, "the lock", mutex.acquire()).await.unwrap());
