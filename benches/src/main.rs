@@ -1,10 +1,33 @@
-//! The comparison harness.
+//! The comparison harness: every backend under the same scenarios, on real servers.
 
-#[allow(dead_code, reason = "the scenarios that use it come next")]
+mod address;
+mod backends;
+mod crew;
+mod diary;
+mod failure;
+mod floor;
+mod interrupt;
+mod judge;
+mod latency;
+mod options;
+mod progress;
 mod report;
-#[allow(dead_code, reason = "the scenarios that use it come next")]
 mod results;
-#[allow(dead_code, reason = "the scenarios that use it come next")]
+mod run;
+mod scenarios;
 mod table;
+mod worker;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::options::{Options, Role};
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match options.role {
+        Some(Role::Worker) => worker::main(),
+        None => run::main(&options),
+    }
+}

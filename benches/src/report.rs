@@ -145,7 +145,7 @@ fn section(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
     let settings = results.meta.settings.iter().filter_map(|(name, value)| {
         Some(format!("{} {}", name.strip_prefix(&prefix)?.replace('_', " "), value))
     });
-    let settings = settings.collect::<Vec<_>>().join(", ");
+    let settings = settings.collect::<Vec<_>>().join("; ");
     if !settings.is_empty() {
         let _ = writeln!(page, "<p class=\"soft\">In this run: {}.</p>", escape(&settings));
     }
@@ -328,6 +328,7 @@ fn floor_meaning(scenario: &Scenario<'_>) -> &'static str {
     match scenario.name {
         "crash" => "ttl or session timeout",
         "uncontended" => "floor, the bare commands",
+        "degraded" => "same lock with all masters healthy",
         _ => "floor",
     }
 }
@@ -388,7 +389,7 @@ const HOW_TO_READ: &str = "\
 <dt>Floor and ratio</dt>
 <dd>The floor is what the servers themselves take: the bare commands that any such lock must send, on the same kind of
 connection, measured in turns with the lock in the same run. The ratio is what the lock adds to it: 1.10× is ten
-percent. Memory has no server and no floor.</dd>
+percent. Memory has no server: its floor is a mutex of the runtime, which has no names, tokens or leases.</dd>
 <dt>Hand-off</dt>
 <dd>From the moment a holder calls release until the next process has the lock, by one clock for all processes.</dd>
 <dt>Longest wait, Jain index</dt>
@@ -400,6 +401,12 @@ count.</dd>
 <dt>Take-over</dt>
 <dd>How long a lock stays closed after its holder was killed, against the ttl or session timeout that promises its end. A
 ttl runs from the last renewal, so a take-over may well be quicker than it.</dd>
+<dt>Memory per lock, renewal</dt>
+<dd>By how much the process that holds many locks grows for each of them, and how much of one core it needs to keep all
+of them alive.</dd>
+<dt>Degraded</dt>
+<dd>The same lock on the same servers, while one of them takes requests and never answers, against all of them
+healthy.</dd>
 <dt>Mutual exclusion</dt>
 <dd>Every scenario records who held the lock and when, and the record is searched for two holds that overlap. One overlap
 is a failed run, whatever the other numbers say.</dd>
@@ -442,7 +449,7 @@ mod tests {
         }
         assert_eq!(page.matches("<svg").count(), 2 + 5 + 1);
         assert!(page.contains("no two holds overlapped in any of the 10 recorded histories"));
-        assert!(page.contains("In this run: hold 1 ms, processes 8."));
+        assert!(page.contains("In this run: hold 1 ms; processes 8."));
     }
 
     #[test]

@@ -186,13 +186,19 @@ impl<'a> Scenario<'a> {
             "uncontended" => "acquire + release in a loop, one client, nobody else wants the lock",
             "contended" => "separate processes fight for one lock, each holds it for a moment",
             "crash" => "the holder is killed with SIGKILL; the time until the next process holds the lock",
+            "held" => "one process holds many locks at once; what they cost it while nobody wants them",
+            "degraded" => "acquire + release in a loop while one of the masters does not answer",
             _ => "",
         }
     }
 
     /// What the floors of this scenario are.
     pub(crate) fn floor_name(&self) -> &'static str {
-        if self.name == "crash" { "ttl" } else { "floor" }
+        match self.name {
+            "crash" => "ttl",
+            "degraded" => "healthy",
+            _ => "floor",
+        }
     }
 
     /// The backends that took part: the known ones first.
@@ -274,6 +280,8 @@ pub(crate) fn title(metric: &str) -> String {
         "jain" => "Jain index".into(),
         "requests_per_grant" => "requests/grant".into(),
         "takeover" => "take-over".into(),
+        "bytes_per_lock" => "memory/lock".into(),
+        "renew_cpu_percent" => "renewal, one core".into(),
         other => other.replace('_', " "),
     }
 }
@@ -368,7 +376,7 @@ fn without_secrets(arg: &str) -> String {
 
 /// The metric behind the verdict.
 const OVERLAPS: &str = "overlaps";
-const SCENARIOS: &[&str] = &["uncontended", "contended", "crash"];
+const SCENARIOS: &[&str] = &["uncontended", "contended", "crash", "held", "degraded"];
 const BACKENDS: &[&str] = &["memory", "redis", "redlock", "zk"];
 const METRICS: &[&str] = &[
     "p50",
@@ -382,6 +390,9 @@ const METRICS: &[&str] = &[
     "jain",
     "requests_per_grant",
     "takeover",
+    "bytes_per_lock",
+    "renew_cpu_percent",
+    "acquire_all",
 ];
 const SECRETS: &[&str] = &["auth", "digest", "pass", "secret", "token"];
 const NOTE: &str = "Machines are noisy, shared ones above all. Compare numbers of one run with each other; \

@@ -453,3 +453,47 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Between two attempts, when the first one failed at once.
 pub(crate) const PAUSE: Duration = Duration::from_millis(15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_testkit::ZooKeeper;
+    use lock_testkit::proxy::{FaultProxy, Protocol};
+
+    #[tokio::test]
+    async fn a_connection_that_broke_meanwhile_is_noticed() {
+        let server = ZooKeeper::start().await.unwrap();
+        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+        let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(Duration::from_secs(4));
+        let session = Session::open(&config, Handle::current()).await.unwrap();
+        let mut steady = session.steadiness().unwrap();
+        assert!(steady.holds() && steady.holds());
+        proxy.rst();
+        session.insist(|| session.sync("/")).await.unwrap();
+        assert!(!steady.holds());
+        assert!(session.steadiness().unwrap().holds());
+    }
+
+    #[tokio::test]
+    async fn answers_confirm_a_session_and_late_ones_do_not() {
+        let server = ZooKeeper::start().await.unwrap();
+        let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(2));
+        let session = Session::open(&config, Handle::current()).await.unwrap();
+        let first = session.validity().until();
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        session.children("/").await.unwrap();
+        assert_eq!(session.validity().until(), first, "a read says nothing");
+        let sent = session.clock().now();
+        session.sync("/").await.unwrap();
+        let second = session.validity().until();
+        assert!(second >= sent + believed(session.timeout()) && second > first);
+        session.cell.suspect();
+        session.sync("/").await.unwrap();
+        assert_eq!(session.validity().standing(), Standing::Valid);
+
+        session.cell.set_until(session.clock().now());
+        assert!(matches!(session.sync("/").await, Err(Fault::Over)));
+        assert!(matches!(session.confirm(session.clock().now()), Err(Fault::Over)));
+        assert!(session.is_over());
+    }
+}

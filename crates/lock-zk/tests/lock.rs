@@ -299,6 +299,27 @@ async fn foreign_clients_exclude_us() {
 }
 
 #[tokio::test]
+async fn a_write_lock_that_is_downgraded_stays_before_us() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    mkdir(&client, "/locks/a").await;
+    let acls = Acls::anyone_all();
+    let write = CreateMode::EphemeralSequential.with_acls(acls);
+    let (_, sequence) = client.create("/locks/a/_c_1-__WRIT__", b"", &write).await.unwrap();
+    let waiter = tokio::spawn(async move { locks.mutex("a").acquire().await.map(|guard| (guard, locks)) });
+    until_children(&client, "a", 2).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // As Curator does it: the number of the write lock comes up again, before ours.
+    let read = format!("/locks/a/_c_2-__READ__{sequence}");
+    client.create(&read, b"", &CreateMode::Ephemeral.with_acls(acls)).await.unwrap();
+    client.delete(&format!("/locks/a/_c_1-__WRIT__{sequence}"), None).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert!(!waiter.is_finished());
+    client.delete(&read, None).await.unwrap();
+    assert!(waiter.await.unwrap().unwrap().0.is_valid());
+}
+
+#[tokio::test]
 async fn a_queue_without_an_order_is_refused() {
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);

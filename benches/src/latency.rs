@@ -1,0 +1,70 @@
+//! How long things took.
+
+use hdrhistogram::Histogram;
+
+use crate::results::Row;
+
+/// A distribution of times, in nanoseconds and with three digits.
+#[derive(Clone, Debug)]
+pub(crate) struct Latency {
+    histogram: Histogram<u64>,
+    total_ns: u128,
+}
+
+impl Latency {
+    /// An empty one.
+    pub(crate) fn new() -> Self {
+        let histogram = Histogram::new_with_max(LONGEST_NS, DIGITS).expect("constants that suit");
+        Self { histogram, total_ns: 0 }
+    }
+
+    /// Adds one time.
+    pub(crate) fn record(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns);
+        self.total_ns += u128::from(ns);
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The time that this part of all does not exceed, in microseconds.
+    pub(crate) fn quantile_us(&self, part: f64) -> f64 {
+        self.histogram.value_at_quantile(part) as f64 / 1e3
+    }
+
+    /// How many would fit into a second, one after the other.
+    pub(crate) fn per_second(&self) -> f64 {
+        if self.total_ns == 0 { 0.0 } else { self.len() as f64 * 1e9 / self.total_ns as f64 }
+    }
+
+    /// The rows `p50`, `p90` and `p99`, each with its floor.
+    pub(crate) fn rows(&self, scenario: &str, backend: &str, floor: &Self) -> Vec<Row> {
+        let row = |(metric, part)| {
+            Row::new(scenario, backend, metric, "us", self.quantile_us(part))
+                .with_floor(floor.quantile_us(part))
+        };
+        [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)].into_iter().map(row).collect()
+    }
+}
+
+const LONGEST_NS: u64 = 60_000_000_000;
+const DIGITS: u8 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_and_rate() {
+        let mut latency = Latency::new();
+        (1..=100).for_each(|index| latency.record(index * 1000));
+        assert!((latency.quantile_us(0.5) - 50.0).abs() < 0.1);
+        assert!((latency.quantile_us(0.99) - 99.0).abs() < 0.1);
+        assert!((latency.per_second() - 1e6 / 50.5).abs() < 1.0);
+        let rows = latency.rows("uncontended", "redis", &latency);
+        assert_eq!(rows.iter().map(|row| row.metric.as_str()).collect::<Vec<_>>(), ["p50", "p90", "p99"]);
+        assert!(rows.iter().all(|row| row.ratio == Some(1.0)));
+    }
+}

@@ -1,0 +1,226 @@
+//! The command line.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use polylock::backend::LockUrl;
+
+/// Measures the lock backends against each other on real servers, and checks that they exclude.
+///
+/// Starts servers of its own on free ports, runs every scenario against every backend, prints one table, writes
+/// results.json and report.html, and leaves nothing behind. Exits with 1 when a lock failed to exclude or something
+/// could not be measured, and with 130 when it was interrupted.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "cargo xtask compare", bin_name = "cargo xtask compare", version)]
+pub(crate) struct Options {
+    /// What this process does in a run.
+    #[command(subcommand)]
+    pub(crate) role: Option<Role>,
+
+    /// End within 40 seconds instead of 10 minutes, without the scenarios `held` and `degraded`
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Only this backend; can be given several times
+    #[arg(long = "backend", value_name = "NAME")]
+    backends: Vec<BackendName>,
+
+    /// Only this scenario; can be given several times
+    #[arg(long = "scenario", value_name = "NAME")]
+    scenarios: Vec<ScenarioName>,
+
+    /// Three ZooKeeper servers instead of one
+    #[arg(long)]
+    pub(crate) ensemble: bool,
+
+    /// A server that already runs, such as redis=redis://host:6379; can be given several times
+    #[arg(long = "url", value_name = "NAME=URL")]
+    urls: Vec<ServerUrl>,
+
+    /// How many processes fight for the lock in `contended`
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) processes: u32,
+
+    /// The folder for results.json and report.html [default: target/compare]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Gives every contender a lock of its own, to prove that the harness notices.
+    #[arg(long, hide = true)]
+    pub(crate) without_exclusion: bool,
+}
+
+/// What a process does in a run.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum Role {
+    /// Does what the parent says on standard input.
+    #[command(hide = true)]
+    Worker,
+}
+
+/// A backend, by the name that it has in the results and as a URL scheme.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
+pub(crate) enum BackendName {
+    /// Locks inside one process.
+    Memory,
+    /// One Redis server.
+    Redis,
+    /// Five independent Redis servers.
+    Redlock,
+    /// ZooKeeper.
+    Zk,
+}
+
+/// A scenario, by the name that it has in the results.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
+pub(crate) enum ScenarioName {
+    /// Acquire and release, nobody else wants the lock.
+    Uncontended,
+    /// Processes fight for one lock.
+    Contended,
+    /// The holder is killed.
+    Crash,
+    /// Many locks held at once.
+    Held,
+    /// One of the masters does not answer.
+    Degraded,
+}
+
+/// A server that already runs.
+#[derive(Clone)]
+struct ServerUrl {
+    backend: BackendName,
+    url: String,
+}
+
+impl Options {
+    /// The backends that take part, in the order of the results.
+    pub(crate) fn backends(&self) -> Vec<BackendName> {
+        chosen(&self.backends, BackendName::value_variants())
+    }
+
+    /// The scenarios that run, in the order of the results.
+    pub(crate) fn scenarios(&self) -> Vec<ScenarioName> {
+        let all = ScenarioName::value_variants();
+        let by_default = if self.quick { &all[..IN_QUICK] } else { all };
+        chosen(&self.scenarios, by_default)
+    }
+
+    /// Where the servers of this backend already run, if they do.
+    pub(crate) fn url(&self, backend: BackendName) -> Option<&str> {
+        self.urls.iter().rev().find(|server| server.backend == backend).map(|server| server.url.as_str())
+    }
+}
+
+impl BackendName {
+    /// The name.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+            Self::Redlock => "redlock",
+            Self::Zk => "zk",
+        }
+    }
+}
+
+impl ScenarioName {
+    /// The name.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Uncontended => "uncontended",
+            Self::Contended => "contended",
+            Self::Crash => "crash",
+            Self::Held => "held",
+            Self::Degraded => "degraded",
+        }
+    }
+}
+
+impl fmt::Display for BackendName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Display for ScenarioName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for ServerUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, url) =
+            text.split_once('=').ok_or("write it as NAME=URL, such as redis=redis://127.0.0.1:6379")?;
+        let backend = BackendName::from_str(name, false)?;
+        if backend == BackendName::Memory {
+            return Err("the memory backend has no server".into());
+        }
+        let scheme = LockUrl::parse(url).map_err(|error| error.to_string())?.scheme;
+        if scheme != backend.as_str() {
+            return Err(format!("the URL of {backend} starts with {backend}://, not with {scheme}://"));
+        }
+        Ok(Self { backend, url: url.to_owned() })
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ServerUrl").field(&self.backend).finish()
+    }
+}
+
+fn chosen<T: Copy + Ord>(wanted: &[T], by_default: &[T]) -> Vec<T> {
+    let mut chosen = if wanted.is_empty() { by_default.to_vec() } else { wanted.to_vec() };
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
+/// So many scenarios, counted from the first, are part of a quick run.
+const IN_QUICK: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, clap::Error> {
+        Options::try_parse_from(["compare"].into_iter().chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_by_default_and_the_short_ones_in_quick() {
+        let all = parse("").unwrap();
+        assert_eq!(all.backends().len(), 4);
+        assert_eq!(all.scenarios().len(), 5);
+        assert_eq!(parse("--quick").unwrap().scenarios().len(), 3);
+        let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
+        assert_eq!(some.scenarios(), [ScenarioName::Crash, ScenarioName::Held]);
+        assert_eq!(some.backends(), [BackendName::Memory, BackendName::Zk]);
+    }
+
+    #[test]
+    fn urls_belong_to_backends() {
+        let options = parse("--url redis=redis://:secret@h:1 --url zk=zk://a:1,b:2/app").unwrap();
+        assert_eq!(options.url(BackendName::Redis), Some("redis://:secret@h:1"));
+        assert_eq!(options.url(BackendName::Zk), Some("zk://a:1,b:2/app"));
+        assert_eq!(options.url(BackendName::Redlock), None);
+        assert!(!format!("{options:?}").contains("secret"));
+        for bad in ["redis://h:1", "redis=zk://h:1", "memory=memory://", "etcd=etcd://h", "redis=h:1"] {
+            assert!(parse(&format!("--url {bad}")).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The worker: this binary as a process of its own, one contender of a scenario.
+//!
+//! It gets a [`Job`] as its first line on standard input, further [`Order`]s on the next ones, and writes [`News`] to
+//! standard output, all as JSON lines. It ends when its standard input does, when its parent dies, or when it is
+//! killed. What it is to do never stands on its command line, where everybody could read the password of a URL.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lock_testkit::Event;
+use polylock::Locks;
+use polylock::backend::LeaseKind;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+
+use crate::diary::Diary;
+use crate::failure::{Failure, Outcome};
+use crate::scenarios::contended::{self, Window};
+use crate::scenarios::held;
+
+/// What a worker is there for.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Job {
+    /// The backend.
+    pub(crate) url: String,
+    /// The name of the lock.
+    pub(crate) lock: String,
+    /// The name by which a rival in the same process knows it.
+    pub(crate) rival: String,
+    /// The name of the lock in the history.
+    pub(crate) recorded_as: String,
+    /// The number of the worker in the history.
+    pub(crate) process: u32,
+    /// What to do with the lock.
+    pub(crate) task: Task,
+}
+
+/// What a worker does with the lock.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Task {
+    /// Take it and give it back, over and over, within the window that the order names.
+    Contend {
+        /// How long to hold it.
+        hold: Duration,
+    },
+    /// Take it and keep it until killed.
+    Hold,
+    /// Take it as soon as it is free, and give it back.
+    Wait,
+    /// Take many locks, each with a number after its name, and keep them.
+    Many {
+        /// How many.
+        count: usize,
+        /// For how long to watch the renewals.
+        watch: Duration,
+    },
+}
+
+/// What the parent says later on.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// Begin now.
+    Go,
+    /// Contend within this window.
+    Contend(Window),
+}
+
+/// What a worker tells.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum News {
+    /// Connected.
+    Ready {
+        /// How long a lock outlives its holder here: the ttl or the session timeout.
+        lease: Duration,
+    },
+    /// Done, or holding: what has happened so far.
+    Events(Vec<Event>),
+    /// What many locks cost.
+    Cost(held::Cost),
+    /// It cannot go on.
+    Failed(String),
+}
+
+/// The process of a worker.
+pub(crate) fn main() -> ExitCode {
+    // One thread: a client of a lock needs no more, and a machine that runs many of them has none to spare.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = match runtime {
+        Ok(runtime) => {
+            let done = runtime.block_on(work());
+            // The thread that reads standard input may be in the middle of it.
+            runtime.shutdown_background();
+            done
+        }
+        Err(error) => Err(error.into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // When the parent is gone there is nobody to tell.
+            let _ = tell(&News::Failed(failure.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn work() -> Outcome<()> {
+    let mut orders = Orders { lines: BufReader::new(tokio::io::stdin()).lines() };
+    let Some(job) = orders.next::<Job>().await? else { return Ok(()) };
+    let locks = Locks::connect(&job.url).await?;
+    let lease = match locks.capabilities().lease {
+        LeaseKind::Ttl { default, .. } => default,
+        LeaseKind::Session { timeout } => timeout,
+    };
+    tell(&News::Ready { lease })?;
+    let mut diary = Diary::new(job.process, 0, &job.recorded_as);
+    let mutex = locks.mutex(&job.lock);
+    match job.task {
+        Task::Contend { hold } => {
+            let Some(Order::Contend(window)) = orders.next().await? else { return Ok(()) };
+            contended::contend(&mutex, &mut diary, window, hold).await?;
+            tell(&News::Events(diary.into_events()))?;
+        }
+        Task::Hold => {
+            diary.acquire_called();
+            let _guard = mutex.acquire().await?;
+            diary.acquired(&_guard);
+            tell(&News::Events(diary.into_events()))?;
+            orders.end().await?;
+        }
+        Task::Wait => {
+            let Some(Order::Go) = orders.next().await? else { return Ok(()) };
+            diary.acquire_called();
+            let guard = mutex.acquire().await?;
+            diary.acquired(&guard);
+            diary.release_called();
+            diary.released(guard.release().await?);
+            tell(&News::Events(diary.into_events()))?;
+        }
+        Task::Many { count, watch } => {
+            let mut held = held::Held::take(&locks, &job, count).await?;
+            tell(&News::Cost(held.watch(watch).await))?;
+            let Some(Order::Go) = orders.next().await? else { return Ok(()) };
+            held.challenge(&job).await?;
+            tell(&News::Events(held.release().await?))?;
+        }
+    }
+    locks.close().await?;
+    orders.end().await
+}
+
+/// The lines of the parent.
+struct Orders {
+    lines: Lines<BufReader<Stdin>>,
+}
+
+impl Orders {
+    async fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Outcome<Option<T>> {
+        match self.lines.next_line().await? {
+            Some(line) => Ok(Some(serde_json::from_str(&line)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until the parent has nothing more to say.
+    async fn end(&mut self) -> Outcome<()> {
+        while self.lines.next_line().await?.is_some() {}
+        Ok(())
+    }
+}
+
+fn tell(news: &News) -> Outcome<()> {
+    let mut line = serde_json::to_vec(news).map_err(Failure::from)?;
+    line.push(b'\n');
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(&line)?;
+    Ok(stdout.flush()?)
+}

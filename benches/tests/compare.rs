@@ -1,0 +1,99 @@
+//! The harness as a program: exit codes, results, and what it leaves behind.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+#[test]
+fn a_run_writes_its_results() {
+    let out = tempfile::tempdir().unwrap();
+    let output = compare(out.path(), &["--quick", "--backend", "memory"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+
+    let json = std::fs::read_to_string(out.path().join("results.json")).unwrap();
+    let results: Value = serde_json::from_str(&json).unwrap();
+    let rows = results["rows"].as_array().unwrap();
+    let names: Vec<String> =
+        rows.iter().map(|row| format!("{}.{}", row["scenario"], row["metric"])).collect();
+    for (scenario, metrics) in [
+        ("uncontended", "p50 p90 p99 ops overlaps"),
+        ("contended", "grants_per_s handoff_p50 handoff_p99 longest_wait jain requests_per_grant overlaps"),
+        ("crash", "takeover overlaps"),
+    ] {
+        for metric in metrics.split(' ') {
+            let name = format!("\"{scenario}\".\"{metric}\"");
+            assert!(names.contains(&name), "{name} is not in {names:?}");
+        }
+    }
+    let page = std::fs::read_to_string(out.path().join("report.html")).unwrap();
+    assert!(page.contains("Mutual exclusion held"), "{page}");
+}
+
+#[test]
+fn a_lock_that_does_not_exclude_fails_the_run() {
+    let out = tempfile::tempdir().unwrap();
+    let args = ["--quick", "--backend", "memory", "--scenario", "contended", "--without-exclusion"];
+    let output = compare(out.path(), &args).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(
+        text(&output).contains("FAILED: contended on memory: mutual exclusion was BROKEN"),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind() {
+    let (out, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut command = compare(out.path(), &["--quick", "--backend", "redis", "--scenario", "contended"]);
+    command.env("TMPDIR", temporary.path()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "contended on redis"), "it never began");
+    // Into the middle of it: the workers are there by then, or about to be.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let place = temporary.path().to_str().unwrap();
+    assert!(processes_with(place).len() > 1, "no server and no worker");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!out.path().join("results.json").exists());
+    assert_eq!(processes_with(place), Vec::<String>::new());
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told() {
+    let out = tempfile::tempdir().unwrap();
+    let args =
+        ["--quick", "--scenario", "uncontended", "--backend", "redis", "--url", "redis=redis://127.0.0.1:1"];
+    let output = compare(out.path(), &args).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("FAILED: uncontended on redis: redis: "), "{}", text(&output));
+}
+
+fn compare(out: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lock-bench"));
+    command.args(args).arg("--out").arg(out);
+    command
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
+
+/// Processes with this text in their environment, which children inherit and orphans keep.
+fn processes_with(environment: &str) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+    processes
+        .filter(|process| {
+            let bytes = std::fs::read(process.join("environ")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).contains(environment)
+        })
+        .map(|process| std::fs::read_to_string(process.join("cmdline")).unwrap_or_default())
+        .collect()
+}

@@ -1,0 +1,373 @@
+//! What users get wrong, and what they are told.
+
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
+use polylock::{Error, ErrorKind, Holder, LeaseKind, Locks, MutexOptions, RedisConfig, RedlockConfig, ZkConfig};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+use zookeeper_client::{Acls, Client, CreateMode};
+
+const SECRET: &str = "s3cret-Pa55";
+
+#[tokio::test]
+async fn an_unknown_scheme_names_the_known_ones() {
+    for url in ["etcd://127.0.0.1:2379", "rediss+unix://x", "http://127.0.0.1"] {
+        let error = refused(url, ErrorKind::InvalidConfig, "polylock").await;
+        for known in ["memory://", "redis://", "redlock://", "zk://"] {
+            assert!(error.to_string().contains(known), "{known} is not named: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_url_is_told_by_who_reads_it() {
+    for (url, backend) in [
+        ("", "polylock"),
+        ("redis", "polylock"),
+        ("redis:/h", "polylock"),
+        ("://h", "polylock"),
+        ("redis://", "redis"),
+        ("redis://:6379", "redis"),
+        ("redis://h:port", "redis"),
+        ("redis://h:99999", "redis"),
+        ("redis://h/first", "redis"),
+        ("redis://h1:1,h2:2", "redis"),
+        ("redlock://", "redlock"),
+        ("redlock://a:1,b:2,c:port", "redlock"),
+        ("zk://", "zk"),
+        ("zk://h:port", "zk"),
+        ("zk://a:1,,b:2", "zk"),
+        ("zk://h/a/../b", "zk"),
+    ] {
+        refused(url, ErrorKind::InvalidConfig, backend).await;
+        // A password in such a URL must not be repeated.
+        if let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| !scheme.is_empty()) {
+            refused(&format!("{scheme}://me:{SECRET}@{rest}"), ErrorKind::InvalidConfig, backend).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_option_names_the_known_ones() {
+    for (url, known) in [
+        ("memory://?tll=1s", "ttl"),
+        ("redis://h?tll=1s", "ttl"),
+        ("redlock://a:1,b:2,c:3?tll=1s", "ttl"),
+        ("zk://h?sesion_timeout=1s", "session_timeout"),
+    ] {
+        let error = refused(url, ErrorKind::InvalidConfig, scheme(url)).await;
+        assert!(error.to_string().contains(known), "{known} is not named: {error}");
+    }
+}
+
+#[tokio::test]
+async fn times_that_are_none_or_too_short_are_refused() {
+    for url in ["memory://", "redis://h", "redlock://a:1,b:2,c:3"] {
+        for ttl in ["0s", "0ms", "1ms", "1", "soon", "-1s", ""] {
+            refused(&format!("{url}?ttl={ttl}"), ErrorKind::InvalidConfig, scheme(url)).await;
+        }
+    }
+    for timeout in ["0s", "1ms", "1", "soon", "1000days"] {
+        refused(&format!("zk://h?session_timeout={timeout}"), ErrorKind::InvalidConfig, "zk").await;
+    }
+    let error = refused("zk://h?ttl=10s", ErrorKind::InvalidConfig, "zk").await;
+    assert!(error.to_string().contains("session_timeout"), "the way out is not named: {error}");
+}
+
+#[tokio::test]
+async fn masters_must_be_an_odd_number_of_different_ones() {
+    let five = RedisFive::start().await.unwrap();
+    let addrs: Vec<_> = five.servers().iter().map(|server| server.addr().to_string()).collect();
+    for (masters, says) in [
+        (&addrs[..1], "too few"),
+        (&addrs[..2], "too few"),
+        (&addrs[..4], "even number"),
+        (&[&addrs[..2], &addrs[..1]].concat()[..], "twice"),
+    ] {
+        let url = format!("redlock://{}", masters.join(","));
+        let error = refused(&url, ErrorKind::InvalidConfig, "redlock").await;
+        assert!(error.to_string().contains(says), "does not say {says:?}: {error}");
+    }
+    let locks = Locks::connect(&format!("redlock://{}", addrs[..3].join(","))).await.unwrap();
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_denied_and_never_shown() {
+    let server = RedisServer::builder().password(SECRET).start().await.unwrap();
+    let masters = RedisServer::builder().password(SECRET).start_n(3).await.unwrap();
+    let addrs: Vec<_> = masters.servers().iter().map(|server| server.addr().to_string()).collect();
+    for (scheme, addrs) in [("redis", server.addr().to_string()), ("redlock", addrs.join(","))] {
+        for credentials in ["", ":Wr0ng-Pa55@", "nobody:Wr0ng-Pa55@"] {
+            let error = refused(&format!("{scheme}://{credentials}{addrs}"), ErrorKind::Denied, scheme).await;
+            assert!(!format!("{error} {error:?}").contains("Wr0ng"), "{error:?}");
+            assert!(error.to_string().contains("password"), "the way out is not named: {error}");
+        }
+        let locks = Locks::connect(&format!("{scheme}://:{SECRET}@{addrs}")).await.unwrap();
+        hides_the_secret(&locks);
+        let guard = locks.mutex("a").try_acquire().await.unwrap().unwrap();
+        hides_the_secret(&guard);
+        guard.release().await.unwrap();
+    }
+    hides_the_secret(&RedisConfig::from_url(&server.url()).unwrap());
+    hides_the_secret(&RedlockConfig::from_url(&masters.url()).unwrap());
+    hides_the_secret(&ZkConfig::from_url(&format!("zk://me:{SECRET}@h:1")).unwrap());
+
+    // And when the server goes away under it.
+    let locks = Locks::connect(&format!("{}?connect_timeout=200ms", server.url())).await.unwrap();
+    server.kill();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    hides_the_secret(&error);
+    assert!(!error.to_string().contains(SECRET), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_without_the_rights_is_denied() {
+    let server = RedisServer::start().await.unwrap();
+    let rule = ["ACL", "SETUSER", "reader", "on", &format!(">{SECRET}"), "~*", "&*", "+@read", "+@connection"];
+    assert_eq!(server.command(&rule).await.unwrap().text(), Some("OK"));
+    let url = format!("redis://reader:{SECRET}@{}", server.addr());
+    let error = match Locks::connect(&url).await {
+        Ok(locks) => locks.mutex("a").acquire().await.unwrap_err(),
+        Err(error) => error,
+    };
+    must_help(&error, ErrorKind::Denied, "redis");
+    assert!(error.to_string().contains("ACL"), "the way out is not named: {error}");
+    assert_eq!(server.command(&["DBSIZE"]).await.unwrap().int(), Some(0), "something was left behind");
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_told_in_bounded_time() {
+    let (redis, masters) = (RedisServer::start().await.unwrap(), RedisFive::start_n(3).await.unwrap());
+    let zk = ZooKeeper::start().await.unwrap();
+    let urls = [redis.url(), masters.url(), format!("{}?session_timeout=1s", zk.url())];
+    // Killed, not never there: their ports stay reserved, so that nobody else answers.
+    redis.kill();
+    masters.servers().iter().for_each(RedisServer::kill);
+    zk.kill();
+    for url in &urls {
+        let start = Instant::now();
+        let error = Locks::connect(url).await.unwrap_err();
+        must_help(&error, ErrorKind::Unavailable, scheme(url));
+        assert!(error.is_retryable());
+        assert!(start.elapsed() < Duration::from_secs(20), "took {:?}", start.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_exist_is_told() {
+    for url in ["redis://no-such-host.invalid:1", "redlock://a.invalid:1,b.invalid:1,c.invalid:1",
+        "zk://no-such-host.invalid:1?session_timeout=1s"]
+    {
+        let error = Locks::connect(url).await.unwrap_err();
+        must_help(&error, ErrorKind::Unavailable, scheme(url));
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_busy_and_named() {
+    let (server, masters) = (RedisServer::start().await.unwrap(), RedisFive::start_n(3).await.unwrap());
+    for (url, servers) in [(server.url(), std::slice::from_ref(&server)), (masters.url(), masters.servers())] {
+        let locks = Locks::connect(&url).await.unwrap();
+        for (make, kind) in [
+            (&["RPUSH", "lock:a", "x"][..], "list"),
+            (&["HSET", "lock:a", "x", "y"][..], "hash"),
+            (&["SADD", "lock:a", "x"][..], "set"),
+            (&["XADD", "lock:a", "*", "x", "y"][..], "stream"),
+        ] {
+            everywhere(servers, make).await;
+            assert!(locks.mutex("a").try_acquire().await.unwrap().is_none(), "{url}: took a {kind} for free");
+            let waited = locks.mutex("a").try_acquire_for(Duration::from_millis(100)).await;
+            assert!(waited.unwrap().is_none(), "{url}: took a {kind} for free");
+            let holder = locks.inspect("a").await.unwrap().holder;
+            assert!(matches!(&holder, Some(Holder::Foreign(text)) if text.contains(kind)), "{url}: {holder:?}");
+            let error = locks.break_lock("a").await.unwrap_err();
+            must_help(&error, ErrorKind::Unsupported, scheme(&url));
+            assert!(error.to_string().contains(kind), "{error}");
+            for server in servers {
+                assert_eq!(server.command(&["TYPE", "lock:a"]).await.unwrap().text(), Some(kind));
+            }
+            // Gone, and the lock is as any other.
+            everywhere(servers, &["DEL", "lock:a"]).await;
+            locks.mutex("a").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lock_of_another_client_is_busy_and_shown() {
+    let (server, masters) = (RedisServer::start().await.unwrap(), RedisFive::start_n(3).await.unwrap());
+    for (url, servers) in [(server.url(), std::slice::from_ref(&server)), (masters.url(), masters.servers())] {
+        let locks = Locks::connect(&url).await.unwrap();
+        everywhere(servers, &["SET", "lock:a", "somebody-else", "NX", "PX", "60000"]).await;
+        assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
+        let holder = locks.inspect("a").await.unwrap().holder;
+        let shown = matches!(&holder, Some(Holder::Foreign(text)) if text.contains("somebody-else"));
+        assert!(shown, "{url}: {holder:?}");
+        everywhere(servers, &["DEL", "lock:a"]).await;
+        locks.mutex("a").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_may_throw_locks_away_is_told_of_once() {
+    for (policy, count) in [("allkeys-lru", 1), ("volatile-ttl", 1), ("noeviction", 0)] {
+        let server = RedisServer::builder().maxmemory_policy(policy).start().await.unwrap();
+        let warnings = Warnings::default();
+        let _watched = tracing::subscriber::set_default(warnings.clone());
+        let locks = Locks::connect(&server.url()).await.unwrap();
+        server.restart().await.unwrap();
+        // Over a new connection.
+        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+        let warnings = warnings.about("maxmemory-policy");
+        assert_eq!(warnings.len(), count, "{policy}: {warnings:?}");
+        assert!(warnings.iter().all(|text| text.contains(policy) && text.contains("noeviction")), "{warnings:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_chroot_is_named_and_not_made() {
+    let zk = ZooKeeper::start().await.unwrap();
+    let url = format!("{}/apps/orders?session_timeout=2s", zk.url());
+    let error = refused(&url, ErrorKind::InvalidConfig, "zk").await;
+    assert!(error.to_string().contains("/apps/orders"), "the chroot is not named: {error}");
+    assert!(error.to_string().contains("create"), "the way out is not named: {error}");
+
+    let operator = Client::connect(&zk.connect_string()).await.unwrap();
+    assert!(operator.check_stat("/apps").await.unwrap().is_none(), "the chroot was made");
+    let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator.create("/apps", b"", &persistent).await.unwrap();
+    operator.create("/apps/orders", b"", &persistent).await.unwrap();
+    let locks = Locks::connect(&url).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    assert!(operator.check_stat("/locks").await.unwrap().is_none(), "the chroot was left");
+}
+
+#[tokio::test]
+async fn a_forbidden_directory_is_denied() {
+    let zk = ZooKeeper::start().await.unwrap();
+    let operator = Client::connect(&zk.connect_string()).await.unwrap();
+    let read_only = CreateMode::Persistent.with_acls(Acls::anyone_read());
+    operator.create("/locks", b"", &read_only).await.unwrap();
+    let locks = Locks::connect(&format!("{}?session_timeout=2s", zk.url())).await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    must_help(&error, ErrorKind::Denied, "zk");
+    assert!(error.to_string().contains("/locks"), "the directory is not named: {error}");
+}
+
+#[tokio::test]
+async fn the_session_timeout_that_was_negotiated_is_told() {
+    let (shortest, longest) = (Duration::from_secs(1), Duration::from_secs(5));
+    let options = ZooKeeper::builder().min_session_timeout(shortest).max_session_timeout(longest);
+    let zk = options.start().await.unwrap();
+    for (asked, given) in [("200ms", shortest), ("2s", Duration::from_secs(2)), ("60s", longest)] {
+        let locks = Locks::connect(&format!("{}?session_timeout={asked}", zk.url())).await.unwrap();
+        assert_eq!(locks.capabilities().lease, LeaseKind::Session { timeout: given });
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        assert!(guard.remaining() <= given, "believes for {:?} in a session of {given:?}", guard.remaining());
+        guard.release().await.unwrap();
+        // The way out of an option that has no meaning here names it too.
+        let error = locks.mutex_with("a", MutexOptions::new().ttl(shortest)).unwrap_err();
+        must_help(&error, ErrorKind::Unsupported, "zk");
+        assert!(error.to_string().contains(&format!("{given:?}")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn bad_names_are_refused_before_anything_is_sent() {
+    let server = RedisServer::start().await.unwrap();
+    let locks = Locks::connect(&server.url()).await.unwrap();
+    for name in [String::new(), "n".repeat(1025)] {
+        for error in [
+            locks.mutex(&name).acquire().await.map(drop).unwrap_err(),
+            locks.inspect(&name).await.map(drop).unwrap_err(),
+            locks.break_lock(&name).await.map(drop).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+            assert!(error.to_string().contains("; "), "no way out is named: {error}");
+        }
+    }
+    assert_eq!(server.command(&["DBSIZE"]).await.unwrap().int(), Some(0), "something was left behind");
+}
+
+/// The error of a connection that must not come about.
+async fn refused(url: &str, kind: ErrorKind, backend: &str) -> Error {
+    let error = Locks::connect(url).await.map(drop).expect_err(url);
+    must_help(&error, kind, backend);
+    assert!(!error.is_retryable(), "trying again does not help: {error}");
+    error
+}
+
+fn must_help(error: &Error, kind: ErrorKind, backend: &str) {
+    assert_eq!(error.kind(), kind, "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("{backend}: ")), "the text does not name {backend}: {text}");
+    assert!(text.contains("; "), "the text names no way out: {text}");
+    assert!(!text.contains('\n'), "the text has more than one line: {text}");
+    hides_the_secret(error);
+    assert!(!text.contains(SECRET), "the text shows a password: {text}");
+}
+
+fn hides_the_secret(shown: &impl Debug) {
+    for text in [format!("{shown:?}"), format!("{shown:#?}")] {
+        assert!(!text.contains(SECRET), "shows the password: {text}");
+    }
+}
+
+async fn everywhere(servers: &[RedisServer], command: &[&str]) {
+    for server in servers {
+        let reply = server.command(command).await.unwrap();
+        assert!(!reply.is_error(), "{command:?}: {reply:?}");
+    }
+}
+
+fn scheme(url: &str) -> &str {
+    url.split(':').next().unwrap_or_default()
+}
+
+/// The warnings of this thread.
+#[derive(Clone, Debug, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    fn about(&self, text: &str) -> Vec<String> {
+        self.0.lock().unwrap().iter().filter(|warning| warning.contains(text)).cloned().collect()
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let _ = write!(self.0, "{field}={value:?} ");
+    }
+}

@@ -1,0 +1,94 @@
+//! The conformance suite on every backend, by its own configuration and by URL.
+//!
+//! Run a part of it by a part of its names: `cargo test --all-features --test conformance -- zk::dyn`.
+//!
+//! All trials share one process, and the trials of a backend its servers. The same program is the worker of the
+//! cross-process cases when it is called with `--worker FLAVOUR URL`.
+
+#[allow(unreachable_pub, reason = "a test program is no library")]
+mod museum;
+#[allow(unreachable_pub, reason = "a test program is no library")]
+mod sites;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use lock_testkit::conformance::{self, CASES};
+
+use sites::{BACKENDS, Flavour, WORKER, connect, harnesses};
+
+/// Most of a trial's time is spent asleep; more threads than that, and it is spent waiting for a processor.
+const THREADS: usize = 4;
+
+fn main() -> ExitCode {
+    let words: Vec<_> = env::args().skip(1).collect();
+    if let [worker, flavour, url] = &words[..]
+        && worker == WORKER
+    {
+        return serve(flavour, url.clone());
+    }
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(THREADS);
+    museum::hide_wanted_panics();
+    libtest_mimic::run(&arguments, trials()).exit_code()
+}
+
+fn trials() -> Vec<Trial> {
+    let (mut trials, mut left_out, redis) = (Vec::new(), Vec::new(), Arc::default());
+    for harness in harnesses(&redis) {
+        for trial in conformance::trials(&harness) {
+            trials.push(Trial::test(trial.name().to_owned(), move || {
+                trial.run();
+                Ok(())
+            }));
+        }
+        let why = |(case, why): (&str, &str)| (format!("{}::{case}", harness.name()), why.to_owned());
+        left_out.extend(conformance::left_out(&*harness).into_iter().map(why));
+    }
+    let registered: Vec<_> = trials.iter().map(|trial| trial.name().to_owned()).collect();
+    trials.push(Trial::test("the_matrix_is_complete", move || the_matrix_is_complete(&registered, &left_out)));
+    trials.extend(museum::trials(&redis));
+    trials
+}
+
+/// Every case runs on every backend in every flavour, or there is a reason.
+fn the_matrix_is_complete(registered: &[String], left_out: &[(String, String)]) -> Result<(), Failed> {
+    for (name, why) in left_out {
+        println!("left out: {name}: {why}");
+    }
+    let runs: BTreeSet<_> = registered.iter().collect();
+    if runs.len() != registered.len() {
+        return Err("two trials have the same name".into());
+    }
+    for backend in BACKENDS {
+        for flavour in Flavour::ALL {
+            for case in CASES {
+                let name = format!("{backend}::{flavour}::{}", case.name);
+                let excuse = left_out.iter().find(|(left_out, _)| *left_out == name);
+                match (runs.contains(&name), excuse) {
+                    (true, None) => {}
+                    (false, Some((_, why))) if !why.is_empty() => {}
+                    (true, Some(_)) => return Err(format!("{name} runs and is left out").into()),
+                    (false, _) => return Err(format!("{name} does not run, for no reason").into()),
+                }
+            }
+        }
+    }
+    let cells = BACKENDS.len() * Flavour::ALL.len() * CASES.len();
+    println!("{} of {cells} cells run, {} are left out", registered.len(), left_out.len());
+    if registered.len() + left_out.len() == cells {
+        Ok(())
+    } else {
+        Err("there are trials of unknown backends or cases".into())
+    }
+}
+
+fn serve(flavour: &str, url: String) -> ExitCode {
+    let flavour = Flavour::parse(flavour).expect("a worker is started by this program only");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let served = runtime.expect("the system has threads to spare").block_on(conformance::serve(connect(flavour, url)));
+    if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

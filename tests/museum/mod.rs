@@ -1,0 +1,325 @@
+//! A museum of locks that are broken where servers and processes are concerned: each must be caught by its case.
+//!
+//! They are built upon the Redis backend. The testkit has the rest of the collection, built upon the memory backend.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use libtest_mimic::{Failed, Trial};
+use lock_core::backend::{AcquireRequest, Acquired, Wait};
+use lock_core::{
+    Backend, BootInstant, Capabilities, Clock, ErrorKind, Lease, LockName, LockState, Locks, OwnerId, Released, Result,
+    Standing, Token, Validity, ValidityCell,
+};
+use lock_testkit::conformance::{self, Harness};
+use tokio::time::sleep;
+
+use crate::sites::{Flavour, RedisHarness, Servers};
+
+/// What is wrong, and the cases that must see it.
+const EXHIBITS: &[(Defect, &[&str])] = &[
+    (Defect::ConnectsLater, &["a_dead_server_is_told_at_connect"]),
+    (
+        Defect::TakesOutagesForContention,
+        &["a_dead_server_is_told_at_acquire", "a_silent_server_is_told_at_acquire"],
+    ),
+    (
+        Defect::ActsWhenNobodyWaits,
+        &["a_lost_reply_leaves_nothing", "a_reset_instead_of_a_reply_leaves_nothing"],
+    ),
+    (Defect::GivesUpAtOnce, &["a_waiter_rides_out_a_short_outage"]),
+    (Defect::NeverGivesUp, &["a_long_outage_ends_a_wait"]),
+    (Defect::InsistsAfterAnOutage, &["a_waiter_cut_off_for_long_jumps_no_queue"]),
+    (
+        Defect::NeverLoses,
+        &[
+            "a_holder_that_is_cut_off_doubts_and_loses",
+            "a_holder_of_a_silent_server_loses",
+            "a_stopped_holder_knows_that_it_lost",
+        ],
+    ),
+    (Defect::NeverDoubts, &["a_holder_that_is_cut_off_doubts_and_loses"]),
+    (Defect::BelievesLonger, &["validity_counts_from_the_request"]),
+    (Defect::ReleasesForEver, &["a_release_ends_during_an_outage"]),
+    (
+        Defect::ReleasesOnce,
+        &["a_release_ends_during_an_outage", "a_drop_during_an_outage_releases_in_the_end"],
+    ),
+    (Defect::ReleasesWhoeverHolds, &["a_stopped_holder_knows_that_it_lost"]),
+    (Defect::TokensShrink, &["a_restart_keeps_locks_and_tokens", "a_killed_holder_is_followed"]),
+    (Defect::EveryProcessAlone, &["eight_processes_lose_no_update", "a_killed_holder_is_followed"]),
+    (Defect::WaitersBarTheWay, &["a_killed_waiter_is_no_obstacle"]),
+];
+
+/// What is wrong with a lock.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Defect {
+    ConnectsLater,
+    TakesOutagesForContention,
+    ActsWhenNobodyWaits,
+    GivesUpAtOnce,
+    NeverGivesUp,
+    InsistsAfterAnOutage,
+    NeverLoses,
+    NeverDoubts,
+    BelievesLonger,
+    ReleasesForEver,
+    ReleasesOnce,
+    ReleasesWhoeverHolds,
+    TokensShrink,
+    EveryProcessAlone,
+    WaitersBarTheWay,
+}
+
+thread_local! {
+    /// Whether panics of this thread are what is wanted.
+    static WANTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A trial of every exhibit, which passes when the case fails.
+pub fn trials(servers: &Arc<Servers>) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for &(defect, cases) in EXHIBITS {
+        let harness = RedisHarness::new("redis", 1, Flavour::Broken(defect), Arc::clone(servers));
+        let harness: Arc<dyn Harness> = Arc::new(harness);
+        let all = conformance::trials(&harness);
+        for case in cases {
+            let trial = all.iter().find(|trial| trial.case().name == *case).cloned();
+            trials.push(Trial::test(format!("museum::{defect:?}::{case}"), move || {
+                let trial = trial.ok_or("there is no such case")?;
+                WANTED.set(true);
+                let caught = catch_unwind(AssertUnwindSafe(|| trial.run())).is_err();
+                WANTED.set(false);
+                if caught { Ok(()) } else { Err("the case did not see what is wrong".into()) }
+            }));
+        }
+    }
+    trials.push(Trial::test("museum::every_case_with_a_server_has_been_seen_to_fail", every_case_has_been_seen_to_fail));
+    trials
+}
+
+/// The defects that a worker may be started with.
+pub fn defects() -> impl Iterator<Item = Defect> {
+    EXHIBITS.iter().map(|(defect, _)| *defect)
+}
+
+/// Keeps the panics that are wanted from the eyes of those who look for the others.
+pub fn hide_wanted_panics() {
+    let show = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !WANTED.get() {
+            show(info);
+        }
+    }));
+}
+
+/// A client that is broken in this way.
+pub async fn connect(defect: Defect, url: String) -> Result<Locks> {
+    let url = match defect {
+        Defect::EveryProcessAlone => format!("{url}&prefix=lock:{}:", process::id()),
+        _ => url,
+    };
+    match polylock::Locks::connect(&url).await {
+        Ok(locks) => Ok(Locks::new(Broken { inner: Arc::clone(locks.backend()), defect })),
+        Err(_) if defect == Defect::ConnectsLater => polylock::MemoryConfig::new().connect(),
+        Err(error) => Err(error),
+    }
+}
+
+fn every_case_has_been_seen_to_fail() -> Result<(), Failed> {
+    let shown: BTreeSet<_> = EXHIBITS.iter().flat_map(|(_, cases)| *cases).copied().collect();
+    let memory = polylock::MemoryConfig::new().connect().expect("the defaults are valid");
+    // What the memory backend is excused from is what it takes a server to see.
+    let cases = conformance::CASES.iter().filter(|case| (case.needs)(memory.capabilities()).is_err());
+    let redis = RedisHarness::new("redis", 1, Flavour::Typed, Arc::default()).capabilities();
+    let missing: Vec<_> = cases
+        .filter(|case| (case.needs)(&redis).is_ok() && !shown.contains(case.name))
+        .map(|case| case.name)
+        .collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("no exhibit for {missing:?}").into()) }
+}
+
+#[derive(Clone, Debug)]
+struct Broken {
+    inner: Arc<dyn Backend>,
+    defect: Defect,
+}
+
+#[async_trait]
+impl Backend for Broken {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        match (self.defect, request.wait) {
+            (Defect::TakesOutagesForContention, _) => match self.take(request).await {
+                Err(error) if error.kind() == ErrorKind::Unavailable => Ok(Acquired::Busy),
+                other => other,
+            },
+            (Defect::ActsWhenNobodyWaits, _) => {
+                let acquired = self.take(request.clone()).await;
+                if acquired.is_err() {
+                    tokio::spawn(self.clone().act_later(request));
+                }
+                acquired
+            }
+            (Defect::GivesUpAtOnce | Defect::NeverGivesUp | Defect::InsistsAfterAnOutage, Wait::Forever) => {
+                self.ask_again_and_again(request).await
+            }
+            (Defect::WaitersBarTheWay, Wait::Forever) => {
+                let gate = LockName::new(format!("{}:gate", request.name))?;
+                let mut lease = request.lease;
+                (lease.ttl, lease.renewed) = (Some(Duration::from_secs(60)), false);
+                let gate = AcquireRequest::exclusive(gate, Wait::Forever, lease, Arc::clone(&request.owner));
+                let gate = self.inner.acquire(gate).await?;
+                let acquired = self.take(request).await;
+                if let Acquired::Held(mut gate) = gate {
+                    gate.release().await?;
+                }
+                acquired
+            }
+            _ => self.take(request).await,
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.inner.inspect(name).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        self.inner.break_lock(name).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}
+
+impl Broken {
+    async fn take(&self, request: AcquireRequest) -> Result<Acquired> {
+        let name = request.name.clone();
+        match self.inner.acquire(request).await? {
+            Acquired::Held(lease) => Ok(Acquired::Held(Box::new(BrokenLease::new(self.clone(), name, lease)))),
+            Acquired::Busy => Ok(Acquired::Busy),
+        }
+    }
+
+    async fn ask_again_and_again(&self, request: AcquireRequest) -> Result<Acquired> {
+        let mut once = request;
+        once.wait = Wait::Never;
+        let mut outage = false;
+        loop {
+            match self.take(once.clone()).await {
+                Ok(Acquired::Held(lease)) => return Ok(Acquired::Held(lease)),
+                Ok(Acquired::Busy) if outage && self.defect == Defect::InsistsAfterAnOutage => {
+                    self.inner.break_lock(&once.name).await?;
+                }
+                Err(error) if self.defect == Defect::GivesUpAtOnce => return Err(error),
+                Ok(Acquired::Busy) => {}
+                Err(_) => outage = true,
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn act_later(self, mut request: AcquireRequest) {
+        request.wait = Wait::Forever;
+        request.lease.ttl = Some(Duration::from_secs(60));
+        loop {
+            if let Ok(acquired) = self.inner.acquire(request.clone()).await {
+                return std::mem::forget(acquired);
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct BrokenLease {
+    backend: Broken,
+    name: LockName,
+    inner: Box<dyn Lease>,
+    token: Token,
+    validity: Validity,
+}
+
+impl BrokenLease {
+    fn new(backend: Broken, name: LockName, inner: Box<dyn Lease>) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(u32::MAX as u64);
+        let token = match backend.defect {
+            Defect::TokensShrink => Token::new(LAST.fetch_sub(1, Ordering::SeqCst)),
+            _ => inner.token(),
+        };
+        let cell = |until| ValidityCell::new(Clock::boot(), until);
+        let validity = match backend.defect {
+            Defect::NeverLoses => cell(BootInstant::NEVER).validity(),
+            Defect::BelievesLonger => cell(inner.validity().until() + Duration::from_millis(300)).validity(),
+            Defect::NeverDoubts => sure(inner.validity().clone()),
+            _ => inner.validity().clone(),
+        };
+        Self { backend, name, inner, token, validity }
+    }
+}
+
+/// The same deadline, without the doubts.
+fn sure(inner: Validity) -> Validity {
+    let cell = ValidityCell::new(Clock::boot(), inner.until());
+    let validity = cell.validity();
+    tokio::spawn(async move {
+        while inner.is_valid() {
+            cell.set_until(inner.until());
+            sleep(Duration::from_millis(2)).await;
+        }
+    });
+    validity
+}
+
+#[async_trait]
+impl Lease for BrokenLease {
+    fn token(&self) -> Token {
+        self.token
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.inner.owner()
+    }
+
+    fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        self.inner.extend(ttl).await
+    }
+
+    async fn verify(&self) -> Result<Standing> {
+        self.inner.verify().await
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        match self.backend.defect {
+            Defect::ReleasesForEver => loop {
+                match self.inner.release().await {
+                    Ok(released) => return Ok(released),
+                    Err(_) => sleep(Duration::from_millis(20)).await,
+                }
+            },
+            Defect::ReleasesOnce => {
+                let _ = self.inner.release().await;
+                Ok(Released::Released)
+            }
+            Defect::ReleasesWhoeverHolds => {
+                self.backend.inner.break_lock(&self.name).await?;
+                self.inner.release().await
+            }
+            _ => self.inner.release().await,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The backends under test, with their servers.
+
+mod redis;
+mod zk;
+
+use std::env;
+use std::fmt;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::Locks;
+use lock_testkit::conformance::{Connecting, Fault, Harness, MemoryHarness};
+use lock_testkit::proxy::{Direction, FaultProxy};
+
+use crate::museum::{self, Defect};
+
+pub use redis::{RedisHarness, Servers};
+pub use zk::ZkHarness;
+
+/// The first argument of a process that is a worker.
+pub const WORKER: &str = "--worker";
+
+/// The backends, by the scheme of their URL.
+pub const BACKENDS: [&str; 4] = ["memory", "redis", "redlock", "zk"];
+
+/// How clients are made.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Flavour {
+    /// By the backend's own configuration.
+    Typed,
+    /// By the facade, from nothing but a URL.
+    Dyn,
+    /// For the museum.
+    Broken(Defect),
+}
+
+impl Flavour {
+    /// The ways that users have.
+    pub const ALL: [Self; 2] = [Self::Typed, Self::Dyn];
+
+    /// The flavour that is written so.
+    pub fn parse(text: &str) -> Option<Self> {
+        let all = Self::ALL.into_iter().chain(museum::defects().map(Self::Broken));
+        all.into_iter().find(|flavour| flavour.to_string() == text)
+    }
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Typed => f.write_str("typed"),
+            Self::Dyn => f.write_str("dyn"),
+            Self::Broken(defect) => write!(f, "{defect:?}"),
+        }
+    }
+}
+
+/// Every backend in every flavour; the flavours of a backend share its servers, which are started when the first needs
+/// them and end with the last.
+///
+/// `redis` are the servers of the backend of that name.
+pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
+    let (redlock, zk) = (Arc::default(), Arc::default());
+    let mut all: Vec<Arc<dyn Harness>> = Vec::new();
+    for flavour in Flavour::ALL {
+        let memory = match flavour {
+            Flavour::Typed => MemoryHarness::new("memory::typed", |url| connect(Flavour::Typed, url)),
+            _ => MemoryHarness::new("memory::dyn", |url| connect(Flavour::Dyn, url)),
+        };
+        all.push(Arc::new(memory));
+        all.push(Arc::new(RedisHarness::new("redis", 1, flavour, Arc::clone(redis))));
+        all.push(Arc::new(RedisHarness::new("redlock", 5, flavour, Arc::clone(&redlock))));
+        all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
+    }
+    all
+}
+
+/// A client for the store of this URL.
+pub fn connect(flavour: Flavour, url: String) -> Connecting {
+    Box::pin(async move {
+        let scheme = url.split(':').next().unwrap_or_default();
+        match (flavour, scheme) {
+            (Flavour::Dyn, _) => polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&locks)),
+            (Flavour::Typed, "memory") => polylock::MemoryConfig::from_url(&url)?.connect(),
+            (Flavour::Typed, "redis") => polylock::RedisConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "zk") => polylock::ZkConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, _) => panic!("{scheme} is no backend"),
+            (Flavour::Broken(defect), _) => museum::connect(defect, url).await,
+        }
+    })
+}
+
+/// This program, as a worker with such a client.
+fn worker(flavour: Flavour, url: &str) -> Command {
+    let mut command = Command::new(env::current_exe().expect("the path of this program is known"));
+    command.args([WORKER, &flavour.to_string(), url]);
+    command
+}
+
+/// A time as URL options want it.
+fn option(time: Duration) -> String {
+    format!("{}ms", time.as_millis())
+}
+
+fn set_fault(proxies: &[FaultProxy], fault: Fault) {
+    assert!(!proxies.is_empty(), "only a link has connections that {fault:?} could happen to");
+    for proxy in proxies {
+        proxy.heal();
+        match fault {
+            Fault::None => {}
+            Fault::Cut => {
+                proxy.refuse(true);
+                proxy.rst();
+            }
+            Fault::CutAfterRequest => {
+                proxy.cut_after_request(1);
+                proxy.refuse(true);
+            }
+            Fault::Hold => {
+                proxy.hold(Direction::ToServer);
+                proxy.hold(Direction::ToClient);
+            }
+            Fault::LoseReplies => proxy.black_hole(Direction::ToClient, true),
+            Fault::DelayReplies(delay) => proxy.delay(Direction::ToClient, delay),
+            other => panic!("{other:?} is not known here"),
+        }
+    }
+}

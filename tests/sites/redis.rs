@@ -1,0 +1,145 @@
+//! One Redis server, or five that know nothing of each other.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::{Capabilities, LeaseKind, Locks};
+use lock_testkit::RedisServer;
+use lock_testkit::conformance::{Fault, Harness};
+use lock_testkit::proxy::{FaultProxy, Protocol};
+use tokio::sync::OnceCell;
+
+use super::{Flavour, connect, option, set_fault, worker};
+
+/// What is meant to stay on the server: the counters of the tokens.
+const FENCE: &str = "polylock:fence:";
+
+/// Servers that are started when they are first needed.
+pub type Servers = OnceCell<Vec<RedisServer>>;
+
+/// The backends `redis` and `redlock`.
+#[derive(Debug)]
+pub struct RedisHarness {
+    name: String,
+    scheme: &'static str,
+    count: usize,
+    flavour: Flavour,
+    servers: Arc<Servers>,
+    proxies: Vec<FaultProxy>,
+}
+
+impl RedisHarness {
+    pub fn new(
+        scheme: &'static str,
+        count: usize,
+        flavour: Flavour,
+        servers: Arc<Servers>,
+    ) -> Self {
+        Self { name: format!("{scheme}::{flavour}"), scheme, count, flavour, servers, proxies: Vec::new() }
+    }
+
+    async fn servers(&self) -> &[RedisServer] {
+        let start = || async {
+            let mut servers = Vec::new();
+            for _ in 0..self.count {
+                let started = RedisServer::builder().appendonly(true).start().await;
+                servers.push(started.unwrap_or_else(|error| panic!("{error}")));
+            }
+            servers
+        };
+        self.servers.get_or_init(start).await
+    }
+
+    async fn url(&self, lease: Duration) -> String {
+        let servers = self.servers().await;
+        let addrs: Vec<_> = if self.proxies.is_empty() {
+            servers.iter().map(|server| server.addr().to_string()).collect()
+        } else {
+            self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect()
+        };
+        // On a busy machine a server may be slow to answer, and is no less alive for it.
+        let slow = if self.scheme == "redlock" { "&master_timeout=500ms" } else { "" };
+        format!("{}://{}?ttl={}{slow}", self.scheme, addrs.join(","), option(lease))
+    }
+}
+
+#[async_trait]
+impl Harness for RedisHarness {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let times = LeaseKind::Ttl { default: Duration::from_secs(30), min: Duration::from_millis(100) };
+        let mut capabilities = Capabilities::new(self.scheme, times);
+        capabilities.counts_waiters = self.scheme == "redis";
+        capabilities
+    }
+
+    fn short_lease(&self) -> Duration {
+        Duration::from_millis(800)
+    }
+
+    async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
+        connect(self.flavour, self.url(lease).await).await
+    }
+
+    async fn worker(&self, lease: Duration) -> Command {
+        worker(self.flavour, &self.url(lease).await)
+    }
+
+    async fn leftovers(&self, part: &str) -> Vec<String> {
+        // What one lock leaves on several servers is one thing.
+        let mut left: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for server in self.servers().await {
+            let keys = server.command(&["KEYS", &format!("*{part}*")]).await.expect("the server answers");
+            for key in keys.array().unwrap_or_default() {
+                let key = key.text().expect("a key is text");
+                if !key.starts_with(FENCE) {
+                    let lasts = server.command(&["PTTL", key]).await.expect("the server answers");
+                    let lasts = format!("for {} ms on {}", lasts.int().unwrap_or_default(), server.addr());
+                    left.entry(key.to_owned()).or_default().push(lasts);
+                }
+            }
+        }
+        left.into_iter().map(|(key, servers)| format!("{key} {}", servers.join(", "))).collect()
+    }
+
+    async fn delete_behind_the_back(&self, name: &str) {
+        let mut deleted = 0;
+        for server in self.servers().await {
+            let reply = server.command(&["DEL", &format!("lock:{name}")]).await.expect("the server answers");
+            deleted += reply.int().unwrap_or_default();
+        }
+        assert!(deleted > 0, "{name} was not held");
+    }
+
+    async fn link(&self) -> Box<dyn Harness> {
+        let servers = self.servers().await.iter();
+        let start = |server: &RedisServer| FaultProxy::start(server.addr(), Protocol::Redis);
+        let proxies = servers.map(start).collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{error}"));
+        let link = Self::new(self.scheme, self.count, self.flavour, Arc::clone(&self.servers));
+        Box::new(Self { proxies, ..link })
+    }
+
+    async fn private(&self) -> Box<dyn Harness> {
+        Box::new(Self::new(self.scheme, self.count, self.flavour, Arc::default()))
+    }
+
+    async fn fault(&self, fault: Fault) {
+        set_fault(&self.proxies, fault);
+    }
+
+    async fn restart(&self) {
+        let servers = self.servers().await;
+        for server in servers {
+            server.kill();
+        }
+        for server in servers {
+            server.start_again().await.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+}

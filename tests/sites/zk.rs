@@ -1,0 +1,102 @@
+//! One ZooKeeper server.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::{Capabilities, LeaseKind, Locks};
+use lock_testkit::ZooKeeper;
+use lock_testkit::conformance::{Fault, Harness};
+use lock_testkit::proxy::{FaultProxy, Protocol};
+use tokio::sync::OnceCell;
+use zookeeper_client::Client;
+
+use super::{Flavour, connect, option, set_fault, worker};
+
+/// The backend `zk`.
+#[derive(Debug)]
+pub struct ZkHarness {
+    name: String,
+    flavour: Flavour,
+    server: Arc<OnceCell<ZooKeeper>>,
+    proxy: Option<FaultProxy>,
+}
+
+impl ZkHarness {
+    pub fn new(flavour: Flavour, server: Arc<OnceCell<ZooKeeper>>) -> Self {
+        Self { name: format!("zk::{flavour}"), flavour, server, proxy: None }
+    }
+
+    async fn server(&self) -> &ZooKeeper {
+        let start = || async { ZooKeeper::start().await.unwrap_or_else(|error| panic!("{error}")) };
+        self.server.get_or_init(start).await
+    }
+
+    async fn url(&self, lease: Duration) -> String {
+        let server = self.server().await.addr();
+        let addr = self.proxy.as_ref().map_or(server, FaultProxy::addr);
+        format!("zk://{addr}?session_timeout={}", option(lease))
+    }
+
+    /// The nodes that go with a session, which is what locks and their waiters are made of.
+    async fn nodes(&self, part: &str) -> Vec<String> {
+        let dump = self.server().await.four_letter("dump").await.expect("the server answers");
+        let paths = dump.lines().map(str::trim).filter(|line| line.starts_with('/'));
+        paths.filter(|path| path.contains(part)).map(str::to_owned).collect()
+    }
+}
+
+#[async_trait]
+impl Harness for ZkHarness {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::new("zk", LeaseKind::Session { timeout: Duration::from_secs(10) });
+        (capabilities.fifo, capabilities.counts_waiters) = (true, true);
+        capabilities
+    }
+
+    fn short_lease(&self) -> Duration {
+        Duration::from_millis(1_200)
+    }
+
+    async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {
+        connect(self.flavour, self.url(lease).await).await
+    }
+
+    async fn worker(&self, lease: Duration) -> Command {
+        worker(self.flavour, &self.url(lease).await)
+    }
+
+    async fn leftovers(&self, part: &str) -> Vec<String> {
+        self.nodes(part).await
+    }
+
+    async fn delete_behind_the_back(&self, name: &str) {
+        let nodes = self.nodes(name).await;
+        let [node] = &nodes[..] else { panic!("{name} is not held by one and waited for by none: {nodes:?}") };
+        let operator = Client::connect(&self.server().await.connect_string()).await.expect("the server answers");
+        operator.delete(node, None).await.expect("the node can be deleted");
+    }
+
+    async fn link(&self) -> Box<dyn Harness> {
+        let proxy = FaultProxy::start(self.server().await.addr(), Protocol::ZooKeeper);
+        let proxy = Some(proxy.unwrap_or_else(|error| panic!("{error}")));
+        Box::new(Self { proxy, ..Self::new(self.flavour, Arc::clone(&self.server)) })
+    }
+
+    async fn private(&self) -> Box<dyn Harness> {
+        Box::new(Self::new(self.flavour, Arc::default()))
+    }
+
+    async fn fault(&self, fault: Fault) {
+        set_fault(self.proxy.as_slice(), fault);
+    }
+
+    async fn restart(&self) {
+        self.server().await.restart().await.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
