@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
-use polylock::{Error, ErrorKind, Holder, LeaseKind, Locks, MutexOptions, RedisConfig, RedlockConfig, ZkConfig};
+use polylock::{
+    Error, ErrorKind, Holder, LeaseKind, Locks, MutexOptions, RedisConfig, RedlockConfig, ZkConfig,
+};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -128,7 +130,8 @@ async fn a_wrong_password_is_denied_and_never_shown() {
 #[tokio::test]
 async fn a_user_without_the_rights_is_denied() {
     let server = RedisServer::start().await.unwrap();
-    let rule = ["ACL", "SETUSER", "reader", "on", &format!(">{SECRET}"), "~*", "&*", "+@read", "+@connection"];
+    let rule =
+        ["ACL", "SETUSER", "reader", "on", &format!(">{SECRET}"), "~*", "&*", "+@read", "+@connection"];
     assert_eq!(server.command(&rule).await.unwrap().text(), Some("OK"));
     let url = format!("redis://reader:{SECRET}@{}", server.addr());
     let error = match Locks::connect(&url).await {
@@ -160,9 +163,11 @@ async fn an_unreachable_server_is_told_in_bounded_time() {
 
 #[tokio::test]
 async fn a_host_that_does_not_exist_is_told() {
-    for url in ["redis://no-such-host.invalid:1", "redlock://a.invalid:1,b.invalid:1,c.invalid:1",
-        "zk://no-such-host.invalid:1?session_timeout=1s"]
-    {
+    for url in [
+        "redis://no-such-host.invalid:1",
+        "redlock://a.invalid:1,b.invalid:1,c.invalid:1",
+        "zk://no-such-host.invalid:1?session_timeout=1s",
+    ] {
         let error = Locks::connect(url).await.unwrap_err();
         must_help(&error, ErrorKind::Unavailable, scheme(url));
     }
@@ -171,7 +176,8 @@ async fn a_host_that_does_not_exist_is_told() {
 #[tokio::test]
 async fn a_key_of_another_type_is_busy_and_named() {
     let (server, masters) = (RedisServer::start().await.unwrap(), RedisFive::start_n(3).await.unwrap());
-    for (url, servers) in [(server.url(), std::slice::from_ref(&server)), (masters.url(), masters.servers())] {
+    for (url, servers) in [(server.url(), std::slice::from_ref(&server)), (masters.url(), masters.servers())]
+    {
         let locks = Locks::connect(&url).await.unwrap();
         for (make, kind) in [
             (&["RPUSH", "lock:a", "x"][..], "list"),
@@ -184,7 +190,10 @@ async fn a_key_of_another_type_is_busy_and_named() {
             let waited = locks.mutex("a").try_acquire_for(Duration::from_millis(100)).await;
             assert!(waited.unwrap().is_none(), "{url}: took a {kind} for free");
             let holder = locks.inspect("a").await.unwrap().holder;
-            assert!(matches!(&holder, Some(Holder::Foreign(text)) if text.contains(kind)), "{url}: {holder:?}");
+            assert!(
+                matches!(&holder, Some(Holder::Foreign(text)) if text.contains(kind)),
+                "{url}: {holder:?}"
+            );
             let error = locks.break_lock("a").await.unwrap_err();
             must_help(&error, ErrorKind::Unsupported, scheme(&url));
             assert!(error.to_string().contains(kind), "{error}");
@@ -201,7 +210,8 @@ async fn a_key_of_another_type_is_busy_and_named() {
 #[tokio::test]
 async fn a_lock_of_another_client_is_busy_and_shown() {
     let (server, masters) = (RedisServer::start().await.unwrap(), RedisFive::start_n(3).await.unwrap());
-    for (url, servers) in [(server.url(), std::slice::from_ref(&server)), (masters.url(), masters.servers())] {
+    for (url, servers) in [(server.url(), std::slice::from_ref(&server)), (masters.url(), masters.servers())]
+    {
         let locks = Locks::connect(&url).await.unwrap();
         everywhere(servers, &["SET", "lock:a", "somebody-else", "NX", "PX", "60000"]).await;
         assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
@@ -225,7 +235,10 @@ async fn a_server_that_may_throw_locks_away_is_told_of_once() {
         locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
         let warnings = warnings.about("maxmemory-policy");
         assert_eq!(warnings.len(), count, "{policy}: {warnings:?}");
-        assert!(warnings.iter().all(|text| text.contains(policy) && text.contains("noeviction")), "{warnings:?}");
+        assert!(
+            warnings.iter().all(|text| text.contains(policy) && text.contains("noeviction")),
+            "{warnings:?}"
+        );
     }
 }
 

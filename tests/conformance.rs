@@ -49,7 +49,8 @@ fn trials() -> Vec<Trial> {
         left_out.extend(conformance::left_out(&*harness).into_iter().map(why));
     }
     let registered: Vec<_> = trials.iter().map(|trial| trial.name().to_owned()).collect();
-    trials.push(Trial::test("the_matrix_is_complete", move || the_matrix_is_complete(&registered, &left_out)));
+    trials
+        .push(Trial::test("the_matrix_is_complete", move || the_matrix_is_complete(&registered, &left_out)));
     trials.extend(museum::trials(&redis));
     trials
 }
@@ -89,6 +90,7 @@ fn the_matrix_is_complete(registered: &[String], left_out: &[(String, String)]) 
 fn serve(flavour: &str, url: String) -> ExitCode {
     let flavour = Flavour::parse(flavour).expect("a worker is started by this program only");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let served = runtime.expect("the system has threads to spare").block_on(conformance::serve(connect(flavour, url)));
+    let served =
+        runtime.expect("the system has threads to spare").block_on(conformance::serve(connect(flavour, url)));
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use libtest_mimic::{Failed, Trial};
 use lock_core::backend::{AcquireRequest, Acquired, Wait};
 use lock_core::{
-    Backend, BootInstant, Capabilities, Clock, ErrorKind, Lease, LockName, LockState, Locks, OwnerId, Released, Result,
-    Standing, Token, Validity, ValidityCell,
+    Backend, BootInstant, Capabilities, Clock, ErrorKind, Lease, LockName, LockState, Locks, OwnerId,
+    Released, Result, Standing, Token, Validity, ValidityCell,
 };
 use lock_testkit::conformance::{self, Harness};
 use tokio::time::sleep;
@@ -100,7 +100,10 @@ pub fn trials(servers: &Arc<Servers>) -> Vec<Trial> {
             }));
         }
     }
-    trials.push(Trial::test("museum::every_case_with_a_server_has_been_seen_to_fail", every_case_has_been_seen_to_fail));
+    trials.push(Trial::test(
+        "museum::every_case_with_a_server_has_been_seen_to_fail",
+        every_case_has_been_seen_to_fail,
+    ));
     trials
 }
 
@@ -206,7 +209,9 @@ impl Broken {
     async fn take(&self, request: AcquireRequest) -> Result<Acquired> {
         let name = request.name.clone();
         match self.inner.acquire(request).await? {
-            Acquired::Held(lease) => Ok(Acquired::Held(Box::new(BrokenLease::new(self.clone(), name, lease)))),
+            Acquired::Held(lease) => {
+                Ok(Acquired::Held(Box::new(BrokenLease::new(self.clone(), name, lease))))
+            }
             Acquired::Busy => Ok(Acquired::Busy),
         }
     }

@@ -32,12 +32,7 @@ pub struct RedisHarness {
 }
 
 impl RedisHarness {
-    pub fn new(
-        scheme: &'static str,
-        count: usize,
-        flavour: Flavour,
-        servers: Arc<Servers>,
-    ) -> Self {
+    pub fn new(scheme: &'static str, count: usize, flavour: Flavour, servers: Arc<Servers>) -> Self {
         Self { name: format!("{scheme}::{flavour}"), scheme, count, flavour, servers, proxies: Vec::new() }
     }
 

@@ -54,7 +54,8 @@ impl Harness for ZkHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::new("zk", LeaseKind::Session { timeout: Duration::from_secs(10) });
+        let mut capabilities =
+            Capabilities::new("zk", LeaseKind::Session { timeout: Duration::from_secs(10) });
         (capabilities.fifo, capabilities.counts_waiters) = (true, true);
         capabilities
     }
@@ -77,8 +78,11 @@ impl Harness for ZkHarness {
 
     async fn delete_behind_the_back(&self, name: &str) {
         let nodes = self.nodes(name).await;
-        let [node] = &nodes[..] else { panic!("{name} is not held by one and waited for by none: {nodes:?}") };
-        let operator = Client::connect(&self.server().await.connect_string()).await.expect("the server answers");
+        let [node] = &nodes[..] else {
+            panic!("{name} is not held by one and waited for by none: {nodes:?}")
+        };
+        let operator =
+            Client::connect(&self.server().await.connect_string()).await.expect("the server answers");
         operator.delete(node, None).await.expect("the node can be deleted");
     }
 

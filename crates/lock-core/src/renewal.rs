@@ -80,7 +80,8 @@ struct Book<K> {
     due: BTreeSet<(BootInstant, u64)>,
     in_flight: HashSet<u64>,
     next_id: u64,
-    running: bool,
+    /// While the task runs: when it wakes up by itself.
+    wakes: Option<BootInstant>,
 }
 
 struct Entry<K> {
@@ -117,7 +118,7 @@ impl<R: Renew> Renewer<R> {
             due: BTreeSet::new(),
             in_flight: HashSet::new(),
             next_id: 0,
-            running: false,
+            wakes: None,
         };
         let (sooner, answered) = (Notify::new(), Notify::new());
         Self { shared: Arc::new(Shared { renew, clock, book: Mutex::new(book), sooner, answered }) }
@@ -225,7 +226,7 @@ impl<R: Renew> Drop for Running<'_, R> {
     fn drop(&mut self) {
         if let Some(shared) = self.0 {
             let mut book = shared.book();
-            book.running = false;
+            book.wakes = None;
             book.in_flight.clear();
             drop(book);
             shared.answered.notify_waiters();
@@ -243,20 +244,21 @@ impl<R: Renew> Shared<R> {
         let earlier = mem::replace(&mut entry.due, due);
         book.due.remove(&(earlier, id));
         book.due.insert((due, id));
-        if !book.running {
-            book.running = true;
-            drop(Handle::current().spawn(Arc::clone(registry).run()));
-        } else if book.due.first() == Some(&(due, id)) {
-            self.sooner.notify_one();
+        match book.wakes {
+            None => {
+                book.wakes = Some(due);
+                drop(Handle::current().spawn(Arc::clone(registry).run()));
+            }
+            Some(wakes) if due < wakes => self.sooner.notify_one(),
+            Some(_) => {}
         }
     }
 
     /// When to wake up next; `None`, and no longer running, when there is nothing left.
     fn next_due(&self) -> Option<BootInstant> {
         let mut book = self.book();
-        let next = book.due.first().map(|(due, _)| *due);
-        book.running = next.is_some();
-        next
+        book.wakes = book.due.first().map(|(due, _)| *due);
+        book.wakes
     }
 
     async fn renew_due(&self) {
@@ -448,7 +450,7 @@ mod tests {
         drop(renewals);
         tokio::time::sleep(TTL * 2).await;
         assert!(cells.iter().all(|cell| !cell.validity().is_valid()));
-        assert!(!renewer.shared.book().running);
+        assert!(renewer.shared.book().wakes.is_none());
     }
 
     #[tokio::test(start_paused = true)]

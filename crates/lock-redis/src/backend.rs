@@ -109,11 +109,7 @@ impl Backend for Redis {
         match self.server.break_lock(&Keys::new(&self.prefix, name)).await?.as_str() {
             "string" => Ok(true),
             "none" => Ok(false),
-            kind => Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .message(format!("the key holds a {kind}, which is no lock of this protocol"))
-                .hint(
-                    "remove it with the client that made it, or use another prefix in the URL (?prefix=...)",
-                )),
+            kind => Err(not_a_lock(BACKEND, kind)),
         }
     }
 
@@ -314,6 +310,14 @@ impl Drop for Undo {
 
 pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
     Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MIN_TTL }).check_ttl(ttl, MIN_TTL)
+}
+
+/// The error for a key that cannot be broken, as it is used for something else.
+#[must_use]
+pub fn not_a_lock(backend: &'static str, kind: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, backend)
+        .message(format!("the key holds a {kind}, which is no lock of this protocol"))
+        .hint("remove it with the client that made it, or use another prefix in the URL (?prefix=...)")
 }
 
 /// What a sight of the server means, for users.

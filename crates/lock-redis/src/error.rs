@@ -13,6 +13,7 @@ pub(crate) struct Place {
 impl Place {
     /// The connection could not be made: nothing was sent.
     pub(crate) fn unreachable(&self, error: &RedisError) -> Error {
+        let error = &first_of_pipeline(error);
         if error.kind() == redis::ErrorKind::AuthenticationFailed || is_auth(error) {
             return self
                 .error(ErrorKind::Denied, "the server refused the user name or password")
@@ -51,6 +52,7 @@ impl Place {
 
     /// The server answered with an error: nothing was done.
     pub(crate) fn refused(&self, error: &RedisError) -> Error {
+        let error = &first_of_pipeline(error);
         let (kind, hint) = match (error.kind(), error.code()) {
             (_, Some("NOAUTH" | "WRONGPASS")) => (ErrorKind::Denied, "check user and password in the URL"),
             (redis::ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
@@ -94,6 +96,14 @@ impl Place {
 
     pub(crate) fn error(&self, kind: ErrorKind, what: &str) -> Error {
         Error::new(kind, self.backend).message(format!("{what} ({})", self.address))
+    }
+}
+
+/// The first answer that was an error: a pipeline's error has no code and no detail of its own.
+fn first_of_pipeline(error: &RedisError) -> RedisError {
+    match error.clone().into_server_errors().as_deref() {
+        Some([(_, first), ..]) => RedisError::from(first.clone()),
+        _ => error.clone(),
     }
 }
 

@@ -7,7 +7,7 @@ use lock_core::LockName;
 pub struct Keys {
     /// The key that clients of every language contend for: prefix and name.
     pub lock: String,
-    /// The hash that keeps the last token and who got it, longer than the lock itself.
+    /// The key that keeps the last token and who got it, longer than the lock itself.
     pub fence: String,
     /// The channel on which a release is told to those who wait.
     pub channel: String,

@@ -83,11 +83,8 @@ impl Lease for RedisLease {
         self.releasing = Some(Releasing { maybe_done: true, ..sent });
         let ours = self.server.release(&self.keys, self.owner).await?;
         self.cell.lose(LossReason::Released);
-        Ok(match (ours, sent.maybe_done) {
-            (true, _) => in_time,
-            (false, true) => in_time,
-            (false, false) => Released::AlreadyLost,
-        })
+        let known_lost = ours == Some(false) && !sent.maybe_done;
+        Ok(if known_lost { Released::AlreadyLost } else { in_time })
     }
 }
 

@@ -18,7 +18,7 @@ mod scripts;
 pub mod server;
 
 pub use backend::Redis;
-pub use backend::state;
+pub use backend::{not_a_lock, state};
 pub use config::{RedisConfig, WaitBy, connection_info};
 pub use deadpool_redis;
 pub use keys::Keys;

@@ -207,11 +207,12 @@ impl Server {
             .arg(claim.info)
             .arg(fence_millis(claim.ttl))
             .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
-        let answer = self.run(&call).await?;
+        let (answer, _) = self.run(&call).await?;
         verdict(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
-    /// Gives a lock back, and says whether it was the owner's: one round trip.
+    /// Gives a lock back, and says whether it was the owner's: one round trip. `None` when the lock is
+    /// not the owner's any more and an earlier sending of this very request may be why.
     ///
     /// # Errors
     ///
@@ -220,8 +221,11 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, the lock may or may not be given back; ask again.
-    pub async fn release(&self, keys: &Keys, owner: OwnerId) -> Result<bool> {
-        self.flag(&RELEASE.on(&[&keys.lock]).arg(owner.to_string()).arg(&keys.channel)).await
+    pub async fn release(&self, keys: &Keys, owner: OwnerId) -> Result<Option<bool>> {
+        let call = RELEASE.on(&[&keys.lock]).arg(owner.to_string()).arg(&keys.channel);
+        let (answer, resent) = self.run(&call).await?;
+        let ours = flag(&answer).ok_or_else(|| self.place.unexpected(&answer))?;
+        Ok(Some(ours).filter(|ours| *ours || !resent))
     }
 
     /// Lets locks end later, all in one round trip, and says for each whether it is the owner's.
@@ -267,7 +271,7 @@ impl Server {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn look(&self, keys: &Keys) -> Result<Sight> {
-        let answer = self.run(&INSPECT.on(&[&keys.lock, &keys.fence]).arg(&keys.channel)).await?;
+        let (answer, _) = self.run(&INSPECT.on(&[&keys.lock, &keys.fence]).arg(&keys.channel)).await?;
         sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
@@ -282,7 +286,7 @@ impl Server {
     ///
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
-        let answer = self.run(&BREAK.on(&[&keys.lock]).arg(&keys.channel)).await?;
+        let (answer, _) = self.run(&BREAK.on(&[&keys.lock]).arg(&keys.channel)).await?;
         redis::from_redis_value_ref(&answer).map_err(|_| self.place.unexpected(&answer))
     }
 
@@ -301,10 +305,10 @@ impl Server {
         let mut pause = FIRST_PAUSE;
         while self.clock.now() < until {
             match self.release(keys, owner).await {
-                Ok(true) => return true,
-                Ok(false) if sent.is_settled_on(self.generation()) => return false,
+                Ok(Some(true)) => return true,
+                Ok(_) if sent.is_settled_on(self.generation()) => return false,
                 Err(error) if error.kind() == ErrorKind::Closed => return false,
-                Ok(false) | Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
             sleep(pause).await;
             pause = (pause * 2).min(LAST_PAUSE);
@@ -327,26 +331,27 @@ impl Server {
     }
 
     async fn flag(&self, call: &Call) -> Result<bool> {
-        let answer = self.run(call).await?;
+        let (answer, _) = self.run(call).await?;
         flag(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
-    async fn run(&self, call: &Call) -> Result<Value> {
+    /// The answer, and whether the request was sent twice for it.
+    async fn run(&self, call: &Call) -> Result<(Value, bool)> {
         match self.send(call).await {
             // Every script answers the same when its owner sends it twice. Whatever the second answer
             // is, the first request may have been carried out.
             Err(Failure::Dropped) => match self.send(call).await {
                 Err(failure) => Err(self.told(failure).with_outcome(Outcome::Unknown)),
-                Ok(answer) => Ok(answer),
+                Ok(answer) => Ok((answer, true)),
             },
-            answer => answer.map_err(|failure| self.told(failure)),
+            answer => answer.map(|answer| (answer, false)).map_err(|failure| self.told(failure)),
         }
     }
 
     async fn send(&self, call: &Call) -> Result<Value, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Told)?;
         let mut answer = connection.req_packed_command(&call.command).await.and_then(Value::extract_error);
-        if is_no_script(&answer) {
+        if answer.as_ref().is_err_and(is_no_script) {
             answer = load_and_run(&mut connection, call).await;
         }
         answer.map_err(|error| match self.drops(&error, generation) {
@@ -526,9 +531,8 @@ async fn load_and_run(connection: &mut MultiplexedConnection, call: &Call) -> re
     Ok(answer)
 }
 
-fn is_no_script(answer: &redis::RedisResult<Value>) -> bool {
-    let no_script = redis::ErrorKind::Server(ServerErrorKind::NoScript);
-    answer.as_ref().is_err_and(|error| error.kind() == no_script)
+fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 fn verdict(answer: &Value) -> Option<Verdict> {
@@ -558,16 +562,18 @@ fn flag(answer: &Value) -> Option<bool> {
 }
 
 fn sight(answer: &Value) -> Option<Sight> {
-    let (kind, value, token, owner, info, since, waiters) =
-        redis::from_redis_value_ref::<(String, Vec<u8>, String, String, String, String, usize)>(answer)
-            .ok()?;
+    let (kind, value, fence, waiters) =
+        redis::from_redis_value_ref::<(String, Vec<u8>, Vec<u8>, usize)>(answer).ok()?;
+    let (value, fence) = (String::from_utf8_lossy(&value).into_owned(), String::from_utf8_lossy(&fence));
+    let mut parts = fence.splitn(4, ' ');
+    let mut part = || parts.next().unwrap_or_default();
     Some(Sight {
         kind,
-        value: String::from_utf8_lossy(&value).into_owned(),
-        token: token.parse().ok().filter(|number| *number <= i64::MAX as u64).map(Token::new),
-        owner,
-        info,
-        since: since.parse().ok(),
+        value,
+        token: part().parse().ok().filter(|number| *number <= i64::MAX as u64).map(Token::new),
+        owner: part().to_owned(),
+        since: part().parse().ok(),
+        info: part().to_owned(),
         waiters,
     })
 }

@@ -114,6 +114,26 @@ async fn a_lost_reply_to_release_counts_as_released() {
 }
 
 #[tokio::test]
+async fn a_release_that_was_cut_off_and_sent_again_counts_as_released() {
+    let link = Link::new().await;
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    link.proxy.cut_when(redis_command("EVALSHA"));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(link.proxy.fired(), 1);
+}
+
+#[tokio::test]
+async fn renewal_goes_on_when_the_server_forgot_the_scripts() {
+    let link = Link::new().await;
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    for _ in 0..5 {
+        link.redis.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+        sleep(Duration::from_millis(1000)).await;
+    }
+    assert_eq!(guard.standing(), Standing::Valid);
+}
+
+#[tokio::test]
 async fn an_acquisition_without_an_answer_is_taken_back() {
     let link = Link::new().await;
     link.proxy.swallow_when(redis_command("EVALSHA"), Then::Hang);

@@ -82,7 +82,7 @@ async fn the_same_claim_again_is_answered_alike_and_another_is_refused() {
 async fn release_and_extend_touch_only_our_own() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.granted(me).await;
-    assert!(!bench.server.release(&bench.keys, other).await.unwrap());
+    assert_eq!(bench.server.release(&bench.keys, other).await.unwrap(), Some(false));
     let extend = |owner, ttl| {
         let (server, keys) = (&bench.server, &bench.keys);
         async move { server.extend(&[(keys, owner, ttl)]).await.unwrap() }
@@ -90,8 +90,8 @@ async fn release_and_extend_touch_only_our_own() {
     assert_eq!(extend(other, TTL * 9).await, [false]);
     assert_eq!(extend(me, TTL * 2).await, [true]);
     assert!((35_000..=40_000).contains(&bench.pttl().await));
-    assert!(bench.server.release(&bench.keys, me).await.unwrap());
-    assert!(!bench.server.release(&bench.keys, me).await.unwrap());
+    assert_eq!(bench.server.release(&bench.keys, me).await.unwrap(), Some(true));
+    assert_eq!(bench.server.release(&bench.keys, me).await.unwrap(), Some(false));
     assert_eq!(extend(me, TTL).await, [false], "an extension never creates the key");
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
 }
@@ -136,7 +136,7 @@ async fn a_key_of_another_type_is_busy_and_left_alone() {
         panic!("a hash was taken for a lock")
     };
     assert_eq!(kind, "hash");
-    assert!(!bench.server.release(&bench.keys, me).await.unwrap());
+    assert_eq!(bench.server.release(&bench.keys, me).await.unwrap(), Some(false));
     assert_eq!(bench.server.extend(&[(&bench.keys, me, TTL)]).await.unwrap(), [false]);
     assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "hash");
     assert_eq!(bench.look().await.kind, "hash");
@@ -146,7 +146,7 @@ async fn a_key_of_another_type_is_busy_and_left_alone() {
 #[tokio::test]
 async fn a_fence_of_another_type_fails_before_anything_is_written() {
     let (bench, (me, _)) = (Bench::new().await, owners());
-    bench.redis(&["SET", &bench.keys.fence, "data"]).await;
+    bench.redis(&["HSET", &bench.keys.fence, "some", "data"]).await;
     let claim = Claim { keys: &bench.keys, owner: me, ttl: TTL, info: "", proposal: None };
     let error = bench.server.claim(&claim).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unexpected);

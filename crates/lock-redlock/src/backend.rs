@@ -120,7 +120,11 @@ impl Backend for Redlock {
             let keys = Arc::clone(&keys);
             async move { master.server.break_lock(&keys).await }
         });
-        let broken = kinds.await?.iter().filter(|kind| *kind == "string").count();
+        let kinds = kinds.await?;
+        if let Some(kind) = kinds.iter().find(|kind| !matches!(kind.as_str(), "string" | "none")) {
+            return Err(lock_redis::not_a_lock(BACKEND, kind));
+        }
+        let broken = kinds.iter().filter(|kind| *kind == "string").count();
         Ok(broken >= quorum(self.masters.len()))
     }
 

@@ -122,7 +122,7 @@ async fn tokens_grow_though_masters_disagree() {
     let mut last = cycle(&locks).await;
     for master in 0..5 {
         let ahead = (last.get() + 10_000_000_000).to_string();
-        five.servers()[master].command(&["HSET", FENCE, "token", &ahead]).await.unwrap();
+        five.servers()[master].command(&["SET", FENCE, &format!("{ahead} 0 0 {{}}")]).await.unwrap();
         let token = cycle(&locks).await;
         assert!(token > last, "{token} after {last}");
         last = token;
@@ -135,7 +135,7 @@ async fn a_token_that_only_one_master_knows_is_written_to_a_quorum_first() {
     cycle(&locks).await;
     let ahead = 4_000_000_000_000_000_u64;
     let masters = five.servers();
-    masters[0].command(&["HSET", FENCE, "token", &ahead.to_string()]).await.unwrap();
+    masters[0].command(&["SET", FENCE, &format!("{ahead} 0 0 {{}}")]).await.unwrap();
     masters[3].stop();
     masters[4].stop();
     let token = cycle(&locks).await;

@@ -106,16 +106,32 @@ async fn release_is_cancelled_after_every_number_of_polls() {
 }
 
 #[tokio::test]
-async fn acquire_is_cancelled_while_the_connection_is_down() {
+async fn acquire_is_cancelled_before_the_server_gets_to_know_of_it() {
     let scene = Scene::new().await;
+    scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    let mutex = scene.locks.mutex("a");
     for k in [1, 2] {
-        scene.black_hole(true);
-        let mutex = scene.locks.mutex("a");
+        // The request is on its way, and arrives when nobody waits for it any more.
+        scene.proxy.hold(Direction::ToServer);
         assert!(cancel_after(k, mutex.acquire()).await.is_none());
+        let start = Instant::now();
+        while scene.proxy.queued(Direction::ToServer) == 0 {
+            assert!(start.elapsed() < TIMEOUT / 4);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        scene.proxy.deliver();
+        let guard = mutex.try_acquire_for(Duration::from_secs(5)).await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        scene.is_clean().await;
+
+        // The request waits in the driver for a connection.
+        scene.proxy.refuse(true);
+        scene.proxy.rst();
         tokio::time::sleep(Duration::from_millis(50)).await;
-        scene.black_hole(false);
-        // What was queued in the driver is sent now, and undone.
-        assert!(mutex.acquire().await.unwrap().release().await.is_ok());
+        assert!(cancel_after(k, mutex.acquire()).await.is_none());
+        scene.proxy.refuse(false);
+        let guard = mutex.try_acquire_for(Duration::from_secs(5)).await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
         scene.is_clean().await;
     }
 }

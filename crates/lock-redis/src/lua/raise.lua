@@ -4,9 +4,8 @@
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
-local last = redis.call('HGET', KEYS[2], 'token')
+local last, rest = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)(.*)$')
 if not last or tonumber(last) < tonumber(ARGV[2]) then
-  redis.call('HSET', KEYS[2], 'token', ARGV[2])
-  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+  redis.call('SET', KEYS[2], ARGV[2] .. (rest or ''), 'PX', ARGV[3])
 end
 return 1
