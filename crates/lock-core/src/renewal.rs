@@ -255,9 +255,15 @@ impl<R: Renew> Shared<R> {
     }
 
     /// When to wake up next; `None`, and no longer running, when there is nothing left.
-    fn next_due(&self) -> Option<BootInstant> {
+    ///
+    /// Never later than planned before: a lock that is taken and given back all the time then finds the
+    /// task asleep and early enough, and need not wake it.
+    fn next_wake(&self) -> Option<BootInstant> {
+        let now = self.clock.now();
         let mut book = self.book();
-        book.wakes = book.due.first().map(|(due, _)| *due);
+        let due = book.due.first().map(|(due, _)| *due);
+        let planned = book.wakes.filter(|planned| *planned > now);
+        book.wakes = due.into_iter().chain(planned).min();
         book.wakes
     }
 
@@ -374,9 +380,9 @@ impl<R: Renew> Registry for Shared<R> {
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let mut running = Running(Some(&*self));
-            while let Some(due) = self.next_due() {
+            while let Some(wake) = self.next_wake() {
                 tokio::select! {
-                    () = self.clock.sleep_until(due) => self.renew_due().await,
+                    () = self.clock.sleep_until(wake) => self.renew_due().await,
                     () = self.sooner.notified() => {}
                 }
             }
