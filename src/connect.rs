@@ -34,6 +34,7 @@ impl Locks {
     /// # Cancel safety
     ///
     /// When the future is dropped, the connections are closed.
+    #[allow(clippy::unused_async, reason = "without a feature there is no server to wait for")]
     pub async fn connect(url: &str) -> Result<Self> {
         let scheme = LockUrl::parse(url)?.scheme;
         let locks = match scheme.as_str() {

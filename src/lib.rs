@@ -35,11 +35,11 @@ pub use lock_core::{
     Standing, Token, Validity,
 };
 #[cfg(feature = "redis")]
-pub use lock_redis::{Redis, RedisConfig};
+pub use lock_redis::{Redis, RedisConfig, WaitBy};
 #[cfg(feature = "redlock")]
 pub use lock_redlock::{Redlock, RedlockConfig};
 #[cfg(feature = "zk")]
-pub use lock_zk::{Zk, ZkConfig};
+pub use lock_zk::{Layout, Zk, ZkConfig};
 
 /// What a backend implements: for those who write one.
 pub mod backend {

@@ -185,11 +185,12 @@ impl Shared {
             Wait::Never => self.queue.try_turn(&spec.name),
             Wait::Until(deadline) => timeout_at(deadline, self.queue.turn(&spec.name)).await.ok(),
         };
-        let Some(turn) = turn else { return Ok(None) };
+        let Some(mut turn) = turn else { return Ok(None) };
         let request = AcquireRequest::exclusive(spec.name.clone(), wait, spec.lease, Arc::clone(&spec.owner));
         match self.backend.acquire(request).await? {
             Acquired::Busy => Ok(None),
             Acquired::Held(lease) => {
+                turn.hold(lease.validity());
                 Ok(Some(Guard::new(lease, turn, spec.name.clone(), self.backend_name(), runtime)))
             }
         }

@@ -174,10 +174,10 @@ impl RedisOptions {
                     thread::spawn(move || options.start_blocking())
                 })
                 .collect();
-            let servers = starts
-                .into_iter()
-                .map(|start| start.join().expect("a start does not panic"))
-                .collect::<Result<_>>()?;
+            // All are waited for, also when one fails: none may be left to start later.
+            let started: Vec<_> =
+                starts.into_iter().map(|start| start.join().expect("a start does not panic")).collect();
+            let servers = started.into_iter().collect::<Result<_>>()?;
             Ok(RedisFive { servers, password })
         })
         .await
