@@ -49,7 +49,7 @@ impl MemoryConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`].
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig).
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
         let mut config =
@@ -79,7 +79,7 @@ impl MemoryConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] when the time to live is too short.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) when the time to live is too short.
     pub fn connect(self) -> Result<Locks> {
         Ok(Locks::new(Memory::open(self)?))
     }
@@ -147,7 +147,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] when the time to live is too short.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) when the time to live is too short.
     pub fn open(config: MemoryConfig) -> Result<Self> {
         let lease = LeaseKind::Ttl { default: config.ttl, min: MemoryConfig::MIN_TTL };
         let mut capabilities = Capabilities::new(BACKEND, lease);

@@ -193,7 +193,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) the lock may have been taken:
+    /// With [`Outcome::Unknown`] the lock may have been taken:
     /// [`undo`](Self::undo) it.
     ///
     /// # Cancel safety
@@ -216,7 +216,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) it may have been given back.
+    /// With [`Outcome::Unknown`] it may have been given back.
     ///
     /// # Cancel safety
     ///
@@ -232,7 +232,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) any of them may have been extended.
+    /// With [`Outcome::Unknown`] any of them may have been extended.
     ///
     /// # Cancel safety
     ///
@@ -251,7 +251,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) it may have been lifted.
+    /// With [`Outcome::Unknown`] it may have been lifted.
     ///
     /// # Cancel safety
     ///
@@ -280,7 +280,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// With [`Outcome::Unknown`](lock_core::Outcome::Unknown) it may have been broken.
+    /// With [`Outcome::Unknown`] it may have been broken.
     ///
     /// # Cancel safety
     ///
