@@ -202,7 +202,7 @@ impl Capabilities {
         }
     }
 
-    /// Refuses a time to live below the minimum.
+    /// Refuses a time to live below the minimum, or above a year.
     ///
     /// # Errors
     ///
@@ -213,6 +213,10 @@ impl Capabilities {
                 self.invalid(&format!("a ttl of {ttl:?} is too short"), format!("use at least {min:?}"))
             );
         }
+        if ttl > MAX_TTL {
+            let hint = format!("use at most {} days", MAX_TTL.as_secs() / 86_400);
+            return Err(self.invalid(&format!("a ttl of {ttl:?} is too long"), hint));
+        }
         Ok(())
     }
 
@@ -220,6 +224,9 @@ impl Capabilities {
         Error::new(ErrorKind::InvalidConfig, self.backend).message(message).hint(hint)
     }
 }
+
+/// A lock that is to outlive its holder by more than this is a mistake.
+const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 
 #[cfg(test)]
 mod tests {

@@ -138,6 +138,11 @@ impl ValidityCell {
         self.change(|state| (state.until, state.standing) = (state.until.max(until), Standing::Valid))
     }
 
+    /// Moves the deadline back to `until` if that is earlier.
+    pub fn shorten_to(&self, until: BootInstant) {
+        self.change(|state| state.until = state.until.min(until));
+    }
+
     /// Names the reason for which the lock will be lost at its deadline.
     pub fn end_with(&self, reason: LossReason) {
         self.change(|state| state.end = reason);

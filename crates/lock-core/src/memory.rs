@@ -1,12 +1,13 @@
 //! Locks inside one process: the embedded default, and the reference for the other backends.
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::renewal::{Renew, Renewal, Renewed, Renewer, Terms};
 use crate::url::LockUrl;
@@ -108,6 +109,8 @@ struct Store {
 struct Table {
     locks: HashMap<LockName, Lock>,
     last_token: u64,
+    /// A lock has another holder, or its hold ends earlier.
+    moved: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -201,8 +204,7 @@ impl Backend for Memory {
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
-        let broken = table.end_hold(name, &self.store.clock, |_| true);
-        Ok(broken.inspect(|hold| hold.cell.lose(LossReason::Removed)).is_some())
+        Ok(table.end_hold(name, &self.store.clock, LossReason::Removed, |_| true).is_some())
     }
 
     async fn close(&self) -> Result<()> {
@@ -280,7 +282,8 @@ impl Lease for MemoryLease {
         let valid = self.validity.is_valid();
         let mut table = self.store.table();
         table.expire(&self.name, &self.store.clock);
-        let ended = table.end_hold(&self.name, &self.store.clock, |hold| hold.owner == self.owner);
+        let ours = |hold: &Hold| hold.owner == self.owner;
+        let ended = table.end_hold(&self.name, &self.store.clock, LossReason::Released, ours);
         self.cell.lose(LossReason::Released);
         Ok(if valid && ended.is_some() { Released::Released } else { Released::AlreadyLost })
     }
@@ -312,7 +315,10 @@ struct Place {
 
 impl Place {
     async fn granted(&mut self, wait: Wait) -> Option<Grant> {
+        let moved = Arc::clone(&self.store.table().moved);
         loop {
+            let mut change = pin!(moved.notified());
+            change.as_mut().enable();
             let expires = self.store.holder_expires(&self.name);
             tokio::select! {
                 biased;
@@ -320,6 +326,7 @@ impl Place {
                     self.taken = grant.is_ok();
                     return grant.ok();
                 }
+                () = change => {}
                 () = self.store.clock.sleep_until(expires) => self.store.table().expire(&self.name, &self.store.clock),
                 () = over(wait) => return None,
             }
@@ -394,7 +401,9 @@ impl Store {
         match hold.filter(|hold| hold.owner == owner) {
             Some(hold) => {
                 hold.expires = self.clock.now() + ttl;
-                Renewed::Until(hold.expires)
+                let until = hold.expires;
+                table.moved.notify_waiters();
+                Renewed::Until(until)
             }
             None => Renewed::NotOurs,
         }
@@ -413,6 +422,7 @@ impl Table {
             if waiter.grant.send(Grant { token, cell: cell.clone() }).is_ok() {
                 let (owner, info, since) = (waiter.owner, waiter.info, SystemTime::now());
                 lock.hold = Some(Hold { owner, info, token, since, expires, cell });
+                self.moved.notify_waiters();
             }
         }
         if lock.hold.is_none() {
@@ -421,12 +431,19 @@ impl Table {
     }
 
     fn expire(&mut self, name: &LockName, clock: &Clock) {
-        self.end_hold(name, clock, |hold| clock.now() >= hold.expires);
+        self.end_hold(name, clock, LossReason::DeadlinePassed, |hold| clock.now() >= hold.expires);
     }
 
-    fn end_hold(&mut self, name: &LockName, clock: &Clock, ends: impl FnOnce(&Hold) -> bool) -> Option<Hold> {
+    fn end_hold(
+        &mut self,
+        name: &LockName,
+        clock: &Clock,
+        reason: LossReason,
+        ends: impl FnOnce(&Hold) -> bool,
+    ) -> Option<Hold> {
         let lock = self.locks.get_mut(name)?;
         let ended = lock.hold.take_if(|hold| ends(hold))?;
+        ended.cell.lose(reason);
         self.advance(name, clock);
         Some(ended)
     }
@@ -435,7 +452,7 @@ impl Table {
         if let Some(lock) = self.locks.get_mut(name) {
             lock.waiters.retain(|waiter| waiter.owner != owner);
         }
-        self.end_hold(name, clock, |hold| hold.owner == owner);
+        self.end_hold(name, clock, LossReason::Released, |hold| hold.owner == owner);
     }
 }
 

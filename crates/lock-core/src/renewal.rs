@@ -14,10 +14,12 @@ use rand::Rng;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::{BootInstant, Clock, Error, LossReason, ValidityCell};
+use crate::{BootInstant, Clock, Error, ErrorKind, LossReason, Outcome, ValidityCell};
 
 /// Leases that are due within this time of each other go out together.
 const TICK: Duration = Duration::from_millis(20);
+/// What a lease that is shortened is believed less, beside a hundredth of it: the drift of clocks.
+const DRIFT: Duration = Duration::from_millis(3);
 /// The largest batch, so that an acquisition behind it does not wait long.
 const LARGEST_BATCH: usize = 256;
 
@@ -89,6 +91,10 @@ struct Entry<K> {
     terms: Terms,
     cell: ValidityCell,
     due: BootInstant,
+    /// The runtime of the holder, where the renewing goes on if there is no other.
+    runtime: Handle,
+    /// The deadline that the request on its way may have shortened the lease to.
+    shortened: Option<BootInstant>,
     /// Who waits for the next renewal, and who for the one on its way.
     asking: Vec<oneshot::Sender<Renewed>>,
     asked: Vec<oneshot::Sender<Renewed>>,
@@ -141,7 +147,9 @@ impl<R: Renew> Renewer<R> {
         }
         let longest_ttl = AtomicU64::new(millis(terms.ttl));
         let due = if terms.auto { self.shared.clock.now() + interval(terms.ttl) } else { BootInstant::NEVER };
-        let entry = Entry { key, terms, cell, due, asking: Vec::new(), asked: Vec::new() };
+        let runtime = Handle::current();
+        let (asking, asked) = (Vec::new(), Vec::new());
+        let entry = Entry { key, terms, cell, due, runtime, shortened: None, asking, asked };
         let registry: Arc<dyn Registry> = Arc::<Shared<R>>::clone(&self.shared);
 
         let mut book = self.shared.book();
@@ -220,15 +228,12 @@ impl fmt::Debug for Renewal {
 }
 
 /// Notes that the task was ended by the shutdown of its runtime.
-struct Running<'a, R: Renew>(Option<&'a Shared<R>>);
+struct Running<R: Renew>(Option<Arc<Shared<R>>>);
 
-impl<R: Renew> Drop for Running<'_, R> {
+impl<R: Renew> Drop for Running<R> {
     fn drop(&mut self) {
-        if let Some(shared) = self.0 {
-            let mut book = shared.book();
-            book.wakes = None;
-            book.in_flight.clear();
-            drop(book);
+        if let Some(shared) = &self.0 {
+            shared.book().interrupted(shared.clock.now());
             shared.answered.notify_waiters();
         }
     }
@@ -241,13 +246,14 @@ impl<R: Renew> Shared<R> {
 
     fn schedule(&self, book: &mut Book<R::Key>, id: u64, due: BootInstant, registry: &Arc<dyn Registry>) {
         let Some(entry) = book.entries.get_mut(&id) else { return };
-        let earlier = mem::replace(&mut entry.due, due);
+        let (earlier, runtime) = (mem::replace(&mut entry.due, due), entry.runtime.clone());
         book.due.remove(&(earlier, id));
         book.due.insert((due, id));
         match book.wakes {
             None => {
                 book.wakes = Some(due);
-                drop(Handle::current().spawn(Arc::clone(registry).run()));
+                let runtime = Handle::try_current().unwrap_or(runtime);
+                drop(runtime.spawn(Arc::clone(registry).run()));
             }
             Some(wakes) if due < wakes => self.sooner.notify_one(),
             Some(_) => {}
@@ -268,8 +274,10 @@ impl<R: Renew> Shared<R> {
     }
 
     async fn renew_due(&self) {
-        let horizon = self.clock.now() + TICK;
+        let mut horizon = self.clock.now() + TICK;
         while let Some((ids, batch)) = self.take_due(horizon) {
+            // What was renewed just now is not due again, however short its time to live.
+            horizon = self.clock.now();
             let answers = self.renew.renew(&batch).await;
             let now = self.clock.now();
             let mut book = self.book();
@@ -292,6 +300,9 @@ impl<R: Renew> Shared<R> {
                 break;
             }
             book.due.pop_first();
+            if book.entries.get(&id).is_some_and(|entry| !entry.cell.validity().is_valid()) {
+                book.entries.remove(&id);
+            }
             if let Some(entry) = book.entries.get_mut(&id) {
                 entry.asked = mem::take(&mut entry.asking);
                 batch.push((entry.key.clone(), entry.send(now)));
@@ -306,35 +317,53 @@ impl<R: Renew> Shared<R> {
 impl<K> Entry<K> {
     /// The time to live to ask for; from the moment that a shorter one may reach the server, the
     /// holder believes no longer than that.
-    fn send(&self, now: BootInstant) -> Duration {
+    fn send(&mut self, now: BootInstant) -> Duration {
         let left = self.terms.hold_until.saturating_duration_since(now);
         if left <= self.terms.ttl {
             self.cell.end_with(LossReason::MaxHold);
         }
         let ttl = self.terms.ttl.min(left).max(Duration::from_millis(1));
-        if !self.asked.is_empty() {
-            let until = self.cell.validity().until();
-            self.cell.set_until(until.min(now + ttl));
-        }
+        let until = now + ttl.saturating_sub(ttl / 100 + DRIFT);
+        self.shortened = (until < self.cell.validity().until()).then_some(until);
+        self.cell.shorten_to(until);
         ttl
     }
 }
 
 impl<K> Book<K> {
+    /// Notes that the batch on its way will not be answered.
+    fn interrupted(&mut self, now: BootInstant) {
+        self.wakes = None;
+        for id in mem::take(&mut self.in_flight) {
+            let error = Error::new(ErrorKind::Unavailable, "polylock")
+                .message("the runtime that renewed the lock was shut down")
+                .with_outcome(Outcome::Unknown);
+            self.note(id, Renewed::Unknown(error), now);
+        }
+    }
+
     fn note(&mut self, id: u64, answer: Renewed, now: BootInstant) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        let (alive, pause) = match &answer {
+        let shortened = entry.shortened.take();
+        let (answer, alive, pause) = match answer {
             Renewed::Until(until) => {
-                let alive = entry.cell.set_until((*until).min(entry.terms.hold_until));
-                (alive && now < entry.terms.hold_until, interval(entry.terms.ttl))
+                let until = until.min(entry.terms.hold_until);
+                let alive = entry.cell.set_until(until);
+                // An answer after the deadline revives nothing.
+                let answer = if alive { Renewed::Until(until) } else { Renewed::NotOurs };
+                (answer, alive && now < entry.terms.hold_until, interval(entry.terms.ttl))
             }
             Renewed::NotOurs => {
                 entry.cell.lose(LossReason::Removed);
-                (false, Duration::ZERO)
+                (Renewed::NotOurs, false, Duration::ZERO)
             }
-            Renewed::Unknown(_) => {
+            Renewed::Unknown(error) => {
                 entry.cell.suspect();
-                (entry.cell.validity().is_valid(), interval(entry.terms.ttl) / 2)
+                // It may be carried out yet, after whatever is confirmed later.
+                let end = shortened.unwrap_or(BootInstant::NEVER);
+                entry.terms.hold_until = entry.terms.hold_until.min(end);
+                let alive = entry.cell.validity().is_valid();
+                (Renewed::Unknown(error), alive, interval(entry.terms.ttl) / 2)
             }
         };
         for asked in entry.asked.drain(..) {
@@ -378,8 +407,10 @@ impl<R: Renew> Registry for Shared<R> {
     }
 
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        // Made here, so that it is dropped also when the runtime never polls the task.
+        let running = Running(Some(Arc::clone(&self)));
         Box::pin(async move {
-            let mut running = Running(Some(&*self));
+            let mut running = running;
             while let Some(wake) = self.next_wake() {
                 tokio::select! {
                     () = self.clock.sleep_until(wake) => self.renew_due().await,
@@ -437,7 +468,7 @@ mod tests {
     }
 
     fn unknown() -> Renewed {
-        Renewed::Unknown(Error::new(crate::ErrorKind::Unavailable, "test"))
+        Renewed::Unknown(Error::new(ErrorKind::Unavailable, "test"))
     }
 
     fn lease(clock: &Clock) -> ValidityCell {
@@ -544,5 +575,45 @@ mod tests {
         let Renewed::Until(until) = renewal.extend(TTL * 9).await else { panic!("not extended") };
         assert!(until >= asked + TTL * 9 + Duration::from_millis(400), "sent after the renewal on its way");
         assert_eq!(cell.validity().until(), until);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_extension_that_is_answered_too_late_is_none() {
+        let (clock, renewer, _) = renewer(|_, until| Renewed::Until(until), TTL * 2);
+        let cell = lease(&clock);
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL * 10).await, Renewed::NotOurs));
+        assert!(!cell.validity().is_valid());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_ttl_of_unknown_outcome_is_never_outlived() {
+        let flaky = |call, until| if call == 0 { unknown() } else { Renewed::Until(until) };
+        let (clock, renewer, _) = renewer(flaky, Duration::from_millis(100));
+        let (start, cell) = (clock.now(), lease(&clock));
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL / 3).await, Renewed::Unknown(_)));
+        drop(renewal.extend(TTL * 9).await);
+        assert!(cell.validity().until() <= start + TTL / 3);
+    }
+
+    #[test]
+    fn leases_outlive_the_runtime_that_renewed_them() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (short, clock) = (Duration::from_millis(300), Clock::boot());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let answer = |_, until| Renewed::Until(until);
+        let server = Server { clock: clock.clone(), answer, calls, delay: Duration::from_millis(50) };
+        let renewer = Renewer::new(server, clock.clone());
+        let terms = Terms { ttl: short, auto: true, hold_until: BootInstant::NEVER };
+        let cell = ValidityCell::new(clock.clone(), clock.now() + short);
+        let (one, two) = (runtime(), runtime());
+        let renewal = one.block_on(async { renewer.add(0, terms.clone(), cell.clone()) });
+        one.block_on(async { tokio::time::sleep(Duration::from_millis(120)).await });
+        drop(one);
+        let answer = two.block_on(async { tokio::time::timeout(short, renewal.extend(short)).await });
+        assert!(matches!(answer, Ok(Renewed::Until(_))), "{answer:?}");
+        two.block_on(async { tokio::time::sleep(short * 3).await });
+        assert!(cell.validity().is_valid());
     }
 }
