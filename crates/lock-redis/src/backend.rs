@@ -127,7 +127,19 @@ enum Attempt {
 }
 
 impl Redis {
+    /// Asks once, and once more if the connection was broken: it may have been idle for too long.
     async fn attempt(&self, keys: &Arc<Keys>, request: &AcquireRequest) -> Result<Attempt> {
+        match self.ask(keys, request).await? {
+            Some(attempt) => Ok(attempt),
+            None => match self.ask(keys, request).await? {
+                Some(attempt) => Ok(attempt),
+                None => Err(self.server.broken()),
+            },
+        }
+    }
+
+    /// Asks once; `None` when the connection broke.
+    async fn ask(&self, keys: &Arc<Keys>, request: &AcquireRequest) -> Result<Option<Attempt>> {
         let ttl = request.lease.ttl.unwrap_or(self.ttl);
         let ttl = request.lease.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL));
         let info = serde_json::to_string(&*request.owner).unwrap_or_default();
@@ -140,11 +152,19 @@ impl Redis {
                 if self.clock.now() >= until {
                     return Err(too_late(ttl));
                 }
-                Ok(Attempt::Held(self.lease(keys, request, undo.disarm(), token, sent, until, ttl)))
+                Ok(Some(Attempt::Held(self.lease(keys, request, undo.disarm(), token, sent, until, ttl))))
             }
             Ok(Verdict::Busy { ends_in, foreign_type }) => {
                 undo.disarm();
-                Ok(Attempt::Busy { ends_in, foreign_type })
+                Ok(Some(Attempt::Busy { ends_in, foreign_type }))
+            }
+            Ok(Verdict::Broken) => {
+                // At once, so that the next claim does not meet this one; the undo looks for what is late.
+                // If this fails, the next claim fails as well, and tells why.
+                if let Ok(Some(true)) = self.server.release(keys, undo.owner).await {
+                    undo.disarm();
+                }
+                Ok(None)
             }
             Err(error) => {
                 if error.outcome() == lock_core::Outcome::NotApplied {

@@ -104,13 +104,13 @@ impl Renew for RenewOnServer {
         let leases: Vec<_> = batch.iter().map(|((keys, owner), ttl)| (&**keys, *owner, *ttl)).collect();
         match self.server.extend(&leases).await {
             Ok(ours) => {
-                let ours = ours.into_iter().zip(&leases);
-                ours.map(
-                    |(ours, (_, _, ttl))| {
-                        if ours { Renewed::Until(trusted_until(sent, *ttl)) } else { Renewed::NotOurs }
-                    },
-                )
-                .collect()
+                let answers = ours.into_iter().zip(&leases);
+                let renewed = answers.map(|(ours, (_, _, ttl))| match ours {
+                    Ok(true) => Renewed::Until(trusted_until(sent, *ttl)),
+                    Ok(false) => Renewed::NotOurs,
+                    Err(error) => Renewed::Unknown(error),
+                });
+                renewed.collect()
             }
             Err(error) => leases.iter().map(|_| Renewed::Unknown(error.clone())).collect(),
         }

@@ -62,7 +62,8 @@ struct Signal {
 pub(crate) struct Listener {
     shared: Arc<Shared>,
     channel: String,
-    signal: watch::Receiver<Signal>,
+    /// `None` only while it is dropped.
+    signal: Option<watch::Receiver<Signal>>,
 }
 
 impl Push {
@@ -85,7 +86,7 @@ impl Push {
         } else if new {
             self.shared.changed.notify_one();
         }
-        Listener { shared: Arc::clone(&self.shared), channel: channel.to_owned(), signal }
+        Listener { shared: Arc::clone(&self.shared), channel: channel.to_owned(), signal: Some(signal) }
     }
 
     /// Listens to a channel that is subscribed already; nothing told from now on is missed.
@@ -94,7 +95,7 @@ impl Push {
         let topic = topics.by_channel.get_mut(channel).filter(|topic| topic.signal.borrow().live)?;
         topic.idle_since = None;
         let signal = topic.signal.subscribe();
-        Some(Listener { shared: Arc::clone(&self.shared), channel: channel.to_owned(), signal })
+        Some(Listener { shared: Arc::clone(&self.shared), channel: channel.to_owned(), signal: Some(signal) })
     }
 
     pub(crate) fn close(&self) {
@@ -112,17 +113,23 @@ impl Drop for Push {
 impl Listener {
     /// Whether messages arrive; if not, it has to be asked for.
     pub(crate) fn is_live(&self) -> bool {
-        self.signal.borrow().live
+        self.signal.as_ref().is_some_and(|signal| signal.borrow().live)
     }
 
     /// Forgets the news so far.
     pub(crate) fn mark_seen(&mut self) {
-        self.signal.mark_unchanged();
+        if let Some(signal) = &mut self.signal {
+            signal.mark_unchanged();
+        }
     }
 
     /// Waits for news since the last call.
     pub(crate) async fn news(&mut self) {
-        if self.signal.changed().await.is_err() {
+        let heard = match &mut self.signal {
+            Some(signal) => signal.changed().await.is_ok(),
+            None => false,
+        };
+        if !heard {
             std::future::pending::<()>().await;
         }
     }
@@ -131,8 +138,10 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut topics = self.shared.topics();
+        // Under the lock, so that of several the last one sees that it is.
+        self.signal = None;
         if let Some(topic) = topics.by_channel.get_mut(&self.channel)
-            && topic.signal.receiver_count() == 1
+            && topic.signal.receiver_count() == 0
         {
             topic.idle_since = Some(Instant::now());
         }

@@ -89,6 +89,9 @@ pub enum Verdict {
         /// The type of the key when it is not a string, and so no lock of this protocol.
         foreign_type: Option<String>,
     },
+    /// The connection broke: the lock may be ours. [`undo`](Server::undo) the claim, and make another
+    /// if you like: the connection may just have been idle for too long.
+    Broken,
 }
 
 /// Why a request has no answer.
@@ -189,7 +192,7 @@ impl Server {
         self.connection().await.map(drop)
     }
 
-    /// Asks for a lock: one round trip. Asking again with the same claim is harmless.
+    /// Asks for a lock: one round trip.
     ///
     /// # Errors
     ///
@@ -207,8 +210,12 @@ impl Server {
             .arg(claim.info)
             .arg(fence_millis(claim.ttl))
             .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
-        let (answer, _) = self.run(&call).await?;
-        verdict(&answer).ok_or_else(|| self.place.unexpected(&answer))
+        // Never sent twice: an owner whose claim may be on its way in two copies cannot be undone for sure.
+        match self.send(&call).await {
+            Ok(answer) => verdict(&answer).ok_or_else(|| self.place.unexpected(&answer)),
+            Err(Failure::Dropped) => Ok(Verdict::Broken),
+            Err(Failure::Told(error)) => Err(error),
+        }
     }
 
     /// Gives a lock back, and says whether it was the owner's: one round trip. `None` when the lock is
@@ -237,14 +244,15 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, any of them may have been extended.
-    pub async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<bool>> {
+    pub async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<Result<bool>>> {
         let calls = leases.iter().map(|(keys, owner, ttl)| {
             let call = EXTEND.on(&[&keys.lock, &keys.fence]);
             call.arg(owner.to_string()).arg(millis(*ttl)).arg(fence_millis(*ttl))
         });
         let calls: Vec<_> = calls.collect();
         let answers = self.run_all(&calls).await?;
-        answers.iter().map(|answer| flag(answer).ok_or_else(|| self.place.unexpected(answer))).collect()
+        let told = |answer: Value| flag(&answer).ok_or_else(|| self.place.unexpected(&answer));
+        Ok(answers.into_iter().map(|answer| answer.and_then(told)).collect())
     }
 
     /// Lifts the last token to `floor` while the lock is the owner's, and says whether it is.
@@ -286,12 +294,14 @@ impl Server {
     ///
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
-        let (answer, _) = self.run(&BREAK.on(&[&keys.lock]).arg(&keys.channel)).await?;
+        // Never sent twice: the second could break the lock of the next holder.
+        let call = BREAK.on(&[&keys.lock]).arg(&keys.channel);
+        let answer = self.send(&call).await.map_err(|failure| self.told(failure))?;
         redis::from_redis_value_ref(&answer).map_err(|_| self.place.unexpected(&answer))
     }
 
     /// Removes what a claim may have left, however late it arrives, and says whether there was
-    /// something.
+    /// something; `None` when an earlier request of this very call may have removed it.
     ///
     /// After an answered claim, and on the connection that carried it, one answer settles it. After
     /// that connection broke, the claim may still be on its way: it is looked for until a lease of `ttl`
@@ -300,20 +310,31 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, something may be left until its time to live is over.
-    pub async fn undo(&self, keys: &Keys, owner: OwnerId, ttl: Duration, sent: Sent) -> bool {
+    pub async fn undo(&self, keys: &Keys, owner: OwnerId, ttl: Duration, sent: Sent) -> Option<bool> {
         let until = self.clock.now() + ttl + self.command_timeout;
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut in_doubt) = (FIRST_PAUSE, false);
         while self.clock.now() < until {
             match self.release(keys, owner).await {
-                Ok(Some(true)) => return true,
-                Ok(_) if sent.is_settled_on(self.generation()) => return false,
-                Err(error) if error.kind() == ErrorKind::Closed => return false,
-                Ok(_) | Err(_) => {}
+                Ok(Some(true)) => return Some(true),
+                Ok(removed) => {
+                    in_doubt |= removed.is_none();
+                    if sent.is_settled_on(self.generation()) {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Closed => break,
+                Err(error) => in_doubt |= error.outcome() != Outcome::NotApplied,
             }
             sleep(pause).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
-        false
+        Some(false).filter(|_| !in_doubt)
+    }
+
+    /// The error of a [broken](Verdict::Broken) connection.
+    #[must_use]
+    pub fn broken(&self) -> Error {
+        self.place.dropped()
     }
 
     /// Which connection is in use, `None` without one; for [`undo`](Self::undo).
@@ -338,7 +359,7 @@ impl Server {
     /// The answer, and whether the request was sent twice for it.
     async fn run(&self, call: &Call) -> Result<(Value, bool)> {
         match self.send(call).await {
-            // Every script answers the same when its owner sends it twice. Whatever the second answer
+            // What is run this way answers the same when its owner sends it twice. Whatever the second answer
             // is, the first request may have been carried out.
             Err(Failure::Dropped) => match self.send(call).await {
                 Err(failure) => Err(self.told(failure).with_outcome(Outcome::Unknown)),
@@ -368,21 +389,27 @@ impl Server {
         }
     }
 
-    async fn run_all(&self, calls: &[Call]) -> Result<Vec<Value>> {
+    async fn run_all(&self, calls: &[Call]) -> Result<Vec<Result<Value>>> {
         let mut pipeline = redis::pipe();
+        pipeline.ignore_errors();
         for call in calls {
             pipeline.add_command(call.command.clone());
         }
         let mut loaded = false;
         loop {
             let (mut connection, generation) = self.connection().await?;
-            match pipeline.query_async::<Vec<Value>>(&mut connection).await {
-                Ok(answers) => return Ok(answers),
-                Err(error)
-                    if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) && !loaded =>
+            match pipeline.query_async::<Vec<redis::RedisResult<Value>>>(&mut connection).await {
+                Ok(answers)
+                    if !loaded && answers.iter().any(|answer| answer.as_ref().is_err_and(is_no_script)) =>
                 {
                     loaded = true;
                     load(&mut connection).await.map_err(|error| self.place.no_answer(&error))?;
+                }
+                Ok(answers) => {
+                    let told = |answer: redis::RedisResult<Value>| {
+                        answer.map_err(|error| self.place.refused(&error))
+                    };
+                    return Ok(answers.into_iter().map(told).collect());
                 }
                 Err(error) if self.drops(&error, generation) => return Err(self.place.no_answer(&error)),
                 Err(error) => return Err(self.place.refused(&error)),
@@ -418,8 +445,11 @@ impl Server {
         match dialed.unwrap_or_else(|_| Err(self.place.connect_timeout(self.connect_timeout))) {
             Ok(connection) => {
                 let mut pinned = self.pinned();
+                if pinned.closed {
+                    return Err(Error::closed(self.place.backend));
+                }
                 pinned.generation += 1;
-                pinned.connection = Some(connection.clone()).filter(|_| !pinned.closed);
+                pinned.connection = Some(connection.clone());
                 Ok((connection, pinned.generation))
             }
             Err(error) => {

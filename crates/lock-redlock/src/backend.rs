@@ -92,7 +92,7 @@ impl Backend for Redlock {
             match self.attempt(&keys, &request, &info).await {
                 Ok(Attempt::Held(lease)) => return Ok(Acquired::Held(Box::new(lease))),
                 Ok(Attempt::Busy(busy)) => waiting.busy(busy),
-                Err(error) => waiting.failed(error)?,
+                Ok(Attempt::Broken(error)) | Err(error) => waiting.failed(error)?,
             }
             if request.wait.is_over() {
                 return waiting.give_up();
@@ -138,10 +138,21 @@ impl Backend for Redlock {
 enum Attempt {
     Held(RedlockLease),
     Busy(Busy),
+    /// There was no quorum, as connections broke.
+    Broken(Error),
 }
 
 impl Redlock {
+    /// Asks once, and once more if there was no quorum for broken connections: they may have been idle
+    /// for too long.
     async fn attempt(&self, keys: &Arc<Keys>, request: &AcquireRequest, info: &Arc<str>) -> Result<Attempt> {
+        match self.ask(keys, request, info).await? {
+            Attempt::Broken(_) => self.ask(keys, request, info).await,
+            attempt => Ok(attempt),
+        }
+    }
+
+    async fn ask(&self, keys: &Arc<Keys>, request: &AcquireRequest, info: &Arc<str>) -> Result<Attempt> {
         let ttl = request.lease.ttl.unwrap_or(self.ttl);
         let ttl = request.lease.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL));
         let sent = self.clock.now();
@@ -149,6 +160,7 @@ impl Redlock {
         let token = match campaign.count().await {
             Vote::Won => campaign.token().await?,
             Vote::Busy(busy) => return Ok(Attempt::Busy(busy)),
+            Vote::Broken(error) => return Ok(Attempt::Broken(error)),
             Vote::NoQuorum(error) => return Err(error),
         };
         if self.clock.now() >= trusted_until(sent, ttl) {

@@ -46,6 +46,8 @@ pub(crate) struct Campaign {
     votes: Vec<(usize, Token)>,
     busy: Option<Busy>,
     failed: Vec<Error>,
+    /// Connections broke, perhaps only because they had been idle for too long.
+    broken: bool,
 }
 
 /// What the masters that refused said.
@@ -60,6 +62,8 @@ pub(crate) struct Busy {
 pub(crate) enum Vote {
     Won,
     Busy(Busy),
+    /// No quorum, and connections broke: it may be worth asking again at once.
+    Broken(Error),
     NoQuorum(Error),
 }
 
@@ -85,7 +89,15 @@ impl Campaign {
             async move { footprint.claim(number, &info, proposal).await }
         }));
         let runtime = Handle::try_current().ok();
-        Self { footprint: Some(footprint), runtime, wave, votes: Vec::new(), busy: None, failed: Vec::new() }
+        Self {
+            footprint: Some(footprint),
+            runtime,
+            wave,
+            votes: Vec::new(),
+            busy: None,
+            failed: Vec::new(),
+            broken: false,
+        }
     }
 
     /// Counts the votes until a quorum is there or out of reach.
@@ -95,6 +107,7 @@ impl Campaign {
             match answer {
                 Ok(Verdict::Granted(token)) => self.votes.push((master, token)),
                 Ok(Verdict::Busy { foreign_type, .. }) => self.note_busy(foreign_type),
+                Ok(Verdict::Broken) => self.note_broken(master),
                 Err(error) => self.failed.push(error),
             }
             if self.votes.len() >= quorum(masters) {
@@ -106,7 +119,10 @@ impl Campaign {
         }
         match (&self.busy, self.failed.len() > masters - quorum(masters)) {
             (Some(busy), false) => Vote::Busy(Busy { split: !self.votes.is_empty(), ..busy.clone() }),
-            _ => Vote::NoQuorum(no_quorum(masters, self.votes.len(), self.failed.pop())),
+            _ => {
+                let error = no_quorum(masters, self.votes.len(), self.failed.pop());
+                if self.broken { Vote::Broken(error) } else { Vote::NoQuorum(error) }
+            }
         }
     }
 
@@ -164,6 +180,13 @@ impl Campaign {
         self.footprint.as_ref().map_or(0, |footprint| footprint.masters.len())
     }
 
+    fn note_broken(&mut self, master: usize) {
+        self.broken = true;
+        if let Some(footprint) = &self.footprint {
+            self.failed.push(footprint.masters[master].server.broken());
+        }
+    }
+
     fn note_busy(&mut self, foreign_type: Option<String>) {
         let busy = self.busy.get_or_insert(Busy { foreign_type: None, split: false });
         busy.foreign_type = busy.foreign_type.take().or(foreign_type);
@@ -187,7 +210,7 @@ impl Footprint {
         let answer = self.masters[number].claim(&claim).await;
         ending.granted = matches!(answer, Ok(Verdict::Granted(_)));
         ending.refused = match &answer {
-            Ok(Verdict::Granted(_)) => false,
+            Ok(Verdict::Granted(_) | Verdict::Broken) => false,
             Ok(Verdict::Busy { .. }) => true,
             Err(error) => error.outcome() == Outcome::NotApplied,
         };
@@ -196,11 +219,11 @@ impl Footprint {
 
     /// Removes it from every master, after the claim there has come to its end, and tells for each
     /// whether the key was ours. `ttl` is the longest that the keys were given.
-    pub(crate) fn erase(self: Arc<Self>, ttl: Duration) -> Wave<bool> {
+    pub(crate) fn erase(self: Arc<Self>, ttl: Duration) -> Wave<Option<bool>> {
         Wave::new((0..self.masters.len()).map(|number| {
             let footprint = Arc::clone(&self);
             async move {
-                let Some(sent) = footprint.ended(number).await else { return false };
+                let Some(sent) = footprint.ended(number).await else { return Some(false) };
                 let server = &footprint.masters[number].server;
                 server.undo(&footprint.keys, footprint.owner, ttl, sent).await
             }

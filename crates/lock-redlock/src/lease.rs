@@ -34,7 +34,7 @@ pub(crate) struct RedlockLease {
 pub(crate) struct Releasing {
     was_valid: bool,
     /// Until it is decided; from then on the rest of it runs in the background.
-    wave: Option<Wave<bool>>,
+    wave: Option<Wave<Option<bool>>>,
     ours: usize,
     not_ours: usize,
 }
@@ -98,14 +98,17 @@ impl Lease for RedlockLease {
             not_ours: 0,
         });
         let decided = timeout(self.patience, releasing.decide(masters)).await;
-        let Ok(ours) = decided else {
-            return Err(Error::new(ErrorKind::Unavailable, BACKEND)
-                .message(format!(
-                    "only {} of {masters} masters confirmed the release in time",
-                    releasing.ours
-                ))
-                .hint("the release goes on in the background")
-                .with_outcome(Outcome::Unknown));
+        let ours = match decided {
+            Ok(ours) => ours,
+            // The rest does not answer, but a quorum has nothing of ours any more.
+            Err(_) if releasing.ours + releasing.not_ours >= quorum(masters) => true,
+            Err(_) => {
+                let confirmed = releasing.ours + releasing.not_ours;
+                return Err(Error::new(ErrorKind::Unavailable, BACKEND)
+                    .message(format!("only {confirmed} of {masters} masters confirmed the release in time"))
+                    .hint("the release goes on in the background")
+                    .with_outcome(Outcome::Unknown));
+            }
         };
         let released = if ours && releasing.was_valid { Released::Released } else { Released::AlreadyLost };
         self.cell.lose(LossReason::Released);
@@ -118,8 +121,9 @@ impl Releasing {
     async fn decide(&mut self, masters: usize) -> bool {
         while let Some(wave) = &mut self.wave {
             match wave.next().await {
-                Some((_, true)) => self.ours += 1,
-                Some((_, false)) => self.not_ours += 1,
+                // In doubt it was one of our own requests that removed it.
+                Some((_, Some(true) | None)) => self.ours += 1,
+                Some((_, Some(false))) => self.not_ours += 1,
                 None => self.wave = None,
             }
             if self.ours >= quorum(masters) || self.not_ours > masters - quorum(masters) {
@@ -176,11 +180,15 @@ impl Tally {
         Self { masters, votes: vec![(0, 0); leases], failed: None }
     }
 
-    fn count(&mut self, answer: Result<Vec<bool>>) {
+    fn count(&mut self, answer: Result<Vec<Result<bool>>>) {
         match answer {
             Ok(answers) => {
                 for ((ours, not_ours), answer) in self.votes.iter_mut().zip(answers) {
-                    *(if answer { ours } else { not_ours }) += 1;
+                    match answer {
+                        Ok(true) => *ours += 1,
+                        Ok(false) => *not_ours += 1,
+                        Err(error) => self.failed = Some(error),
+                    }
                 }
             }
             Err(error) => self.failed = Some(error),
@@ -208,26 +216,31 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn unavailable() -> Result<Vec<bool>> {
+    fn unavailable() -> Result<Vec<Result<bool>>> {
         Err(Error::new(ErrorKind::Unavailable, BACKEND))
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "as a master answers")]
+    fn answers(answers: &[bool]) -> Result<Vec<Result<bool>>> {
+        Ok(answers.iter().map(|answer| Ok(*answer)).collect())
     }
 
     #[test]
     fn tallies_need_a_quorum_of_all_masters() {
         let until = BootInstant::from_boot(Duration::from_secs(1));
         let mut tally = Tally::new(5, 2);
-        for answer in [Ok(vec![true, true]), Ok(vec![true, false]), unavailable(), unavailable()] {
+        for answer in [answers(&[true, true]), answers(&[true, false]), unavailable(), unavailable()] {
             tally.count(answer);
             assert!(!tally.decided());
         }
         assert!(matches!(tally.outcome(0, until), Renewed::Unknown(_)));
-        tally.count(Ok(vec![true, false]));
+        tally.count(answers(&[true, false]));
         assert!(matches!(tally.outcome(0, until), Renewed::Until(_)));
         assert!(matches!(tally.outcome(1, until), Renewed::Unknown(_)));
 
         let mut lost = Tally::new(5, 1);
         for _ in 0..3 {
-            lost.count(Ok(vec![false]));
+            lost.count(answers(&[false]));
         }
         assert!(lost.decided() && matches!(lost.outcome(0, until), Renewed::NotOurs));
     }

@@ -28,7 +28,7 @@ impl Master {
         self.note(self.server.claim(claim).await)
     }
 
-    pub(crate) async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<bool>> {
+    pub(crate) async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<Result<bool>>> {
         self.asked()?;
         self.note(self.server.extend(leases).await)
     }

@@ -4,6 +4,8 @@
 -- Sent again by the same owner it answers the same.
 -- The fence is "token owner since info", where since is the server's clock in us.
 
+-- First, as it is refused where the user has no right to it: then nothing has been written.
+local now = redis.call('TIME')
 local taken = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if not taken then
   if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
@@ -15,7 +17,6 @@ if not taken then
   end
 end
 
-local now = redis.call('TIME')
 local micros = now[1] .. string.sub('00000' .. now[2], -6)
 local token = ARGV[5] ~= '' and ARGV[5] or micros
 local rest = ' ' .. ARGV[1] .. ' ' .. micros .. ' ' .. ARGV[3]
