@@ -157,9 +157,8 @@ impl<R: Renew> Renewer<R> {
         book.next_id += 1;
         book.entries.insert(id, entry);
         if due < BootInstant::NEVER {
-            self.shared.schedule(&mut book, id, due, &registry);
+            self.shared.schedule(book, id, due, &registry);
         }
-        drop(book);
         Renewal { id, longest_ttl, renewer: registry }
     }
 
@@ -244,7 +243,14 @@ impl<R: Renew> Shared<R> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn schedule(&self, book: &mut Book<R::Key>, id: u64, due: BootInstant, registry: &Arc<dyn Registry>) {
+    /// Plans a renewal, and sees to it that there is a task for it.
+    fn schedule(
+        &self,
+        mut book: MutexGuard<'_, Book<R::Key>>,
+        id: u64,
+        due: BootInstant,
+        registry: &Arc<dyn Registry>,
+    ) {
         let Some(entry) = book.entries.get_mut(&id) else { return };
         let (earlier, runtime) = (mem::replace(&mut entry.due, due), entry.runtime.clone());
         book.due.remove(&(earlier, id));
@@ -252,6 +258,8 @@ impl<R: Renew> Shared<R> {
         match book.wakes {
             None => {
                 book.wakes = Some(due);
+                // A runtime that was shut down drops the task at once, and that looks into the book.
+                drop(book);
                 let runtime = Handle::try_current().unwrap_or(runtime);
                 drop(runtime.spawn(Arc::clone(registry).run()));
             }
@@ -402,7 +410,7 @@ impl<R: Renew> Registry for Shared<R> {
         entry.terms.ttl = ttl;
         entry.asking.push(answer);
         if !in_flight {
-            self.schedule(&mut book, id, self.clock.now(), registry);
+            self.schedule(book, id, self.clock.now(), registry);
         }
     }
 
@@ -615,5 +623,19 @@ mod tests {
         assert!(matches!(answer, Ok(Renewed::Until(_))), "{answer:?}");
         two.block_on(async { tokio::time::sleep(short * 3).await });
         assert!(cell.validity().is_valid());
+    }
+
+    #[test]
+    fn a_runtime_that_was_shut_down_renews_nothing_and_blocks_nobody() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (clock, calls) = (Clock::boot(), Arc::new(AtomicUsize::new(0)));
+        let server =
+            Server { clock: clock.clone(), answer: |_, until| Renewed::Until(until), calls, delay: TTL };
+        let renewer = Renewer::new(server, clock.clone());
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _entered = handle.enter();
+        let _renewal = renewer.add(0, FOREVER, lease(&clock));
+        assert!(renewer.shared.book().wakes.is_none(), "the next lease gets a task of its own runtime");
     }
 }
