@@ -506,6 +506,13 @@ fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A line as a RESP array.
+fn request(line: &str) -> String {
+    let words: Vec<_> = line.split(' ').collect();
+    let bulks: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{bulks}", words.len())
+}
+
 struct Client {
     stream: TcpStream,
 }
@@ -527,21 +534,16 @@ impl Client {
 
     /// Sends a line as a RESP array and reads a reply that fits into one piece.
     fn ask(&mut self, line: &str) -> String {
-        let words: Vec<_> = line.split(' ').collect();
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-        }
-        self.send(request.as_bytes());
+        self.send(request(line).as_bytes());
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut buffer = [0; 512];
         let length = self.stream.read(&mut buffer).unwrap();
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     }
 
+    /// The same for a reply of this length. Not as an inline command: those end at 64 KiB.
     fn ask_for(&mut self, line: &str, length: usize) -> String {
-        self.send(line.as_bytes());
-        self.send(b"\r\n");
+        self.send(request(line).as_bytes());
         self.read(length)
     }
 
