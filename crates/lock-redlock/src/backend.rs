@@ -28,7 +28,8 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// The backend for a quorum of independent Redis servers.
 ///
 /// It goes on while a minority of the masters is down. Two may hold a lock after a master lost its
-/// data, or when clocks jump: let the resource check the fencing token, which grows all the same.
+/// data, or when clocks jump: let the resource check the fencing token. It grows as
+/// long as a majority keeps its data, and beyond that as long as the clients' clocks agree.
 #[derive(Debug)]
 pub struct Redlock {
     capabilities: Capabilities,
