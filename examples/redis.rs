@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use polylock::{Locks, MutexOptions, Result};
+use polylock::{LockOptions, Locks, Result};
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let url = std::env::args().nth(1).unwrap_or_else(|| String::from("redis://127.0.0.1:6379"));
     let locks = Locks::connect(&url).await?;
-    let options = MutexOptions::new().ttl(Duration::from_secs(10)).label("nightly report");
+    let options = LockOptions::new().ttl(Duration::from_secs(10)).label("nightly report");
     let report = locks.mutex_with("report", options)?;
 
     let Some(guard) = report.try_acquire_for(Duration::from_secs(5)).await? else {

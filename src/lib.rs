@@ -30,8 +30,8 @@ mod connect;
 
 pub use connect::Locks;
 pub use lock_core::{
-    BootInstant, Capabilities, Clock, Error, ErrorKind, Guard, Holder, LeaseKind, LockName, LockState,
-    LossReason, Memory, MemoryConfig, Mutex, MutexOptions, Outcome, OwnerId, OwnerInfo, Released, Result,
+    BootInstant, Capabilities, Clock, Error, ErrorKind, Guard, Holder, LeaseKind, LockName, LockOptions,
+    LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released, Result,
     Standing, Token, Validity,
 };
 #[cfg(feature = "redis")]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
 use polylock::{
-    Error, ErrorKind, Holder, LeaseKind, Locks, MutexOptions, RedisConfig, RedlockConfig, ZkConfig,
+    Error, ErrorKind, Holder, LeaseKind, LockOptions, Locks, RedisConfig, RedlockConfig, ZkConfig,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -284,7 +284,7 @@ async fn the_session_timeout_that_was_negotiated_is_told() {
         assert!(guard.remaining() <= given, "believes for {:?} in a session of {given:?}", guard.remaining());
         guard.release().await.unwrap();
         // The way out of an option that has no meaning here names it too.
-        let error = locks.mutex_with("a", MutexOptions::new().ttl(shortest)).unwrap_err();
+        let error = locks.mutex_with("a", LockOptions::new().ttl(shortest)).unwrap_err();
         must_help(&error, ErrorKind::Unsupported, "zk");
         assert!(error.to_string().contains(&format!("{given:?}")), "{error}");
     }

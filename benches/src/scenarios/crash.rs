@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 use lock_testkit::history::Event;
 use lock_testkit::history::EventKind;
 use lock_testkit::now_ns;
-use polylock::{Locks, MutexOptions};
+use polylock::{LockOptions, Locks};
 use rand::Rng;
 use tokio::time::sleep;
 
@@ -124,7 +124,7 @@ async fn forget(bench: &Bench, target: &Target, lock: &str, number: u32) -> Outc
     let (holder, waiter) = (Locks::connect(target.url()).await?, Locks::connect(target.url()).await?);
     let (holding, waiting) = (number * 2, number * 2 + 1);
     let mut diary = Diary::new(holding, 0, lock);
-    let mutex = holder.mutex_with(bench.lock_of(lock, holding), MutexOptions::new().fixed_ttl(lease))?;
+    let mutex = holder.mutex_with(bench.lock_of(lock, holding), LockOptions::new().fixed_ttl(lease))?;
     diary.acquire_called();
     let guard = mutex.acquire().await?;
     diary.acquired(&guard);

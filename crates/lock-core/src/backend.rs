@@ -1,6 +1,7 @@
 //! What a backend implements.
 
 use std::fmt::Debug;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,12 +119,31 @@ impl Default for LeasePolicy {
     }
 }
 
+/// With whom a lock may be held at the same time.
+///
+/// All modes of one name are one lock: a holder of one mode excludes all of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// With nobody: a mutex, or the write side of a read/write lock.
+    Exclusive,
+    /// With everybody who asks for the same: the read side of a read/write lock.
+    Shared,
+    /// With others who ask for the same, until there are `max` of them: a semaphore.
+    Permit {
+        /// How many may hold the lock at once, by the one who asks.
+        max: NonZeroU32,
+    },
+}
+
 /// What is to be acquired, and how.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquireRequest {
     /// The lock.
     pub name: LockName,
+    /// With whom it may be held at the same time.
+    pub mode: Mode,
     /// How long to wait.
     pub wait: Wait,
     /// How the lock ends when its holder does nothing.
@@ -136,7 +156,14 @@ impl AcquireRequest {
     /// A request for an exclusive lock.
     #[must_use]
     pub const fn exclusive(name: LockName, wait: Wait, lease: LeasePolicy, owner: Arc<OwnerInfo>) -> Self {
-        Self { name, wait, lease, owner }
+        Self { name, mode: Mode::Exclusive, wait, lease, owner }
+    }
+
+    /// The same request in another mode.
+    #[must_use]
+    pub const fn in_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
     }
 }
 
@@ -154,6 +181,27 @@ pub struct Capabilities {
     pub fifo: bool,
     /// Whether [`Backend::inspect`] counts the waiters of other processes.
     pub counts_waiters: bool,
+    /// Whether locks can be shared by readers.
+    pub shared: Support,
+    /// Whether locks can be held by a limited number at once.
+    pub permits: Support,
+}
+
+/// Whether a backend can do something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// It can.
+    Yes,
+    /// It cannot, for this reason.
+    No(&'static str),
+}
+
+impl Support {
+    /// Whether it can.
+    #[must_use]
+    pub const fn is_there(self) -> bool {
+        matches!(self, Self::Yes)
+    }
 }
 
 /// What keeps a lock while its holder does nothing.
@@ -174,11 +222,39 @@ pub enum LeaseKind {
 }
 
 impl Capabilities {
-    /// The capabilities of a backend that is seen by other processes, grants in no order and counts
-    /// no waiters.
+    /// The capabilities of a backend that is seen by other processes, grants exclusive locks only, in
+    /// no order, and counts no waiters.
     #[must_use]
     pub const fn new(backend: &'static str, lease: LeaseKind) -> Self {
-        Self { backend, lease, cross_process: true, fifo: false, counts_waiters: false }
+        let not_built = Support::No("this backend has none");
+        Self {
+            backend,
+            lease,
+            cross_process: true,
+            fifo: false,
+            counts_waiters: false,
+            shared: not_built,
+            permits: not_built,
+        }
+    }
+
+    /// Refuses a mode that the backend does not have.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`], with the reason.
+    pub fn check_mode(&self, mode: Mode) -> Result<()> {
+        let (what, support) = match mode {
+            Mode::Exclusive => return Ok(()),
+            Mode::Shared => ("read/write locks", self.shared),
+            Mode::Permit { .. } => ("semaphores", self.permits),
+        };
+        match support {
+            Support::Yes => Ok(()),
+            Support::No(why) => Err(Error::new(ErrorKind::Unsupported, self.backend)
+                .message(format!("there are no {what} here: {why}"))
+                .hint("use another backend for them, such as redis://")),
+        }
     }
 
     /// Refuses what the backend cannot honour.
@@ -242,6 +318,18 @@ mod tests {
         assert_eq!(session.check(ttl).unwrap_err().kind(), ErrorKind::Unsupported);
         assert_eq!(session.check(fixed).unwrap_err().kind(), ErrorKind::Unsupported);
         assert!(session.check(LeasePolicy::default()).is_ok());
+    }
+
+    #[test]
+    fn modes_that_a_backend_does_not_have_are_refused_with_the_reason() {
+        let mut capabilities = Capabilities::new("redlock", LeaseKind::Session { timeout: SECOND });
+        capabilities.permits = Support::No("quorums do not compose");
+        let permit = Mode::Permit { max: NonZeroU32::MIN };
+        let error = capabilities.check_mode(permit).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("no semaphores here: quorums do not compose"), "{error}");
+        assert!(capabilities.check_mode(Mode::Shared).is_err());
+        assert!(capabilities.check_mode(Mode::Exclusive).is_ok());
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::queue::Turn;
+use crate::queue::{Heir, Turn};
 use crate::{
-    BootInstant, Error, ErrorKind, Lease, LockName, LossReason, OwnerId, Released, Result, Standing, Token,
+    BootInstant, Error, ErrorKind, HandOver, Lease, LockName, LossReason, OwnerId, Released, Result,
+    Standing, Token,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -35,18 +36,22 @@ pub struct Guard {
 
 struct Held {
     lease: Box<dyn Lease>,
-    /// Given up only after the lease: the next task of this process must not find our own lock.
-    turn: Turn,
+    /// Given up only after the lease: the next task of this process must not find our own lock. Who
+    /// shares a lock has none.
+    turn: Option<Turn>,
 }
 
 impl Guard {
     pub(crate) fn new(
         lease: Box<dyn Lease>,
-        turn: Turn,
+        turn: Option<Turn>,
         name: LockName,
         backend: &'static str,
         runtime: Handle,
     ) -> Self {
+        if let Some(turn) = &turn {
+            turn.hold(lease.validity());
+        }
         Self { held: Some(Held { lease, turn }), name, backend, runtime }
     }
 
@@ -151,7 +156,25 @@ impl Guard {
         self.lease().extend(ttl).await.map_err(|error| error.during("extend").on(&self.name))
     }
 
+    /// Lets the tokens that are granted after this one be larger than `floor` as well: one round trip.
+    ///
+    /// For those who bring their locks along from another store, whose tokens were larger.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] where the backend cannot do that, [`ErrorKind::Lost`] when the lock is no
+    /// longer ours, [`ErrorKind::Unavailable`] when the server does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the tokens may or may not have been raised; raise them again.
+    pub async fn raise_token(&self, floor: Token) -> Result<()> {
+        self.lease().raise_token(floor).await.map_err(|error| error.during("raise token").on(&self.name))
+    }
+
     /// Gives the lock back, and says whether it was ours until then.
+    ///
+    /// A task of this process that waits for the lock gets it at once, where the backend can do that.
     ///
     /// # Errors
     ///
@@ -163,7 +186,8 @@ impl Guard {
     /// When the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Result<Released> {
         let Some(held) = self.held.as_mut() else { unreachable!("a guard holds its lease until it ends") };
-        let released = held.lease.release().await.map_err(|error| error.during("release").on(&self.name))?;
+        let ended = held.end(&self.name, self.backend).await;
+        let released = ended.map_err(|error| error.during("release").on(&self.name))?;
         self.held = None;
         Ok(released)
     }
@@ -196,19 +220,39 @@ impl fmt::Debug for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            drop(self.runtime.spawn(held.release()));
+            drop(self.runtime.spawn(held.release(self.name.clone(), self.backend)));
         }
     }
 }
 
 impl Held {
-    async fn release(mut self) {
+    async fn release(mut self, name: LockName, backend: &'static str) {
         let mut pause = FIRST_RETRY;
-        while let Err(error) = self.lease.release().await {
+        while let Err(error) = self.end(&name, backend).await {
             tracing::debug!(%error, "release goes on");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LAST_RETRY);
         }
-        drop(self.turn);
+    }
+
+    /// Gives the lock to the next task of this process, or back to the server.
+    async fn end(&mut self, name: &LockName, backend: &'static str) -> Result<Released> {
+        let Some(heir) = self.turn.as_ref().and_then(Turn::heir) else { return self.lease.release().await };
+        match self.lease.hand_over(&heir.request).await? {
+            HandOver::Released(released) => Ok(released),
+            HandOver::Passed(lease) => {
+                self.bequeath(&heir, lease, name, backend);
+                Ok(Released::Released)
+            }
+        }
+    }
+
+    fn bequeath(&mut self, heir: &Heir, lease: Box<dyn Lease>, name: &LockName, backend: &'static str) {
+        let turn = self.turn.take();
+        let queue = turn.as_ref().map(Turn::queue);
+        let guard = Guard::new(lease, turn, name.clone(), backend, heir.runtime.clone());
+        if let Some(queue) = queue {
+            queue.bequeath(heir, guard);
+        }
     }
 }

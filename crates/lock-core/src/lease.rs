@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures_util::future::{FutureExt, select_all};
 use tokio::sync::watch;
 
-use crate::{BootInstant, Clock, OwnerId, Result, Token};
+use crate::{AcquireRequest, BootInstant, Clock, Error, ErrorKind, OwnerId, Result, Token};
 
 /// A lock that is held: what a backend implements and a [`Guard`](crate::Guard) holds.
 ///
@@ -53,6 +53,41 @@ pub trait Lease: Debug + Send + Sync {
     ///
     /// When it is not known whether the lock is released; call it again.
     async fn release(&mut self) -> Result<Released>;
+
+    /// Gives the lock back as [`release`](Self::release) does, to another acquisition of this process if
+    /// the backend can do that at once and nobody else is overtaken for too long.
+    ///
+    /// As for `release`: call it, or `release`, again until it answers.
+    ///
+    /// # Errors
+    ///
+    /// As for `release`.
+    async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
+        let _ = next;
+        Ok(HandOver::Released(self.release().await?))
+    }
+
+    /// Lets the tokens that are granted after this one be larger than `floor` as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the backend cannot do that,
+    /// [`Lost`](crate::ErrorKind::Lost) when the lock is no longer ours,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when it is not known whether they will be.
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "polylock")
+            .message(format!("the tokens of this backend cannot be raised to {floor}"))
+            .hint("use a backend that can, such as redis://"))
+    }
+}
+
+/// What a [hand-over](Lease::hand_over) ended with.
+#[derive(Debug)]
+pub enum HandOver {
+    /// The lock was ours until now, and is the next acquisition's from now on.
+    Passed(Box<dyn Lease>),
+    /// The lock was given back; the next acquisition has to ask for itself.
+    Released(Released),
 }
 
 /// What a release found.

@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod clock;
+mod contender;
 pub mod error;
 pub mod guard;
 pub mod lease;
@@ -14,20 +15,24 @@ pub mod locks;
 pub mod memory;
 pub mod mutex;
 pub mod name;
+pub mod options;
 pub mod owner;
 mod queue;
 pub mod renewal;
 pub mod token;
 pub mod url;
 
-pub use backend::{AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Wait};
+pub use backend::{
+    AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, Support, Wait,
+};
 pub use clock::{BootInstant, Clock};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use guard::Guard;
-pub use lease::{Lease, LossReason, Released, Standing, Validity, ValidityCell};
+pub use lease::{HandOver, Lease, LossReason, Released, Standing, Validity, ValidityCell};
 pub use locks::{Holder, LockState, Locks};
 pub use memory::{Memory, MemoryConfig};
-pub use mutex::{Mutex, MutexOptions};
+pub use mutex::Mutex;
 pub use name::LockName;
+pub use options::LockOptions;
 pub use owner::{OwnerId, OwnerInfo};
 pub use token::Token;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::queue::LocalQueue;
-use crate::{Backend, Capabilities, LockName, Mutex, MutexOptions, OwnerInfo, Result, Token};
+use crate::{Backend, Capabilities, LockName, LockOptions, Mutex, OwnerInfo, Result, Token};
 
 /// A connection to a store of locks. Clones share it.
 ///
@@ -93,7 +93,7 @@ impl Locks {
     /// not valid is told by the first acquisition.
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
-        Mutex::new(Arc::clone(&self.shared), name.as_ref(), MutexOptions::new())
+        Mutex::new(Arc::clone(&self.shared), name.as_ref(), &LockOptions::new())
     }
 
     /// The exclusive lock of this name, with options.
@@ -103,8 +103,8 @@ impl Locks {
     /// [`InvalidName`](crate::ErrorKind::InvalidName),
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), or
     /// [`Unsupported`](crate::ErrorKind::Unsupported) for an option that the backend cannot honour.
-    pub fn mutex_with(&self, name: impl AsRef<str>, options: MutexOptions) -> Result<Mutex> {
-        Mutex::new(Arc::clone(&self.shared), name.as_ref(), options).check()
+    pub fn mutex_with(&self, name: impl AsRef<str>, options: LockOptions) -> Result<Mutex> {
+        Mutex::new(Arc::clone(&self.shared), name.as_ref(), &options).check()
     }
 
     /// Looks at a lock without touching it.

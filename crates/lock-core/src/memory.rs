@@ -459,7 +459,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MutexOptions;
+    use crate::LockOptions;
 
     fn locks() -> Locks {
         MemoryConfig::new().clock(Clock::tokio()).connect().unwrap()
@@ -468,7 +468,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_abandoned_lease_ends_and_the_next_gets_a_larger_token() {
         let locks = locks();
-        let fixed = locks.mutex_with("a", MutexOptions::new().fixed_ttl(Duration::from_secs(1))).unwrap();
+        let fixed = locks.mutex_with("a", LockOptions::new().fixed_ttl(Duration::from_secs(1))).unwrap();
         let first = fixed.acquire().await.unwrap();
         let token = first.token();
         // Another client of the same store: the queue of this one would wait for the guard.

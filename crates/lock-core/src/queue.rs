@@ -1,47 +1,80 @@
 //! The queue of one process: of all its tasks that want a lock, one talks to the server.
 
-use std::collections::HashMap;
-use std::pin::pin;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
 
-use crate::{LockName, LossReason, Standing, Validity};
+use crate::{AcquireRequest, Guard, LockName, LossReason, Standing, Validity};
 
 /// First-in, first-out queues, one for each lock name in use.
 #[derive(Debug, Default)]
 pub(crate) struct LocalQueue {
-    lines: Mutex<HashMap<LockName, Line>>,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    by_name: HashMap<LockName, Line>,
+    /// Counts turns and waiters.
+    last_id: u64,
+}
+
+/// Who has the turn, and who waits for it; it goes away with the last.
+#[derive(Debug, Default)]
+struct Line {
+    turn: Option<u64>,
+    /// What the one who has the turn holds, once it does.
+    held: Option<Validity>,
+    waiters: VecDeque<Waiter>,
 }
 
 #[derive(Debug)]
-struct Line {
-    turns: Arc<Semaphore>,
-    /// Holders and waiters; the line goes away with the last.
-    members: usize,
-    /// What the one who has the turn holds, once it does.
-    held: Option<Validity>,
-    /// Counts what was held.
-    tenure: u64,
-    /// Something else is held.
-    changed: Arc<Notify>,
+struct Waiter {
+    id: u64,
+    request: Arc<AcquireRequest>,
+    runtime: Handle,
+    come: oneshot::Sender<Come>,
+    /// It is the first now, or something else is held.
+    moved: Arc<Notify>,
+}
+
+/// What comes to the first in line.
+#[derive(Debug)]
+pub(crate) enum Come {
+    /// Its turn to ask the server.
+    Turn(Turn),
+    /// The lock itself, from the holder before.
+    Guard(Guard),
 }
 
 /// The right to talk to the server about a lock, and to hold it. The next in line gets it on drop, or
 /// when what is held is lost: nobody waits for a holder that is none any more.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    permit: Option<OwnedSemaphorePermit>,
-    /// Which of those that the line counts is ours.
-    tenure: Option<u64>,
-    place: Place,
-}
-
-/// A place in a line, from the moment that a task asks.
-#[derive(Debug)]
-struct Place {
+    /// `None` when there is nothing to give up.
+    id: Option<u64>,
     queue: Arc<LocalQueue>,
     name: LockName,
+}
+
+/// The first in line, to whom a holder may pass its lock.
+#[derive(Debug)]
+pub(crate) struct Heir {
+    id: u64,
+    pub(crate) request: Arc<AcquireRequest>,
+    pub(crate) runtime: Handle,
+}
+
+/// A place in a line.
+#[derive(Debug)]
+struct Place<'a> {
+    queue: &'a Arc<LocalQueue>,
+    name: &'a LockName,
+    id: u64,
+    come: oneshot::Receiver<Come>,
+    moved: Arc<Notify>,
 }
 
 impl LocalQueue {
@@ -49,107 +82,189 @@ impl LocalQueue {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the place in the line.
-    pub(crate) async fn turn(self: &Arc<Self>, name: &LockName) -> Turn {
-        let (place, turns, changed) = self.enter(name);
-        let mut permit = pin!(turns.acquire_owned());
+    /// Dropping the future gives up the place in the line, and what has come to it.
+    pub(crate) async fn turn(self: &Arc<Self>, request: &Arc<AcquireRequest>, runtime: &Handle) -> Come {
+        let mut place = match self.enter(request, runtime) {
+            Ok(turn) => return Come::Turn(turn),
+            Err(place) => place,
+        };
         loop {
-            let mut change = pin!(changed.notified());
-            change.as_mut().enable();
-            let held = self.held(name);
+            let before = self.held_before(&place);
             tokio::select! {
                 biased;
-                permit = &mut permit => return Turn { permit: permit.ok(), tenure: None, place },
-                () = change => {}
-                () = lost(held) => self.pass_on(name),
+                come = &mut place.come => match come {
+                    Ok(come) => return come,
+                    Err(_) => unreachable!("a waiter leaves the line by itself, or with something"),
+                },
+                () = place.moved.notified() => {}
+                () = lost(before) => self.pass_on(place.name),
             }
         }
     }
 
     /// Takes the turn if nobody has it.
     pub(crate) fn try_turn(self: &Arc<Self>, name: &LockName) -> Option<Turn> {
-        let (place, turns, _) = self.enter(name);
-        if self.held(name).is_some_and(|held| is_lost(&held)) {
-            self.pass_on(name);
+        self.pass_on(name);
+        let mut lines = self.lines();
+        let free = lines.by_name.get(name).is_none_or(|line| line.turn.is_none());
+        free.then(|| self.take(&mut lines, name))
+    }
+
+    /// Gives the lock to this waiter if it is still there; if not, the guard is dropped.
+    pub(crate) fn bequeath(&self, heir: &Heir, guard: Guard) {
+        let waiter = {
+            let mut lines = self.lines();
+            let line = lines.by_name.get_mut(guard.name());
+            line.and_then(|line| line.remove(heir.id))
+        };
+        if let Some(waiter) = waiter {
+            // It may have left since.
+            drop(waiter.come.send(Come::Guard(guard)));
         }
-        let permit = turns.try_acquire_owned().ok()?;
-        Some(Turn { permit: Some(permit), tenure: None, place })
     }
 
     /// How many tasks wait behind the one that has the turn.
     pub(crate) fn waiters(&self, name: &LockName) -> usize {
-        self.lines().get(name).map_or(0, |line| line.members.saturating_sub(1))
+        self.lines().by_name.get(name).map_or(0, |line| line.waiters.len())
     }
 
-    fn enter(self: &Arc<Self>, name: &LockName) -> (Place, Arc<Semaphore>, Arc<Notify>) {
-        let mut lines = self.lines();
-        let line = lines.entry(name.clone()).or_insert_with(|| Line {
-            turns: Arc::new(Semaphore::new(1)),
-            members: 0,
-            held: None,
-            tenure: 0,
-            changed: Arc::default(),
-        });
-        line.members += 1;
-        let place = Place { queue: Arc::clone(self), name: name.clone() };
-        (place, Arc::clone(&line.turns), Arc::clone(&line.changed))
+    fn enter<'a>(
+        self: &'a Arc<Self>,
+        request: &'a Arc<AcquireRequest>,
+        runtime: &Handle,
+    ) -> Result<Turn, Place<'a>> {
+        let (mut lines, name) = (self.lines(), &request.name);
+        if lines.by_name.get(name).is_none_or(|line| line.turn.is_none()) {
+            return Ok(self.take(&mut lines, name));
+        }
+        let (sender, come) = oneshot::channel();
+        let (id, moved) = (lines.next_id(), Arc::new(Notify::new()));
+        let waiter = Waiter {
+            id,
+            request: Arc::clone(request),
+            runtime: runtime.clone(),
+            come: sender,
+            moved: Arc::clone(&moved),
+        };
+        lines.by_name.entry(name.clone()).or_default().waiters.push_back(waiter);
+        Err(Place { queue: self, name, id, come, moved })
     }
 
-    fn held(&self, name: &LockName) -> Option<Validity> {
-        self.lines().get(name).and_then(|line| line.held.clone())
+    fn take(self: &Arc<Self>, lines: &mut Lines, name: &LockName) -> Turn {
+        let id = lines.next_id();
+        lines.by_name.entry(name.clone()).or_default().turn = Some(id);
+        self.turn_of(id, name)
+    }
+
+    fn turn_of(self: &Arc<Self>, id: u64, name: &LockName) -> Turn {
+        Turn { id: Some(id), queue: Arc::clone(self), name: name.clone() }
+    }
+
+    /// What is held by the one before, for the first of those who wait: one is enough to look after it.
+    fn held_before(&self, place: &Place<'_>) -> Option<Validity> {
+        let lines = self.lines();
+        let line = lines.by_name.get(place.name)?;
+        line.waiters.front().filter(|first| first.id == place.id).and_then(|_| line.held.clone())
     }
 
     /// Gives the turn of a holder that lost its lock to the next in line. The turn of the holder is
-    /// none any more: see the drop of [`Turn`].
-    fn pass_on(&self, name: &LockName) {
+    /// none any more.
+    fn pass_on(self: &Arc<Self>, name: &LockName) {
         let mut lines = self.lines();
-        let Some(line) = lines.get_mut(name) else { return };
-        if line.held.take_if(|held| is_lost(held)).is_some() {
-            line.turns.add_permits(1);
+        if lines.by_name.get(name).and_then(|line| line.held.as_ref()).is_some_and(is_lost) {
+            self.advance(&mut lines, name);
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<LockName, Line>> {
+    /// Gives the turn to the first who is still there.
+    fn advance(self: &Arc<Self>, lines: &mut Lines, name: &LockName) {
+        let id = lines.next_id();
+        let Some(line) = lines.by_name.get_mut(name) else { return };
+        (line.turn, line.held) = (None, None);
+        while let Some(waiter) = line.waiters.pop_front() {
+            match waiter.come.send(Come::Turn(self.turn_of(id, name))) {
+                Ok(()) => {
+                    line.turn = Some(id);
+                    line.tell_first();
+                    return;
+                }
+                Err(Come::Turn(mut turn)) => turn.id = None,
+                Err(Come::Guard(_)) => unreachable!("it was a turn"),
+            }
+        }
+        lines.by_name.remove(name);
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lines {
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+}
+
+impl Line {
+    fn remove(&mut self, waiter: u64) -> Option<Waiter> {
+        let at = self.waiters.iter().position(|other| other.id == waiter)?;
+        let waiter = self.waiters.remove(at);
+        if at == 0 {
+            self.tell_first();
+        }
+        waiter
+    }
+
+    fn tell_first(&self) {
+        if let Some(first) = self.waiters.front() {
+            first.moved.notify_one();
+        }
     }
 }
 
 impl Turn {
     /// Notes what is held in this turn.
-    pub(crate) fn hold(&mut self, validity: &Validity) {
-        if let Some(line) = self.place.queue.lines().get_mut(&self.place.name) {
-            line.tenure += 1;
+    pub(crate) fn hold(&self, validity: &Validity) {
+        if let Some(line) = self.queue.lines().by_name.get_mut(&self.name)
+            && line.turn == self.id
+        {
             line.held = Some(validity.clone());
-            self.tenure = Some(line.tenure);
-            line.changed.notify_waiters();
+            line.tell_first();
         }
+    }
+
+    /// The queue that the turn belongs to.
+    pub(crate) fn queue(&self) -> Arc<LocalQueue> {
+        Arc::clone(&self.queue)
+    }
+
+    /// The next in line, who keeps its place.
+    pub(crate) fn heir(&self) -> Option<Heir> {
+        let lines = self.queue.lines();
+        let line = lines.by_name.get(&self.name).filter(|line| line.turn == self.id)?;
+        let first = line.waiters.front().filter(|first| !first.come.is_closed())?;
+        Some(Heir { id: first.id, request: Arc::clone(&first.request), runtime: first.runtime.clone() })
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let Some(tenure) = self.tenure else { return };
-        let mut lines = self.place.queue.lines();
-        let Some(line) = lines.get_mut(&self.place.name) else { return };
-        let ours = line.held.is_some() && line.tenure == tenure;
-        if ours {
-            line.held = None;
-        } else if let Some(permit) = self.permit.take() {
-            // It was passed on when the lock was lost.
-            permit.forget();
+        let Some(id) = self.id else { return };
+        let mut lines = self.queue.lines();
+        if lines.by_name.get(&self.name).is_some_and(|line| line.turn == Some(id)) {
+            self.queue.advance(&mut lines, &self.name);
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut lines = self.queue.lines();
-        if let Some(line) = lines.get_mut(&self.name) {
-            line.members -= 1;
-            if line.members == 0 {
-                lines.remove(&self.name);
-            }
-        }
+        // Nothing is dropped under the lock that could want it.
+        let left = lines.by_name.get_mut(self.name).and_then(|line| line.remove(self.id));
+        drop((lines, left));
     }
 }
 
@@ -171,21 +286,34 @@ fn is_lost(held: &Validity) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Clock, ValidityCell};
+    use crate::{Clock, LeasePolicy, OwnerInfo, ValidityCell, Wait};
+    use std::task::{Context, Waker};
     use std::time::Duration;
+
+    fn request() -> Arc<AcquireRequest> {
+        let (name, owner) = (LockName::new("a").unwrap(), Arc::new(OwnerInfo::this_process()));
+        Arc::new(AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner))
+    }
+
+    async fn turn(queue: &Arc<LocalQueue>) -> Turn {
+        match queue.turn(&request(), &Handle::current()).await {
+            Come::Turn(turn) => turn,
+            Come::Guard(guard) => panic!("{guard:?}"),
+        }
+    }
 
     #[tokio::test]
     async fn turns_come_in_order_and_lines_go_away() {
         let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("a").unwrap();
-        let first = queue.turn(&name).await;
+        let first = turn(&queue).await;
         assert!(queue.try_turn(&name).is_none());
 
         let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
         for number in 0..5 {
-            let (queue, name, sender) = (Arc::clone(&queue), name.clone(), sender.clone());
+            let (queue, sender) = (Arc::clone(&queue), sender.clone());
             tokio::spawn(async move {
-                let _turn = queue.turn(&name).await;
+                let _turn = turn(&queue).await;
                 sender.send(number).unwrap();
             });
             tokio::task::yield_now().await;
@@ -197,20 +325,38 @@ mod tests {
             seen.push(number);
         }
         assert_eq!(seen, [0, 1, 2, 3, 4]);
-        assert!(queue.lines().is_empty());
+        assert!(queue.lines().by_name.is_empty());
     }
 
     #[tokio::test]
     async fn a_dropped_waiter_leaves_the_line() {
         let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("a").unwrap();
-        let holder = queue.turn(&name).await;
-        let waiter = tokio::time::timeout(Duration::from_millis(5), queue.turn(&name)).await;
+        let holder = turn(&queue).await;
+        let waiter = tokio::time::timeout(Duration::from_millis(5), turn(&queue)).await;
         assert!(waiter.is_err());
         assert_eq!(queue.waiters(&name), 0);
         drop(holder);
         assert!(queue.try_turn(&name).is_some());
-        assert!(queue.lines().is_empty());
+        assert!(queue.lines().by_name.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_came_to_a_waiter_that_left_goes_on() {
+        let queue = Arc::new(LocalQueue::default());
+        let holder = turn(&queue).await;
+        let mut leaves = Box::pin(turn(&queue));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(leaves.as_mut().poll(&mut context).is_pending());
+        let stays = tokio::spawn({
+            let queue = Arc::clone(&queue);
+            async move { turn(&queue).await }
+        });
+        tokio::task::yield_now().await;
+        drop(holder);
+        drop(leaves);
+        drop(tokio::time::timeout(Duration::from_secs(5), stays).await.unwrap().unwrap());
+        assert!(queue.lines().by_name.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -219,23 +365,28 @@ mod tests {
         let name = LockName::new("a").unwrap();
         let cell = |seconds| ValidityCell::new(clock.clone(), clock.now() + Duration::from_secs(seconds));
 
-        let mut lost = queue.turn(&name).await;
-        let waiter = tokio::spawn({
-            let (queue, name) = (Arc::clone(&queue), name.clone());
-            async move { queue.turn(&name).await }
-        });
+        let lost = turn(&queue).await;
+        let waiter = |queue: &Arc<LocalQueue>| {
+            let queue = Arc::clone(queue);
+            tokio::spawn(async move { turn(&queue).await })
+        };
+        let (first, second) = (waiter(&queue), waiter(&queue));
         tokio::task::yield_now().await;
         lost.hold(&cell(5).validity());
-        let mut next = waiter.await.unwrap();
+        let next = first.await.unwrap();
         assert!(clock.now().since_boot() >= Duration::from_secs(5));
+        assert!(lost.heir().is_none(), "a turn that was passed on has no heir");
 
         next.hold(&cell(5).validity());
         drop(lost);
         assert!(queue.try_turn(&name).is_none(), "the turn of the lost holder was passed on already");
+        // The second has become the first, and looks after what is held.
+        let last = second.await.unwrap();
         drop(next);
+        drop(last);
         let turn = queue.try_turn(&name);
         assert!(turn.is_some() && queue.try_turn(&name).is_none());
         drop(turn);
-        assert!(queue.lines().is_empty());
+        assert!(queue.lines().by_name.is_empty());
     }
 }

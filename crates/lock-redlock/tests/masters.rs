@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Locks, MutexOptions, Released, Token};
+use lock_core::{ErrorKind, LockOptions, Locks, Released, Token};
 use lock_redlock::RedlockConfig;
 use lock_testkit::{RedisFive, RedisServer};
 use tokio::time::{Instant, sleep, timeout};
@@ -169,7 +169,7 @@ async fn eight_clients_exclude_each_other() {
     for _ in 0..8 {
         let (locks, counter) = (connect(&five).await, std::sync::Arc::clone(&counter));
         tasks.push(tokio::spawn(async move {
-            let options = MutexOptions::new().ttl(Duration::from_secs(5));
+            let options = LockOptions::new().ttl(Duration::from_secs(5));
             let mutex = locks.mutex_with("a", options).unwrap();
             for _ in 0..5 {
                 let guard = mutex.acquire().await.unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use lock_core::{
-    ErrorKind, Holder, LeaseKind, LockState, Locks, LossReason, MutexOptions, Released, Standing,
+    ErrorKind, Holder, LeaseKind, LockOptions, LockState, Locks, LossReason, Released, Standing,
 };
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, CreateMode};
@@ -247,7 +247,7 @@ async fn inspect_and_break() {
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
     assert_eq!(one.inspect("a").await.unwrap(), LockState::free());
     assert!(!one.break_lock("a").await.unwrap());
-    let mutex = one.mutex_with("a", MutexOptions::new().label("nightly")).unwrap();
+    let mutex = one.mutex_with("a", LockOptions::new().label("nightly")).unwrap();
     let guard = mutex.acquire().await.unwrap();
     let waiter = {
         let two = two.clone();
@@ -364,7 +364,7 @@ async fn a_lock_is_lost_when_it_was_held_for_too_long() {
     let server = server().await;
     let (one, two) = (connect(&server).await, connect(&server).await);
     let hold = Duration::from_millis(300);
-    let mutex = one.mutex_with("a", MutexOptions::new().max_hold(hold)).unwrap();
+    let mutex = one.mutex_with("a", LockOptions::new().max_hold(hold)).unwrap();
     for waits in [false, true] {
         let start = Instant::now();
         let guard = mutex.acquire().await.unwrap();

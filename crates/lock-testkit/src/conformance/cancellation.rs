@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::backend::LeasePolicy;
-use lock_core::{MutexOptions, Standing};
+use lock_core::{LockOptions, Standing};
 use tokio::time::sleep;
 
 use super::Harness;
@@ -117,7 +117,7 @@ pub(super) async fn a_cancelled_extend_leaves_the_lease_usable(harness: &dyn Har
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut done = false;
     for k in 0..MOST_POLLS {
-        let mutex = one.mutex_with(&name, MutexOptions::new().fixed_ttl(LONG)).unwrap();
+        let mutex = one.mutex_with(&name, LockOptions::new().fixed_ttl(LONG)).unwrap();
         let guard = within(SOON, "the lock", mutex.acquire()).await.unwrap();
         let before = guard.valid_until();
         let extended = within(SOON, "the extension", cancel_after(k, guard.extend(2 * LONG))).await;

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, ErrorKind, Guard, LeaseKind, Locks, LossReason, MutexOptions, Released, Standing};
+use lock_core::{Clock, ErrorKind, Guard, LeaseKind, LockOptions, Locks, LossReason, Released, Standing};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -136,7 +136,7 @@ pub(super) async fn max_hold_ends_a_lock(harness: &dyn Harness) {
 async fn max_hold_ends(harness: &dyn Harness, lease: Duration, hold: Duration) {
     let (one, two, name) = (client_with(harness, lease).await, client(harness).await, fresh());
     let start = Instant::now();
-    let mutex = one.mutex_with(&name, MutexOptions::new().max_hold(hold)).unwrap();
+    let mutex = one.mutex_with(&name, LockOptions::new().max_hold(hold)).unwrap();
     let guard = Arc::new(within(SOON, "the lock", mutex.acquire()).await.unwrap());
     let asked = start.elapsed();
     let next = follow(&two, &name, &guard);
@@ -204,7 +204,7 @@ pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
 }
 
 async fn take_fixed(locks: &Locks, name: &str, ttl: Duration) -> Guard {
-    let mutex = locks.mutex_with(name, MutexOptions::new().fixed_ttl(ttl)).unwrap();
+    let mutex = locks.mutex_with(name, LockOptions::new().fixed_ttl(ttl)).unwrap();
     within(SOON, "the lock", mutex.acquire()).await.unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lock_core::{ErrorKind, LockName, MutexOptions};
+use lock_core::{ErrorKind, LockName, LockOptions};
 
 use super::Harness;
 use super::steps::{client, give_back, must_be_busy, nothing_left, take};
@@ -40,7 +40,7 @@ pub(super) async fn bad_names_are_refused(harness: &dyn Harness) {
         let errors = [
             locks.mutex(&name).acquire().await.map(drop).unwrap_err(),
             locks.mutex(&name).try_acquire().await.map(drop).unwrap_err(),
-            locks.mutex_with(&name, MutexOptions::new()).map(drop).unwrap_err(),
+            locks.mutex_with(&name, LockOptions::new()).map(drop).unwrap_err(),
             locks.inspect(&name).await.map(drop).unwrap_err(),
             locks.break_lock(&name).await.map(drop).unwrap_err(),
         ];

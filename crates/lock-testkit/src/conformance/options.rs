@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, LeaseKind, MutexOptions};
+use lock_core::{Error, ErrorKind, LeaseKind, LockOptions};
 
 use super::Harness;
 use super::steps::{LONG, client, client_with, fresh, nothing_left};
@@ -30,14 +30,14 @@ pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
 pub(super) async fn impossible_lease_options_are_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let backend = locks.capabilities().backend;
-    let mut refused = vec![MutexOptions::new().max_hold(Duration::ZERO)];
+    let mut refused = vec![LockOptions::new().max_hold(Duration::ZERO)];
     if let LeaseKind::Ttl { min, .. } = locks.capabilities().lease {
         assert!(!min.is_zero(), "a ttl of nothing is no ttl");
         for ttl in [Duration::ZERO, Duration::from_nanos(1), min - Duration::from_nanos(1)] {
-            refused.push(MutexOptions::new().ttl(ttl));
-            refused.push(MutexOptions::new().fixed_ttl(ttl));
+            refused.push(LockOptions::new().ttl(ttl));
+            refused.push(LockOptions::new().fixed_ttl(ttl));
         }
-        assert!(locks.mutex_with(&name, MutexOptions::new().ttl(min)).is_ok());
+        assert!(locks.mutex_with(&name, LockOptions::new().ttl(min)).is_ok());
     }
     for options in refused {
         let shown = format!("{options:?}");
@@ -53,7 +53,7 @@ pub(super) async fn impossible_lease_options_are_refused(harness: &dyn Harness) 
 
 pub(super) async fn impossible_session_options_are_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
-    for options in [MutexOptions::new().ttl(LONG), MutexOptions::new().fixed_ttl(LONG)] {
+    for options in [LockOptions::new().ttl(LONG), LockOptions::new().fixed_ttl(LONG)] {
         let error = locks.mutex_with(&name, options).map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         must_name(&error, locks.capabilities().backend);

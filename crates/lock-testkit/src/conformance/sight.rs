@@ -3,7 +3,7 @@
 use std::process;
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Holder, LossReason, MutexOptions, OwnerInfo, Released, Standing};
+use lock_core::{Holder, LockOptions, LossReason, OwnerInfo, Released, Standing};
 
 use super::Harness;
 use super::steps::{
@@ -34,7 +34,7 @@ pub(super) async fn inspect_shows_a_free_lock(harness: &dyn Harness) {
 pub(super) async fn inspect_shows_the_holder(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let label = "nightly \"report\" /\n ö🔒";
-    let mutex = one.mutex_with(&name, MutexOptions::new().label(label)).unwrap();
+    let mutex = one.mutex_with(&name, LockOptions::new().label(label)).unwrap();
     let guard = within(SOON, "the lock", mutex.acquire()).await.unwrap();
     for locks in [&one, &two] {
         let state = locks.inspect(&name).await.unwrap();

@@ -1,0 +1,130 @@
+//! Who asks for a lock: what mutexes, read/write locks and semaphores have in common.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
+
+use crate::locks::Shared;
+use crate::queue::Come;
+use crate::{
+    AcquireRequest, Acquired, Error, ErrorKind, Guard, LeasePolicy, LockName, LockOptions, Mode, OwnerInfo,
+    Result, Wait,
+};
+
+/// One lock in one mode. A handle, which holds nothing itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Contender {
+    shared: Arc<Shared>,
+    spec: Result<Spec>,
+}
+
+#[derive(Clone, Debug)]
+struct Spec {
+    name: LockName,
+    mode: Mode,
+    lease: LeasePolicy,
+    owner: Arc<OwnerInfo>,
+}
+
+impl Contender {
+    pub(crate) fn new(shared: Arc<Shared>, name: &str, mode: Mode, options: &LockOptions) -> Self {
+        let spec = Spec::new(&shared, name, mode, options);
+        Self { shared, spec }
+    }
+
+    /// Why this lock can never be acquired, if so.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.spec.as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    pub(crate) async fn acquire(&self) -> Result<Guard> {
+        match self.acquire_within(Wait::Forever).await? {
+            Some(guard) => Ok(guard),
+            None => Err(Error::new(ErrorKind::Unexpected, self.shared.backend_name())
+                .message("the backend gave up a wait without a deadline")
+                .during("acquire")),
+        }
+    }
+
+    pub(crate) async fn try_acquire(&self) -> Result<Option<Guard>> {
+        self.acquire_within(Wait::Never).await
+    }
+
+    pub(crate) async fn try_acquire_for(&self, patience: Duration) -> Result<Option<Guard>> {
+        let wait = Instant::now().checked_add(patience).map_or(Wait::Forever, Wait::Until);
+        self.acquire_within(wait).await
+    }
+
+    pub(crate) async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Guard>> {
+        self.acquire_within(Wait::Until(deadline)).await
+    }
+
+    async fn acquire_within(&self, wait: Wait) -> Result<Option<Guard>> {
+        let spec = self.spec.as_ref().map_err(Clone::clone)?;
+        self.shared.take(spec, wait).await.map_err(|error| error.during("acquire").on(&spec.name))
+    }
+}
+
+impl Spec {
+    fn new(shared: &Shared, name: &str, mode: Mode, options: &LockOptions) -> Result<Self> {
+        let name = LockName::new(name)?;
+        let capabilities = shared.backend.capabilities();
+        let fits = capabilities.check_mode(mode).and_then(|()| capabilities.check(options.lease));
+        fits.map_err(|error| error.on(&name))?;
+        let owner = match &options.label {
+            Some(label) => Arc::new(OwnerInfo::clone(&shared.owner).with_label(label)),
+            None => Arc::clone(&shared.owner),
+        };
+        Ok(Self { name, mode, lease: options.lease, owner })
+    }
+
+    fn request(&self, wait: Wait) -> AcquireRequest {
+        let owner = Arc::clone(&self.owner);
+        AcquireRequest::exclusive(self.name.clone(), wait, self.lease, owner).in_mode(self.mode)
+    }
+}
+
+impl Shared {
+    async fn take(&self, spec: &Spec, wait: Wait) -> Result<Option<Guard>> {
+        let runtime = Handle::try_current().map_err(|error| {
+            Error::new(ErrorKind::Unsupported, self.backend_name())
+                .message("there is no tokio runtime here")
+                .hint("acquire locks inside a tokio runtime")
+                .caused_by(error)
+        })?;
+        let turn = match wait {
+            Wait::Never => self.queue.try_turn(&spec.name).map(|turn| (turn, spec.request(wait))),
+            _ => match self.wait_for_turn(spec, wait, &runtime).await {
+                Some((Come::Guard(guard), _)) => return Ok(Some(guard)),
+                Some((Come::Turn(turn), request)) => Some((turn, request)),
+                None => None,
+            },
+        };
+        let Some((turn, request)) = turn else { return Ok(None) };
+        match self.backend.acquire(request).await? {
+            Acquired::Busy => Ok(None),
+            Acquired::Held(lease) => {
+                // Who shares the lock lets the others of this process ask for it as well.
+                let turn = Some(turn).filter(|_| spec.mode == Mode::Exclusive);
+                Ok(Some(Guard::new(lease, turn, spec.name.clone(), self.backend_name(), runtime)))
+            }
+        }
+    }
+
+    async fn wait_for_turn(
+        &self,
+        spec: &Spec,
+        wait: Wait,
+        runtime: &Handle,
+    ) -> Option<(Come, AcquireRequest)> {
+        let request = Arc::new(spec.request(wait));
+        let turn = self.queue.turn(&request, runtime);
+        let come = match wait {
+            Wait::Until(deadline) => timeout_at(deadline, turn).await.ok()?,
+            Wait::Never | Wait::Forever => turn.await,
+        };
+        Some((come, Arc::unwrap_or_clone(request)))
+    }
+}
