@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Capabilities, LeaseKind, Locks};
+use lock_core::{Capabilities, LeaseKind, Locks, Support};
 use lock_testkit::RedisServer;
 use lock_testkit::conformance::{Fault, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};
@@ -70,7 +70,10 @@ impl Harness for RedisHarness {
     fn capabilities(&self) -> Capabilities {
         let times = LeaseKind::Ttl { default: Duration::from_secs(30), min: Duration::from_millis(100) };
         let mut capabilities = Capabilities::new(self.scheme, times);
-        capabilities.counts_waiters = self.scheme == "redis";
+        if self.scheme == "redis" {
+            (capabilities.fifo, capabilities.counts_waiters) = (true, true);
+            (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
+        }
         capabilities
     }
 

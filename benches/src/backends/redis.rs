@@ -1,7 +1,7 @@
 //! What there is to do on Redis servers beside locking.
 
 use lock_redis::connection_info;
-use lock_redis::server::with_nodelay;
+use lock_redis::with_nodelay;
 use polylock::backend::LockUrl;
 use redis::Client;
 use redis::aio::MultiplexedConnection;

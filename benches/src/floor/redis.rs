@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_redis::server::with_nodelay;
+use lock_redis::with_nodelay;
 use polylock::OwnerId;
 use polylock::backend::LockUrl;
 use redis::aio::{ConnectionLike, MultiplexedConnection};

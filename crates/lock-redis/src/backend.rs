@@ -1,29 +1,26 @@
 //! The backend: acquire, wait, inspect.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, LeaseKind,
-    LockName, LockState, OwnerId, Result, Token, ValidityCell, Wait,
+    LeasePolicy, LockName, LockState, OwnerId, Result, Support, Token, ValidityCell,
 };
-use rand::Rng;
-use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
 
 use crate::config::{RedisConfig, WaitBy};
-use crate::lease::{RedisLease, RenewOnServer, trusted_until};
-use crate::push::{Listener, Push};
-use crate::server::{Claim, Sent, ServerOptions, Sight, Verdict};
+use crate::lease::{RedisLease, RenewOnServer};
+use crate::push::Push;
+use crate::server::{ServerOptions, Sight};
+use crate::waiting::Waiting;
 use crate::{Keys, Server};
 
 pub(crate) const BACKEND: &str = "redis";
 /// The shortest time to live: below it the drift margin and a round trip eat the lease up.
 const MIN_TTL: Duration = Duration::from_millis(100);
-/// A lost message, or a release by a client that publishes none, costs no more than this.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// The backend for one Redis server.
 ///
@@ -32,13 +29,22 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Redis {
     capabilities: Capabilities,
-    server: Arc<Server>,
-    push: Push,
-    renewer: Renewer<RenewOnServer>,
-    prefix: String,
-    ttl: Duration,
-    wait: WaitBy,
-    clock: Clock,
+    shared: Arc<Shared>,
+}
+
+/// What acquisitions and leases share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) server: Arc<Server>,
+    pub(crate) push: Push,
+    pub(crate) renewer: Renewer<RenewOnServer>,
+    pub(crate) prefix: String,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: WaitBy,
+    pub(crate) local_handovers: u32,
+    pub(crate) clock: Clock,
+    /// In microseconds.
+    round_trip: AtomicU64,
 }
 
 impl Redis {
@@ -55,7 +61,9 @@ impl Redis {
         config.check()?;
         let mut capabilities =
             Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
-        capabilities.counts_waiters = config.wait == WaitBy::Notify;
+        capabilities.fifo = config.wait == WaitBy::Queue;
+        capabilities.counts_waiters = config.wait != WaitBy::Poll;
+        (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         let mut options = ServerOptions::new(BACKEND, config.info);
         (options.pool, options.dial) = (config.pool, config.dial);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
@@ -63,16 +71,18 @@ impl Redis {
         let server = Arc::new(Server::new(options)?);
         server.connect().await?;
         let renew = RenewOnServer { server: Arc::clone(&server), clock: config.clock.clone() };
-        Ok(Self {
-            capabilities,
+        let shared = Shared {
             push: Push::new(Arc::clone(&server), config.connect_timeout),
             server,
             renewer: Renewer::new(renew, config.clock.clone()),
             prefix: config.prefix,
             ttl: config.ttl,
             wait: config.wait,
+            local_handovers: config.local_handovers,
             clock: config.clock,
-        })
+            round_trip: AtomicU64::new(0),
+        };
+        Ok(Self { capabilities, shared: Arc::new(shared) })
     }
 }
 
@@ -83,14 +93,11 @@ impl Backend for Redis {
     }
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
-        let keys = Arc::new(Keys::new(&self.prefix, &request.name));
-        let mut waiting = Waiting::new(self, &keys, request.wait);
+        self.capabilities.check_mode(request.mode)?;
+        let mut waiting = Waiting::new(&self.shared, &request);
         loop {
-            waiting.about_to_ask();
-            match self.attempt(&keys, &request).await {
-                Ok(Attempt::Held(lease)) => return Ok(Acquired::Held(Box::new(lease))),
-                Ok(Attempt::Busy { ends_in, foreign_type }) => waiting.busy(ends_in, foreign_type),
-                Err(error) => waiting.failed(error)?,
+            if let Some(lease) = waiting.ask().await? {
+                return Ok(Acquired::Held(Box::new(lease)));
             }
             if request.wait.is_over() || !waiting.wait().await {
                 return waiting.give_up();
@@ -99,11 +106,13 @@ impl Backend for Redis {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        Ok(state(&self.server.look(&Keys::new(&self.prefix, name)).await?))
+        let keys = Keys::new(&self.shared.prefix, name);
+        Ok(state(&self.shared.server.look(&keys, None).await?))
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
-        match self.server.break_lock(&Keys::new(&self.prefix, name)).await?.as_str() {
+        let keys = Keys::new(&self.shared.prefix, name);
+        match self.shared.server.break_lock(&keys).await?.as_str() {
             "string" => Ok(true),
             "none" => Ok(false),
             kind => Err(not_a_lock(BACKEND, kind)),
@@ -111,217 +120,46 @@ impl Backend for Redis {
     }
 
     async fn close(&self) -> Result<()> {
-        self.renewer.stop_all();
-        self.push.close();
-        self.server.close();
+        self.shared.renewer.stop_all();
+        self.shared.push.close();
+        self.shared.server.close();
         Ok(())
     }
 }
 
-enum Attempt {
-    Held(RedisLease),
-    Busy { ends_in: Option<Duration>, foreign_type: Option<String> },
-}
-
-impl Redis {
-    /// Asks once, and once more if the connection was broken: it may have been idle for too long.
-    async fn attempt(&self, keys: &Arc<Keys>, request: &AcquireRequest) -> Result<Attempt> {
-        match self.ask(keys, request).await? {
-            Some(attempt) => Ok(attempt),
-            None => match self.ask(keys, request).await? {
-                Some(attempt) => Ok(attempt),
-                None => Err(self.server.broken()),
-            },
-        }
+impl Shared {
+    /// The time to live that a lease begins with.
+    pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
+        let ttl = policy.ttl.unwrap_or(self.ttl);
+        policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
     }
 
-    /// Asks once; `None` when the connection broke.
-    async fn ask(&self, keys: &Arc<Keys>, request: &AcquireRequest) -> Result<Option<Attempt>> {
-        let ttl = request.lease.ttl.unwrap_or(self.ttl);
-        let ttl = request.lease.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL));
-        let info = serde_json::to_string(&*request.owner).unwrap_or_default();
-        let sent = self.clock.now();
-        let undo = Undo::arm(&self.server, keys, ttl);
-        let claim = Claim { keys, owner: undo.owner, ttl, info: &info, proposal: None };
-        match self.server.claim(&claim).await {
-            Ok(Verdict::Granted(token)) => {
-                let until = trusted_until(sent, ttl);
-                if self.clock.now() >= until {
-                    return Err(too_late(ttl));
-                }
-                Ok(Some(Attempt::Held(self.lease(keys, request, undo.disarm(), token, sent, until, ttl))))
-            }
-            Ok(Verdict::Busy { ends_in, foreign_type }) => {
-                undo.disarm();
-                Ok(Some(Attempt::Busy { ends_in, foreign_type }))
-            }
-            Ok(Verdict::Broken) => {
-                // At once, so that the next claim does not meet this one; the undo looks for what is late.
-                // If this fails, the next claim fails as well, and tells why.
-                if let Ok(Some(true)) = self.server.release(keys, undo.owner).await {
-                    undo.disarm();
-                }
-                Ok(None)
-            }
-            Err(error) => {
-                if error.outcome() == lock_core::Outcome::NotApplied {
-                    undo.disarm();
-                }
-                Err(error)
-            }
-        }
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "the parts of one lease, named by its fields")]
-    fn lease(
-        &self,
+    /// The lease of a lock that was asked for at `sent`, and is the owner's until then at least.
+    pub(crate) fn lease(
+        self: &Arc<Self>,
         keys: &Arc<Keys>,
         request: &AcquireRequest,
-        owner: OwnerId,
-        token: Token,
-        sent: BootInstant,
-        until: BootInstant,
-        ttl: Duration,
+        grant: (OwnerId, Token),
+        (sent, until): (BootInstant, BootInstant),
     ) -> RedisLease {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
         let cell = ValidityCell::new(self.clock.clone(), until.min(hold_until));
-        let terms = Terms { ttl, auto: request.lease.renewed, hold_until };
-        RedisLease {
-            server: Arc::clone(&self.server),
-            clock: self.clock.clone(),
-            keys: Arc::clone(keys),
-            owner,
-            token,
-            validity: cell.validity(),
-            renewal: self.renewer.add((Arc::clone(keys), owner), terms, cell.clone()),
-            cell,
-            releasing: None,
-        }
-    }
-}
-
-/// The wait of one acquisition.
-struct Waiting<'a> {
-    backend: &'a Redis,
-    keys: &'a Arc<Keys>,
-    wait: Wait,
-    listener: Option<Listener>,
-    pause: Duration,
-    /// Whether the server has told us that the lock is busy.
-    heard: bool,
-    /// Since when the server does not answer, and what it said last.
-    outage: Option<(Instant, Error)>,
-    warned: bool,
-}
-
-impl<'a> Waiting<'a> {
-    fn new(backend: &'a Redis, keys: &'a Arc<Keys>, wait: Wait) -> Self {
-        let listens = backend.wait == WaitBy::Notify && wait != Wait::Never;
-        let listener = listens.then(|| backend.push.listen_if_live(&keys.channel)).flatten();
-        Self {
-            backend,
-            keys,
-            wait,
-            listener,
-            pause: Duration::ZERO,
-            heard: false,
-            outage: None,
-            warned: false,
-        }
+        let terms = Terms { ttl: self.ttl_of(&request.lease), auto: request.lease.renewed, hold_until };
+        let renewal = self.renewer.add((Arc::clone(keys), grant.0), terms, cell.clone());
+        RedisLease::new(Arc::clone(self), Arc::clone(keys), grant, cell, renewal)
     }
 
-    /// What is told from here on is news: the answer may not know of it yet.
-    fn about_to_ask(&mut self) {
-        if let Some(listener) = &mut self.listener {
-            listener.mark_seen();
-        }
+    /// About how long a round trip takes; a busy server counts for a while.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
     }
 
-    fn busy(&mut self, ends_in: Option<Duration>, foreign_type: Option<String>) {
-        (self.heard, self.outage) = (true, None);
-        if let Some(kind) = foreign_type.filter(|_| !std::mem::replace(&mut self.warned, true)) {
-            tracing::warn!(key = %self.keys.lock, kind, "the key of a lock is used for something else: the lock is busy until it goes");
-        }
-        let longest =
-            if self.listener.as_ref().is_some_and(Listener::is_live) { LONGEST_SLEEP } else { poll_pause() };
-        // A millisecond more, as the server rounds the time that is left.
-        self.pause = ends_in.map_or(longest, |left| longest.min(left + Duration::from_millis(1)));
-        if self.listener.is_none() && self.backend.wait == WaitBy::Notify && !self.wait.is_over() {
-            self.listener = Some(self.backend.push.listen(&self.keys.channel));
-        }
-    }
-
-    /// An outage while waiting is ridden out for as long as a lease lasts; the first answer is not
-    /// waited for.
-    fn failed(&mut self, error: Error) -> Result<()> {
-        let since = self.outage.take().map_or_else(Instant::now, |(since, _)| since);
-        let patient =
-            self.heard && error.kind() == ErrorKind::Unavailable && since.elapsed() < self.backend.ttl;
-        if !patient {
-            return Err(error);
-        }
-        tracing::debug!(%error, "waiting goes on");
-        self.outage = Some((since, error));
-        self.pause = poll_pause();
-        Ok(())
-    }
-
-    /// Sleeps until it makes sense to ask again, and says whether there is time to.
-    async fn wait(&mut self) -> bool {
-        let left = self.wait.left();
-        let pause = left.map_or(self.pause, |left| left.min(self.pause));
-        match &mut self.listener {
-            Some(listener) => tokio::select! {
-                () = listener.news() => {}
-                () = sleep(pause) => {}
-            },
-            None => sleep(pause).await,
-        }
-        !self.wait.is_over()
-    }
-
-    fn give_up(self) -> Result<Acquired> {
-        match self.outage {
-            Some((_, error)) => Err(error),
-            None => Ok(Acquired::Busy),
-        }
-    }
-}
-
-/// Takes back what an acquisition that was dropped or failed may have left on the server.
-struct Undo {
-    server: Arc<Server>,
-    keys: Arc<Keys>,
-    owner: OwnerId,
-    ttl: Duration,
-    sent: Sent,
-    runtime: Option<Handle>,
-}
-
-impl Undo {
-    fn arm(server: &Arc<Server>, keys: &Arc<Keys>, ttl: Duration) -> Self {
-        Self {
-            server: Arc::clone(server),
-            keys: Arc::clone(keys),
-            owner: OwnerId::random(),
-            ttl,
-            sent: Sent::InDoubt { connection: server.generation() },
-            runtime: Handle::try_current().ok(),
-        }
-    }
-
-    fn disarm(mut self) -> OwnerId {
-        self.runtime = None;
-        self.owner
-    }
-}
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
-        let (server, keys, owner) = (Arc::clone(&self.server), Arc::clone(&self.keys), self.owner);
-        let (ttl, sent) = (self.ttl, self.sent);
-        drop(runtime.spawn(async move { server.undo(&keys, owner, ttl, sent).await }));
+    /// Notes how long an answer took that was asked for at `sent`.
+    pub(crate) fn note_round_trip(&self, sent: BootInstant) {
+        let took = self.clock.now().saturating_duration_since(sent).as_micros();
+        let before = self.round_trip.load(Ordering::Relaxed);
+        let took = u64::try_from(took).unwrap_or(u64::MAX);
+        self.round_trip.store(took.max(before - before / 8), Ordering::Relaxed);
     }
 }
 
@@ -361,13 +199,9 @@ pub fn state(sight: &Sight) -> LockState {
     state
 }
 
-fn too_late(ttl: Duration) -> Error {
+pub(crate) fn too_late(ttl: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, BACKEND)
         .message(format!("the server granted the lock, but its answer took longer than the ttl of {ttl:?}"))
         .hint("use a longer ttl; the lock is given back")
         .with_outcome(lock_core::Outcome::Applied)
-}
-
-fn poll_pause() -> Duration {
-    Duration::from_millis(rand::rng().random_range(50..=250))
 }

@@ -13,16 +13,19 @@ use crate::Redis;
 use crate::backend::{BACKEND, check_ttl};
 use crate::dial::{Dial, with_nodelay};
 
-const OPTIONS: [&str; 5] = ["ttl", "prefix", "wait", "connect_timeout", "command_timeout"];
+const OPTIONS: [&str; 6] = ["ttl", "prefix", "wait", "local_handovers", "connect_timeout", "command_timeout"];
 const DEFAULT_PORT: u16 = 6379;
 
 /// How a lock that is held by another process is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitBy {
-    /// A release is published, and who waits asks at once. Falls back to polling where the server
-    /// allows no SUBSCRIBE.
+    /// Processes stand in a queue on the server, and a release hands the lock over to the first. Falls
+    /// back to polling where the server allows no SUBSCRIBE or PUBLISH.
     #[default]
+    Queue,
+    /// A release is published, and all who wait ask at once. Falls back to polling where the server
+    /// allows no SUBSCRIBE.
     Notify,
     /// Who waits asks again and again, at random intervals of 50 to 250 ms.
     Poll,
@@ -36,7 +39,8 @@ pub enum WaitBy {
 /// |---|---|---|
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
 /// | `prefix` | `lock:` | what stands before the lock name in the key |
-/// | `wait` | `notify` | how a lock is waited for: `notify` or `poll`, see [`WaitBy`] |
+/// | `wait` | `queue` | how a lock is waited for: `queue`, `notify` or `poll`, see [`WaitBy`] |
+/// | `local_handovers` | `16` | how often in a row the lock goes from task to task of one process while other processes wait for it; 0 for never |
 /// | `connect_timeout` | `1s` | how long to wait for a connection |
 /// | `command_timeout` | `1s` | how long to wait for an answer |
 ///
@@ -49,6 +53,7 @@ pub struct RedisConfig {
     pub(crate) ttl: Duration,
     pub(crate) prefix: String,
     pub(crate) wait: WaitBy,
+    pub(crate) local_handovers: u32,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) clock: Clock,
@@ -65,6 +70,7 @@ impl RedisConfig {
             ttl: Duration::from_secs(30),
             prefix: String::from("lock:"),
             wait: WaitBy::default(),
+            local_handovers: 16,
             connect_timeout: Duration::from_secs(1),
             command_timeout: Duration::from_secs(1),
             clock: Clock::boot(),
@@ -85,11 +91,13 @@ impl RedisConfig {
                 "prefix" => value.text().clone_into(&mut config.prefix),
                 "wait" => {
                     config.wait = match value.text() {
+                        "queue" => WaitBy::Queue,
                         "notify" => WaitBy::Notify,
                         "poll" => WaitBy::Poll,
-                        _ => return Err(value.invalid("use notify or poll")),
+                        _ => return Err(value.invalid("use queue, notify or poll")),
                     }
                 }
+                "local_handovers" => config.local_handovers = value.parse("give a number, such as 16")?,
                 "connect_timeout" => config.connect_timeout = value.duration()?,
                 _ => config.command_timeout = value.duration()?,
             }
@@ -133,6 +141,14 @@ impl RedisConfig {
     #[must_use]
     pub fn wait(mut self, wait: WaitBy) -> Self {
         self.wait = wait;
+        self
+    }
+
+    /// How often in a row the lock may go from task to task of this process, in one round trip each,
+    /// while other processes wait for it; 0 for never, so that every task queues up on the server.
+    #[must_use]
+    pub fn local_handovers(mut self, most: u32) -> Self {
+        self.local_handovers = most;
         self
     }
 
@@ -259,7 +275,7 @@ mod tests {
             "redis://h/db",
             "redis://h?ttl=0s",
             "redis://h?ttl=1ms",
-            "redis://h?wait=queue",
+            "redis://h?wait=line",
             "redis://h?command_timeout=0s",
             "redis://h?tls=yes",
         ] {

@@ -9,7 +9,11 @@ pub struct Keys {
     pub lock: String,
     /// The key that keeps the last token and who got it, longer than the lock itself.
     pub fence: String,
-    /// The channel on which a release is told to those who wait.
+    /// The list of those who wait for the lock, in order.
+    pub queue: String,
+    /// The sorted set of those who share the lock, by the time at which the share of each ends.
+    pub holders: String,
+    /// The channel on which a lock that has become free is told to those who wait in no queue.
     pub channel: String,
 }
 
@@ -19,9 +23,15 @@ impl Keys {
     pub fn new(prefix: &str, name: &LockName) -> Self {
         let lock = format!("{prefix}{name}");
         let (open, close) = if has_hash_tag(&lock) { ("", "") } else { ("{", "}") };
-        let fence = format!("polylock:fence:{open}{lock}{close}");
-        let channel = format!("polylock:free:{open}{lock}{close}");
-        Self { lock, fence, channel }
+        let helper = |what| format!("polylock:{what}:{open}{lock}{close}");
+        let (fence, queue, holders) = (helper("fence"), helper("queue"), helper("holders"));
+        let channel = helper("free");
+        Self { lock, fence, queue, holders, channel }
+    }
+
+    /// The keys of every script, in the order in which they are declared.
+    pub(crate) fn all(&self) -> [&str; 4] {
+        [&self.lock, &self.fence, &self.queue, &self.holders]
     }
 }
 

@@ -6,34 +6,51 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewal, Renewed};
 use lock_core::{
-    BootInstant, Clock, Error, Lease, LossReason, OwnerId, Released, Result, Standing, Token, Validity,
-    ValidityCell,
+    AcquireRequest, BootInstant, Clock, Error, HandOver, Lease, LossReason, Mode, Outcome, OwnerId, Released,
+    Result, Standing, Token, Validity, ValidityCell,
 };
 
-use crate::backend::check_ttl;
+use crate::backend::{BACKEND, Shared, check_ttl};
+use crate::server::{Ask, Rotated};
+use crate::undo::Undo;
 use crate::{Keys, Server};
 
+/// A lock that is held.
 #[derive(Debug)]
 pub(crate) struct RedisLease {
-    pub(crate) server: Arc<Server>,
-    pub(crate) clock: Clock,
-    pub(crate) keys: Arc<Keys>,
-    pub(crate) owner: OwnerId,
-    pub(crate) token: Token,
-    pub(crate) cell: ValidityCell,
-    pub(crate) validity: Validity,
-    pub(crate) renewal: Renewal,
-    pub(crate) releasing: Option<Releasing>,
+    backend: Arc<Shared>,
+    keys: Arc<Keys>,
+    owner: OwnerId,
+    token: Token,
+    cell: ValidityCell,
+    validity: Validity,
+    renewal: Renewal,
+    releasing: Option<Releasing>,
+    /// How often the lock was passed on inside this process before it came here.
+    handovers: u32,
 }
 
 /// A release that was sent and is not answered yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Releasing {
+struct Releasing {
     was_valid: bool,
     /// From then on the key has ended by itself.
     over: BootInstant,
     /// Whether an earlier request may have removed the key.
     maybe_done: bool,
+}
+
+impl RedisLease {
+    pub(crate) fn new(
+        backend: Arc<Shared>,
+        keys: Arc<Keys>,
+        (owner, token): (OwnerId, Token),
+        cell: ValidityCell,
+        renewal: Renewal,
+    ) -> Self {
+        let validity = cell.validity();
+        Self { backend, keys, owner, token, cell, validity, renewal, releasing: None, handovers: 0 }
+    }
 }
 
 #[async_trait]
@@ -54,13 +71,13 @@ impl Lease for RedisLease {
         check_ttl(ttl)?;
         match self.renewal.extend(ttl).await {
             Renewed::Until(until) => Ok(until),
-            Renewed::NotOurs => Err(Error::lost(crate::backend::BACKEND)),
+            Renewed::NotOurs => Err(Error::lost(BACKEND)),
             Renewed::Unknown(error) => Err(error),
         }
     }
 
     async fn verify(&self) -> Result<Standing> {
-        if self.server.look(&self.keys).await?.value != self.owner.to_string() {
+        if !self.backend.server.look(&self.keys, Some(self.owner)).await?.is_ours {
             self.cell.lose(LossReason::Removed);
         }
         Ok(self.validity.standing())
@@ -68,23 +85,113 @@ impl Lease for RedisLease {
 
     async fn release(&mut self) -> Result<Released> {
         self.renewal.stop().await;
-        let standing = self.validity.standing();
-        if standing == Standing::Lost(LossReason::Removed) {
-            return Ok(Released::AlreadyLost);
-        }
-        let now = self.clock.now();
-        let over = now + self.renewal.longest_ttl() + self.server.command_timeout();
-        let was_valid = !matches!(standing, Standing::Lost(_));
-        let sent = *self.releasing.get_or_insert(Releasing { was_valid, over, maybe_done: false });
-        let in_time = if sent.was_valid { Released::Released } else { Released::AlreadyLost };
-        if now >= sent.over {
-            return Ok(in_time);
-        }
-        self.releasing = Some(Releasing { maybe_done: true, ..sent });
-        let ours = self.server.release(&self.keys, self.owner).await?;
+        let sent = match self.begin_release() {
+            Ok(sent) => sent,
+            Err(known) => return Ok(known),
+        };
+        let ours = self.backend.server.release(&self.keys, self.owner, None).await?;
         self.cell.lose(LossReason::Released);
         let known_lost = ours == Some(false) && !sent.maybe_done;
-        Ok(if known_lost { Released::AlreadyLost } else { in_time })
+        Ok(if known_lost { Released::AlreadyLost } else { sent.in_time() })
+    }
+
+    async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
+        self.renewal.stop().await;
+        if self.can_pass_to(next)
+            && let Some(handed_over) = self.pass_to(next).await?
+        {
+            return Ok(handed_over);
+        }
+        Ok(HandOver::Released(self.release().await?))
+    }
+
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        let ttl = self.renewal.longest_ttl();
+        match self.backend.server.raise(&self.keys, self.owner, floor, ttl).await? {
+            true => Ok(()),
+            false => {
+                self.cell.lose(LossReason::Removed);
+                Err(Error::lost(BACKEND))
+            }
+        }
+    }
+}
+
+impl RedisLease {
+    /// Notes that a request leaves that may release the lock; or what is known without one.
+    fn begin_release(&mut self) -> std::result::Result<Releasing, Released> {
+        let standing = self.validity.standing();
+        if standing == Standing::Lost(LossReason::Removed) {
+            return Err(Released::AlreadyLost);
+        }
+        let now = self.backend.clock.now();
+        let over = now + self.renewal.longest_ttl() + self.backend.server.command_timeout();
+        let was_valid = !matches!(standing, Standing::Lost(_));
+        let sent = *self.releasing.get_or_insert(Releasing { was_valid, over, maybe_done: false });
+        if now >= sent.over {
+            return Err(sent.in_time());
+        }
+        self.releasing = Some(Releasing { maybe_done: true, ..sent });
+        Ok(sent)
+    }
+
+    /// Only what is surely held is passed on, and it is tried once.
+    fn can_pass_to(&self, next: &AcquireRequest) -> bool {
+        next.mode == Mode::Exclusive
+            && self.backend.local_handovers > 0
+            && self.releasing.is_none()
+            && self.validity.is_valid()
+    }
+
+    /// Passes the lock on in one request; `None` when a release has to find out what became of it.
+    async fn pass_to(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
+        let Ok(releasing) = self.begin_release() else { return Ok(None) };
+        let (backend, keys) = (Arc::clone(&self.backend), Arc::clone(&self.keys));
+        let ttl = backend.ttl_of(&next.lease);
+        let info = serde_json::to_string(&*next.owner).unwrap_or_default();
+        let mut undo = Undo::new(&backend.server, &keys, ttl);
+        undo.arm();
+        let sent = backend.clock.now();
+        let ask = Ask { keys: &keys, owner: undo.owner, mode: next.mode, ttl, info: &info, entry: None };
+        let yields = self.handovers + 1 >= backend.local_handovers;
+        match backend.server.rotate(self.owner, &ask, yields).await {
+            Ok(Rotated::Passed(token)) => {
+                self.cell.lose(LossReason::Released);
+                let until = trusted_until(sent, ttl);
+                if backend.clock.now() >= until {
+                    // Too late to be of use: it is taken back.
+                    return Ok(Some(HandOver::Released(releasing.in_time())));
+                }
+                let mut lease = backend.lease(&keys, next, (undo.disarm(), token), (sent, until));
+                lease.handovers = self.handovers.saturating_add(1);
+                Ok(Some(HandOver::Passed(Box::new(lease))))
+            }
+            Ok(Rotated::Yielded) => {
+                undo.answered();
+                self.cell.lose(LossReason::Released);
+                Ok(Some(HandOver::Released(releasing.in_time())))
+            }
+            Ok(Rotated::NotOurs) => {
+                undo.answered();
+                self.cell.lose(LossReason::Removed);
+                Ok(Some(HandOver::Released(Released::AlreadyLost)))
+            }
+            Err(error) => {
+                if error.outcome() == Outcome::NotApplied {
+                    undo.answered();
+                    self.releasing = Some(releasing);
+                }
+                tracing::debug!(%error, "the lock is not passed on");
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Releasing {
+    /// What a release that was in time answers.
+    fn in_time(self) -> Released {
+        if self.was_valid { Released::Released } else { Released::AlreadyLost }
     }
 }
 

@@ -14,10 +14,13 @@ mod dial;
 mod error;
 mod keys;
 mod lease;
+mod line;
 mod link;
 mod push;
 mod scripts;
 pub mod server;
+mod undo;
+mod waiting;
 
 pub use backend::Redis;
 pub use backend::{not_a_lock, state};

@@ -18,16 +18,25 @@ pub(crate) struct Call {
     pub(crate) command: Cmd,
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/acquire.lua")));
-pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/release.lua")));
-pub(crate) static EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/extend.lua")));
-pub(crate) static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/raise.lua")));
-pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/inspect.lua")));
-pub(crate) static BREAK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("lua/break.lua")));
+/// A script of these parts. What is usual comes first and ends there, so that it costs no more than it needs.
+macro_rules! script {
+    ($($part:literal),+) => {
+        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("lua/", $part, ".lua"))),+)))
+    };
+}
+
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("acquire");
+pub(crate) static ASK: LazyLock<Script> = script!("mint", "ask_fast", "queue", "ask");
+pub(crate) static RELEASE: LazyLock<Script> = script!("release_fast", "mint", "queue", "release");
+pub(crate) static ROTATE: LazyLock<Script> = script!("mint", "rotate_fast", "queue", "rotate");
+pub(crate) static EXTEND: LazyLock<Script> = script!("extend_fast", "mint", "queue", "extend");
+pub(crate) static RAISE: LazyLock<Script> = script!("mint", "queue", "raise");
+pub(crate) static INSPECT: LazyLock<Script> = script!("mint", "queue", "inspect");
+pub(crate) static BREAK: LazyLock<Script> = script!("mint", "queue", "break");
 
 /// All of them, to be loaded with every new connection.
-pub(crate) fn all() -> [&'static Script; 6] {
-    [&ACQUIRE, &RELEASE, &EXTEND, &RAISE, &INSPECT, &BREAK]
+pub(crate) fn all() -> [&'static Script; 8] {
+    [&ACQUIRE, &ASK, &RELEASE, &ROTATE, &EXTEND, &RAISE, &INSPECT, &BREAK]
 }
 
 impl Script {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
-use lock_core::{Clock, Error, ErrorKind, Outcome, OwnerId, Result, Token};
+use lock_core::{Clock, Error, ErrorKind, Mode, Outcome, OwnerId, Result, Token};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
 use redis::{ConnectionAddr, ConnectionInfo, PushInfo, RedisError, ServerErrorKind, Value};
 use tokio::sync::mpsc::UnboundedSender;
@@ -14,7 +14,7 @@ use crate::Keys;
 use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
 use crate::link::{Link, load};
-use crate::scripts::{ACQUIRE, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE};
+use crate::scripts::{ACQUIRE, ASK, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE, ROTATE};
 
 /// The last token outlives its lock by this, or by a hundred times the time to live if that is more.
 const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -62,7 +62,52 @@ pub struct Claim<'a> {
     pub proposal: Option<Token>,
 }
 
-/// What a server answers to a [`Claim`].
+/// What one who may queue up asks of a server.
+#[derive(Debug)]
+pub struct Ask<'a> {
+    /// The lock.
+    pub keys: &'a Keys,
+    /// The identity of the acquisition.
+    pub owner: OwnerId,
+    /// With whom the lock may be held.
+    pub mode: Mode,
+    /// The time to live.
+    pub ttl: Duration,
+    /// What `inspect` shows of the owner.
+    pub info: &'a str,
+    /// What stands in the queue for the owner while the lock is busy; `None` for one who does not wait.
+    pub entry: Option<&'a str>,
+}
+
+/// What stands in the queue of a lock for one who waits.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// The identity of the acquisition.
+    pub owner: OwnerId,
+    /// With whom the lock may be held.
+    pub mode: Mode,
+    /// How long the lock is kept for the owner once it is granted, until it confirms.
+    pub grace: Duration,
+    /// The time to live that it is going to ask for.
+    pub ttl: Duration,
+    /// The channel on which its process listens.
+    pub inbox: &'a str,
+    /// What `inspect` shows of the owner.
+    pub info: &'a str,
+}
+
+/// What a hand-over from one owner to the next did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotated {
+    /// The lock is the next owner's, with this token.
+    Passed(Token),
+    /// The lock was the owner's; somebody else in the queue has it now.
+    Yielded,
+    /// The lock was not the owner's.
+    NotOurs,
+}
+
+/// What a server answers to a [`Claim`] or an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The lock is ours, with this token.
@@ -73,6 +118,8 @@ pub enum Verdict {
         ends_in: Option<Duration>,
         /// The type of the key when it is not a string, and so no lock of this protocol.
         foreign_type: Option<String>,
+        /// How many stand before the owner in the queue, if it stands there.
+        place: Option<usize>,
     },
     /// The connection broke: the lock may be ours. [`undo`](Server::undo) the claim, and make another
     /// if you like: the connection may just have been idle for too long.
@@ -125,6 +172,8 @@ pub struct Sight {
     pub since: Option<u64>,
     /// How many processes wait for the lock.
     pub waiters: usize,
+    /// Whether it is held by the owner that was asked about.
+    pub is_ours: bool,
 }
 
 impl ServerOptions {
@@ -230,16 +279,57 @@ impl Server {
             .arg(claim.info)
             .arg(fence_millis(claim.ttl))
             .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
-        // Never sent twice: an owner whose claim may be on its way in two copies cannot be undone for sure.
-        match self.send(&call).await {
-            Ok(answer) => verdict(&answer).ok_or_else(|| self.link.place.unexpected(&answer)),
-            Err(Failure::Dropped) => Ok(Verdict::Broken),
-            Err(Failure::Told(error)) => Err(error),
-        }
+        self.verdict_of(&call).await
     }
 
-    /// Gives a lock back, and says whether it was the owner's: one round trip. `None` when the lock is
-    /// not the owner's any more and an earlier sending of this very request may be why.
+    /// Asks for a lock, confirms a grant, or queues up, whatever is right: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`claim`](Self::claim).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`claim`](Self::claim).
+    pub async fn ask(&self, ask: &Ask<'_>) -> Result<Verdict> {
+        let call = ASK
+            .on(&ask.keys.all())
+            .arg(ask.owner.to_string())
+            .arg(millis(ask.ttl))
+            .arg(ask.info)
+            .arg(fence_millis(ask.ttl))
+            .arg(mode(ask.mode))
+            .arg(ask.entry.unwrap_or_default());
+        self.verdict_of(&call).await
+    }
+
+    /// Passes a lock on to the next owner of the same process: one round trip. With `yields`, those who
+    /// stand in the queue come first.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`] it may have been passed on: [`undo`](Self::undo) the next owner, and
+    /// release the first.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, as with an unknown outcome.
+    pub async fn rotate(&self, owner: OwnerId, next: &Ask<'_>, yields: bool) -> Result<Rotated> {
+        let call = ROTATE
+            .on(&next.keys.all())
+            .arg(owner.to_string())
+            .arg(next.owner.to_string())
+            .arg(millis(next.ttl))
+            .arg(next.info)
+            .arg(fence_millis(next.ttl))
+            .arg(if yields { "1" } else { "" });
+        let answer = self.send(&call).await.map_err(|failure| self.told(failure))?;
+        rotated(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
+    }
+
+    /// Gives back a lock, a share of it or the place that `entry` has in the queue, and says whether the
+    /// lock was the owner's: one round trip. `None` when the lock is not the owner's any more and an
+    /// earlier sending of this very request may be why.
     ///
     /// # Errors
     ///
@@ -248,8 +338,9 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, the lock may or may not be given back; ask again.
-    pub async fn release(&self, keys: &Keys, owner: OwnerId) -> Result<Option<bool>> {
-        let call = RELEASE.on(&[&keys.lock]).arg(owner.to_string()).arg(&keys.channel);
+    pub async fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Result<Option<bool>> {
+        let call = RELEASE.on(&keys.all()).arg(owner.to_string()).arg(&keys.channel);
+        let call = call.arg(entry.unwrap_or_default());
         let (answer, resent) = self.run(&call).await?;
         let ours = flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
@@ -266,7 +357,7 @@ impl Server {
     /// When the future is dropped, any of them may have been extended.
     pub async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<Result<bool>>> {
         let calls = leases.iter().map(|(keys, owner, ttl)| {
-            let call = EXTEND.on(&[&keys.lock, &keys.fence]);
+            let call = EXTEND.on(&keys.all());
             call.arg(owner.to_string()).arg(millis(*ttl)).arg(fence_millis(*ttl))
         });
         let calls: Vec<_> = calls.collect();
@@ -285,11 +376,11 @@ impl Server {
     ///
     /// When the future is dropped, it may have been lifted.
     pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
-        let call = RAISE.on(&[&keys.lock, &keys.fence]);
+        let call = RAISE.on(&keys.all());
         self.flag(&call.arg(owner.to_string()).arg(floor.get()).arg(fence_millis(ttl))).await
     }
 
-    /// Looks at a lock: one round trip.
+    /// Looks at a lock, for this owner if there is one: one round trip.
     ///
     /// # Errors
     ///
@@ -298,8 +389,10 @@ impl Server {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn look(&self, keys: &Keys) -> Result<Sight> {
-        let (answer, _) = self.run(&INSPECT.on(&[&keys.lock, &keys.fence]).arg(&keys.channel)).await?;
+    pub async fn look(&self, keys: &Keys, owner: Option<OwnerId>) -> Result<Sight> {
+        let call = INSPECT.on(&keys.all()).arg(&keys.channel);
+        let call = call.arg(owner.map_or_else(String::new, |owner| owner.to_string()));
+        let (answer, _) = self.run(&call).await?;
         sight(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
     }
 
@@ -315,7 +408,7 @@ impl Server {
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
-        let call = BREAK.on(&[&keys.lock]).arg(&keys.channel);
+        let call = BREAK.on(&keys.all()).arg(&keys.channel);
         let answer = self.send(&call).await.map_err(|failure| self.told(failure))?;
         redis::from_redis_value_ref(&answer).map_err(|_| self.link.place.unexpected(&answer))
     }
@@ -330,11 +423,18 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, something may be left until its time to live is over.
-    pub async fn undo(&self, keys: &Keys, owner: OwnerId, ttl: Duration, sent: Sent) -> Option<bool> {
+    pub async fn undo(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        entry: Option<&str>,
+        ttl: Duration,
+        sent: Sent,
+    ) -> Option<bool> {
         let until = self.clock.now() + ttl + self.command_timeout();
         let (mut pause, mut in_doubt) = (FIRST_PAUSE, false);
         while self.clock.now() < until {
-            match self.release(keys, owner).await {
+            match self.release(keys, owner, entry).await {
                 Ok(Some(true)) => return Some(true),
                 Ok(removed) => {
                     in_doubt |= removed.is_none();
@@ -349,6 +449,18 @@ impl Server {
             pause = (pause * 2).min(LAST_PAUSE);
         }
         Some(false).filter(|_| !in_doubt)
+    }
+
+    /// Whether the server lets us publish on this channel, as scripts do; true when it cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn may_publish(&self, channel: &str) -> bool {
+        let Ok((mut connection, _)) = self.link.connection().await else { return true };
+        let mut publish = redis::cmd("PUBLISH");
+        let answer = publish.arg(channel).arg("").query_async::<i64>(&mut connection).await;
+        answer.err().is_none_or(|error| error.kind() != redis::ErrorKind::Server(ServerErrorKind::NoPerm))
     }
 
     /// The error of a [broken](Verdict::Broken) connection.
@@ -366,6 +478,15 @@ impl Server {
     /// Closes the connection for good.
     pub fn close(&self) {
         self.link.close();
+    }
+
+    async fn verdict_of(&self, call: &Call) -> Result<Verdict> {
+        // Never sent twice: an owner whose claim may be on its way in two copies cannot be undone for sure.
+        match self.send(call).await {
+            Ok(answer) => verdict(&answer).ok_or_else(|| self.link.place.unexpected(&answer)),
+            Err(Failure::Dropped) => Ok(Verdict::Broken),
+            Err(Failure::Told(error)) => Err(error),
+        }
     }
 
     async fn flag(&self, call: &Call) -> Result<bool> {
@@ -437,6 +558,15 @@ impl Server {
     }
 }
 
+impl std::fmt::Display for Entry<'_> {
+    /// As the scripts read it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (owner, mode, inbox, info) = (self.owner, mode(self.mode), self.inbox, self.info);
+        let (grace, lasting) = (millis(self.grace), fence_millis(self.ttl));
+        write!(f, "{owner} {mode} {grace} {lasting} {inbox} {info}")
+    }
+}
+
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server").field("address", &self.link.place.address).finish_non_exhaustive()
@@ -475,7 +605,12 @@ fn verdict(answer: &Value) -> Option<Verdict> {
     let Value::Array(parts) = answer else { return None };
     match parts.as_slice() {
         [Value::Int(1), token] => Some(Verdict::Granted(token_of(token)?)),
-        [Value::Int(0), Value::Int(pttl), kind] => {
+        [Value::Int(0), Value::Int(pttl), kind, place @ ..] => {
+            let place = match place {
+                [] | [Value::Int(..=-1)] => None,
+                [Value::Int(place)] => usize::try_from(*place).ok(),
+                _ => return None,
+            };
             let kind: String = redis::from_redis_value_ref(kind).ok()?;
             // No time to live is -1, and -2 a key that ended between two commands.
             let ends_in =
@@ -483,8 +618,19 @@ fn verdict(answer: &Value) -> Option<Verdict> {
             Some(Verdict::Busy {
                 ends_in,
                 foreign_type: Some(kind).filter(|kind| kind != "string" && kind != "none"),
+                place,
             })
         }
+        _ => None,
+    }
+}
+
+fn rotated(answer: &Value) -> Option<Rotated> {
+    let Value::Array(parts) = answer else { return None };
+    match parts.as_slice() {
+        [Value::Int(0)] => Some(Rotated::NotOurs),
+        [Value::Int(1), token] => token_of(token).map(Rotated::Passed),
+        [Value::Int(2)] => Some(Rotated::Yielded),
         _ => None,
     }
 }
@@ -498,8 +644,8 @@ fn flag(answer: &Value) -> Option<bool> {
 }
 
 fn sight(answer: &Value) -> Option<Sight> {
-    let (kind, value, fence, waiters) =
-        redis::from_redis_value_ref::<(String, Vec<u8>, Vec<u8>, usize)>(answer).ok()?;
+    let (kind, value, fence, waiters, is_ours) =
+        redis::from_redis_value_ref::<(String, Vec<u8>, Vec<u8>, usize, bool)>(answer).ok()?;
     let (value, fence) = (String::from_utf8_lossy(&value).into_owned(), String::from_utf8_lossy(&fence));
     let mut parts = fence.splitn(4, ' ');
     let mut part = || parts.next().unwrap_or_default();
@@ -511,12 +657,22 @@ fn sight(answer: &Value) -> Option<Sight> {
         since: part().parse().ok(),
         info: part().to_owned(),
         waiters,
+        is_ours,
     })
 }
 
 fn token_of(value: &Value) -> Option<Token> {
     let text: String = redis::from_redis_value_ref(value).ok()?;
     text.parse().ok().filter(|number| *number <= i64::MAX as u64).map(Token::new)
+}
+
+/// A mode as the scripts write it.
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Shared => "r".into(),
+        Mode::Permit { max } => max.to_string(),
+        _ => "x".into(),
+    }
 }
 
 fn millis(span: Duration) -> u64 {
@@ -543,10 +699,12 @@ mod tests {
             |pttl, kind| verdict(&Value::Array(vec![Value::Int(0), Value::Int(pttl), bulk(kind)])).unwrap();
         assert_eq!(
             busy(7, "string"),
-            Verdict::Busy { ends_in: Some(Duration::from_millis(7)), foreign_type: None }
+            Verdict::Busy { ends_in: Some(Duration::from_millis(7)), foreign_type: None, place: None }
         );
-        assert_eq!(busy(-1, "hash"), Verdict::Busy { ends_in: None, foreign_type: Some("hash".into()) });
-        assert_eq!(busy(-2, "none"), Verdict::Busy { ends_in: Some(Duration::ZERO), foreign_type: None });
+        let foreign_type = Some("hash".into());
+        assert_eq!(busy(-1, "hash"), Verdict::Busy { ends_in: None, foreign_type, place: None });
+        let (ends_in, foreign_type) = (Some(Duration::ZERO), None);
+        assert_eq!(busy(-2, "none"), Verdict::Busy { ends_in, foreign_type, place: None });
         assert_eq!(verdict(&Value::Okay), None);
         assert_eq!(verdict(&Value::Array(vec![Value::Int(1), bulk("99999999999999999999")])), None);
     }

@@ -45,7 +45,7 @@ impl Bench {
     }
 
     async fn look(&self) -> Sight {
-        self.server.look(&self.keys).await.unwrap()
+        self.server.look(&self.keys, None).await.unwrap()
     }
 }
 
@@ -66,7 +66,7 @@ async fn the_same_claim_again_is_answered_alike_and_another_is_refused() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     let token = bench.granted(me).await;
     assert_eq!(bench.granted(me).await, token);
-    let Verdict::Busy { ends_in: Some(left), foreign_type: None } = bench.claim(other, None).await else {
+    let Verdict::Busy { ends_in: Some(left), foreign_type: None, .. } = bench.claim(other, None).await else {
         panic!("granted twice")
     };
     assert!(left <= TTL && left > TTL / 2, "{left:?}");
@@ -76,7 +76,7 @@ async fn the_same_claim_again_is_answered_alike_and_another_is_refused() {
 async fn release_and_extend_touch_only_our_own() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.granted(me).await;
-    assert_eq!(bench.server.release(&bench.keys, other).await.unwrap(), Some(false));
+    assert_eq!(bench.server.release(&bench.keys, other, None).await.unwrap(), Some(false));
     let extend = |owner, ttl| {
         let (server, keys) = (&bench.server, &bench.keys);
         async move { server.extend(&[(keys, owner, ttl)]).await.unwrap().remove(0).unwrap() }
@@ -84,8 +84,8 @@ async fn release_and_extend_touch_only_our_own() {
     assert!(!extend(other, TTL * 9).await);
     assert!(extend(me, TTL * 2).await);
     assert!((35_000..=40_000).contains(&bench.pttl().await));
-    assert_eq!(bench.server.release(&bench.keys, me).await.unwrap(), Some(true));
-    assert_eq!(bench.server.release(&bench.keys, me).await.unwrap(), Some(false));
+    assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(true));
+    assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(false));
     assert!(!extend(me, TTL).await, "an extension never creates the key");
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
 }
@@ -105,7 +105,7 @@ async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
         let token = bench.granted(owner).await;
         assert!(token > last, "round {round}: {token} after {last}");
         last = token;
-        bench.server.release(&bench.keys, owner).await.unwrap();
+        bench.server.release(&bench.keys, owner, None).await.unwrap();
     }
 }
 
@@ -116,9 +116,9 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     assert!(!bench.server.raise(&bench.keys, other, Token::new(9000), TTL).await.unwrap());
     assert!(bench.server.raise(&bench.keys, me, Token::new(5000), TTL).await.unwrap());
     assert!(bench.server.raise(&bench.keys, me, Token::new(2000), TTL).await.unwrap());
-    bench.server.release(&bench.keys, me).await.unwrap();
+    bench.server.release(&bench.keys, me, None).await.unwrap();
     assert_eq!(bench.claim(other, Some(Token::new(1000))).await, Verdict::Granted(Token::new(5001)));
-    bench.server.release(&bench.keys, other).await.unwrap();
+    bench.server.release(&bench.keys, other, None).await.unwrap();
     assert!(bench.granted(me).await > Token::new(5001));
 }
 
@@ -126,11 +126,11 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
 async fn a_key_of_another_type_is_busy_and_left_alone() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     bench.redis(&["HSET", "lock:a", "field", "1"]).await;
-    let Verdict::Busy { ends_in: None, foreign_type: Some(kind) } = bench.claim(me, None).await else {
+    let Verdict::Busy { ends_in: None, foreign_type: Some(kind), .. } = bench.claim(me, None).await else {
         panic!("a hash was taken for a lock")
     };
     assert_eq!(kind, "hash");
-    assert_eq!(bench.server.release(&bench.keys, me).await.unwrap(), Some(false));
+    assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(false));
     assert!(!bench.server.extend(&[(&bench.keys, me, TTL)]).await.unwrap().remove(0).unwrap());
     assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "hash");
     assert_eq!(bench.look().await.kind, "hash");
@@ -152,7 +152,7 @@ async fn a_fence_of_another_type_fails_before_anything_is_written() {
 async fn plain_clients_exclude_us_and_are_excluded() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     bench.redis(&["SET", "lock:a", "theirs", "NX"]).await;
-    assert_eq!(bench.claim(me, None).await, Verdict::Busy { ends_in: None, foreign_type: None });
+    assert_eq!(bench.claim(me, None).await, Verdict::Busy { ends_in: None, foreign_type: None, place: None });
     assert_eq!((bench.look().await.kind.as_str(), bench.look().await.value.as_str()), ("string", "theirs"));
     assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "string");
     bench.granted(me).await;
@@ -162,7 +162,7 @@ async fn plain_clients_exclude_us_and_are_excluded() {
 #[tokio::test]
 async fn a_claim_that_arrives_after_it_was_undone_is_undone_again() {
     let (bench, (me, _)) = (Bench::new().await, owners());
-    let undo = bench.server.undo(&bench.keys, me, TTL, Sent::InDoubt { connection: None });
+    let undo = bench.server.undo(&bench.keys, me, None, TTL, Sent::InDoubt { connection: None });
     let late = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         bench.redis(&["SET", "lock:a", &me.to_string(), "NX", "PX", "20000"]).await

@@ -106,7 +106,7 @@ impl Backend for Redlock {
         let keys = Arc::new(Keys::new(&self.prefix, name));
         let sights = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
-            async move { master.server.look(&keys).await }
+            async move { master.server.look(&keys, None).await }
         });
         Ok(state(&agreed(sights.await?, self.masters.len())))
     }

@@ -225,7 +225,7 @@ impl Footprint {
             async move {
                 let Some(sent) = footprint.ended(number).await else { return Some(false) };
                 let server = &footprint.masters[number].server;
-                server.undo(&footprint.keys, footprint.owner, ttl, sent).await
+                server.undo(&footprint.keys, footprint.owner, None, ttl, sent).await
             }
         }))
     }

@@ -66,7 +66,7 @@ impl Lease for RedlockLease {
         let masters = &self.footprint.masters;
         let looks = masters.iter().map(|master| {
             let (master, keys) = (Arc::clone(master), Arc::clone(&self.footprint.keys));
-            async move { master.server.look(&keys).await }
+            async move { master.server.look(&keys, None).await }
         });
         let (mut wave, owner) = (Wave::new(looks), self.footprint.owner.to_string());
         let (mut ours, mut not_ours, mut failed) = (0, 0, None);

@@ -1,10 +1,11 @@
 -- Takes the lock away from whoever holds it, unless the key is not a lock at all.
--- KEYS: lock. ARGV: channel of those who wait or ''.
+-- KEYS: lock, fence, queue, holders. ARGV: channel of those who wait in no queue or ''.
 -- Answers the type of the key that was there.
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'string' then
-  redis.call('DEL', KEYS[1])
-  if ARGV[1] ~= '' then
+  redis.call('DEL', KEYS[1], KEYS[4])
+  advance('', true)
+  if ARGV[1] ~= '' and has_room('x') then
     redis.pcall('PUBLISH', ARGV[1], '')
   end
 end

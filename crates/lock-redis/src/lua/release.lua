@@ -1,14 +1,29 @@
--- Gives the lock back if it is the owner's.
--- KEYS: lock. ARGV: owner, channel of those who wait or ''.
--- Answers 1 when it was the owner's until now, else 0.
+-- Gives back what an owner has: the lock, its share of it, or its place in the queue.
+-- KEYS: lock, fence, queue, holders. ARGV: owner, channel of those who wait in no queue or '', entry of the queue or ''.
+-- Answers 1 when the lock was the owner's until now, else 0.
+local held = 0
+if value == ARGV[1] then
+  held = redis.call('DEL', KEYS[1])
+elseif is_shared(value) then
+  local ends = redis.call('ZSCORE', KEYS[4], ARGV[1])
+  held = ends and tonumber(ends) > now and 1 or 0
+  if redis.call('ZREM', KEYS[4], ARGV[1]) == 1 then
+    if sharers() == 0 then
+      redis.call('DEL', KEYS[1], KEYS[4])
+    else
+      settle(value)
+    end
+  end
+end
 
--- A key of another type is an error here, and so not the owner's.
-if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
-  return 0
+local left = 0
+if held == 0 and ARGV[3] ~= '' then
+  left = redis.call('LREM', KEYS[3], 1, ARGV[3])
 end
-redis.call('DEL', KEYS[1])
-if ARGV[2] ~= '' then
-  -- Without the right to publish the waiters find out by themselves.
-  redis.pcall('PUBLISH', ARGV[2], '')
+if held == 1 or left == 1 then
+  advance('', true)
+  if ARGV[2] ~= '' and has_room('x') then
+    redis.pcall('PUBLISH', ARGV[2], '')
+  end
 end
-return 1
+return held

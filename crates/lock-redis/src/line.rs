@@ -1,0 +1,142 @@
+//! One connection over which a server pushes.
+
+use futures_util::StreamExt as _;
+use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
+use redis::{PushInfo, PushKind, RedisResult, Value};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::Server;
+
+/// A push connection: RESP3 where the server has it, RESP2 where not.
+pub(crate) enum Line {
+    Resp3 { connection: MultiplexedConnection, pushes: UnboundedReceiver<PushInfo> },
+    Resp2 { sink: PubSubSink, messages: PubSubStream },
+}
+
+/// What a server pushes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A message on a channel.
+    Message { channel: String, text: String },
+    /// A key that is watched has changed, or all of them when `None`.
+    Changed(Option<String>),
+}
+
+impl Line {
+    /// Makes the connection.
+    pub(crate) async fn connect(server: &Server) -> RedisResult<Self> {
+        let (told, pushes) = unbounded_channel();
+        match server.pushes(told).await {
+            Ok(connection) => Ok(Self::Resp3 { connection, pushes }),
+            // It speaks no RESP3, or a proxy before it does not.
+            Err(error) if error.code().is_some() || !error.is_io_error() => {
+                let (sink, messages) = server.messages().await?.split();
+                Ok(Self::Resp2 { sink, messages })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets the server tell when keys change that were read over this connection; gives the connection to
+    /// read them over, or `None` where that is not to be had.
+    pub(crate) async fn track(&mut self) -> RedisResult<Option<MultiplexedConnection>> {
+        let Self::Resp3 { connection, .. } = self else { return Ok(None) };
+        let mut command = redis::cmd("CLIENT");
+        match command.arg("TRACKING").arg("ON").query_async::<()>(connection).await {
+            Ok(()) => Ok(Some(connection.clone())),
+            Err(error) if error.code().is_some() => {
+                tracing::debug!(%error, "no client-side caching: what other clients do is seen later");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Resp3 { connection, .. } => connection.subscribe(channel).await,
+            Self::Resp2 { sink, .. } => sink.subscribe(channel).await,
+        }
+    }
+
+    pub(crate) async fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Resp3 { connection, .. } => connection.unsubscribe(channel).await,
+            Self::Resp2 { sink, .. } => sink.unsubscribe(channel).await,
+        }
+    }
+
+    pub(crate) async fn ping(&mut self) -> RedisResult<Value> {
+        match self {
+            Self::Resp3 { connection, .. } => redis::cmd("PING").query_async(connection).await,
+            Self::Resp2 { sink, .. } => sink.ping().await,
+        }
+    }
+
+    /// What is pushed next; `None` when the connection has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        match self {
+            Self::Resp3 { pushes, .. } => loop {
+                match pushes.recv().await? {
+                    PushInfo { kind: PushKind::Disconnection, .. } => return None,
+                    push => {
+                        if let Some(event) = event(&push) {
+                            return Some(event);
+                        }
+                    }
+                }
+            },
+            Self::Resp2 { messages, .. } => {
+                let message = messages.next().await?;
+                let text = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
+                Some(Event::Message { channel: message.get_channel_name().to_owned(), text })
+            }
+        }
+    }
+}
+
+fn event(push: &PushInfo) -> Option<Event> {
+    match (&push.kind, push.data.as_slice()) {
+        (PushKind::Message | PushKind::SMessage, [channel, text]) => {
+            Some(Event::Message { channel: text_of(channel)?, text: text_of(text)? })
+        }
+        (PushKind::Invalidate, [Value::Array(keys)]) => {
+            // One at a time is what servers send.
+            Some(Event::Changed(keys.first().and_then(text_of)))
+        }
+        (PushKind::Invalidate, _) => Some(Event::Changed(None)),
+        _ => None,
+    }
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn pushes_are_understood() {
+        let told = |kind, data| event(&PushInfo { kind, data });
+        let message = Event::Message { channel: "c".into(), text: "t".into() };
+        assert_eq!(told(PushKind::Message, vec![bulk("c"), bulk("t")]), Some(message));
+        let changed = told(PushKind::Invalidate, vec![Value::Array(vec![bulk("k")])]);
+        assert_eq!(changed, Some(Event::Changed(Some("k".into()))));
+        assert_eq!(told(PushKind::Invalidate, vec![Value::Nil]), Some(Event::Changed(None)));
+        assert_eq!(told(PushKind::Subscribe, vec![bulk("c"), Value::Int(1)]), None);
+    }
+}

@@ -1,0 +1,32 @@
+-- Takes the lock for an owner, confirms a grant, or queues the owner up.
+-- KEYS: lock, fence, queue, holders.
+-- ARGV: owner, ttl in ms, info, ttl of the fence in ms, mode, entry of the queue or '' for one who does not wait.
+-- Answers {1, token}, or {0, ms until it ends, type of the key, place in the queue}; -1 is none.
+-- Sent again by the same owner it answers the same, and the ttl counts from the last time.
+local value = holds(ARGV[1])
+if value then
+  extend(ARGV[1], value, ARGV[2])
+  local token, owner = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+) (%x+) ')
+  if owner == ARGV[1] then
+    return {1, token}
+  end
+  token = mint(ARGV[1], ARGV[3], ARGV[4])
+  return token.err and token or {1, token}
+end
+
+if advance(ARGV[1], false) or (redis.call('EXISTS', KEYS[3]) == 0 and has_room(ARGV[5])) then
+  local token = grant(ARGV[1], ARGV[5], ARGV[2], ARGV[3], ARGV[4])
+  if token.err then
+    return token
+  end
+  advance(ARGV[1], true)
+  return {1, token}
+end
+
+local place = -1
+if ARGV[6] ~= '' then
+  place = redis.call('LPOS', KEYS[3], ARGV[6]) or redis.call('RPUSH', KEYS[3], ARGV[6]) - 1
+  -- Whoever waits asks again every two seconds; entries of the dead are not to stay.
+  redis.call('PEXPIRE', KEYS[3], 10000)
+end
+return {0, ends_in(ARGV[5]), redis.call('TYPE', KEYS[1]).ok, place}

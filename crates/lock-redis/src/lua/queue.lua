@@ -1,0 +1,130 @@
+-- What the scripts of the queue have in common. KEYS: lock, fence, queue, holders.
+--
+-- The lock is the owner id of the one who holds it alone, or one of these two; then the holders are a
+-- sorted set of owner ids by the time, in ms, at which the share of each ends.
+local SHARED, PERMITS = 'polylock:shared', 'polylock:permits'
+local now = tonumber(string.sub(micros, 1, -4))
+
+-- A mode is 'x' for one holder alone, 'r' for readers, or how many permits there are.
+local function marker(mode)
+  return mode == 'r' and SHARED or PERMITS
+end
+
+local function is_shared(value)
+  return value == SHARED or value == PERMITS
+end
+
+-- How many share the lock still.
+local function sharers()
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
+  return redis.call('ZCARD', KEYS[4])
+end
+
+-- The lock lasts as long as the last of those who share it.
+local function settle(value)
+  local last = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2]
+  redis.call('SET', KEYS[1], value, 'PXAT', last)
+  redis.call('PEXPIREAT', KEYS[4], last)
+end
+
+local function share(owner, value, ttl)
+  redis.call('ZADD', KEYS[4], now + ttl, owner)
+  settle(value)
+end
+
+-- Whether the owner holds the lock, alone or with others.
+local function holds(owner)
+  local value = redis.pcall('GET', KEYS[1])
+  if is_shared(value) then
+    local ends = redis.call('ZSCORE', KEYS[4], owner)
+    return ends and tonumber(ends) > now and value
+  end
+  return value == owner and value
+end
+
+local function extend(owner, value, ttl)
+  if value == owner then
+    redis.call('PEXPIRE', KEYS[1], ttl)
+  else
+    share(owner, value, ttl)
+  end
+end
+
+-- Whether the lock can be granted in this mode now.
+local function has_room(mode)
+  local value = redis.pcall('GET', KEYS[1])
+  if not value then
+    return true
+  end
+  if mode == 'x' or value ~= marker(mode) then
+    return false
+  end
+  return mode == 'r' or sharers() < tonumber(mode)
+end
+
+-- Grants the lock where there is room. Answers as mint.
+local function grant(owner, mode, ttl, info, lasting)
+  local token = mint(owner, info, lasting)
+  if token.err then
+    return token
+  end
+  if mode == 'x' then
+    redis.call('SET', KEYS[1], owner, 'PX', ttl)
+  else
+    if redis.call('EXISTS', KEYS[1]) == 0 then
+      -- Of holders whose lock was deleted under them.
+      redis.call('DEL', KEYS[4])
+    end
+    share(owner, marker(mode), ttl)
+  end
+  return token
+end
+
+-- When there may be room for this mode, in ms: -1 if it does not end by itself.
+local function ends_in(mode)
+  if tonumber(mode) then
+    local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
+    if first and redis.pcall('GET', KEYS[1]) == PERMITS then
+      return math.max(0, tonumber(first) - now)
+    end
+  end
+  return redis.call('PTTL', KEYS[1])
+end
+
+-- Tells a process something, and says whether it is there to hear it.
+local function tell(inbox, what, owner, rest)
+  local heard = redis.pcall('PUBLISH', inbox, what .. ' ' .. owner .. ' ' .. rest)
+  return type(heard) == 'number' and heard > 0
+end
+
+-- Grants the lock to those who wait, in order and while there is room, for a short time in which they are to
+-- confirm it; passes over those whose process is gone. The first for whom there is no room learns when it may
+-- look, if it has come to stand there just now. Stops at `me`, and says so.
+local function advance(me, moved)
+  while true do
+    local entry = redis.call('LINDEX', KEYS[3], 0)
+    if not entry then
+      return false
+    end
+    local owner, mode, short, lasting, inbox, info =
+      string.match(entry, '^(%x+) (%w+) (%d+) (%d+) (%S+) (.*)$')
+    if owner and not has_room(mode) then
+      if owner == me or not moved or tell(inbox, 'next', owner, ends_in(mode)) then
+        return false
+      end
+      redis.call('LPOP', KEYS[3])
+    else
+      redis.call('LPOP', KEYS[3])
+      if owner and owner == me then
+        return true
+      end
+      if owner and tell(inbox, 'granted', owner, KEYS[1]) then
+        local token = grant(owner, mode, short, info, lasting)
+        if token.err then
+          return false
+        end
+      end
+      moved = true
+    end
+  end
+end

@@ -1,0 +1,76 @@
+//! Taking back what an acquisition may have left on the server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use tokio::runtime::Handle;
+
+use crate::server::Sent;
+use crate::{Keys, Server};
+
+/// One acquisition, which is taken back when this is dropped: the lock, or the place in the queue.
+#[derive(Debug)]
+pub(crate) struct Undo {
+    server: Arc<Server>,
+    keys: Arc<Keys>,
+    pub(crate) owner: OwnerId,
+    /// What may stand in the queue.
+    entry: Option<Arc<str>>,
+    ttl: Duration,
+    /// `None` when nothing can be left.
+    sent: Option<Sent>,
+    runtime: Option<Handle>,
+}
+
+impl Undo {
+    /// For an acquisition with an identity of its own, of which nothing has been sent yet.
+    pub(crate) fn new(server: &Arc<Server>, keys: &Arc<Keys>, ttl: Duration) -> Self {
+        Self {
+            server: Arc::clone(server),
+            keys: Arc::clone(keys),
+            owner: OwnerId::random(),
+            entry: None,
+            ttl,
+            sent: None,
+            runtime: Handle::try_current().ok(),
+        }
+    }
+
+    /// Notes that a request is about to leave.
+    pub(crate) fn arm(&mut self) {
+        self.sent = Some(Sent::InDoubt { connection: self.server.generation() });
+    }
+
+    /// Notes that the request that is about to leave may put this into the queue.
+    pub(crate) fn queues(&mut self, entry: &Arc<str>) {
+        self.entry = Some(Arc::clone(entry));
+    }
+
+    /// Notes that the request was answered: nothing is left but a place in the queue.
+    pub(crate) fn answered(&mut self) {
+        self.sent = self.entry.is_some().then_some(Sent::Answered);
+    }
+
+    /// Gives the acquisition to a holder.
+    pub(crate) fn disarm(mut self) -> OwnerId {
+        self.sent = None;
+        self.owner
+    }
+
+    /// Takes it back at once, as far as one request can; the rest goes on in the background.
+    pub(crate) async fn now(mut self) {
+        if let Ok(Some(true)) = self.server.release(&self.keys, self.owner, self.entry.as_deref()).await {
+            self.sent = None;
+        }
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        let (Some(sent), Some(runtime)) = (self.sent.take(), self.runtime.take()) else { return };
+        let (server, keys, owner) = (Arc::clone(&self.server), Arc::clone(&self.keys), self.owner);
+        let (entry, ttl) = (self.entry.take(), self.ttl);
+        drop(runtime.spawn(async move { server.undo(&keys, owner, entry.as_deref(), ttl, sent).await }));
+    }
+}

@@ -1,0 +1,284 @@
+//! The wait of one acquisition.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Outcome, Result, Wait};
+use rand::Rng;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::Keys;
+use crate::backend::{Shared, too_late};
+use crate::config::WaitBy;
+use crate::lease::{RedisLease, trusted_until};
+use crate::push::{Listener, Mailbox, Told};
+use crate::server::{Ask, Entry, Verdict};
+use crate::undo::Undo;
+
+/// The first in the queue has the key watched when the lock does not come within this time.
+const WATCH_AFTER: Duration = Duration::from_millis(10);
+/// A lock that is granted to one who waits is kept for it for this long at least, until it confirms.
+const SHORTEST_GRACE: Duration = Duration::from_millis(200);
+
+/// One acquisition, from the first request to the lock.
+pub(crate) struct Waiting<'a> {
+    backend: &'a Arc<Shared>,
+    keys: Arc<Keys>,
+    request: &'a AcquireRequest,
+    info: String,
+    ttl: Duration,
+    attempt: Option<Attempt>,
+    listener: Option<Listener>,
+    /// When to ask again, unless there is news before.
+    again_at: Instant,
+    /// The lock is busy, and who asks is the first in the queue.
+    is_first: bool,
+    /// Whether the server has told us that the lock is busy.
+    heard: bool,
+    /// Since when the server does not answer, and what it said last.
+    outage: Option<(Instant, Error)>,
+    warned: bool,
+}
+
+/// One identity on the server. It is given up with the first request whose outcome is unknown.
+struct Attempt {
+    undo: Undo,
+    queued: Option<Queued>,
+}
+
+struct Queued {
+    entry: Arc<str>,
+    mailbox: Mailbox,
+}
+
+impl<'a> Waiting<'a> {
+    pub(crate) fn new(backend: &'a Arc<Shared>, request: &'a AcquireRequest) -> Self {
+        let keys = Arc::new(Keys::new(&backend.prefix, &request.name));
+        let listens = backend.wait == WaitBy::Notify && request.wait != Wait::Never;
+        let listener = listens.then(|| backend.push.listen_if_live(&keys.channel)).flatten();
+        Self {
+            info: serde_json::to_string(&*request.owner).unwrap_or_default(),
+            ttl: backend.ttl_of(&request.lease),
+            backend,
+            keys,
+            request,
+            attempt: None,
+            listener,
+            again_at: Instant::now(),
+            is_first: false,
+            heard: false,
+            outage: None,
+            warned: false,
+        }
+    }
+
+    /// Asks for the lock: `None` when it is busy, or an outage is to be sat out.
+    ///
+    /// # Errors
+    ///
+    /// When there is no sense in waiting.
+    pub(crate) async fn ask(&mut self) -> Result<Option<RedisLease>> {
+        match self.ask_twice().await {
+            Ok(lease) => Ok(lease),
+            Err(error) => self.failed(error).map(|()| None),
+        }
+    }
+
+    /// Waits until it makes sense to ask again, and says whether there is time to.
+    pub(crate) async fn wait(&mut self) -> bool {
+        let end = match self.request.wait {
+            Wait::Forever => None,
+            Wait::Never => return false,
+            Wait::Until(deadline) => Some(deadline),
+        };
+        loop {
+            let at = end.map_or(self.again_at, |end| end.min(self.again_at));
+            let Some(news) = self.next_news(at).await else { break };
+            match news {
+                Told::Ask => break,
+                Told::AskIn(span) => {
+                    self.is_first = true;
+                    self.again_at = self.again_at.min(Instant::now() + span.min(longest_sleep()) + ROUNDED);
+                }
+            }
+        }
+        !self.request.wait.is_over()
+    }
+
+    pub(crate) fn give_up(self) -> Result<Acquired> {
+        match self.outage {
+            Some((_, error)) => Err(error),
+            None => Ok(Acquired::Busy),
+        }
+    }
+
+    /// Asks once, and once more if the connection was broken: it may have been idle for too long.
+    async fn ask_twice(&mut self) -> Result<Option<RedisLease>> {
+        for _ in 0..2 {
+            let mut attempt = match self.attempt.take() {
+                Some(attempt) => attempt,
+                None => Attempt { undo: Undo::new(&self.backend.server, &self.keys, self.ttl), queued: None },
+            };
+            self.about_to_ask(&mut attempt);
+            let sent = self.backend.clock.now();
+            let entry = attempt.queued.as_ref().map(|queued| &*queued.entry);
+            let ask = Ask {
+                keys: &self.keys,
+                owner: attempt.undo.owner,
+                mode: self.request.mode,
+                ttl: self.ttl,
+                info: &self.info,
+                entry,
+            };
+            match self.backend.server.ask(&ask).await {
+                Ok(Verdict::Granted(token)) => {
+                    let until = trusted_until(sent, self.ttl);
+                    if self.backend.clock.now() >= until {
+                        return Err(too_late(self.ttl));
+                    }
+                    let owner = attempt.undo.disarm();
+                    return Ok(Some(self.backend.lease(
+                        &self.keys,
+                        self.request,
+                        (owner, token),
+                        (sent, until),
+                    )));
+                }
+                Ok(Verdict::Busy { ends_in, foreign_type, place }) => {
+                    attempt.undo.answered();
+                    self.backend.note_round_trip(sent);
+                    self.busy(ends_in, foreign_type, place);
+                    self.attempt = Some(attempt);
+                    return Ok(None);
+                }
+                // At once, so that the next one does not meet this one. If it fails, the next fails as well, and
+                // tells why.
+                Ok(Verdict::Broken) => attempt.undo.now().await,
+                Err(error) => {
+                    if error.outcome() == Outcome::NotApplied {
+                        attempt.undo.answered();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Err(self.backend.server.broken())
+    }
+
+    /// What is told from here on is news: the answer may not know of it yet.
+    fn about_to_ask(&mut self, attempt: &mut Attempt) {
+        attempt.undo.arm();
+        if let Some(listener) = &mut self.listener {
+            listener.mark_seen();
+        }
+        let push = &self.backend.push;
+        if self.backend.wait == WaitBy::Queue && !self.request.wait.is_over() {
+            // Whoever stands in the queue and does not listen loses its place: it is taken for dead.
+            match &mut attempt.queued {
+                Some(queued) => queued.mailbox.mark_seen(),
+                None if push.is_live() => attempt.queued = Some(self.queue_up(attempt.undo.owner)),
+                None => {}
+            }
+        }
+        if let Some(queued) = &attempt.queued {
+            attempt.undo.queues(&queued.entry);
+        }
+    }
+
+    fn queue_up(&self, owner: lock_core::OwnerId) -> Queued {
+        let push = &self.backend.push;
+        let entry = Entry {
+            owner,
+            mode: self.request.mode,
+            grace: SHORTEST_GRACE.max(self.backend.round_trip() * 4).min(self.ttl),
+            ttl: self.ttl,
+            inbox: push.inbox(),
+            info: &self.info,
+        };
+        Queued { entry: entry.to_string().into(), mailbox: push.mailbox(owner) }
+    }
+
+    fn busy(&mut self, ends_in: Option<Duration>, foreign_type: Option<String>, place: Option<usize>) {
+        (self.heard, self.outage) = (true, None);
+        if let Some(kind) = foreign_type.filter(|_| !std::mem::replace(&mut self.warned, true)) {
+            tracing::warn!(key = %self.keys.lock, kind, "the key of a lock is used for something else: the lock is busy until it goes");
+        }
+        self.is_first = place == Some(0);
+        let is_told = self.listener.as_ref().is_some_and(Listener::is_live)
+            || (place.is_some() && self.backend.push.is_live());
+        let longest = if is_told { longest_sleep() } else { poll_pause() };
+        let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDED));
+        self.again_at = Instant::now() + pause;
+        if self.listener.is_none() && self.backend.wait == WaitBy::Notify && !self.request.wait.is_over() {
+            self.listener = Some(self.backend.push.listen(&self.keys.channel));
+        }
+    }
+
+    /// An outage while waiting is ridden out for as long as a lease lasts; the first answer is not
+    /// waited for.
+    fn failed(&mut self, error: Error) -> Result<()> {
+        let since = self.outage.take().map_or_else(Instant::now, |(since, _)| since);
+        let patient =
+            self.heard && error.kind() == ErrorKind::Unavailable && since.elapsed() < self.backend.ttl;
+        if !patient {
+            return Err(error);
+        }
+        tracing::debug!(%error, "waiting goes on");
+        self.outage = Some((since, error));
+        (self.again_at, self.is_first) = (Instant::now() + poll_pause(), false);
+        Ok(())
+    }
+
+    /// What is told until then.
+    async fn next_news(&mut self, at: Instant) -> Option<Told> {
+        if let Some(listener) = &mut self.listener {
+            return tokio::select! {
+                () = listener.news() => Some(Told::Ask),
+                () = sleep_until(at) => None,
+            };
+        }
+        let queued = self.attempt.as_mut().and_then(|attempt| attempt.queued.as_mut());
+        let Some(Queued { mailbox, .. }) = queued else {
+            return self.until_live(at).await;
+        };
+        let watches = std::mem::take(&mut self.is_first);
+        tokio::select! {
+            biased;
+            told = mailbox.told() => return Some(told),
+            () = sleep_until(at) => return None,
+            () = sleep(WATCH_AFTER), if watches => {}
+        }
+        let watching = mailbox.watch(&self.keys.lock);
+        tokio::select! {
+            biased;
+            told = mailbox.told() => Some(told),
+            // It went before the server could tell.
+            Some(false) = watching => Some(Told::Ask),
+            () = sleep_until(at) => None,
+        }
+    }
+
+    /// Waits for the push connection, where there is to be one.
+    async fn until_live(&self, at: Instant) -> Option<Told> {
+        if self.backend.wait != WaitBy::Queue {
+            sleep_until(at).await;
+            return None;
+        }
+        tokio::select! {
+            () = self.backend.push.live() => Some(Told::Ask),
+            () = sleep_until(at) => None,
+        }
+    }
+}
+
+/// The server rounds the time that is left.
+const ROUNDED: Duration = Duration::from_millis(1);
+
+/// A lost message, or a release by a client that tells nobody, costs no more than this.
+fn longest_sleep() -> Duration {
+    Duration::from_millis(rand::rng().random_range(1_000..=2_000))
+}
+
+fn poll_pause() -> Duration {
+    Duration::from_millis(rand::rng().random_range(50..=250))
+}
