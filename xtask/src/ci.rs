@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use crate::failure::Failure;
 use crate::steps::{Steps, cargo, command_line};
-use crate::{compare, setup, test};
+use crate::{compare, peers, setup, test};
 
 /// Runs every step.
 ///
@@ -15,6 +15,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::start();
     steps.command("format", cargo(["fmt", "--all", "--check"]))?;
     steps.run("set-up", setup::ensure)?;
+    steps.run("peers", peers::ensure)?;
     for tree in TREES {
         steps.run(&format!("dependencies of {}", tree.name()), || tree.check())?;
     }

@@ -4,6 +4,7 @@ mod ci;
 mod compare;
 mod failure;
 mod interrupt;
+mod peers;
 mod setup;
 mod steps;
 mod test;
@@ -15,12 +16,14 @@ use failure::Failure;
 
 const HELP: &str = "\
 The project's own commands. Each one first installs what is missing (redis-server, ZooKeeper, Java) where it may.
+`test`, `ci` and `setup` also install Python and Node.js, and the lock clients for them that tests/peers/ pins, into
+the folder peers/ of the target directory.
 
 Usage: cargo xtask <COMMAND> [ARGS...]
 
 Commands:
   compare [ARGS...]  Measure the backends side by side; `compare --help` lists the arguments
-  test [ARGS...]     Run every test: unit, property, conformance, cross-process, doc; ARGS go to `cargo test`
+  test [ARGS...]     Run every test: unit, property, conformance, cross-process, interop, doc; ARGS go to `cargo test`
   ci                 All that a commit must pass: format, lints, features, docs, dependencies, test, compare --quick
   setup              Only install what is missing
   help               Print this text
@@ -47,7 +50,9 @@ fn run(command: Option<&str>, args: Vec<OsString>) -> Result<(), Failure> {
         Some("compare") => compare::run(&args),
         Some("test") => test::run(&args),
         Some("ci") => without_args("ci", &args).and_then(|()| ci::run()),
-        Some("setup") => without_args("setup", &args).and_then(|()| setup::ensure()),
+        Some("setup") => {
+            without_args("setup", &args).and_then(|()| setup::ensure()).and_then(|()| peers::ensure())
+        }
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

@@ -1,4 +1,4 @@
-//! The servers that the tests and the comparison start: found, or installed, or explained.
+//! The servers that the tests and the comparison start, and what the peers run on: found, or installed, or explained.
 //!
 //! Only what is missing is installed, and only with Debian's own packages. The packaged Redis service is not wanted:
 //! the tests start their own servers on ports of their own. Without systemd (a container) Debian blocks it by
@@ -15,17 +15,31 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::steps::command_line;
 
-/// Finds everything, installs what is missing, and says what there is.
+/// Finds what the servers need, installs what is missing, and says what there is.
 ///
 /// # Errors
 ///
 /// When something is missing and cannot be installed from here: the message has the commands to type.
 pub(crate) fn ensure() -> Result<(), Failure> {
-    let mut found = look()?;
+    let linux = cfg!(target_os = "linux").then_some(Part::Setpriv);
+    ensure_parts(&[Part::Redis, Part::Java, Part::ZooKeeper].into_iter().chain(linux).collect::<Vec<_>>())
+}
+
+/// As [`ensure`], for what the clients of other languages need.
+///
+/// # Errors
+///
+/// As for [`ensure`].
+pub(crate) fn ensure_interpreters() -> Result<(), Failure> {
+    ensure_parts(&[Part::Python, Part::Node, Part::Npm])
+}
+
+fn ensure_parts(parts: &[Part]) -> Result<(), Failure> {
+    let mut found = look(parts)?;
     let missing = missing(&found);
     if !missing.is_empty() {
         install(&missing)?;
-        found = look()?;
+        found = look(parts)?;
     }
     let still: Vec<Part> = self::missing(&found);
     if !still.is_empty() {
@@ -51,20 +65,22 @@ enum Part {
     ZooKeeper,
     /// Ties the life of a server to that of the test that started it.
     Setpriv,
+    /// With its modules for virtual environments, which Debian has in a package of their own.
+    Python,
+    Node,
+    Npm,
 }
 
 impl Part {
-    fn all() -> impl Iterator<Item = Self> {
-        let linux = cfg!(target_os = "linux").then_some(Self::Setpriv);
-        [Self::Redis, Self::Java, Self::ZooKeeper].into_iter().chain(linux)
-    }
-
     fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis-server",
             Self::Java => "java",
             Self::ZooKeeper => "ZooKeeper",
             Self::Setpriv => "setpriv",
+            Self::Python => "python3 with venv",
+            Self::Node => "node",
+            Self::Npm => "npm",
         }
     }
 
@@ -74,16 +90,22 @@ impl Part {
             Self::Java => "default-jre-headless",
             Self::ZooKeeper => "zookeeper",
             Self::Setpriv => "util-linux",
+            Self::Python => "python3-venv",
+            Self::Node => "nodejs",
+            Self::Npm => "npm",
         }
     }
 
-    /// `dnf` takes a file in place of a name, which holds for Redis and for Valkey in its place.
+    /// `dnf` takes a file in place of a name, which holds for Redis and for Valkey in its place, and for any npm.
     fn fedora_package(self) -> Option<&'static str> {
         match self {
             Self::Redis => Some("/usr/bin/redis-server"),
             Self::Java => Some("java-headless"),
             Self::ZooKeeper => None,
             Self::Setpriv => Some("util-linux"),
+            Self::Python => Some("python3"),
+            Self::Node => Some("nodejs"),
+            Self::Npm => Some("/usr/bin/npm"),
         }
     }
 
@@ -93,6 +115,9 @@ impl Part {
             Self::Java => Some("jre-openjdk-headless"),
             Self::ZooKeeper => None,
             Self::Setpriv => Some("util-linux"),
+            Self::Python => Some("python"),
+            Self::Node => Some("nodejs"),
+            Self::Npm => Some("npm"),
         }
     }
 
@@ -102,6 +127,10 @@ impl Part {
             Self::Java => Some("openjdk"),
             Self::ZooKeeper => Some("zookeeper"),
             Self::Setpriv => None,
+            Self::Python => Some("python"),
+            // It brings npm.
+            Self::Node => Some("node"),
+            Self::Npm => None,
         }
     }
 }
@@ -109,19 +138,18 @@ impl Part {
 /// Every part with its version, or nothing when it is missing; an error when it is there and of no use.
 type Found = Vec<(Part, Option<String>)>;
 
-fn look() -> Result<Found, Failure> {
-    let java = java_version();
-    Part::all()
-        .map(|part| {
-            let version = match part {
-                Part::Redis => redis_version()?,
-                Part::Java => java.clone(),
-                Part::ZooKeeper => zookeeper_version(java.is_some())?,
-                Part::Setpriv => setpriv_version(),
-            };
-            Ok((part, version))
-        })
-        .collect()
+fn look(parts: &[Part]) -> Result<Found, Failure> {
+    let java = if parts.contains(&Part::Java) { java_version() } else { None };
+    let version = |part| match part {
+        Part::Redis => redis_version(),
+        Part::Java => Ok(java.clone()),
+        Part::ZooKeeper => zookeeper_version(java.is_some()),
+        Part::Setpriv => Ok(setpriv_version()),
+        Part::Python => python_version(),
+        Part::Node => node_version(),
+        Part::Npm => Ok(npm_version()),
+    };
+    parts.iter().map(|&part| Ok((part, version(part)?))).collect()
 }
 
 fn missing(found: &Found) -> Vec<Part> {
@@ -184,6 +212,33 @@ fn setpriv_version() -> Option<String> {
     Some(text.split_whitespace().last().unwrap_or("of an unknown version").to_owned())
 }
 
+fn python_version() -> Result<Option<String>, Failure> {
+    let Some(program) = in_path("python3") else { return Ok(None) };
+    let output = output_of(Command::new(&program).args(["-c", PYTHON_VERSION]))?;
+    if !output.status.success() {
+        return Ok(None);
+    }
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    require(&program.display().to_string(), &version, PYTHON_MINIMUM, "redis-py")?;
+    Ok(Some(version))
+}
+
+fn node_version() -> Result<Option<String>, Failure> {
+    let Some(program) = in_path("node") else { return Ok(None) };
+    let output = output_of(Command::new(&program).arg("--version"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let Some(version) = text.trim().strip_prefix('v').filter(|_| output.status.success()) else {
+        return Err(unusable(&program, "does not tell its version", &output));
+    };
+    require(&program.display().to_string(), version, NODE_MINIMUM, "the clients of the interop test")?;
+    Ok(Some(version.to_owned()))
+}
+
+fn npm_version() -> Option<String> {
+    let output = output_of(Command::new(in_path("npm")?).arg("--version")).ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
 fn install(missing: &[Part]) -> Result<(), Failure> {
     let why_not = match privilege() {
         _ if in_path("apt-get").is_none() => "this system has no apt-get",
@@ -230,12 +285,17 @@ fn apt(prefix: &[&str], missing: &[Part]) -> Result<(), Failure> {
     }
 }
 
-/// Runs a command that may fail; its output goes where ours goes, and what it prints is not our result.
 fn attempt(prefix: &[&str], words: &[&str]) -> bool {
     let words = [prefix, words].concat();
     let mut command = Command::new(words[0]);
-    command.args(&words[1..]).stdin(Stdio::null()).stdout(std::io::stderr());
-    eprintln!("    {}", command_line(&command));
+    command.args(&words[1..]);
+    succeeds(&mut command)
+}
+
+/// Runs a command that may fail; its output goes where ours goes, and what it prints is not our result.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).stdout(std::io::stderr());
+    eprintln!("    {}", command_line(command));
     match command.status() {
         Ok(status) if status.success() => true,
         Ok(status) => {
@@ -323,7 +383,8 @@ fn unusable(path: &Path, problem: &str, output: &Output) -> Failure {
     Failure::new(format!("{} {problem}: {first}", path.display()))
 }
 
-fn output_of(command: &mut Command) -> Result<Output, Failure> {
+/// Runs a command without input, and gives what it printed.
+pub(crate) fn output_of(command: &mut Command) -> Result<Output, Failure> {
     command
         .stdin(Stdio::null())
         .output()
@@ -350,6 +411,9 @@ const REDIS_PACKAGE: &str = "redis-server";
 const REDIS_UNIT: &str = "redis-server.service";
 const REDIS_MINIMUM: (u32, u32) = (7, 0);
 const ZOOKEEPER_MINIMUM: (u32, u32) = (3, 6);
+const PYTHON_MINIMUM: (u32, u32) = (3, 10);
+const NODE_MINIMUM: (u32, u32) = (16, 0);
+const PYTHON_VERSION: &str = "import sys, venv, ensurepip; print('.'.join(map(str, sys.version_info[:3])))";
 /// Another apt-get may be at work, on a fresh machine above all.
 const APT_OPTIONS: &[&str] = &["-q", "-o", "DPkg::Lock::Timeout=300"];
 const DOWNLOAD: &[&str] = &[
@@ -377,6 +441,14 @@ mod tests {
         assert_eq!(text.matches("apache-zookeeper-3.8.4-bin.tar.gz").count(), 2, "{text}");
         assert_eq!(text.matches("export ZOOKEEPER_CLASSPATH=").count(), 3, "{text}");
         assert!(!text.contains("dnf install"), "{text}");
+    }
+
+    #[test]
+    fn instructions_for_interpreters_name_each_package_once() {
+        let text = instructions(&[Part::Python, Part::Node, Part::Npm]);
+        assert!(text.contains("--no-install-recommends python3-venv nodejs npm\n"), "{text}");
+        assert!(text.contains("sudo dnf install -y python3 nodejs /usr/bin/npm\n"), "{text}");
+        assert!(text.contains("brew install python node\n"), "{text}");
     }
 
     #[test]

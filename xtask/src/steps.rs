@@ -89,7 +89,8 @@ pub(crate) fn command_line(command: &Command) -> String {
     set.chain([program.into_owned()]).chain(args).collect()
 }
 
-fn workspace() -> PathBuf {
+/// The root of the workspace.
+pub(crate) fn workspace() -> PathBuf {
     // What cargo says at run time is right even after the folder was moved.
     let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     PathBuf::from(package).join("..")

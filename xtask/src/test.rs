@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 
 use crate::failure::Failure;
-use crate::setup;
 use crate::steps::{Steps, cargo};
+use crate::{peers, setup};
 
 /// Set-up, all tests, all examples.
 pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
     let mut steps = Steps::start();
     steps.run("set-up", setup::ensure)?;
+    steps.run("peers", peers::ensure)?;
     run_in(&mut steps, args)?;
     steps.summary();
     Ok(())
