@@ -1,0 +1,86 @@
+//! Servers that clients of every make share.
+
+use std::time::Duration;
+
+use lock_testkit::redis::Reply;
+use lock_testkit::{RedisFive, RedisServer};
+use tokio::sync::OnceCell;
+use tokio::time::sleep;
+
+use super::program::Idle;
+
+/// One Redis server.
+pub const ONE: usize = 1;
+/// The masters of a Redlock.
+pub const FIVE: usize = 5;
+
+/// Servers that are started when they are first needed, and the programs that talk to them.
+#[derive(Debug)]
+pub struct Site {
+    // The programs go before the servers that they are connected to.
+    pub(super) idle: Idle,
+    servers: OnceCell<RedisFive>,
+    count: usize,
+}
+
+impl Site {
+    pub fn new(count: usize) -> Self {
+        Self { idle: Idle::default(), servers: OnceCell::new(), count }
+    }
+
+    /// `redis://host:port` of each server.
+    pub async fn urls(&self) -> Vec<String> {
+        self.servers().await.iter().map(RedisServer::url).collect()
+    }
+
+    /// `host:port,host:port,...`
+    pub async fn addrs(&self) -> String {
+        let addrs: Vec<_> = self.servers().await.iter().map(|server| server.addr().to_string()).collect();
+        addrs.join(",")
+    }
+
+    /// What every server answers to a command.
+    pub async fn everywhere(&self, command: &[&str]) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        for server in self.servers().await {
+            replies.push(server.command(command).await.unwrap_or_else(|error| panic!("{error}")));
+        }
+        replies
+    }
+
+    /// What the first server answers to a command.
+    pub async fn first(&self, command: &[&str]) -> Reply {
+        self.servers().await[0].command(command).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Deletes a key on as many servers as may lose it while the others still hold the lock.
+    pub async fn forget_on_minority(&self, key: &str) {
+        // A client has the lock with a quorum; its other requests may still be on their way.
+        while self.everywhere(&["EXISTS", key]).await.iter().any(|exists| exists.int() == Some(0)) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        for server in &self.servers().await[..(self.count - 1) / 2] {
+            server.command(&["DEL", key]).await.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    /// Whether so many servers are enough to hold a lock.
+    pub fn is_quorum(&self, count: usize) -> bool {
+        count > self.count / 2
+    }
+
+    /// Whether a key has a time to live, of at most `longest`, on a quorum.
+    pub async fn ends_within(&self, key: &str, longest: Duration) -> bool {
+        let longest = i64::try_from(longest.as_millis()).unwrap();
+        let ends = self.everywhere(&["PTTL", key]).await;
+        self.is_quorum(ends.iter().filter(|left| (1..=longest).contains(&left.int().unwrap())).count())
+    }
+
+    async fn servers(&self) -> &[RedisServer] {
+        let start = || async {
+            let started = RedisServer::builder().start_n(self.count).await;
+            started.unwrap_or_else(|error| panic!("{error}"))
+        };
+        self.servers.get_or_init(start).await.servers()
+    }
+}
