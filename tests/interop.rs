@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use lock_testkit::redis::Reply;
-use polylock::{ErrorKind, Guard, Holder, Locks, MutexOptions, Released, Standing, Token};
+use polylock::{ErrorKind, Guard, Holder, LockOptions, Locks, Released, Standing, Token};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use peers::{Client, FIVE, ONE, Peer, Site};
 
 /// Every value of the URL option `wait` of `redis://`.
-const WAITS: &[&str] = &["notify", "poll"];
+const WAITS: &[&str] = &["queue", "notify", "poll"];
 
 /// Most of a trial's time is spent asleep; more threads than that, and it is spent waiting for a processor.
 const THREADS: usize = 8;
@@ -244,7 +244,7 @@ async fn we_get_the_lock_when_their_extended_lock_ends(at: At) {
 
 async fn they_get_the_lock_when_ours_ends(at: At) {
     let (ours, mut theirs) = (at.ours().await, at.theirs().await);
-    let fixed = ours.mutex_with(&at.name, MutexOptions::new().fixed_ttl(SHORT)).unwrap();
+    let fixed = ours.mutex_with(&at.name, LockOptions::new().fixed_ttl(SHORT)).unwrap();
     let asked = Instant::now();
     let guard = fixed.acquire().await.unwrap();
     assert!(theirs.acquire(&at.name, Some(LONG), PATIENCE).await);
@@ -265,7 +265,7 @@ async fn they_get_the_lock_of_a_process_that_is_gone(at: At) {
     let gone = thread::spawn(move || {
         runtime().block_on(async {
             let ours = store.connect(client.prefix()).await;
-            let renewed = ours.mutex_with(&name, MutexOptions::new().ttl(SHORT)).unwrap();
+            let renewed = ours.mutex_with(&name, LockOptions::new().ttl(SHORT)).unwrap();
             mem::forget(renewed.acquire().await.unwrap());
         });
     });
@@ -278,7 +278,7 @@ async fn they_get_the_lock_of_a_process_that_is_gone(at: At) {
 
 async fn our_renewal_keeps_them_out(at: At) {
     let (ours, mut theirs) = (at.ours().await, at.theirs().await);
-    let renewed = ours.mutex_with(&at.name, MutexOptions::new().ttl(SHORT)).unwrap();
+    let renewed = ours.mutex_with(&at.name, LockOptions::new().ttl(SHORT)).unwrap();
     let guard = renewed.acquire().await.unwrap();
     assert!(!theirs.acquire(&at.name, Some(LONG), SHORT + SHORT / 2).await);
     at.is_untouched(&guard).await;

@@ -67,7 +67,7 @@ impl Redis {
         let mut options = ServerOptions::new(BACKEND, config.info);
         (options.pool, options.dial) = (config.pool, config.dial);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
-        options.clock = config.clock.clone();
+        (options.clock, options.tells_free) = (config.clock.clone(), config.wait == WaitBy::Notify);
         let server = Arc::new(Server::new(options)?);
         server.connect().await?;
         let renew = RenewOnServer { server: Arc::clone(&server), clock: config.clock.clone() };

@@ -39,12 +39,15 @@ pub struct ServerOptions {
     pub command_timeout: Duration,
     /// The clock that leases are counted on.
     pub clock: Clock,
+    /// Whether a lock that becomes free is told on its [channel](Keys::channel).
+    pub tells_free: bool,
 }
 
 /// One Redis server, reached over one connection that all locks on it share.
 pub struct Server {
     link: Link,
     clock: Clock,
+    tells_free: bool,
 }
 
 /// What an acquisition asks of a server.
@@ -189,6 +192,7 @@ impl ServerOptions {
             connect_timeout: Duration::from_secs(1),
             command_timeout: Duration::from_secs(1),
             clock: Clock::boot(),
+            tells_free: false,
         }
     }
 }
@@ -207,6 +211,7 @@ impl Server {
         Ok(Self {
             link: Link::new(place, dialer, info, connect_timeout, command_timeout),
             clock: options.clock,
+            tells_free: options.tells_free,
         })
     }
 
@@ -339,7 +344,7 @@ impl Server {
     ///
     /// When the future is dropped, the lock may or may not be given back; ask again.
     pub async fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Result<Option<bool>> {
-        let call = RELEASE.on(&keys.all()).arg(owner.to_string()).arg(&keys.channel);
+        let call = RELEASE.on(&keys.all()).arg(owner.to_string()).arg(self.channel(keys));
         let call = call.arg(entry.unwrap_or_default());
         let (answer, resent) = self.run(&call).await?;
         let ours = flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer))?;
@@ -408,7 +413,7 @@ impl Server {
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
-        let call = BREAK.on(&keys.all()).arg(&keys.channel);
+        let call = BREAK.on(&keys.all()).arg(self.channel(keys));
         let answer = self.send(&call).await.map_err(|failure| self.told(failure))?;
         redis::from_redis_value_ref(&answer).map_err(|_| self.link.place.unexpected(&answer))
     }
@@ -478,6 +483,11 @@ impl Server {
     /// Closes the connection for good.
     pub fn close(&self) {
         self.link.close();
+    }
+
+    /// Where a lock that becomes free is told, if it is.
+    fn channel<'a>(&self, keys: &'a Keys) -> &'a str {
+        if self.tells_free { &keys.channel } else { "" }
     }
 
     async fn verdict_of(&self, call: &Call) -> Result<Verdict> {

@@ -27,6 +27,6 @@ local place = -1
 if ARGV[6] ~= '' then
   place = redis.call('LPOS', KEYS[3], ARGV[6]) or redis.call('RPUSH', KEYS[3], ARGV[6]) - 1
   -- Whoever waits asks again every two seconds; entries of the dead are not to stay.
-  redis.call('PEXPIRE', KEYS[3], 10000)
+  redis.call('PEXPIRE', KEYS[3], 5000)
 end
 return {0, ends_in(ARGV[5]), redis.call('TYPE', KEYS[1]).ok, place}
