@@ -2,11 +2,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::{AcquireRequest, Guard, LockName, LossReason, Standing, Validity};
+
+/// How often somebody looks whether the holder has lost its lock.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// First-in, first-out queues, one for each lock name in use.
 #[derive(Debug, Default)]
@@ -28,6 +32,8 @@ struct Line {
     /// What the one who has the turn holds, once it does.
     held: Option<Validity>,
     waiters: VecDeque<Waiter>,
+    /// The waiter that looks after the holder, so that the others need not be woken.
+    sentinel: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -36,8 +42,8 @@ struct Waiter {
     request: Arc<AcquireRequest>,
     runtime: Handle,
     come: oneshot::Sender<Come>,
-    /// It is the first now, or something else is held.
-    moved: Arc<Notify>,
+    /// It has become the sentinel.
+    appointed: Arc<Notify>,
 }
 
 /// What comes to the first in line.
@@ -74,7 +80,7 @@ struct Place<'a> {
     name: &'a LockName,
     id: u64,
     come: oneshot::Receiver<Come>,
-    moved: Arc<Notify>,
+    appointed: Arc<Notify>,
 }
 
 impl LocalQueue {
@@ -88,17 +94,21 @@ impl LocalQueue {
             Ok(turn) => return Come::Turn(turn),
             Err(place) => place,
         };
-        loop {
-            let before = self.held_before(&place);
-            tokio::select! {
-                biased;
-                come = &mut place.come => match come {
-                    Ok(come) => return come,
-                    Err(_) => unreachable!("a waiter leaves the line by itself, or with something"),
-                },
-                () = place.moved.notified() => {}
-                () = lost(before) => self.pass_on(place.name),
+        let (come, appointed, name) = (&mut place.come, &place.appointed, place.name);
+        let looking_after_the_holder = async {
+            appointed.notified().await;
+            loop {
+                self.pass_on(name);
+                tokio::time::sleep(LOOK).await;
             }
+        };
+        tokio::select! {
+            biased;
+            come = come => match come {
+                Ok(come) => come,
+                Err(_) => unreachable!("a waiter leaves the line by itself, or with something"),
+            },
+            () = looking_after_the_holder => unreachable!("it goes on for ever"),
         }
     }
 
@@ -138,16 +148,18 @@ impl LocalQueue {
             return Ok(self.take(&mut lines, name));
         }
         let (sender, come) = oneshot::channel();
-        let (id, moved) = (lines.next_id(), Arc::new(Notify::new()));
+        let (id, appointed) = (lines.next_id(), Arc::new(Notify::new()));
         let waiter = Waiter {
             id,
             request: Arc::clone(request),
             runtime: runtime.clone(),
             come: sender,
-            moved: Arc::clone(&moved),
+            appointed: Arc::clone(&appointed),
         };
-        lines.by_name.entry(name.clone()).or_default().waiters.push_back(waiter);
-        Err(Place { queue: self, name, id, come, moved })
+        let line = lines.by_name.entry(name.clone()).or_default();
+        line.waiters.push_back(waiter);
+        line.appoint();
+        Err(Place { queue: self, name, id, come, appointed })
     }
 
     fn take(self: &Arc<Self>, lines: &mut Lines, name: &LockName) -> Turn {
@@ -158,13 +170,6 @@ impl LocalQueue {
 
     fn turn_of(self: &Arc<Self>, id: u64, name: &LockName) -> Turn {
         Turn { id: Some(id), queue: Arc::clone(self), name: name.clone() }
-    }
-
-    /// What is held by the one before, for the first of those who wait: one is enough to look after it.
-    fn held_before(&self, place: &Place<'_>) -> Option<Validity> {
-        let lines = self.lines();
-        let line = lines.by_name.get(place.name)?;
-        line.waiters.front().filter(|first| first.id == place.id).and_then(|_| line.held.clone())
     }
 
     /// Gives the turn of a holder that lost its lock to the next in line. The turn of the holder is
@@ -181,11 +186,10 @@ impl LocalQueue {
         let id = lines.next_id();
         let Some(line) = lines.by_name.get_mut(name) else { return };
         (line.turn, line.held) = (None, None);
-        while let Some(waiter) = line.waiters.pop_front() {
+        while let Some(waiter) = line.pop() {
             match waiter.come.send(Come::Turn(self.turn_of(id, name))) {
                 Ok(()) => {
                     line.turn = Some(id);
-                    line.tell_first();
                     return;
                 }
                 Err(Come::Turn(mut turn)) => turn.id = None,
@@ -208,18 +212,33 @@ impl Lines {
 }
 
 impl Line {
+    fn pop(&mut self) -> Option<Waiter> {
+        let waiter = self.waiters.pop_front();
+        self.left(waiter)
+    }
+
     fn remove(&mut self, waiter: u64) -> Option<Waiter> {
         let at = self.waiters.iter().position(|other| other.id == waiter)?;
         let waiter = self.waiters.remove(at);
-        if at == 0 {
-            self.tell_first();
+        self.left(waiter)
+    }
+
+    fn left(&mut self, waiter: Option<Waiter>) -> Option<Waiter> {
+        if self
+            .sentinel
+            .take_if(|sentinel| waiter.as_ref().is_some_and(|waiter| waiter.id == *sentinel))
+            .is_some()
+        {
+            self.appoint();
         }
         waiter
     }
 
-    fn tell_first(&self) {
-        if let Some(first) = self.waiters.front() {
-            first.moved.notify_one();
+    /// Appoints a sentinel if there is none: the last in line, who is going to stay the longest.
+    fn appoint(&mut self) {
+        if let (None, Some(last)) = (self.sentinel, self.waiters.back()) {
+            self.sentinel = Some(last.id);
+            last.appointed.notify_one();
         }
     }
 }
@@ -231,7 +250,6 @@ impl Turn {
             && line.turn == self.id
         {
             line.held = Some(validity.clone());
-            line.tell_first();
         }
     }
 
@@ -268,16 +286,6 @@ impl Drop for Place<'_> {
     }
 }
 
-async fn lost(held: Option<Validity>) {
-    if let Some(held) = held {
-        held.lost().await;
-        if is_lost(&held) {
-            return;
-        }
-    }
-    std::future::pending::<()>().await;
-}
-
 /// A lock that is being given back is not lost: its turn ends when the server has it back.
 fn is_lost(held: &Validity) -> bool {
     matches!(held.standing(), Standing::Lost(reason) if reason != LossReason::Released)
@@ -288,7 +296,6 @@ mod tests {
     use super::*;
     use crate::{Clock, LeasePolicy, OwnerInfo, ValidityCell, Wait};
     use std::task::{Context, Waker};
-    use std::time::Duration;
 
     fn request() -> Arc<AcquireRequest> {
         let (name, owner) = (LockName::new("a").unwrap(), Arc::new(OwnerInfo::this_process()));
@@ -380,7 +387,7 @@ mod tests {
         next.hold(&cell(5).validity());
         drop(lost);
         assert!(queue.try_turn(&name).is_none(), "the turn of the lost holder was passed on already");
-        // The second has become the first, and looks after what is held.
+        // The second still looks after what is held.
         let last = second.await.unwrap();
         drop(next);
         drop(last);

@@ -118,13 +118,17 @@ impl Push {
         *self.shared.live.borrow()
     }
 
+    /// Has the inbox listened to, if it is not.
+    pub(crate) fn start(&self) {
+        self.shared.start();
+    }
+
     /// Waits until the inbox is heard; for ever where the server does not allow it.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
     pub(crate) async fn live(&self) {
-        self.shared.start();
         if self.shared.live.subscribe().wait_for(|live| *live).await.is_err() {
             std::future::pending::<()>().await;
         }

@@ -209,8 +209,13 @@ impl<'a> Waiting<'a> {
         let longest = if is_told { longest_sleep() } else { poll_pause() };
         let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDED));
         self.again_at = Instant::now() + pause;
-        if self.listener.is_none() && self.backend.wait == WaitBy::Notify && !self.request.wait.is_over() {
-            self.listener = Some(self.backend.push.listen(&self.keys.channel));
+        match self.backend.wait {
+            _ if self.request.wait.is_over() => {}
+            WaitBy::Queue => self.backend.push.start(),
+            WaitBy::Notify if self.listener.is_none() => {
+                self.listener = Some(self.backend.push.listen(&self.keys.channel));
+            }
+            WaitBy::Notify | WaitBy::Poll => {}
         }
     }
 
