@@ -22,6 +22,7 @@
 //!
 //! * **redis**: `redis://`, one Redis server.
 //! * **redlock**: `redlock://`, a quorum of independent Redis servers.
+//! * **tls**: `rediss://` and `redlocks://`, TLS to Redis servers. Enables neither `redis` nor `redlock`.
 //! * **zk**: `zk://`, a ZooKeeper ensemble.
 //!
 //! The embedded backend, `memory://`, is always there.

@@ -56,7 +56,7 @@ impl Redis {
         let mut capabilities =
             Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
         capabilities.counts_waiters = config.wait == WaitBy::Notify;
-        let mut options = ServerOptions::new(BACKEND, config.info);
+        let mut options = ServerOptions::new(BACKEND, config.topology);
         (options.pool, options.dial) = (config.pool, config.dial);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
         options.clock = config.clock.clone();

@@ -33,6 +33,24 @@ impl Place {
             .hint("check that the server runs and that host and port are right")
     }
 
+    /// The server is older than what the scripts need.
+    pub(crate) fn too_old(&self, version: &str) -> Error {
+        self.error(ErrorKind::Unsupported, &format!("the server is Redis {version}, which is too old"))
+            .hint("use Redis 6.2 or later, or a server that is compatible with it")
+    }
+
+    /// The server is a sentinel, not what it watches.
+    pub(crate) fn is_sentinel(&self) -> Error {
+        self.error(ErrorKind::InvalidConfig, "the server is a sentinel, which keeps no locks")
+            .hint("write the URL as redis+sentinel://host:port/name, with the name of the master")
+    }
+
+    /// The server follows another one.
+    pub(crate) fn is_replica(&self) -> Error {
+        self.error(ErrorKind::Unavailable, "the server is a read-only replica")
+            .hint("name the master in the URL, or let sentinels name it (redis+sentinel://)")
+    }
+
     /// No answer came after the request may have been sent.
     pub(crate) fn no_answer(&self, error: &RedisError) -> Error {
         let what = if error.is_timeout() { "no answer in time" } else { "the connection broke" };

@@ -4,14 +4,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Error, Result};
+use lock_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, RedisError};
 use tokio::time::{Instant, timeout};
 
 use crate::dial::Dial;
 use crate::error::Place;
+use crate::greeting::Greeting;
 use crate::scripts;
+use crate::sentinel::masters;
+use crate::topology::SentinelInfo;
 
 /// The one connection that all locks on a server share.
 ///
@@ -21,7 +24,7 @@ use crate::scripts;
 pub(crate) struct Link {
     pub(crate) place: Place,
     pub(crate) dialer: Arc<dyn Dial>,
-    pub(crate) to: ConnectionInfo,
+    route: Route,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     pinned: Mutex<Pinned>,
@@ -30,9 +33,18 @@ pub(crate) struct Link {
     checked: AtomicBool,
 }
 
+/// How the server is found.
+pub(crate) enum Route {
+    Fixed(ConnectionInfo),
+    /// The sentinels are asked for the master each time.
+    Sentinel(SentinelInfo),
+}
+
 #[derive(Default)]
 struct Pinned {
     connection: Option<MultiplexedConnection>,
+    /// Where the connection leads to, or the last one led to.
+    at: Option<ConnectionInfo>,
     /// Counts the connections, so that a late failure does not throw away the next one.
     generation: u64,
     closed: bool,
@@ -42,14 +54,14 @@ impl Link {
     pub(crate) fn new(
         place: Place,
         dialer: Arc<dyn Dial>,
-        to: ConnectionInfo,
+        route: Route,
         connect_timeout: Duration,
         command_timeout: Duration,
     ) -> Self {
         Self {
             place,
             dialer,
-            to,
+            route,
             connect_timeout,
             command_timeout,
             pinned: Mutex::default(),
@@ -73,13 +85,14 @@ impl Link {
         }
         let dialed = timeout(self.connect_timeout, self.dial()).await;
         match dialed.unwrap_or_else(|_| Err(self.place.connect_timeout(self.connect_timeout))) {
-            Ok(connection) => {
+            Ok((connection, at)) => {
                 let mut pinned = self.pinned();
                 if pinned.closed {
                     return Err(Error::closed(self.place.backend));
                 }
                 pinned.generation += 1;
                 pinned.connection = Some(connection.clone());
+                pinned.at = Some(at);
                 Ok((connection, pinned.generation))
             }
             Err(error) => {
@@ -100,11 +113,25 @@ impl Link {
         if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
             return false;
         }
+        self.drop_connection(generation);
+        true
+    }
+
+    /// Sees to it that the next request goes over a new connection.
+    pub(crate) fn drop_connection(&self, generation: u64) {
         let mut pinned = self.pinned();
         if pinned.generation == generation {
             pinned.connection = None;
         }
-        true
+    }
+
+    /// Where the server is: what the connection leads to, or, without one, what is found now.
+    pub(crate) async fn at(&self) -> Result<ConnectionInfo> {
+        if let Route::Fixed(to) = &self.route {
+            return Ok(to.clone());
+        }
+        self.connection().await?;
+        self.pinned().at.clone().ok_or_else(|| self.place.dropped())
     }
 
     /// Closes the connection for good.
@@ -122,15 +149,66 @@ impl Link {
         Ok(pinned.connection.clone().map(|connection| (connection, pinned.generation)))
     }
 
-    async fn dial(&self) -> Result<MultiplexedConnection> {
-        let dialed = self.dialer.commands(&self.to).await;
+    async fn dial(&self) -> Result<(MultiplexedConnection, ConnectionInfo)> {
+        let mut last = None;
+        for to in self.candidates().await? {
+            match self.open(&to).await {
+                Ok(connection) => return Ok((connection, to)),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| self.place.error(ErrorKind::Unavailable, "there is no server")))
+    }
+
+    async fn candidates(&self) -> Result<Vec<ConnectionInfo>> {
+        match &self.route {
+            Route::Fixed(to) => Ok(vec![to.clone()]),
+            Route::Sentinel(sentinels) => {
+                // Half of the time, so that there is some left for the master itself.
+                masters(sentinels, &*self.dialer, self.connect_timeout / 2, &self.place).await
+            }
+        }
+    }
+
+    async fn open(&self, to: &ConnectionInfo) -> Result<MultiplexedConnection> {
+        let dialed = self.dialer.commands(to).await;
         let mut connection = dialed.map_err(|error| self.place.unreachable(&error))?;
         connection.set_response_timeout(self.command_timeout);
-        load(&mut connection).await.map_err(|error| self.place.unreachable(&error))?;
+        self.greet(&mut connection).await?;
         if !self.checked.swap(true, Ordering::Relaxed) {
             self.warn_of_eviction(&mut connection).await;
         }
         Ok(connection)
+    }
+
+    /// Asks the server what it is, and loads the scripts, in one round trip.
+    async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+        let unreachable = |error: RedisError| self.place.unreachable(&error);
+        let mut pipeline = redis::pipe();
+        pipeline.ignore_errors().cmd("HELLO");
+        for script in scripts::all() {
+            pipeline.add_command(script.load());
+        }
+        let answers = pipeline.query_async::<Vec<redis::RedisResult<redis::Value>>>(connection).await;
+        let mut answers = answers.map_err(unreachable)?.into_iter();
+        if let Some(hello) = answers.next() {
+            let greeting = Greeting::read(hello, connection).await.map_err(unreachable)?;
+            self.judge(&greeting)?;
+        }
+        answers.try_for_each(|answer| answer.map(drop)).map_err(unreachable)
+    }
+
+    fn judge(&self, greeting: &Greeting) -> Result<()> {
+        if greeting.is_too_old() {
+            return Err(self.place.too_old(&greeting.version));
+        }
+        if greeting.mode == "sentinel" {
+            return Err(self.place.is_sentinel());
+        }
+        if greeting.is_replica() {
+            return Err(self.place.is_replica());
+        }
+        Ok(())
     }
 
     async fn warn_of_eviction(&self, connection: &mut MultiplexedConnection) {

@@ -209,7 +209,7 @@ async fn serve(shared: Arc<Shared>) {
     drop(running);
 }
 
-async fn connect(server: &Server) -> redis::RedisResult<(PubSubSink, PubSubStream)> {
+async fn connect(server: &Server) -> lock_core::Result<(PubSubSink, PubSubStream)> {
     Ok(server.messages().await?.split())
 }
 

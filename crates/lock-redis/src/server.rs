@@ -6,15 +6,17 @@ use std::time::Duration;
 use deadpool_redis::Pool;
 use lock_core::{Clock, Error, ErrorKind, Outcome, OwnerId, Result, Token};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
-use redis::{ConnectionAddr, ConnectionInfo, PushInfo, RedisError, ServerErrorKind, Value};
+use redis::{PushInfo, RedisError, ServerErrorKind, Value};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
 use crate::Keys;
 use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
-use crate::link::{Link, load};
+use crate::link::{Link, Route, load};
 use crate::scripts::{ACQUIRE, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE};
+use crate::tls::unsupported;
+use crate::topology::Topology;
 
 /// The last token outlives its lock by this, or by a hundred times the time to live if that is more.
 const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -27,8 +29,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 pub struct ServerOptions {
     /// The name of the backend that errors show.
     pub backend: &'static str,
-    /// Address, database and credentials.
-    pub info: ConnectionInfo,
+    /// Which servers there are.
+    pub topology: Topology,
     /// Where to take connections from; one of our own when `None`.
     pub pool: Option<Pool>,
     /// What makes the connections; the driver when `None`. The pool is not used then.
@@ -131,10 +133,10 @@ impl ServerOptions {
     /// The driver, a second for a connection and for an answer, and the clock that goes on while the
     /// host is suspended.
     #[must_use]
-    pub fn new(backend: &'static str, info: ConnectionInfo) -> Self {
+    pub fn new(backend: &'static str, topology: impl Into<Topology>) -> Self {
         Self {
             backend,
-            info,
+            topology: topology.into(),
             pool: None,
             dial: None,
             connect_timeout: Duration::from_secs(1),
@@ -151,12 +153,20 @@ impl Server {
     ///
     /// [`ErrorKind::InvalidConfig`] when the driver refuses the address.
     pub fn new(options: ServerOptions) -> Result<Self> {
-        let place = Place { backend: options.backend, address: address(&options.info) };
-        let ServerOptions { info, pool, connect_timeout, command_timeout, .. } = options;
+        let place = Place { backend: options.backend, address: options.topology.to_string() };
+        let ServerOptions { topology, pool, connect_timeout, command_timeout, .. } = options;
+        if topology.named().iter().any(|info| !info.addr().is_supported()) {
+            return Err(unsupported(place.backend));
+        }
         let driver = DriverDial { pool, connect_timeout, command_timeout };
+        let route = match topology {
+            Topology::Single(info) => Route::Fixed(info),
+            Topology::Sentinel(sentinels) => Route::Sentinel(sentinels),
+            Topology::Cluster(_) => todo!(),
+        };
         let dialer = options.dial.unwrap_or_else(|| Arc::new(driver));
         Ok(Self {
-            link: Link::new(place, dialer, info, connect_timeout, command_timeout),
+            link: Link::new(place, dialer, route, connect_timeout, command_timeout),
             clock: options.clock,
         })
     }
@@ -195,8 +205,10 @@ impl Server {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn pushes(&self, told: UnboundedSender<PushInfo>) -> redis::RedisResult<MultiplexedConnection> {
-        self.link.dialer.pushes(&self.link.to, told).await
+    pub async fn pushes(&self, told: UnboundedSender<PushInfo>) -> Result<MultiplexedConnection> {
+        let at = self.link.at().await?;
+        let made = self.link.dialer.pushes(&at, told).await;
+        made.map_err(|error| self.link.place.unreachable(&error))
     }
 
     /// A RESP2 connection of its own for subscriptions.
@@ -208,8 +220,10 @@ impl Server {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn messages(&self) -> redis::RedisResult<PubSub> {
-        self.link.dialer.messages(&self.link.to).await
+    pub async fn messages(&self) -> Result<PubSub> {
+        let at = self.link.at().await?;
+        let made = self.link.dialer.messages(&at).await;
+        made.map_err(|error| self.link.place.unreachable(&error))
     }
 
     /// Asks for a lock: one round trip.
@@ -445,17 +459,7 @@ impl std::fmt::Debug for Server {
 
 impl std::fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerOptions").field("address", &address(&self.info)).finish_non_exhaustive()
-    }
-}
-
-fn address(info: &ConnectionInfo) -> String {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            format!("{host}:{port}")
-        }
-        ConnectionAddr::Unix(path) => path.display().to_string(),
-        _ => String::from("unknown address"),
+        f.debug_struct("ServerOptions").field("topology", &self.topology).finish_non_exhaustive()
     }
 }
 
