@@ -31,9 +31,9 @@ mod connect;
 
 pub use connect::Locks;
 pub use lock_core::{
-    BootInstant, Capabilities, Clock, Error, ErrorKind, Guard, Holder, LeaseKind, LockName, LockState,
-    LossReason, Memory, MemoryConfig, Mutex, MutexOptions, Outcome, OwnerId, OwnerInfo, Released, Result,
-    Standing, Token, Validity,
+    BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Guard, Holder, LeaseKind, Level, LockName,
+    LockState, LossReason, Memory, MemoryConfig, Mutex, MutexOptions, Outcome, OwnerId, OwnerInfo, Released,
+    Report, Result, Standing, Token, Validity,
 };
 #[cfg(feature = "redis")]
 pub use lock_redis::{Redis, RedisConfig, WaitBy};

@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod clock;
+pub mod doctor;
 pub mod error;
 pub mod guard;
 pub mod lease;
@@ -22,6 +23,7 @@ pub mod url;
 
 pub use backend::{AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Wait};
 pub use clock::{BootInstant, Clock};
+pub use doctor::{Finding, Level, Report};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use guard::Guard;
 pub use lease::{Lease, LossReason, Released, Standing, Validity, ValidityCell};

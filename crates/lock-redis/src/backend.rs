@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, LeaseKind,
-    LockName, LockState, OwnerId, Result, Token, ValidityCell, Wait,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Holder,
+    LeaseKind, Level, LockName, LockState, OwnerId, Report, Result, Token, ValidityCell, Wait,
 };
 use rand::Rng;
 use tokio::runtime::Handle;
@@ -17,6 +17,7 @@ use crate::config::{RedisConfig, WaitBy};
 use crate::lease::{RedisLease, RenewOnServer, trusted_until};
 use crate::push::{Listener, Push};
 use crate::server::{Claim, Sent, ServerOptions, Sight, Verdict};
+use crate::topology::Topology;
 use crate::{Keys, Server};
 
 pub(crate) const BACKEND: &str = "redis";
@@ -55,11 +56,14 @@ impl Redis {
         config.check()?;
         let mut capabilities =
             Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
-        capabilities.counts_waiters = config.wait == WaitBy::Notify;
+        // In a cluster they may listen at another node than the one that is asked.
+        let one = !matches!(config.topology, Topology::Cluster(_));
+        capabilities.counts_waiters = config.wait == WaitBy::Notify && one;
         let mut options = ServerOptions::new(BACKEND, config.topology);
         (options.pool, options.dial) = (config.pool, config.dial);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
         options.clock = config.clock.clone();
+        options.wait_replicas = config.wait_replicas;
         let server = Arc::new(Server::new(options)?);
         server.connect().await?;
         let renew = RenewOnServer { server: Arc::clone(&server), clock: config.clock.clone() };
@@ -110,11 +114,37 @@ impl Backend for Redis {
         }
     }
 
+    async fn doctor(&self) -> Result<Report> {
+        let mut findings = self.server.examine().await?;
+        findings.extend(self.rights().await);
+        Ok(Report { findings })
+    }
+
     async fn close(&self) -> Result<()> {
         self.renewer.stop_all();
         self.push.close();
         self.server.close();
         Ok(())
+    }
+}
+
+impl Redis {
+    /// What is done less well for want of a right.
+    async fn rights(&self) -> Option<Finding> {
+        if self.wait == WaitBy::Poll {
+            return None;
+        }
+        let node = self.server.node_of(None).await.ok()?;
+        let mut connection = self.server.messages(&node).await.ok()?;
+        let error = connection.subscribe("polylock:doctor").await.err()?;
+        Some(Finding {
+            level: Level::Warning,
+            server: String::new(),
+            what: format!("SUBSCRIBE is refused ({}): who waits for a lock has to poll", error.category()),
+            advice: String::from(
+                "give the user the right: ACL SETUSER ... +subscribe +unsubscribe &polylock:*",
+            ),
+        })
     }
 }
 
@@ -145,6 +175,13 @@ impl Redis {
         let claim = Claim { keys, owner: undo.owner, ttl, info: &info, proposal: None };
         match self.server.claim(&claim).await {
             Ok(Verdict::Granted(token)) => {
+                if let Err(error) = self.server.await_replicas(keys, undo.owner, ttl).await {
+                    // At once, so that who asks again does not meet it.
+                    if let Ok(Some(true)) = self.server.release(keys, undo.owner).await {
+                        undo.disarm();
+                    }
+                    return Err(error);
+                }
                 let until = trusted_until(sent, ttl);
                 if self.clock.now() >= until {
                     return Err(too_late(ttl));
@@ -305,7 +342,7 @@ impl Undo {
             keys: Arc::clone(keys),
             owner: OwnerId::random(),
             ttl,
-            sent: Sent::InDoubt { connection: server.generation() },
+            sent: Sent::InDoubt { connection: server.generation(keys) },
             runtime: Handle::try_current().ok(),
         }
     }

@@ -13,7 +13,10 @@ use crate::backend::{BACKEND, check_ttl};
 use crate::dial::Dial;
 use crate::topology::{Access, Scheme, Topology};
 
-const OPTIONS: [&str; 5] = ["ttl", "prefix", "wait", "connect_timeout", "command_timeout"];
+/// How long replicas are given when nothing else is said.
+const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
+const OPTIONS: [&str; 7] =
+    ["ttl", "prefix", "wait", "connect_timeout", "command_timeout", "wait_replicas", "wait_replicas_timeout"];
 
 /// How a lock that is held by another process is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +50,8 @@ pub enum WaitBy {
 /// | `wait` | `notify` | how a lock is waited for: `notify` or `poll`, see [`WaitBy`] |
 /// | `connect_timeout` | `1s` | how long to wait for a connection |
 /// | `command_timeout` | `1s` | how long to wait for an answer |
+/// | `wait_replicas` | `0` | how many replicas are to have a lock before it counts, see [`wait_replicas`](Self::wait_replicas) |
+/// | `wait_replicas_timeout` | `100ms` | how long they are given |
 ///
 /// `Debug` does not show the password.
 #[derive(Clone)]
@@ -60,6 +65,7 @@ pub struct RedisConfig {
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) clock: Clock,
+    pub(crate) wait_replicas: Option<(u32, Duration)>,
 }
 
 impl RedisConfig {
@@ -76,6 +82,7 @@ impl RedisConfig {
             connect_timeout: Duration::from_secs(1),
             command_timeout: Duration::from_secs(1),
             clock: Clock::boot(),
+            wait_replicas: None,
         }
     }
 
@@ -90,6 +97,7 @@ impl RedisConfig {
         let mut access = Access::default();
         // Replaced below: the options say how to get in.
         let mut config = Self::new(Topology::Cluster(Vec::new()));
+        let (mut replicas, mut patience) = (0, WAIT_REPLICAS_TIMEOUT);
         let options = [&OPTIONS[..], &scheme.options()].concat();
         url.options(BACKEND, &options, |key, value| {
             if access.set(key, value)? {
@@ -105,11 +113,14 @@ impl RedisConfig {
                         _ => return Err(value.invalid("use notify or poll")),
                     }
                 }
+                "wait_replicas" => replicas = value.parse("use a number of replicas")?,
+                "wait_replicas_timeout" => patience = value.duration()?,
                 "connect_timeout" => config.connect_timeout = value.duration()?,
                 _ => config.command_timeout = value.duration()?,
             }
             Ok(())
         })?;
+        config = config.wait_replicas(replicas, patience);
         config.topology = scheme.topology(BACKEND, &url, &access)?;
         config.check()?;
         Ok(config)
@@ -166,6 +177,19 @@ impl RedisConfig {
         self
     }
 
+    /// Waits until so many replicas have a lock before it counts as granted (`WAIT`). When fewer have it
+    /// within `patience`, it is given back and the acquisition fails with an error that can be retried.
+    /// With 0, the default, nothing is waited for.
+    ///
+    /// This narrows the time in which a failover loses a lock that was just granted. It does not prove
+    /// that none is lost: a replica that does not have the lock may be the one that is promoted,
+    /// and renewals are not waited for. Let the resource check the fencing token.
+    #[must_use]
+    pub fn wait_replicas(mut self, replicas: u32, patience: Duration) -> Self {
+        self.wait_replicas = Some((replicas, patience)).filter(|(replicas, _)| *replicas > 0);
+        self
+    }
+
     /// Connects to the server.
     ///
     /// # Errors
@@ -185,6 +209,11 @@ impl RedisConfig {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
                 .message("a timeout is zero")
                 .hint("give connect_timeout and command_timeout at least a few milliseconds"));
+        }
+        if self.wait_replicas.is_some_and(|(_, patience)| patience.as_millis() == 0 || patience >= self.ttl) {
+            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                .message("the time that replicas are given is zero, or longer than the lock lasts")
+                .hint("give wait_replicas_timeout a few milliseconds, well below the ttl"));
         }
         if self.topology.named().is_empty() {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
@@ -269,6 +298,9 @@ mod tests {
             "redis://h?ttl=1ms",
             "redis://h?wait=queue",
             "redis://h?command_timeout=0s",
+            "redis://h?wait_replicas=-1",
+            "redis://h?wait_replicas=1&wait_replicas_timeout=0s",
+            "redis://h?wait_replicas=1&wait_replicas_timeout=1m",
             "redis://h?tls=yes",
             "redis://h?tls_ca=x",
             "zk://h",

@@ -3,6 +3,8 @@
 use lock_core::{Error, ErrorKind, Outcome};
 use redis::{RedisError, ServerErrorKind};
 
+use crate::link::Failure;
+
 /// Where an error happened.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
@@ -49,6 +51,35 @@ impl Place {
     pub(crate) fn is_replica(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the server is a read-only replica")
             .hint("name the master in the URL, or let sentinels name it (redis+sentinel://)")
+    }
+
+    /// Fewer replicas have a lock than were asked for.
+    pub(crate) fn not_replicated(&self, have: u32, wanted: u32, patience: std::time::Duration) -> Error {
+        self.error(
+            ErrorKind::Unavailable,
+            &format!("only {have} of {wanted} replicas had the lock within {patience:?}"),
+        )
+        .hint("the lock is given back; try again, bring replicas back, or lower wait_replicas")
+        .with_outcome(Outcome::Applied)
+    }
+
+    /// The keys of a lock are in different slots of a cluster.
+    pub(crate) fn cross_slot(&self, lock: &str) -> Error {
+        self.error(
+            ErrorKind::InvalidName,
+            &format!("the helper keys of {lock:?} would be in other slots of the cluster than the lock"),
+        )
+        .hint("leave the brace } out of the name, or put a part of it in braces, as in {orders}/42")
+    }
+
+    /// The error of a request without an answer.
+    pub(crate) fn told(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Unreached(error) => error,
+            Failure::Dropped => self.dropped(),
+            Failure::Silent(error) => self.no_answer(&error),
+            Failure::Refused(error) => self.refused(&error),
+        }
     }
 
     /// No answer came after the request may have been sent.
@@ -123,6 +154,11 @@ fn first_of_pipeline(error: &RedisError) -> RedisError {
         Some([(_, first), ..]) => RedisError::from(first.clone()),
         _ => error.clone(),
     }
+}
+
+/// Whether the server follows another one now.
+pub(crate) fn is_demoted(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
 }
 
 fn is_auth(error: &RedisError) -> bool {

@@ -9,8 +9,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod cluster;
 mod config;
 mod dial;
+mod doctor;
 mod error;
 mod greeting;
 mod keys;
@@ -20,6 +22,7 @@ mod push;
 mod scripts;
 mod sentinel;
 pub mod server;
+mod slot;
 mod tls;
 mod topology;
 

@@ -210,7 +210,8 @@ async fn serve(shared: Arc<Shared>) {
 }
 
 async fn connect(server: &Server) -> lock_core::Result<(PubSubSink, PubSubStream)> {
-    Ok(server.messages().await?.split())
+    let node = server.node_of(None).await?;
+    Ok(server.messages(&node).await?.split())
 }
 
 /// Follows one connection, and says whether that was all.

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
-use lock_core::{Clock, Error, ErrorKind, Outcome, OwnerId, Result, Token};
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
-use redis::{PushInfo, RedisError, ServerErrorKind, Value};
+use lock_core::{Clock, Error, ErrorKind, Finding, Level, Outcome, OwnerId, Result, Token};
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{ConnectionInfo, PushInfo, RedisError, Value};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
 use crate::Keys;
+use crate::cluster::Cluster;
 use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
-use crate::link::{Link, Route, load};
+use crate::link::{Failure, Link, Route, Settings};
 use crate::scripts::{ACQUIRE, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE};
 use crate::tls::unsupported;
 use crate::topology::Topology;
@@ -41,12 +42,23 @@ pub struct ServerOptions {
     pub command_timeout: Duration,
     /// The clock that leases are counted on.
     pub clock: Clock,
+    /// How many replicas are to have a lock before it counts as granted, and how long they are given.
+    pub wait_replicas: Option<(u32, Duration)>,
 }
 
-/// One Redis server, reached over one connection that all locks on it share.
+/// One Redis server, reached over one connection that all locks on it share; or the nodes of a cluster,
+/// with one connection to each.
 pub struct Server {
-    link: Link,
+    place: Place,
+    settings: Settings,
+    nodes: Nodes,
     clock: Clock,
+    wait_replicas: Option<(u32, Duration)>,
+}
+
+enum Nodes {
+    One(Arc<Link>),
+    Cluster(Box<Cluster>),
 }
 
 /// What an acquisition asks of a server.
@@ -79,13 +91,6 @@ pub enum Verdict {
     /// The connection broke: the lock may be ours. [`undo`](Server::undo) the claim, and make another
     /// if you like: the connection may just have been idle for too long.
     Broken,
-}
-
-/// Why a request has no answer.
-enum Failure {
-    /// The connection was closed or reset under it.
-    Dropped,
-    Told(Error),
 }
 
 /// What is known of a claim that is to be [undone](Server::undo).
@@ -142,6 +147,7 @@ impl ServerOptions {
             connect_timeout: Duration::from_secs(1),
             command_timeout: Duration::from_secs(1),
             clock: Clock::boot(),
+            wait_replicas: None,
         }
     }
 }
@@ -159,28 +165,31 @@ impl Server {
             return Err(unsupported(place.backend));
         }
         let driver = DriverDial { pool, connect_timeout, command_timeout };
-        let route = match topology {
-            Topology::Single(info) => Route::Fixed(info),
-            Topology::Sentinel(sentinels) => Route::Sentinel(sentinels),
-            Topology::Cluster(_) => todo!(),
-        };
         let dialer = options.dial.unwrap_or_else(|| Arc::new(driver));
-        Ok(Self {
-            link: Link::new(place, dialer, route, connect_timeout, command_timeout),
-            clock: options.clock,
-        })
+        let settings = Settings { dialer, connect_timeout, command_timeout };
+        let one =
+            |route| Nodes::One(Arc::new(Link::new(place.clone(), settings.clone(), route, Arc::default())));
+        let nodes = match topology {
+            Topology::Single(info) => one(Route::Fixed(info)),
+            Topology::Sentinel(sentinels) => one(Route::Sentinel(sentinels)),
+            Topology::Cluster(seeds) => {
+                Nodes::Cluster(Box::new(Cluster::new(place.clone(), settings.clone(), seeds)))
+            }
+        };
+        let wait_replicas = options.wait_replicas;
+        Ok(Self { place, settings, nodes, clock: options.clock, wait_replicas })
     }
 
-    /// Host and port, or the path of the socket.
+    /// Host and port, the path of the socket, or what the configuration names.
     #[must_use]
     pub fn address(&self) -> &str {
-        &self.link.place.address
+        &self.place.address
     }
 
     /// How long an answer is awaited.
     #[must_use]
     pub const fn command_timeout(&self) -> Duration {
-        self.link.command_timeout
+        self.settings.command_timeout
     }
 
     /// Connects now, and warns if the server may throw locks away.
@@ -193,10 +202,31 @@ impl Server {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn connect(&self) -> Result<()> {
-        self.link.connection().await.map(drop)
+        match &self.nodes {
+            Nodes::One(link) => link.connection().await.map(drop),
+            Nodes::Cluster(cluster) => cluster.connect().await,
+        }
     }
 
-    /// A RESP3 connection of its own that hands everything that the server pushes to `told`.
+    /// The server that has the keys of a lock: in a cluster it depends on them, behind sentinels it is
+    /// the master that is in use. With `None` any node of a cluster.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be found.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn node_of(&self, keys: Option<&Keys>) -> Result<ConnectionInfo> {
+        match &self.nodes {
+            Nodes::One(link) => link.at().await,
+            Nodes::Cluster(cluster) => cluster.node_of(keys.map(|keys| keys.lock.as_str())).await,
+        }
+    }
+
+    /// A RESP3 connection of its own to a [node](Self::node_of) that hands everything that the node
+    /// pushes to `told`.
     ///
     /// # Errors
     ///
@@ -205,13 +235,16 @@ impl Server {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn pushes(&self, told: UnboundedSender<PushInfo>) -> Result<MultiplexedConnection> {
-        let at = self.link.at().await?;
-        let made = self.link.dialer.pushes(&at, told).await;
-        made.map_err(|error| self.link.place.unreachable(&error))
+    pub async fn pushes(
+        &self,
+        node: &ConnectionInfo,
+        told: UnboundedSender<PushInfo>,
+    ) -> Result<MultiplexedConnection> {
+        let made = self.settings.dialer.pushes(node, told).await;
+        made.map_err(|error| self.place.unreachable(&error))
     }
 
-    /// A RESP2 connection of its own for subscriptions.
+    /// A RESP2 connection of its own to a [node](Self::node_of), for subscriptions.
     ///
     /// # Errors
     ///
@@ -220,10 +253,9 @@ impl Server {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn messages(&self) -> Result<PubSub> {
-        let at = self.link.at().await?;
-        let made = self.link.dialer.messages(&at).await;
-        made.map_err(|error| self.link.place.unreachable(&error))
+    pub async fn messages(&self, node: &ConnectionInfo) -> Result<PubSub> {
+        let made = self.settings.dialer.messages(node).await;
+        made.map_err(|error| self.place.unreachable(&error))
     }
 
     /// Asks for a lock: one round trip.
@@ -246,10 +278,69 @@ impl Server {
             .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
         // Never sent twice: an owner whose claim may be on its way in two copies cannot be undone for sure.
         match self.send(&call).await {
-            Ok(answer) => verdict(&answer).ok_or_else(|| self.link.place.unexpected(&answer)),
+            Ok(answer) => verdict(&answer).ok_or_else(|| self.place.unexpected(&answer)),
             Err(Failure::Dropped) => Ok(Verdict::Broken),
-            Err(Failure::Told(error)) => Err(error),
+            Err(failure) => Err(self.place.told(failure)),
         }
+    }
+
+    /// Waits until as many replicas as were [asked for](ServerOptions::wait_replicas) have a lock that was
+    /// granted; does nothing when none were. One round trip to the server and one from it to the
+    /// replicas.
+    ///
+    /// This makes it less likely that a failover loses the lock, not impossible: another replica than
+    /// one of those that have it may be promoted.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] when fewer have it in time, [`ErrorKind::Lost`] when it is gone. The
+    /// lock may still be there: [`undo`](Self::undo) it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn await_replicas(&self, keys: &Keys, owner: OwnerId, ttl: Duration) -> Result<()> {
+        let Some((wanted, patience)) = self.wait_replicas else { return Ok(()) };
+        let link = match &self.nodes {
+            Nodes::One(link) => Arc::clone(link),
+            Nodes::Cluster(cluster) => cluster.link_of(&keys.lock).await?,
+        };
+        let (answer, have) = link.replicate(&extension(keys, owner, ttl), wanted, patience).await?;
+        match flag(&answer) {
+            Some(true) if have >= wanted => Ok(()),
+            Some(true) => Err(self.place.not_replicated(have, wanted, patience)),
+            Some(false) => Err(Error::lost(self.place.backend)),
+            None => Err(self.place.unexpected(&answer)),
+        }
+    }
+
+    /// What about the server is good to know; in a cluster, about each master.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn examine(&self) -> Result<Vec<Finding>> {
+        let links = match &self.nodes {
+            Nodes::One(link) => return link.examine().await,
+            Nodes::Cluster(cluster) => cluster.links().await?,
+        };
+        let mut findings = Vec::new();
+        for link in links {
+            match link.examine().await {
+                Ok(found) => findings.extend(found),
+                Err(error) => findings.push(Finding {
+                    level: Level::Warning,
+                    server: link.place.address.clone(),
+                    what: format!("a master of the cluster is not there: {error}"),
+                    advice: String::from("its locks cannot be taken until it or its replica is"),
+                }),
+            }
+        }
+        Ok(findings)
     }
 
     /// Gives a lock back, and says whether it was the owner's: one round trip. `None` when the lock is
@@ -265,7 +356,7 @@ impl Server {
     pub async fn release(&self, keys: &Keys, owner: OwnerId) -> Result<Option<bool>> {
         let call = RELEASE.on(&[&keys.lock]).arg(owner.to_string()).arg(&keys.channel);
         let (answer, resent) = self.run(&call).await?;
-        let ours = flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer))?;
+        let ours = flag(&answer).ok_or_else(|| self.place.unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }
 
@@ -279,13 +370,9 @@ impl Server {
     ///
     /// When the future is dropped, any of them may have been extended.
     pub async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<Result<bool>>> {
-        let calls = leases.iter().map(|(keys, owner, ttl)| {
-            let call = EXTEND.on(&[&keys.lock, &keys.fence]);
-            call.arg(owner.to_string()).arg(millis(*ttl)).arg(fence_millis(*ttl))
-        });
-        let calls: Vec<_> = calls.collect();
+        let calls: Vec<_> = leases.iter().map(|(keys, owner, ttl)| extension(keys, *owner, *ttl)).collect();
         let answers = self.run_all(&calls).await?;
-        let told = |answer: Value| flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer));
+        let told = |answer: Value| flag(&answer).ok_or_else(|| self.place.unexpected(&answer));
         Ok(answers.into_iter().map(|answer| answer.and_then(told)).collect())
     }
 
@@ -314,7 +401,7 @@ impl Server {
     /// Nothing is lost when the future is dropped.
     pub async fn look(&self, keys: &Keys) -> Result<Sight> {
         let (answer, _) = self.run(&INSPECT.on(&[&keys.lock, &keys.fence]).arg(&keys.channel)).await?;
-        sight(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
+        sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
     /// Takes a lock away from whoever holds it, and gives the type of the key that was there. A key
@@ -330,8 +417,8 @@ impl Server {
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
         let call = BREAK.on(&[&keys.lock]).arg(&keys.channel);
-        let answer = self.send(&call).await.map_err(|failure| self.told(failure))?;
-        redis::from_redis_value_ref(&answer).map_err(|_| self.link.place.unexpected(&answer))
+        let answer = self.send(&call).await.map_err(|failure| self.place.told(failure))?;
+        redis::from_redis_value_ref(&answer).map_err(|_| self.place.unexpected(&answer))
     }
 
     /// Removes what a claim may have left, however late it arrives, and says whether there was
@@ -352,7 +439,7 @@ impl Server {
                 Ok(Some(true)) => return Some(true),
                 Ok(removed) => {
                     in_doubt |= removed.is_none();
-                    if sent.is_settled_on(self.generation()) {
+                    if sent.is_settled_on(self.generation(keys)) {
                         break;
                     }
                 }
@@ -368,23 +455,29 @@ impl Server {
     /// The error of a [broken](Verdict::Broken) connection.
     #[must_use]
     pub fn broken(&self) -> Error {
-        self.link.place.dropped()
+        self.place.dropped()
     }
 
-    /// Which connection is in use, `None` without one; for [`undo`](Self::undo).
+    /// Which connection is in use for a lock, `None` without one; for [`undo`](Self::undo).
     #[must_use]
-    pub fn generation(&self) -> Option<u64> {
-        self.link.generation()
+    pub fn generation(&self, keys: &Keys) -> Option<u64> {
+        match &self.nodes {
+            Nodes::One(link) => link.generation(),
+            Nodes::Cluster(cluster) => cluster.generation(&keys.lock),
+        }
     }
 
-    /// Closes the connection for good.
+    /// Closes the connections for good.
     pub fn close(&self) {
-        self.link.close();
+        match &self.nodes {
+            Nodes::One(link) => link.close(),
+            Nodes::Cluster(cluster) => cluster.close(),
+        }
     }
 
     async fn flag(&self, call: &Call) -> Result<bool> {
         let (answer, _) = self.run(call).await?;
-        flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
+        flag(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
     /// The answer, and whether the request was sent twice for it.
@@ -393,67 +486,36 @@ impl Server {
             // What is run this way answers the same when its owner sends it twice. Whatever the second answer
             // is, the first request may have been carried out.
             Err(Failure::Dropped) => match self.send(call).await {
-                Err(failure) => Err(self.told(failure).with_outcome(Outcome::Unknown)),
+                Err(failure) => Err(self.place.told(failure).with_outcome(Outcome::Unknown)),
                 Ok(answer) => Ok((answer, true)),
             },
-            answer => answer.map(|answer| (answer, false)).map_err(|failure| self.told(failure)),
+            answer => answer.map(|answer| (answer, false)).map_err(|failure| self.place.told(failure)),
         }
     }
 
     async fn send(&self, call: &Call) -> Result<Value, Failure> {
-        let (mut connection, generation) = self.link.connection().await.map_err(Failure::Told)?;
-        let mut answer = connection.req_packed_command(&call.command).await.and_then(Value::extract_error);
-        if answer.as_ref().is_err_and(is_no_script) {
-            answer = load_and_run(&mut connection, call).await;
-        }
-        answer.map_err(|error| match self.link.drops(&error, generation) {
-            true if error.is_connection_dropped() => Failure::Dropped,
-            true => Failure::Told(self.link.place.no_answer(&error)),
-            false => Failure::Told(self.link.place.refused(&error)),
-        })
-    }
-
-    fn told(&self, failure: Failure) -> Error {
-        match failure {
-            Failure::Dropped => self.link.place.dropped(),
-            Failure::Told(error) => error,
+        match &self.nodes {
+            Nodes::One(link) => link.send(call).await,
+            Nodes::Cluster(cluster) => cluster.send(call).await,
         }
     }
 
     async fn run_all(&self, calls: &[Call]) -> Result<Vec<Result<Value>>> {
-        let mut pipeline = redis::pipe();
-        pipeline.ignore_errors();
-        for call in calls {
-            pipeline.add_command(call.command.clone());
-        }
-        let mut loaded = false;
-        loop {
-            let (mut connection, generation) = self.link.connection().await?;
-            match pipeline.query_async::<Vec<redis::RedisResult<Value>>>(&mut connection).await {
-                Ok(answers)
-                    if !loaded && answers.iter().any(|answer| answer.as_ref().is_err_and(is_no_script)) =>
-                {
-                    loaded = true;
-                    load(&mut connection).await.map_err(|error| self.link.place.no_answer(&error))?;
-                }
-                Ok(answers) => {
-                    let told = |answer: redis::RedisResult<Value>| {
-                        answer.map_err(|error| self.link.place.refused(&error))
-                    };
-                    return Ok(answers.into_iter().map(told).collect());
-                }
-                Err(error) if self.link.drops(&error, generation) => {
-                    return Err(self.link.place.no_answer(&error));
-                }
-                Err(error) => return Err(self.link.place.refused(&error)),
+        match &self.nodes {
+            Nodes::One(link) => {
+                let answers = link.run_all(&calls.iter().collect::<Vec<_>>()).await;
+                let answers = answers.map_err(|failure| self.place.told(failure))?;
+                let told = |error: RedisError| self.place.refused(&error);
+                Ok(answers.into_iter().map(|answer| answer.map_err(told)).collect())
             }
+            Nodes::Cluster(cluster) => Ok(cluster.run_all(calls).await),
         }
     }
 }
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("address", &self.link.place.address).finish_non_exhaustive()
+        f.debug_struct("Server").field("address", &self.place.address).finish_non_exhaustive()
     }
 }
 
@@ -463,16 +525,9 @@ impl std::fmt::Debug for ServerOptions {
     }
 }
 
-/// Loads the script and runs it in one round trip, after the server forgot it.
-async fn load_and_run(connection: &mut MultiplexedConnection, call: &Call) -> redis::RedisResult<Value> {
-    let mut pipeline = redis::pipe();
-    pipeline.add_command(call.script.load()).ignore().add_command(call.command.clone());
-    let (answer,) = pipeline.query_async::<(Value,)>(connection).await?;
-    Ok(answer)
-}
-
-fn is_no_script(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
+fn extension(keys: &Keys, owner: OwnerId, ttl: Duration) -> Call {
+    let call = EXTEND.on(&[&keys.lock, &keys.fence]);
+    call.arg(owner.to_string()).arg(millis(ttl)).arg(fence_millis(ttl))
 }
 
 fn verdict(answer: &Value) -> Option<Verdict> {

@@ -1,10 +1,14 @@
 //! Locks over every way to reach a Redis server.
 
-use lock_core::{ErrorKind, Locks, Released, Result};
+use std::time::Duration;
+
+use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result, Standing};
 use lock_redis::RedisConfig;
-use lock_testkit::RedisServer;
+use lock_testkit::{RedisCluster, RedisSentinel, RedisServer};
+use tokio::time::{Instant, sleep, timeout};
 
 const SECRET: &str = "s3cret-Pa55";
+const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn connect(url: &str) -> Result<Locks> {
     RedisConfig::from_url(url)?.connect().await
@@ -17,7 +21,7 @@ async fn works(url: &str) {
     assert!(theirs.mutex("a").try_acquire().await.unwrap().is_none());
     let waiter = tokio::spawn(async move { theirs.mutex("a").acquire().await });
     while ours.inspect("a").await.unwrap().waiters == 0 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        sleep(Duration::from_millis(5)).await;
     }
     let token = guard.token();
     assert_eq!(guard.release().await.unwrap(), Released::Released);
@@ -61,6 +65,253 @@ async fn users_of_the_access_list() {
     works(&format!("redis://worker:{SECRET}@{}", server.addr())).await;
     let error = connect(&format!("redis://worker:wrong@{}", server.addr())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
+}
+
+/// Acquires in spite of an outage: by asking again for as long as the error says that it may help.
+async fn acquire_in_the_end(locks: &Locks, name: &str) -> Guard {
+    let start = Instant::now();
+    loop {
+        match locks.mutex(name).acquire().await {
+            Ok(guard) => return guard,
+            Err(error) => {
+                assert!(error.is_retryable(), "{error}");
+                assert!(start.elapsed() < PATIENCE, "{error}");
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn sentinels_name_the_master() {
+    let sentinel = RedisSentinel::start().await.unwrap();
+    works(&sentinel.url()).await;
+    // One that is down costs nothing.
+    sentinel.sentinels()[0].kill();
+    works(&sentinel.url()).await;
+
+    let unknown = sentinel.url().replace(RedisSentinel::NAME, "another");
+    let error = connect(&unknown).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("\"another\""), "{error}");
+    let direct = connect(&sentinel.sentinels()[1].url()).await.unwrap_err();
+    assert_eq!(direct.kind(), ErrorKind::InvalidConfig);
+    assert!(direct.to_string().contains("redis+sentinel://"), "{direct}");
+}
+
+#[tokio::test]
+async fn locks_go_on_after_the_master_died() {
+    let sentinel = RedisSentinel::start().await.unwrap();
+    let locks = connect(&format!("{}?ttl=5s", sentinel.url())).await.unwrap();
+    let (held, before) =
+        (locks.mutex("held").acquire().await.unwrap(), locks.mutex("b").acquire().await.unwrap());
+    let last = before.token();
+    before.release().await.unwrap();
+    // What a replica has not yet got is lost with the master; that is not what is tried here.
+    sleep(Duration::from_millis(200)).await;
+
+    sentinel.servers()[0].kill();
+    let after = acquire_in_the_end(&locks, "b").await;
+    assert!(after.token() > last, "{:?} after {last:?}", after.token());
+    after.release().await.unwrap();
+    // The lock that was held is on the new master, and renewed there, unless the failover took longer than it
+    // lasted.
+    let until = held.valid_until();
+    sleep(Duration::from_secs(6)).await;
+    match held.standing() {
+        Standing::Valid => assert!(held.valid_until() > until),
+        _ => assert!(lock_core::Clock::boot().now() >= held.valid_until()),
+    }
+    let last = held.token();
+    drop(held);
+    let next = timeout(PATIENCE, locks.mutex("held").acquire()).await.unwrap().unwrap();
+    assert!(next.token() > last);
+}
+
+#[tokio::test]
+async fn a_failover_on_command_is_followed() {
+    let sentinel = RedisSentinel::start().await.unwrap();
+    let locks = connect(&format!("{}?ttl=20s", sentinel.url())).await.unwrap();
+    let held = locks.mutex("held").acquire().await.unwrap();
+    // As above.
+    sleep(Duration::from_millis(200)).await;
+    let failover = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
+    let answer = sentinel.sentinels()[0].command(&failover).await.unwrap();
+    assert_eq!(answer.text(), Some("OK"), "{answer:?}");
+    let start = Instant::now();
+    while sentinel.servers()[0].command(&["ROLE"]).await.unwrap().array().unwrap()[0].text() != Some("slave")
+    {
+        assert!(start.elapsed() < PATIENCE, "no failover");
+        sleep(Duration::from_millis(20)).await;
+    }
+    acquire_in_the_end(&locks, "b").await.release().await.unwrap();
+    // The old master goes on granting for up to eight seconds; what it was told then is lost, but this lock is
+    // older than that and lasts longer.
+    held.extend(Duration::from_secs(20)).await.unwrap();
+    let there = sentinel.servers()[1].command(&["PTTL", "lock:held"]).await.unwrap().int().unwrap();
+    assert!(there > 17_000, "the new master gives it {there} ms");
+    assert_eq!(held.standing(), Standing::Valid);
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+    let held = sentinel.servers()[1].command(&["EXISTS", "lock:held"]).await.unwrap();
+    assert_eq!(held.int(), Some(0));
+}
+
+#[tokio::test]
+async fn a_master_that_becomes_a_replica_is_told_and_asked_again() {
+    let (server, other) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let locks = connect(&server.url()).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    server.command(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]).await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied));
+    assert!(error.to_string().contains("replica"), "{error}");
+    let error = connect(&server.url()).await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("replica"), "{error}");
+    server.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+/// A name whose lock is on this master of the cluster.
+async fn name_on(cluster: &RedisCluster, master: usize) -> String {
+    for number in 0.. {
+        let name = format!("name{number}");
+        let slot = usize::from(cluster.slot(&format!("lock:{name}")).await.unwrap());
+        if slot / 5462 == master {
+            return name;
+        }
+    }
+    unreachable!("there are names in every slot")
+}
+
+#[tokio::test]
+async fn a_cluster_has_locks_on_every_master() {
+    let cluster = RedisCluster::start().await.unwrap();
+    // One node is enough to find the others.
+    let (url, one) = (cluster.url(), format!("redis+cluster://{}", cluster.masters()[2].addr()));
+    let (ours, theirs) = (connect(&url).await.unwrap(), connect(&one).await.unwrap());
+    let mut guards = Vec::new();
+    for (at, master) in cluster.masters().iter().enumerate() {
+        let name = name_on(&cluster, at).await;
+        let guard = ours.mutex(&name).acquire().await.unwrap();
+        assert!(theirs.mutex(&name).try_acquire().await.unwrap().is_none());
+        let there = master.command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
+        assert_eq!(there.int(), Some(1), "{name}");
+        guards.push((name, guard));
+    }
+    for (name, guard) in guards {
+        let (token, mutex) = (guard.token(), theirs.mutex(&name));
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let next = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
+        assert!(next.token() > token);
+        assert!(theirs.inspect(&name).await.unwrap().holder.is_some());
+        assert!(theirs.break_lock(&name).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn names_whose_helpers_would_be_elsewhere_are_refused_in_a_cluster() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let locks = connect(&cluster.url()).await.unwrap();
+    for name in ["a}b", "{}a", "a{}b"] {
+        for error in [
+            locks.mutex(name).acquire().await.map(drop).unwrap_err(),
+            locks.inspect(name).await.map(drop).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+            assert!(error.to_string().contains("slot") && error.to_string().contains("{orders}"), "{error}");
+        }
+    }
+    for name in ["{a}b", "a{b}c", "{{a}}", "a{b"] {
+        locks.mutex(name).acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+/// Moves a slot, key by key, with a pause before each step.
+async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, pause: Duration) {
+    let (from, to, all) = (&cluster.masters()[from], &cluster.masters()[to], cluster.masters());
+    let (slot, from_id, to_id) =
+        (slot.to_string(), cluster.id(from).await.unwrap(), cluster.id(to).await.unwrap());
+    let ok = |reply: lock_testkit::redis::Reply| assert_eq!(reply.text(), Some("OK"), "{reply:?}");
+    ok(to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap());
+    ok(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap());
+    loop {
+        sleep(pause).await;
+        let keys = from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await.unwrap();
+        let Some(key) = keys.array().and_then(|keys| keys.first()) else { break };
+        let (port, key) = (to.port().to_string(), key.text().unwrap().to_owned());
+        ok(from.command(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]).await.unwrap());
+    }
+    for node in [to, from].into_iter().chain(all) {
+        ok(node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_lock_survives_the_migration_of_its_slot() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let locks = connect(&format!("{}?ttl=3s", cluster.url())).await.unwrap();
+    let guard = locks.mutex(&name).acquire().await.unwrap();
+    // Two keys and three pauses: longer than the lock would last without a renewal.
+    migrate(&cluster, slot, 0, 1, Duration::from_millis(1500)).await;
+    assert_eq!(guard.standing(), Standing::Valid);
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(guard.standing(), Standing::Valid);
+    let there = cluster.masters()[1].command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
+    assert_eq!(there.int(), Some(1));
+    let token = guard.token();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let next = locks.mutex(&name).acquire().await.unwrap();
+    assert!(next.token() > token);
+    next.release().await.unwrap();
+    // And back, while nobody holds it: the first request goes to the wrong node.
+    migrate(&cluster, slot, 1, 0, Duration::ZERO).await;
+    locks.mutex(&name).acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let slot = cluster.slot("tag").await.unwrap();
+    let from = usize::from(slot) / 5462;
+    let locks = connect(&format!("{}?command_timeout=300ms", cluster.url())).await.unwrap();
+    let held = locks.mutex("{tag}/held").acquire().await.unwrap();
+    let moving = migrate(&cluster, slot, from, (from + 1) % 3, Duration::from_millis(1500));
+    let taking = async {
+        sleep(Duration::from_millis(500)).await;
+        // The cluster takes no request for several keys of which some are missing.
+        let error = locks.mutex("{tag}/new").acquire().await.unwrap_err();
+        let what = (error.kind(), error.outcome());
+        assert_eq!(what, (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+        assert!(error.to_string().contains("TRYAGAIN"), "{error}");
+        acquire_in_the_end(&locks, "{tag}/new").await
+    };
+    let ((), new) = tokio::join!(moving, taking);
+    assert_eq!(new.release().await.unwrap(), Released::Released);
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn locks_go_on_after_a_master_of_the_cluster_died() {
+    let cluster = RedisCluster::start_n(3, true).await.unwrap();
+    let name = name_on(&cluster, 1).await;
+    let locks = connect(&cluster.url()).await.unwrap();
+    let guard = locks.mutex(&name).acquire().await.unwrap();
+    let token = guard.token();
+    guard.release().await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    cluster.masters()[1].kill();
+    let next = acquire_in_the_end(&locks, &name).await;
+    assert!(next.token() > token);
+    let there = cluster.replicas()[1].command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
+    assert_eq!(there.int(), Some(1));
+    // The others have not noticed.
+    let elsewhere = name_on(&cluster, 0).await;
+    locks.mutex(elsewhere).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
 #[cfg(feature = "tls")]

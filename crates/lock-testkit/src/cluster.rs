@@ -98,7 +98,8 @@ impl RedisCluster {
             let id = self.id(master).await?;
             until(replica, &["CLUSTER", "NODES"], &id).await?;
             told(replica, &["CLUSTER", "REPLICATE", &id]).await?;
-            until(replica, &["INFO", "replication"], "master_link_status:up").await?;
+            // Only then does the master send on what it is told.
+            until(master, &["INFO", "replication"], "state=online").await?;
         }
         for node in nodes() {
             until(node, &["CLUSTER", "INFO"], "cluster_state:ok").await?;

@@ -87,10 +87,8 @@ impl RedisSentinel {
             let ask = ["INFO", "sentinel"];
             until(sentinel, &ask, "slaves=1,sentinels=3").await?;
         }
-        for server in &self.servers[1..] {
-            until(server, &["INFO", "replication"], "master_link_status:up").await?;
-        }
-        Ok(())
+        // Only then does the master send on what it is told.
+        until(&self.servers[0], &["INFO", "replication"], "state=online").await
     }
 }
 
