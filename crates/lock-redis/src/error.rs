@@ -1,7 +1,9 @@
 //! What a Redis error means for a lock.
 
+use std::collections::BTreeSet;
+
 use lock_core::{Error, ErrorKind, Outcome};
-use redis::{RedisError, ServerErrorKind};
+use redis::RedisError;
 
 use crate::link::Failure;
 
@@ -102,34 +104,7 @@ impl Place {
     /// The server answered with an error: nothing was done.
     pub(crate) fn refused(&self, error: &RedisError) -> Error {
         let error = &first_of_pipeline(error);
-        let (kind, hint) = match (error.kind(), error.code()) {
-            (_, Some("NOAUTH" | "WRONGPASS")) => (ErrorKind::Denied, "check user and password in the URL"),
-            (redis::ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
-                (ErrorKind::Denied, "give the user the right to run scripts on the lock keys (ACL SETUSER)")
-            }
-            (
-                redis::ErrorKind::Server(
-                    ServerErrorKind::BusyLoading
-                    | ServerErrorKind::MasterDown
-                    | ServerErrorKind::ReadOnly
-                    | ServerErrorKind::ClusterDown
-                    | ServerErrorKind::TryAgain,
-                ),
-                _,
-            ) => (
-                ErrorKind::Unavailable,
-                "the server cannot write now; try again, and check that the URL names the master",
-            ),
-            (_, Some("BUSY")) => (ErrorKind::Unavailable, "a script blocks the server; try again"),
-            (_, Some("OOM")) => {
-                (ErrorKind::Exhausted, "the server is out of memory: raise maxmemory or free some")
-            }
-            (_, Some("WRONGTYPE")) => (
-                ErrorKind::Unexpected,
-                "a key of ours holds something else: use another prefix in the URL (?prefix=...)",
-            ),
-            _ => (ErrorKind::Unexpected, "check the version of the server: 6.2 or later is needed"),
-        };
+        let (kind, hint) = meaning(error);
         let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
         self.error(kind, &format!("the server refused: {text}")).hint(hint).caused_by(Cause::of(error))
     }
@@ -156,9 +131,83 @@ fn first_of_pipeline(error: &RedisError) -> RedisError {
     }
 }
 
+/// What an error that the server answered means, and what to do about it.
+fn meaning(error: &RedisError) -> (ErrorKind, String) {
+    let (kind, hint) = match code(error) {
+        "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "check user and password in the URL"),
+        "NOPERM" => return (ErrorKind::Denied, format!("give the user the rights: {}", rights())),
+        "READONLY" => (
+            ErrorKind::Unavailable,
+            "the server is a replica now: try again when the failover is over, name the master in the URL, \
+             or let sentinels name it (redis+sentinel://)",
+        ),
+        "NOREPLICAS" => (
+            ErrorKind::Unavailable,
+            "fewer replicas are in step than min-replicas-to-write asks for, and nothing was done: \
+             try again when they are back",
+        ),
+        "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => {
+            (ErrorKind::Unavailable, "the server is not ready, and nothing was done: try again")
+        }
+        "TRYAGAIN" | "ASK" => (
+            ErrorKind::Unavailable,
+            "the slot of the lock moves to another node, and nothing was done: try again",
+        ),
+        "MOVED" => (
+            ErrorKind::InvalidConfig,
+            "the server is a node of a cluster: write the URL as redis+cluster://host:port,host:port",
+        ),
+        "MISCONF" => (
+            ErrorKind::Unavailable,
+            "the server cannot save to disk and refuses writes: see its log, and try again then",
+        ),
+        "BUSY" => (ErrorKind::Unavailable, "a script blocks the server; try again"),
+        "OOM" => (ErrorKind::Exhausted, "the server is out of memory: raise maxmemory or free some"),
+        "WRONGTYPE" => (
+            ErrorKind::Unexpected,
+            "a key of ours holds something else: use another prefix in the URL (?prefix=...)",
+        ),
+        _ => (ErrorKind::Unexpected, "check the version of the server: 6.2 or later is needed"),
+    };
+    (kind, hint.to_owned())
+}
+
+/// The code of an error. An error inside a script has that of the command that failed; before Redis 7
+/// it is only told in the text, and a missing right has never a code there.
+fn code(error: &RedisError) -> &str {
+    const INSIDE: [&str; 7] =
+        ["READONLY", "NOREPLICAS", "OOM", "MISCONF", "WRONGTYPE", "NOPERM", "MASTERDOWN"];
+    let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+    if code != "ERR" {
+        return code;
+    }
+    if detail.contains("user executing the script can't") {
+        return "NOPERM";
+    }
+    let of_script = detail.contains("@user_script");
+    let inside = |code: &&&str| of_script && detail.split([' ', '-']).any(|word| word == **code);
+    INSIDE.iter().find(inside).copied().unwrap_or(code)
+}
+
 /// Whether the server follows another one now.
 pub(crate) fn is_demoted(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
+    code(error) == "READONLY"
+}
+
+/// What a user of the access list has to be allowed, as a rule of ACL SETUSER: what the scripts call, and
+/// what calls them.
+fn rights() -> String {
+    let calls = crate::scripts::all().into_iter().flat_map(|script| {
+        let after = script.source.split("call('").skip(1);
+        after.filter_map(|rest| rest.split('\'').next()).map(str::to_ascii_lowercase)
+    });
+    let commands: BTreeSet<String> = calls.collect();
+    let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
+    format!(
+        "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
+         and for waiting without polling +subscribe +unsubscribe &polylock:*",
+        commands.join(" ")
+    )
 }
 
 fn is_auth(error: &RedisError) -> bool {
@@ -183,3 +232,50 @@ impl std::fmt::Display for Cause {
 }
 
 impl std::error::Error for Cause {}
+
+#[cfg(test)]
+mod tests {
+    use redis::make_extension_error;
+
+    use super::*;
+
+    #[test]
+    fn errors_inside_scripts_count_as_what_they_are() {
+        for (text, kind, inside) in [
+            (
+                "ERR Error running script (call to f_1): @user_script:12: @user_script: 12: -READONLY You can't write against a read only replica.",
+                ErrorKind::Unavailable,
+                "READONLY",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:12: NOREPLICAS Not enough good replicas to write.",
+                ErrorKind::Unavailable,
+                "NOREPLICAS",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:3: -OOM command not allowed when used memory > 'maxmemory'.",
+                ErrorKind::Exhausted,
+                "OOM",
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:7.",
+                ErrorKind::Denied,
+                "NOPERM",
+            ),
+            ("ERR a key named OOM", ErrorKind::Unexpected, "ERR"),
+        ] {
+            let (first, detail) = text.split_once(' ').unwrap();
+            let error = make_extension_error(first.to_owned(), Some(detail.to_owned()));
+            assert_eq!(code(&error), inside, "{text}");
+            assert_eq!(meaning(&error).0, kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_rights_are_those_that_the_scripts_use() {
+        let rights = rights();
+        for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "+time", "+publish"] {
+            assert!(rights.contains(right), "{right} is missing: {rights}");
+        }
+    }
+}

@@ -314,6 +314,191 @@ async fn locks_go_on_after_a_master_of_the_cluster_died() {
     assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
+#[tokio::test]
+async fn a_lock_can_wait_for_replicas() {
+    let master = RedisServer::start().await.unwrap();
+    let replica = RedisServer::builder().replica_of(&master).start().await.unwrap();
+    let start = Instant::now();
+    while !info(&master, "replication").await.contains("state=online") {
+        assert!(start.elapsed() < PATIENCE, "no replica");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let locks = connect(&format!("{}?wait_replicas=1&wait_replicas_timeout=1s", master.url())).await.unwrap();
+    for _ in 0..20 {
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        assert_eq!(replica.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
+        guard.release().await.unwrap();
+    }
+
+    replica.stop();
+    let waiting = tokio::spawn({
+        let mutex = locks.mutex("a");
+        async move { mutex.acquire().await }
+    });
+    sleep(Duration::from_millis(200)).await;
+    // The connection that all share is not held up meanwhile.
+    let start = Instant::now();
+    assert!(locks.inspect("a").await.unwrap().holder.is_some());
+    assert!(start.elapsed() < Duration::from_millis(600), "held up for {:?}", start.elapsed());
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("0 of 1 replicas"), "{error}");
+    assert_eq!(master.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0), "not given back");
+    replica.cont();
+    acquire_in_the_end(&locks, "a").await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_doctor_tells_of_dangers() {
+    let server = RedisServer::builder().maxmemory_policy("allkeys-lru").start().await.unwrap();
+    let report = connect(&server.url()).await.unwrap().doctor().await.unwrap();
+    let text = report.to_string();
+    for part in ["Redis ", "standalone", "master", "0 replicas", "appendonly is no", "clock"] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+    assert_eq!(report.warnings().count(), 1, "{text}");
+    assert!(report.warnings().all(|finding| finding.what.contains("allkeys-lru")), "{text}");
+    assert!(text.contains(&server.addr().to_string()), "{text}");
+
+    let durable = RedisServer::builder().appendonly(true).config("min-replicas-to-write", "1");
+    let text =
+        connect(&durable.start().await.unwrap().url()).await.unwrap().doctor().await.unwrap().to_string();
+    assert!(text.contains("survive a restart") && text.contains("every write is refused"), "{text}");
+}
+
+#[tokio::test]
+async fn the_doctor_tells_what_is_downgraded() {
+    let rules = format!("on >{SECRET} ~* +@all -@admin -@dangerous -subscribe");
+    let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
+    let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
+    let text = locks.doctor().await.unwrap().to_string();
+    for part in ["INFO is not allowed", "CONFIG GET is not allowed", "SUBSCRIBE is refused", "+subscribe"] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+}
+
+#[tokio::test]
+async fn the_doctor_sees_every_master_of_a_cluster() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let text = connect(&cluster.url()).await.unwrap().doctor().await.unwrap().to_string();
+    for master in cluster.masters() {
+        assert!(text.contains(&format!("{}: Redis ", master.addr())), "{text}");
+    }
+}
+
+async fn info(server: &RedisServer, section: &str) -> String {
+    server.command(&["INFO", section]).await.unwrap().text().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_server_without_its_replicas_is_to_be_tried_again() {
+    let server = RedisServer::builder().config("min-replicas-to-write", "1").start().await.unwrap();
+    let locks = connect(&server.url()).await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+    assert!(error.to_string().contains("NOREPLICAS") && error.to_string().contains("try again"), "{error}");
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_server_is_told() {
+    let server = RedisServer::builder().maxmemory_policy("noeviction").start().await.unwrap();
+    let locks = connect(&server.url()).await.unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Exhausted, Outcome::NotApplied), "{error}");
+    assert!(error.to_string().contains("maxmemory"), "{error}");
+}
+
+#[tokio::test]
+async fn missing_rights_are_named() {
+    for (rules, connects) in [
+        ("+@all -@scripting", false),
+        ("+@all -script", false),
+        ("+@all -evalsha", true),
+        ("+@all -set", true),
+        ("+@all -pexpire -time", true),
+    ] {
+        let rules = format!("on >{SECRET} ~* &* {rules}");
+        let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
+        let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await;
+        assert_eq!(locks.is_ok(), connects, "{rules}: {locks:?}");
+        let error = match locks {
+            Ok(locks) => locks.mutex("a").acquire().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied, "{rules}: {error}");
+        for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "~lock:*"] {
+            assert!(error.to_string().contains(right), "{rules}: {right} is missing: {error}");
+        }
+        let left = server.command(&["EXISTS", "lock:a"]).await.unwrap();
+        assert_eq!(left.int(), Some(0), "{rules}: something was left behind");
+    }
+    // And what is named is enough.
+    let server = RedisServer::start().await.unwrap();
+    let url = format!("redis://worker:{SECRET}@{}", server.addr());
+    let rule = ["ACL", "SETUSER", "worker", "on", &format!(">{SECRET}")];
+    server.command(&rule).await.unwrap();
+    let error = connect(&url).await.unwrap_err().to_string();
+    let named: Vec<&str> =
+        error.split_whitespace().filter(|word| word.starts_with(['+', '~', '&'])).collect();
+    server.command(&[&rule[..3], &named[..]].concat()).await.unwrap();
+    works(&url).await;
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_is_no_server_of_its_own() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let locks = connect(&cluster.masters()[0].url()).await.unwrap();
+    let name = name_on(&cluster, 1).await;
+    let error = locks.mutex(&name).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("redis+cluster://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old_is_refused_with_its_version() {
+    for (version, refused) in [("5.0.7", true), ("6.0.16", true), ("6.2.0", false)] {
+        let addr = pretend(version).await;
+        let connected = connect(&format!("redis://{addr}")).await;
+        assert_eq!(connected.is_err(), refused, "{version}");
+        if let Err(error) = connected {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains(version) && error.to_string().contains("6.2"), "{error}");
+        }
+    }
+}
+
+/// A server that knows no HELLO and says that it has this version.
+async fn pretend(version: &'static str) -> std::net::SocketAddr {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (reader, mut writer) = stream.into_split();
+                let mut lines = BufReader::new(reader).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let Some(words) = line.strip_prefix('*') else { continue };
+                    // The length of the first word, and the word.
+                    let _ = lines.next_line().await;
+                    let Ok(Some(command)) = lines.next_line().await else { return };
+                    let info = format!("# Server\r\nredis_version:{version}\r\n");
+                    let answer = match (command.as_str(), words) {
+                        ("HELLO", _) => String::from("-ERR unknown command `HELLO`\r\n"),
+                        ("INFO", _) => format!("${}\r\n{info}\r\n", info.len()),
+                        _ => String::from("+OK\r\n"),
+                    };
+                    writer.write_all(answer.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    addr
+}
+
 #[cfg(feature = "tls")]
 mod tls {
     use std::sync::Arc;
