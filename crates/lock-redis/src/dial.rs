@@ -62,18 +62,18 @@ impl Dial for DriverDial {
         told: UnboundedSender<PushInfo>,
     ) -> RedisResult<MultiplexedConnection> {
         let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(ready(to.clone()).set_redis_settings(settings))?;
+        let client = Client::open(with_nodelay(to.clone()).set_redis_settings(settings))?;
         client.get_multiplexed_async_connection_with_config(&self.timeouts().set_push_sender(told)).await
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
-        Client::open(ready(to.clone()))?.get_async_pubsub().await
+        Client::open(with_nodelay(to.clone()))?.get_async_pubsub().await
     }
 }
 
 impl DriverDial {
     fn own_pool(&self, to: &ConnectionInfo) -> RedisResult<Pool> {
-        let manager = Manager::new_with_config(ready(to.clone()), self.timeouts())?;
+        let manager = Manager::new_with_config(with_nodelay(to.clone()), self.timeouts())?;
         let pool = Pool::builder(manager).max_size(1).build();
         pool.map_err(|error| (ErrorKind::InvalidClientConfig, "no pool", error.to_string()).into())
     }
@@ -92,7 +92,8 @@ impl fmt::Debug for DriverDial {
 }
 
 /// The server with TCP_NODELAY: without it a second request waits for the answer to the first.
-fn ready(info: ConnectionInfo) -> ConnectionInfo {
+#[must_use]
+pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
     #[cfg(feature = "tls")]
     if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
         crate::tls::install_provider();

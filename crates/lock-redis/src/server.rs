@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use crate::Keys;
 use crate::cluster::Cluster;
+pub use crate::dial::with_nodelay;
 use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
 use crate::link::{Failure, Link, Route, Settings};

@@ -1,10 +1,17 @@
 //! Locks over every way to reach a Redis server.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result, Standing};
-use lock_redis::RedisConfig;
+use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
+use lock_redis::redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, PushInfo, RedisResult,
+};
+use lock_redis::{Dial, RedisConfig};
 use lock_testkit::{RedisCluster, RedisSentinel, RedisServer};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, timeout};
 
 const SECRET: &str = "s3cret-Pa55";
@@ -171,6 +178,50 @@ async fn a_master_that_becomes_a_replica_is_told_and_asked_again() {
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
 }
 
+/// Leads to whichever server the name stands for now, as a record of a name server does.
+#[derive(Debug)]
+struct Record {
+    points_to: Mutex<ConnectionInfo>,
+}
+
+#[async_trait]
+impl Dial for Record {
+    async fn commands(&self, _: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        let to = self.points_to.lock().unwrap().clone();
+        Client::open(to)?.get_multiplexed_async_connection().await
+    }
+
+    async fn pushes(
+        &self,
+        _: &ConnectionInfo,
+        told: UnboundedSender<PushInfo>,
+    ) -> RedisResult<MultiplexedConnection> {
+        let to = self.points_to.lock().unwrap().clone();
+        let config = AsyncConnectionConfig::new().set_push_sender(told);
+        Client::open(to)?.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    async fn messages(&self, _: &ConnectionInfo) -> RedisResult<PubSub> {
+        let to = self.points_to.lock().unwrap().clone();
+        Client::open(to)?.get_async_pubsub().await
+    }
+}
+
+#[tokio::test]
+async fn a_master_that_is_demoted_is_left_for_the_new_one() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
+    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let locks = RedisConfig::new(info(&old)).dial(Arc::clone(&record) as _).connect().await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    // The connection stays, and is of no use any more.
+    old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).await.unwrap();
+    *record.points_to.lock().unwrap() = info(&new);
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    assert_eq!(new.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
 /// A name whose lock is on this master of the cluster.
 async fn name_on(cluster: &RedisCluster, master: usize) -> String {
     for number in 0.. {
@@ -278,6 +329,7 @@ async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
     let slot = cluster.slot("tag").await.unwrap();
     let from = usize::from(slot) / 5462;
     let locks = connect(&format!("{}?command_timeout=300ms", cluster.url())).await.unwrap();
+    let patient = connect(&format!("{}?command_timeout=20s", cluster.url())).await.unwrap();
     let held = locks.mutex("{tag}/held").acquire().await.unwrap();
     let moving = migrate(&cluster, slot, from, (from + 1) % 3, Duration::from_millis(1500));
     let taking = async {
@@ -287,7 +339,8 @@ async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
         let what = (error.kind(), error.outcome());
         assert_eq!(what, (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
         assert!(error.to_string().contains("TRYAGAIN"), "{error}");
-        acquire_in_the_end(&locks, "{tag}/new").await
+        // With time enough it is waited for.
+        patient.mutex("{tag}/new").acquire().await.unwrap()
     };
     let ((), new) = tokio::join!(moving, taking);
     assert_eq!(new.release().await.unwrap(), Released::Released);
@@ -501,8 +554,6 @@ async fn pretend(version: &'static str) -> std::net::SocketAddr {
 
 #[cfg(feature = "tls")]
 mod tls {
-    use std::sync::Arc;
-
     use lock_testkit::Certificates;
 
     use super::*;
