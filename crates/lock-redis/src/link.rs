@@ -17,6 +17,8 @@ use crate::scripts::{self, Call};
 use crate::sentinel::masters;
 use crate::topology::SentinelInfo;
 
+/// An announcement of the sentinels is believed for this long; then all of them know.
+const NEWS: Duration = Duration::from_secs(10);
 /// So many connections for waiting are kept.
 const MOST_WAITING: usize = 4;
 /// The generation of a connection that is not the pinned one.
@@ -74,6 +76,8 @@ struct Pinned {
     connection: Option<MultiplexedConnection>,
     /// Where the connection leads to, or the last one led to.
     at: Option<ConnectionInfo>,
+    /// The master that the sentinels announced, and when.
+    announced: Option<(Instant, ConnectionInfo)>,
     generation: u64,
     closed: bool,
 }
@@ -286,7 +290,40 @@ impl Link {
         Ok(pinned.connection.clone().map(|connection| (connection, pinned.generation)))
     }
 
+    /// The sentinels, while there is somebody to follow them for.
+    pub(crate) fn sentinels(&self) -> Option<(SentinelInfo, Settings)> {
+        match &self.route {
+            Route::Sentinel(sentinels) if !self.pinned().closed => {
+                Some((sentinels.clone(), self.settings.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Leaves the old master for the one that the sentinels have just announced.
+    pub(crate) fn leave_for(&self, master: ConnectionInfo) {
+        let generation = {
+            let mut pinned = self.pinned();
+            pinned.announced = Some((Instant::now(), master));
+            pinned.generation
+        };
+        self.drop_connection(generation);
+    }
+
+    /// The master that was announced a moment ago: not every sentinel may know it yet, and the old one
+    /// may not know either that it is none.
+    fn announced(&self) -> Option<ConnectionInfo> {
+        let pinned = self.pinned();
+        let fresh = pinned.announced.as_ref().filter(|(since, _)| since.elapsed() < NEWS);
+        fresh.map(|(_, master)| master.clone())
+    }
+
     async fn dial(&self) -> Result<(MultiplexedConnection, ConnectionInfo)> {
+        if let Some(to) = self.announced()
+            && let Ok(connection) = self.open(&to).await
+        {
+            return Ok((connection, to));
+        }
         let mut last = None;
         for to in self.candidates().await? {
             match self.open(&to).await {

@@ -1,17 +1,24 @@
 //! The sentinels, which say who the master is.
 
+use std::sync::Weak;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lock_core::{Error, ErrorKind, Result};
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{ConnectionInfo, RedisError, RedisResult};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::dial::Dial;
 use crate::error::Place;
+use crate::link::Link;
 use crate::topology::{SentinelInfo, at};
+
+/// How often it is looked whether there is still somebody to follow the sentinels for.
+const LOOK_UP: Duration = Duration::from_secs(5);
+/// The pause before the next sentinel is followed.
+const PAUSE: Duration = Duration::from_millis(500);
 
 type Address = (String, u16);
 
@@ -40,6 +47,49 @@ pub(crate) async fn masters(
     }
     poll.votes.sort_by_key(|(_, votes)| std::cmp::Reverse(*votes));
     Ok(poll.votes.iter().map(|((host, port), _)| at(&sentinels.master, host, *port)).collect())
+}
+
+/// Follows one of the sentinels for as long as the link is there: after a failover the old master may
+/// go on for many seconds before it is turned into a replica, and what it is told then is lost.
+pub(crate) async fn follow(link: Weak<Link>) {
+    for turn in 0.. {
+        let Some((sentinels, settings)) = link.upgrade().and_then(|link| link.sentinels()) else { return };
+        let sentinel = &sentinels.sentinels[turn % sentinels.sentinels.len()];
+        let listening = timeout(settings.connect_timeout, listen(&*settings.dialer, sentinel)).await;
+        if let Ok(Ok(mut messages)) = listening {
+            loop {
+                match timeout(LOOK_UP, messages.next()).await {
+                    Ok(Some(message)) => {
+                        let Some(link) = link.upgrade() else { return };
+                        let told = message.get_payload::<String>().unwrap_or_default();
+                        if let Some((host, port)) = switched(&told, &sentinels.name) {
+                            link.leave_for(at(&sentinels.master, &host, port));
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(_) if link.upgrade().and_then(|link| link.sentinels()).is_none() => return,
+                    Err(_) => {}
+                }
+            }
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+async fn listen(dialer: &dyn Dial, sentinel: &ConnectionInfo) -> RedisResult<PubSubStream> {
+    let mut connection = dialer.messages(sentinel).await?;
+    connection.subscribe("+switch-master").await?;
+    Ok(connection.into_on_message())
+}
+
+/// The new master, if the message is about the master of this name:
+/// `name old-host old-port new-host new-port`.
+fn switched(message: &str, name: &str) -> Option<Address> {
+    let words: Vec<_> = message.split(' ').collect();
+    match words[..] {
+        [about, _, _, host, port] if about == name => Some((host.to_owned(), port.parse().ok()?)),
+        _ => None,
+    }
 }
 
 /// What the sentinels said so far.
@@ -107,6 +157,14 @@ mod tests {
         assert!(!poll.is_decided(3));
         poll.count(Ok(Some(new)));
         assert!(poll.is_decided(3));
+    }
+
+    #[test]
+    fn switches() {
+        let new = Some(("127.0.0.1".to_owned(), 7001));
+        assert_eq!(switched("main 127.0.0.1 7000 127.0.0.1 7001", "main"), new);
+        assert_eq!(switched("other 127.0.0.1 7000 127.0.0.1 7001", "main"), None);
+        assert_eq!(switched("main", "main"), None);
     }
 
     #[test]

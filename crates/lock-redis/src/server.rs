@@ -1,6 +1,7 @@
 //! One Redis server: the part that a single lock server and each master of a quorum have in common.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
@@ -17,6 +18,7 @@ use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
 use crate::link::{Failure, Link, Route, Settings};
 use crate::scripts::{ACQUIRE, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE};
+use crate::sentinel::follow;
 use crate::tls::unsupported;
 use crate::topology::Topology;
 
@@ -55,6 +57,8 @@ pub struct Server {
     nodes: Nodes,
     clock: Clock,
     wait_replicas: Option<(u32, Duration)>,
+    /// Whether a task follows the sentinels.
+    following: AtomicBool,
 }
 
 enum Nodes {
@@ -178,7 +182,14 @@ impl Server {
             }
         };
         let wait_replicas = options.wait_replicas;
-        Ok(Self { place, settings, nodes, clock: options.clock, wait_replicas })
+        Ok(Self {
+            place,
+            settings,
+            nodes,
+            clock: options.clock,
+            wait_replicas,
+            following: AtomicBool::new(false),
+        })
     }
 
     /// Host and port, the path of the socket, or what the configuration names.
@@ -204,7 +215,13 @@ impl Server {
     /// Nothing is lost when the future is dropped.
     pub async fn connect(&self) -> Result<()> {
         match &self.nodes {
-            Nodes::One(link) => link.connection().await.map(drop),
+            Nodes::One(link) => {
+                link.connection().await?;
+                if link.sentinels().is_some() && !self.following.swap(true, Ordering::Relaxed) {
+                    drop(tokio::spawn(follow(Arc::downgrade(link))));
+                }
+                Ok(())
+            }
             Nodes::Cluster(cluster) => cluster.connect().await,
         }
     }

@@ -138,7 +138,7 @@ async fn locks_go_on_after_the_master_died() {
 #[tokio::test]
 async fn a_failover_on_command_is_followed() {
     let sentinel = RedisSentinel::start().await.unwrap();
-    let locks = connect(&format!("{}?ttl=20s", sentinel.url())).await.unwrap();
+    let locks = connect(&format!("{}?ttl=6s", sentinel.url())).await.unwrap();
     let held = locks.mutex("held").acquire().await.unwrap();
     // As above.
     sleep(Duration::from_millis(200)).await;
@@ -152,11 +152,9 @@ async fn a_failover_on_command_is_followed() {
         sleep(Duration::from_millis(20)).await;
     }
     acquire_in_the_end(&locks, "b").await.release().await.unwrap();
-    // The old master goes on granting for up to eight seconds; what it was told then is lost, but this lock is
-    // older than that and lasts longer.
-    held.extend(Duration::from_secs(20)).await.unwrap();
-    let there = sentinel.servers()[1].command(&["PTTL", "lock:held"]).await.unwrap().int().unwrap();
-    assert!(there > 17_000, "the new master gives it {there} ms");
+    // The old master goes on granting for up to eight seconds, and what it is told then is lost. The sentinels
+    // announce the new one long before: the lock is renewed there before it ends.
+    sleep(Duration::from_secs(6)).await;
     assert_eq!(held.standing(), Standing::Valid);
     assert_eq!(held.release().await.unwrap(), Released::Released);
     let held = sentinel.servers()[1].command(&["EXISTS", "lock:held"]).await.unwrap();
