@@ -6,8 +6,19 @@ use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
 /// Every scheme, with the feature that it needs.
-const SCHEMES: [(&str, Option<&str>); 4] =
-    [("memory", None), ("redis", Some("redis")), ("redlock", Some("redlock")), ("zk", Some("zk"))];
+const SCHEMES: [(&str, Option<&str>); 11] = [
+    ("memory", None),
+    ("redis", Some("redis")),
+    ("redlock", Some("redlock")),
+    ("zk", Some("zk")),
+    ("rediss", Some("redis,tls")),
+    ("redis+unix", Some("redis")),
+    ("redis+sentinel", Some("redis")),
+    ("rediss+sentinel", Some("redis,tls")),
+    ("redis+cluster", Some("redis")),
+    ("rediss+cluster", Some("redis,tls")),
+    ("redlocks", Some("redlock,tls")),
+];
 
 /// A connection to a store of locks; derefs to [`lock_core::Locks`], which has the methods.
 ///
@@ -19,8 +30,12 @@ impl Locks {
     /// Connects to the store that the URL names.
     ///
     /// * `memory://[NAME]`: locks inside this process, see [`MemoryConfig`](crate::MemoryConfig).
-    /// * `redis://[user:password@]host[:port][/database]`: one server.
-    /// * `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5`: a quorum of independent servers.
+    /// * `redis://[user:password@]host[:port][/database]`: one server; `rediss://` with TLS,
+    ///   `redis+unix:///path` by its Unix socket.
+    /// * `redis+sentinel://s1:p1,s2:p2,s3:p3/name`: the master that sentinels name.
+    /// * `redis+cluster://h1:p1,h2:p2,h3:p3`: a Redis Cluster.
+    /// * `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5`: a quorum of independent servers; `redlocks://` with
+    ///   TLS.
     /// * `zk://h1:p1,h2:p2[/chroot]`: a ZooKeeper ensemble.
     ///
     /// Options follow as in `?ttl=10s`; each backend's configuration type lists its own.
@@ -40,9 +55,10 @@ impl Locks {
         let locks = match scheme.as_str() {
             "memory" => MemoryConfig::from_url(url)?.connect(),
             #[cfg(feature = "redis")]
-            "redis" => lock_redis::RedisConfig::from_url(url)?.connect().await,
+            "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+            | "rediss+cluster" => lock_redis::RedisConfig::from_url(url)?.connect().await,
             #[cfg(feature = "redlock")]
-            "redlock" => lock_redlock::RedlockConfig::from_url(url)?.connect().await,
+            "redlock" | "redlocks" => lock_redlock::RedlockConfig::from_url(url)?.connect().await,
             #[cfg(feature = "zk")]
             "zk" => lock_zk::ZkConfig::from_url(url)?.connect().await,
             _ => Err(not_available(&scheme)),
@@ -89,7 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_feature_is_named() {
+    fn every_missing_feature_is_named() {
+        let error = not_available("rediss");
+        assert!(error.to_string().contains("--features redis,tls"), "{error}");
         let error = not_available("zk");
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("--features zk"), "{error}");

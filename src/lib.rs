@@ -22,6 +22,7 @@
 //!
 //! * **redis**: `redis://`, one Redis server.
 //! * **redlock**: `redlock://`, a quorum of independent Redis servers.
+//! * **tls**: `rediss://` and `redlocks://`, TLS to Redis servers. Enables neither `redis` nor `redlock`.
 //! * **zk**: `zk://`, a ZooKeeper ensemble.
 //!
 //! The embedded backend, `memory://`, is always there.
@@ -30,9 +31,9 @@ mod connect;
 
 pub use connect::Locks;
 pub use lock_core::{
-    BootInstant, Capabilities, Clock, Error, ErrorKind, Guard, Holder, LeaseKind, LockName, LockOptions,
-    LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released, Result,
-    Standing, Token, Validity,
+    BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Guard, Holder, LeaseKind, Level, LockName,
+    LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released,
+    Report, Result, Standing, Token, Validity,
 };
 #[cfg(feature = "redis")]
 pub use lock_redis::{Redis, RedisConfig, WaitBy};

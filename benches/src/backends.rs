@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_testkit::{RedisFive, RedisServer, ZkEnsemble, ZooKeeper};
+use polylock::{Locks, Report};
 use tokio::time::timeout;
 
 use crate::address;
@@ -88,6 +89,17 @@ impl Target {
             }
         };
         timeout(PATIENCE, asking).await.ok().flatten()
+    }
+
+    /// What about the servers is good to know before they are measured; nothing when they do not tell.
+    pub(crate) async fn doctor(&self) -> Report {
+        let asking = async {
+            let locks = Locks::connect(&self.url).await?;
+            let report = locks.doctor().await;
+            locks.close().await?;
+            report
+        };
+        timeout(PATIENCE, asking).await.map_or_else(|_| Report::default(), Result::unwrap_or_default)
     }
 
     /// Removes what this run has left on servers that are not ours. Servers of our own take it with them.

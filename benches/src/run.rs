@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use polylock::Level;
 use rand::Rng;
 
 use crate::backends::{self, Target};
@@ -116,6 +117,12 @@ async fn measure(
     let mut complaints = Vec::new();
     for target in targets {
         let version = target.version().await;
+        for finding in target.doctor().await.findings {
+            // Of our own servers only what is wrong with them.
+            if target.is_foreign() || finding.level >= Level::Warning {
+                progress.tell(&format!("{}: {finding}", target.name()));
+            }
+        }
         match target.backend() {
             BackendName::Memory => {}
             BackendName::Redis | BackendName::Redlock => results.meta.redis = version,

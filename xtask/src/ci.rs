@@ -47,12 +47,30 @@ const TREES: &[Tree] = &[
         must: &["lock-core"],
         must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
     },
-    Tree { feature: Some("redis"), must: &["lock-redis"], must_not: &["lock-zk", "zookeeper-client"] },
-    Tree { feature: Some("redlock"), must: &["lock-redlock"], must_not: &["lock-zk", "zookeeper-client"] },
+    Tree {
+        feature: Some("redis"),
+        must: &["lock-redis"],
+        must_not: &["lock-zk", "zookeeper-client", "rustls"],
+    },
+    Tree {
+        feature: Some("redlock"),
+        must: &["lock-redlock"],
+        must_not: &["lock-zk", "zookeeper-client", "rustls"],
+    },
     Tree {
         feature: Some("zk"),
         must: &["lock-zk"],
         must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis"],
+    },
+    Tree {
+        feature: Some("redis,tls"),
+        must: &["lock-redis", "rustls"],
+        must_not: &["lock-zk", "zookeeper-client", "lock-redlock", "native-tls", "openssl"],
+    },
+    Tree {
+        feature: Some("tls"),
+        must: &["lock-core"],
+        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "rustls"],
     },
 ];
 

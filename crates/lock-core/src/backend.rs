@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Result};
+use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Report, Result};
 
 /// A store that grants locks.
 ///
@@ -51,6 +51,16 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///
     /// When the server cannot be asked, or refuses.
     async fn break_lock(&self, name: &LockName) -> Result<bool>;
+
+    /// Examines the servers: what they are, and what about them is a danger to locks. A backend that
+    /// has nothing to examine reports nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    async fn doctor(&self) -> Result<Report> {
+        Ok(Report::default())
+    }
 
     /// Ends the connections. Locks that are held end as their leases or sessions do.
     ///

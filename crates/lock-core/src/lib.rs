@@ -8,6 +8,7 @@
 pub mod backend;
 pub mod clock;
 mod contender;
+pub mod doctor;
 pub mod error;
 pub mod guard;
 pub mod lease;
@@ -26,6 +27,7 @@ pub use backend::{
     AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, Support, Wait,
 };
 pub use clock::{BootInstant, Clock};
+pub use doctor::{Finding, Level, Report};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use guard::Guard;
 pub use lease::{HandOver, Lease, LossReason, Released, Standing, Validity, ValidityCell};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::queue::LocalQueue;
-use crate::{Backend, Capabilities, LockName, LockOptions, Mutex, OwnerInfo, Result, Token};
+use crate::{Backend, Capabilities, LockName, LockOptions, Mutex, OwnerInfo, Report, Result, Token};
 
 /// A connection to a store of locks. Clones share it.
 ///
@@ -140,6 +140,20 @@ impl Locks {
         let name = LockName::new(name)?;
         let broken = self.shared.backend.break_lock(&name).await;
         broken.map_err(|error| error.during("break").on(&name))
+    }
+
+    /// Examines the servers: what they are, and what about them is a danger to locks. Print it when a
+    /// service starts.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn doctor(&self) -> Result<Report> {
+        self.shared.backend.doctor().await.map_err(|error| error.during("doctor"))
     }
 
     /// What the backend can do.

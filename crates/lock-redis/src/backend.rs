@@ -7,14 +7,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, LeaseKind,
-    LeasePolicy, LockName, LockState, OwnerId, Result, Support, Token, ValidityCell,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Holder,
+    LeaseKind, LeasePolicy, Level, LockName, LockState, Mode, OwnerId, Report, Result, Support, Token,
+    ValidityCell,
 };
 
 use crate::config::{RedisConfig, WaitBy};
 use crate::lease::{RedisLease, RenewOnServer};
 use crate::push::Push;
 use crate::server::{ServerOptions, Sight};
+use crate::topology::Topology;
 use crate::waiting::Waiting;
 use crate::{Keys, Server};
 
@@ -61,13 +63,16 @@ impl Redis {
         config.check()?;
         let mut capabilities =
             Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
+        // In a cluster they may listen at another node than the one that is asked.
+        let one = !matches!(config.topology, Topology::Cluster(_));
         capabilities.fifo = config.wait == WaitBy::Queue;
-        capabilities.counts_waiters = config.wait != WaitBy::Poll;
+        capabilities.counts_waiters = config.wait != WaitBy::Poll && one;
         (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
-        let mut options = ServerOptions::new(BACKEND, config.info);
+        let mut options = ServerOptions::new(BACKEND, config.topology);
         (options.pool, options.dial) = (config.pool, config.dial);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
         (options.clock, options.tells_free) = (config.clock.clone(), config.wait == WaitBy::Notify);
+        options.wait_replicas = config.wait_replicas;
         let server = Arc::new(Server::new(options)?);
         server.connect().await?;
         let renew = RenewOnServer { server: Arc::clone(&server), clock: config.clock.clone() };
@@ -119,11 +124,37 @@ impl Backend for Redis {
         }
     }
 
+    async fn doctor(&self) -> Result<Report> {
+        let mut findings = self.shared.server.examine().await?;
+        findings.extend(self.rights().await);
+        Ok(Report { findings })
+    }
+
     async fn close(&self) -> Result<()> {
         self.shared.renewer.stop_all();
         self.shared.push.close();
         self.shared.server.close();
         Ok(())
+    }
+}
+
+impl Redis {
+    /// What is done less well for want of a right.
+    async fn rights(&self) -> Option<Finding> {
+        if self.shared.wait == WaitBy::Poll {
+            return None;
+        }
+        let node = self.shared.server.node_of(None).await.ok()?;
+        let mut connection = self.shared.server.messages(&node).await.ok()?;
+        let error = connection.subscribe("polylock:doctor").await.err()?;
+        Some(Finding {
+            level: Level::Warning,
+            server: String::new(),
+            what: format!("SUBSCRIBE is refused ({}): who waits for a lock has to poll", error.category()),
+            advice: String::from(
+                "give the user the right: ACL SETUSER ... +subscribe +unsubscribe &polylock:*",
+            ),
+        })
     }
 }
 
@@ -145,7 +176,8 @@ impl Shared {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
         let cell = ValidityCell::new(self.clock.clone(), until.min(hold_until));
         let terms = Terms { ttl: self.ttl_of(&request.lease), auto: request.lease.renewed, hold_until };
-        let renewal = self.renewer.add((Arc::clone(keys), grant.0), terms, cell.clone());
+        let held = (Arc::clone(keys), grant.0, request.mode != Mode::Exclusive);
+        let renewal = self.renewer.add(held, terms, cell.clone());
         RedisLease::new(Arc::clone(self), Arc::clone(keys), grant, cell, renewal)
     }
 

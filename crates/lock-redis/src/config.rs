@@ -7,14 +7,24 @@ use std::time::Duration;
 use deadpool_redis::Pool;
 use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Locks, Result};
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::Redis;
 use crate::backend::{BACKEND, check_ttl};
-use crate::dial::{Dial, with_nodelay};
+use crate::dial::Dial;
+use crate::topology::{Access, Scheme, Topology};
 
-const OPTIONS: [&str; 6] = ["ttl", "prefix", "wait", "local_handovers", "connect_timeout", "command_timeout"];
-const DEFAULT_PORT: u16 = 6379;
+/// How long replicas are given when nothing else is said.
+const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
+const OPTIONS: [&str; 8] = [
+    "ttl",
+    "prefix",
+    "wait",
+    "local_handovers",
+    "connect_timeout",
+    "command_timeout",
+    "wait_replicas",
+    "wait_replicas_timeout",
+];
 
 /// How a lock that is held by another process is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +44,16 @@ pub enum WaitBy {
 
 /// The options of the Redis backend.
 ///
-/// URL: `redis://[user:password@]host[:port][/database]`, followed by options as in `?ttl=10s`:
+/// URL, with `redis` or, for TLS, `rediss`:
+///
+/// * `redis://[user:password@]host[:port][/database]`: one server.
+/// * `redis+unix://[user:password@]/path/to/redis.sock[?db=0]`: one server, by its Unix socket.
+/// * `redis+sentinel://[user:password@]s1:26379,s2:26379,s3:26379/name[/database]`: the master that
+///   these sentinels call `name`. The credentials are those of the master; the sentinels' own are the
+///   options `sentinel_user` and `sentinel_password`.
+/// * `redis+cluster://[user:password@]h1:p1,h2:p2`: a cluster, by some of its nodes.
+///
+/// Options follow as in `?ttl=10s`; those of TLS are told at [`Tls`](crate::Tls):
 ///
 /// | option | default | |
 /// |---|---|---|
@@ -44,11 +63,13 @@ pub enum WaitBy {
 /// | `local_handovers` | `16` | how often in a row the lock goes from task to task of one process while other processes wait for it; 0 for never |
 /// | `connect_timeout` | `1s` | how long to wait for a connection |
 /// | `command_timeout` | `1s` | how long to wait for an answer |
+/// | `wait_replicas` | `0` | how many replicas are to have a lock before it counts, see [`wait_replicas`](Self::wait_replicas) |
+/// | `wait_replicas_timeout` | `100ms` | how long they are given |
 ///
 /// `Debug` does not show the password.
 #[derive(Clone)]
 pub struct RedisConfig {
-    pub(crate) info: ConnectionInfo,
+    pub(crate) topology: Topology,
     pub(crate) pool: Option<Pool>,
     pub(crate) dial: Option<Arc<dyn Dial>>,
     pub(crate) ttl: Duration,
@@ -58,14 +79,15 @@ pub struct RedisConfig {
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) clock: Clock,
+    pub(crate) wait_replicas: Option<(u32, Duration)>,
 }
 
 impl RedisConfig {
-    /// The defaults for this server.
+    /// The defaults for this server, or for these sentinels or this cluster.
     #[must_use]
-    pub fn new(info: ConnectionInfo) -> Self {
+    pub fn new(topology: impl Into<Topology>) -> Self {
         Self {
-            info: with_nodelay(info),
+            topology: topology.into(),
             pool: None,
             dial: None,
             ttl: Duration::from_secs(30),
@@ -75,6 +97,7 @@ impl RedisConfig {
             connect_timeout: Duration::from_secs(1),
             command_timeout: Duration::from_secs(1),
             clock: Clock::boot(),
+            wait_replicas: None,
         }
     }
 
@@ -85,8 +108,16 @@ impl RedisConfig {
     /// [`ErrorKind::InvalidConfig`].
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
-        let mut config = Self::new(connection_info(BACKEND, &url, &url.hosts)?);
-        url.options(BACKEND, &OPTIONS, |key, value| {
+        let scheme = Scheme::of(BACKEND, &url)?;
+        let mut access = Access::default();
+        // Replaced below: the options say how to get in.
+        let mut config = Self::new(Topology::Cluster(Vec::new()));
+        let (mut replicas, mut patience) = (0, WAIT_REPLICAS_TIMEOUT);
+        let options = [&OPTIONS[..], &scheme.options()].concat();
+        url.options(BACKEND, &options, |key, value| {
+            if access.set(key, value)? {
+                return Ok(());
+            }
             match key {
                 "ttl" => config.ttl = value.duration()?,
                 "prefix" => value.text().clone_into(&mut config.prefix),
@@ -99,11 +130,15 @@ impl RedisConfig {
                     }
                 }
                 "local_handovers" => config.local_handovers = value.parse("give a number, such as 16")?,
+                "wait_replicas" => replicas = value.parse("use a number of replicas")?,
+                "wait_replicas_timeout" => patience = value.duration()?,
                 "connect_timeout" => config.connect_timeout = value.duration()?,
                 _ => config.command_timeout = value.duration()?,
             }
             Ok(())
         })?;
+        config = config.wait_replicas(replicas, patience);
+        config.topology = scheme.topology(BACKEND, &url, &access)?;
         config.check()?;
         Ok(config)
     }
@@ -167,6 +202,19 @@ impl RedisConfig {
         self
     }
 
+    /// Waits until so many replicas have a lock before it counts as granted (`WAIT`). When fewer have it
+    /// within `patience`, it is given back and the acquisition fails with an error that can be retried.
+    /// With 0, the default, nothing is waited for.
+    ///
+    /// This narrows the time in which a failover loses a lock that was just granted. It does not prove
+    /// that none is lost: a replica that does not have the lock may be the one that is promoted,
+    /// and renewals are not waited for. Let the resource check the fencing token.
+    #[must_use]
+    pub fn wait_replicas(mut self, replicas: u32, patience: Duration) -> Self {
+        self.wait_replicas = Some((replicas, patience)).filter(|(replicas, _)| *replicas > 0);
+        self
+    }
+
     /// Connects to the server.
     ///
     /// # Errors
@@ -187,6 +235,21 @@ impl RedisConfig {
                 .message("a timeout is zero")
                 .hint("give connect_timeout and command_timeout at least a few milliseconds"));
         }
+        if self.wait_replicas.is_some_and(|(_, patience)| patience.as_millis() == 0 || patience >= self.ttl) {
+            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                .message("the time that replicas are given is zero, or longer than the lock lasts")
+                .hint("give wait_replicas_timeout a few milliseconds, well below the ttl"));
+        }
+        if self.topology.named().is_empty() {
+            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                .message("no server is named")
+                .hint("name at least one"));
+        }
+        if self.pool.is_some() && !matches!(self.topology, Topology::Single(_)) {
+            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                .message("a pool leads to one server, not to sentinels or a cluster")
+                .hint("leave the pool out"));
+        }
         Ok(())
     }
 }
@@ -194,7 +257,7 @@ impl RedisConfig {
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
-            .field("addr", &self.info.addr().to_string())
+            .field("topology", &self.topology)
             .field("ttl", &self.ttl)
             .field("prefix", &self.prefix)
             .field("wait", &self.wait)
@@ -202,55 +265,16 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
-/// The address of one host of a URL, with the URL's credentials and database.
-///
-/// # Errors
-///
-/// [`ErrorKind::InvalidConfig`].
-pub fn connection_info(backend: &'static str, url: &LockUrl, host: &str) -> Result<ConnectionInfo> {
-    let invalid =
-        |what: String, hint: &str| Error::new(ErrorKind::InvalidConfig, backend).message(what).hint(hint);
-    let (name, port) = match host.rsplit_once(':') {
-        Some((name, port)) if !port.contains(']') => {
-            let port = port.parse().map_err(|_| {
-                invalid(
-                    format!("the port in {host:?} is not valid"),
-                    "write the host as host:port, such as 127.0.0.1:6379",
-                )
-            })?;
-            (name, port)
-        }
-        _ => (host, DEFAULT_PORT),
-    };
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    if name.is_empty() || name.contains(',') {
-        return Err(invalid(
-            format!("the URL names no single host but {host:?}"),
-            "write it as redis://host:port",
-        ));
-    }
-    let database = match url.path.trim_matches('/') {
-        "" => 0,
-        text => text.parse().map_err(|_| {
-            invalid(format!("the database {text:?} is not a number"), "write it as redis://host:port/0")
-        })?,
-    };
-    let mut settings = RedisConnectionInfo::default().set_db(database);
-    if !url.user.is_empty() {
-        settings = settings.set_username(&url.user);
-    }
-    if let Some(password) = &url.password {
-        settings = settings.set_password(password);
-    }
-    let info = ConnectionAddr::Tcp(name.to_owned(), port).into_connection_info().map_err(|_| {
-        invalid(format!("the address {host:?} is not valid"), "write it as redis://host:port")
-    })?;
-    Ok(info.set_redis_settings(settings))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn database(topology: &Topology) -> i64 {
+        match topology {
+            Topology::Sentinel(sentinel) => sentinel.master.redis_settings().db(),
+            _ => topology.named()[0].redis_settings().db(),
+        }
+    }
 
     #[test]
     fn urls() {
@@ -259,12 +283,33 @@ mod tests {
             (config.ttl, config.prefix.as_str(), config.wait),
             (Duration::from_secs(5), "", WaitBy::Poll)
         );
-        assert_eq!(config.info.addr().to_string(), "h:7");
-        assert_eq!(config.info.redis_settings().db(), 2);
+        assert_eq!((config.topology.to_string().as_str(), database(&config.topology)), ("h:7", 2));
         assert!(!format!("{config:?}").contains("s3cret"));
         let plain = RedisConfig::from_url("redis://localhost").unwrap();
-        assert_eq!(plain.info.addr().to_string(), "localhost:6379");
-        assert_eq!(RedisConfig::from_url("redis://[::1]:7000").unwrap().info.addr().to_string(), "::1:7000");
+        assert_eq!(plain.topology.to_string(), "localhost:6379");
+        assert_eq!(RedisConfig::from_url("redis://[::1]:7000").unwrap().topology.to_string(), "::1:7000");
+    }
+
+    #[test]
+    fn urls_of_other_topologies() {
+        let read = |url: &str| RedisConfig::from_url(url).unwrap().topology;
+        let unix = read("redis+unix://me:s3cret@/run/redis.sock?db=3");
+        assert_eq!((unix.to_string().as_str(), database(&unix)), ("/run/redis.sock", 3));
+        let sentinel = read("redis+sentinel://me:s3cret@a,b:7/main/4?sentinel_password=an0ther");
+        assert_eq!((sentinel.to_string().as_str(), database(&sentinel)), ("main of a:26379,b:7", 4));
+        assert_eq!(sentinel.named()[0].redis_settings().password(), Some("an0ther"));
+        assert!(!format!("{sentinel:?}").contains("s3cret") && !format!("{sentinel:?}").contains("an0ther"));
+        let Topology::Sentinel(info) = sentinel else { panic!("not a sentinel") };
+        assert_eq!(info.master.redis_settings().password(), Some("s3cret"));
+        assert_eq!(read("redis+cluster://a:1,b:2").to_string(), "a:1,b:2");
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn without_the_feature_tls_names_it() {
+        let error = RedisConfig::from_url("rediss://h").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("--features tls"), "{error}");
     }
 
     #[test]
@@ -278,7 +323,18 @@ mod tests {
             "redis://h?ttl=1ms",
             "redis://h?wait=line",
             "redis://h?command_timeout=0s",
+            "redis://h?wait_replicas=-1",
+            "redis://h?wait_replicas=1&wait_replicas_timeout=0s",
+            "redis://h?wait_replicas=1&wait_replicas_timeout=1m",
             "redis://h?tls=yes",
+            "redis://h?tls_ca=x",
+            "zk://h",
+            "redis+unix://h/path",
+            "redis+unix://",
+            "redis+sentinel://h",
+            "redis+sentinel://h/main/first",
+            "redis+cluster://a:1,b:2/1",
+            "redis+cluster://a:1,,b:2",
         ] {
             let error = RedisConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");

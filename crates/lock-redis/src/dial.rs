@@ -91,9 +91,13 @@ impl fmt::Debug for DriverDial {
     }
 }
 
-/// The address with TCP_NODELAY: without it a second request waits for the answer to the first.
+/// The server with TCP_NODELAY: without it a second request waits for the answer to the first.
 #[must_use]
 pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
+    #[cfg(feature = "tls")]
+    if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+        crate::tls::install_provider();
+    }
     let settings = info.tcp_settings().clone().set_nodelay(true);
     info.set_tcp_settings(settings)
 }

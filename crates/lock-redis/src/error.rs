@@ -1,7 +1,11 @@
 //! What a Redis error means for a lock.
 
+use std::collections::BTreeSet;
+
 use lock_core::{Error, ErrorKind, Outcome};
-use redis::{RedisError, ServerErrorKind};
+use redis::RedisError;
+
+use crate::link::Failure;
 
 /// Where an error happened.
 #[derive(Clone, Debug)]
@@ -33,6 +37,53 @@ impl Place {
             .hint("check that the server runs and that host and port are right")
     }
 
+    /// The server is older than what the scripts need.
+    pub(crate) fn too_old(&self, version: &str) -> Error {
+        self.error(ErrorKind::Unsupported, &format!("the server is Redis {version}, which is too old"))
+            .hint("use Redis 6.2 or later, or a server that is compatible with it")
+    }
+
+    /// The server is a sentinel, not what it watches.
+    pub(crate) fn is_sentinel(&self) -> Error {
+        self.error(ErrorKind::InvalidConfig, "the server is a sentinel, which keeps no locks")
+            .hint("write the URL as redis+sentinel://host:port/name, with the name of the master")
+    }
+
+    /// The server follows another one.
+    pub(crate) fn is_replica(&self) -> Error {
+        self.error(ErrorKind::Unavailable, "the server is a read-only replica")
+            .hint("name the master in the URL, or let sentinels name it (redis+sentinel://)")
+    }
+
+    /// Fewer replicas have a lock than were asked for.
+    pub(crate) fn not_replicated(&self, have: u32, wanted: u32, patience: std::time::Duration) -> Error {
+        self.error(
+            ErrorKind::Unavailable,
+            &format!("only {have} of {wanted} replicas had the lock within {patience:?}"),
+        )
+        .hint("the lock is given back; try again, bring replicas back, or lower wait_replicas")
+        .with_outcome(Outcome::Applied)
+    }
+
+    /// The keys of a lock are in different slots of a cluster.
+    pub(crate) fn cross_slot(&self, lock: &str) -> Error {
+        self.error(
+            ErrorKind::InvalidName,
+            &format!("the helper keys of {lock:?} would be in other slots of the cluster than the lock"),
+        )
+        .hint("leave the brace } out of the name, or put a part of it in braces, as in {orders}/42")
+    }
+
+    /// The error of a request without an answer.
+    pub(crate) fn told(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Unreached(error) => error,
+            Failure::Dropped => self.dropped(),
+            Failure::Silent(error) => self.no_answer(&error),
+            Failure::Refused(error) => self.refused(&error),
+        }
+    }
+
     /// No answer came after the request may have been sent.
     pub(crate) fn no_answer(&self, error: &RedisError) -> Error {
         let what = if error.is_timeout() { "no answer in time" } else { "the connection broke" };
@@ -53,34 +104,7 @@ impl Place {
     /// The server answered with an error: nothing was done.
     pub(crate) fn refused(&self, error: &RedisError) -> Error {
         let error = &first_of_pipeline(error);
-        let (kind, hint) = match (error.kind(), error.code()) {
-            (_, Some("NOAUTH" | "WRONGPASS")) => (ErrorKind::Denied, "check user and password in the URL"),
-            (redis::ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
-                (ErrorKind::Denied, "give the user the right to run scripts on the lock keys (ACL SETUSER)")
-            }
-            (
-                redis::ErrorKind::Server(
-                    ServerErrorKind::BusyLoading
-                    | ServerErrorKind::MasterDown
-                    | ServerErrorKind::ReadOnly
-                    | ServerErrorKind::ClusterDown
-                    | ServerErrorKind::TryAgain,
-                ),
-                _,
-            ) => (
-                ErrorKind::Unavailable,
-                "the server cannot write now; try again, and check that the URL names the master",
-            ),
-            (_, Some("BUSY")) => (ErrorKind::Unavailable, "a script blocks the server; try again"),
-            (_, Some("OOM")) => {
-                (ErrorKind::Exhausted, "the server is out of memory: raise maxmemory or free some")
-            }
-            (_, Some("WRONGTYPE")) => (
-                ErrorKind::Unexpected,
-                "a key of ours holds something else: use another prefix in the URL (?prefix=...)",
-            ),
-            _ => (ErrorKind::Unexpected, "check the version of the server: 6.2 or later is needed"),
-        };
+        let (kind, hint) = meaning(error);
         let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
         self.error(kind, &format!("the server refused: {text}")).hint(hint).caused_by(Cause::of(error))
     }
@@ -107,6 +131,85 @@ fn first_of_pipeline(error: &RedisError) -> RedisError {
     }
 }
 
+/// What an error that the server answered means, and what to do about it.
+fn meaning(error: &RedisError) -> (ErrorKind, String) {
+    let (kind, hint) = match code(error) {
+        "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "check user and password in the URL"),
+        "NOPERM" => return (ErrorKind::Denied, format!("give the user the rights: {}", rights())),
+        "READONLY" => (
+            ErrorKind::Unavailable,
+            "the server is a replica now: try again when the failover is over, name the master in the URL, \
+             or let sentinels name it (redis+sentinel://)",
+        ),
+        "NOREPLICAS" => (
+            ErrorKind::Unavailable,
+            "fewer replicas are in step than min-replicas-to-write asks for, and nothing was done: \
+             try again when they are back",
+        ),
+        "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => {
+            (ErrorKind::Unavailable, "the server is not ready, and nothing was done: try again")
+        }
+        "TRYAGAIN" | "ASK" => (
+            ErrorKind::Unavailable,
+            "the slot of the lock moves to another node, and nothing was done: try again",
+        ),
+        "MOVED" => (
+            ErrorKind::InvalidConfig,
+            "the server is a node of a cluster: write the URL as redis+cluster://host:port,host:port",
+        ),
+        "MISCONF" => (
+            ErrorKind::Unavailable,
+            "the server cannot save to disk and refuses writes: see its log, and try again then",
+        ),
+        "BUSY" => (ErrorKind::Unavailable, "a script blocks the server; try again"),
+        "OOM" => (ErrorKind::Exhausted, "the server is out of memory: raise maxmemory or free some"),
+        "WRONGTYPE" => (
+            ErrorKind::Unexpected,
+            "a key of ours holds something else: use another prefix in the URL (?prefix=...)",
+        ),
+        _ => (ErrorKind::Unexpected, "check the version of the server: 6.2 or later is needed"),
+    };
+    (kind, hint.to_owned())
+}
+
+/// The code of an error. An error inside a script has that of the command that failed; before Redis 7
+/// it is only told in the text, and a missing right has never a code there.
+fn code(error: &RedisError) -> &str {
+    const INSIDE: [&str; 7] =
+        ["READONLY", "NOREPLICAS", "OOM", "MISCONF", "WRONGTYPE", "NOPERM", "MASTERDOWN"];
+    let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+    if code != "ERR" {
+        return code;
+    }
+    if detail.contains("user executing the script can't") {
+        return "NOPERM";
+    }
+    let of_script = detail.contains("@user_script");
+    let inside = |code: &&&str| of_script && detail.split([' ', '-']).any(|word| word == **code);
+    INSIDE.iter().find(inside).copied().unwrap_or(code)
+}
+
+/// Whether the server follows another one now.
+pub(crate) fn is_demoted(error: &RedisError) -> bool {
+    code(error) == "READONLY"
+}
+
+/// What a user of the access list has to be allowed, as a rule of ACL SETUSER: what the scripts call, and
+/// what calls them.
+fn rights() -> String {
+    let calls = crate::scripts::all().into_iter().flat_map(|script| {
+        let after = script.source.split("call('").skip(1);
+        after.filter_map(|rest| rest.split('\'').next()).map(str::to_ascii_lowercase)
+    });
+    let commands: BTreeSet<String> = calls.collect();
+    let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
+    format!(
+        "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
+         and for waiting without polling +subscribe +unsubscribe &polylock:*",
+        commands.join(" ")
+    )
+}
+
 fn is_auth(error: &RedisError) -> bool {
     matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
         || matches!(error.kind(), redis::ErrorKind::Server(_)) && error.to_string().contains("AUTH")
@@ -129,3 +232,50 @@ impl std::fmt::Display for Cause {
 }
 
 impl std::error::Error for Cause {}
+
+#[cfg(test)]
+mod tests {
+    use redis::make_extension_error;
+
+    use super::*;
+
+    #[test]
+    fn errors_inside_scripts_count_as_what_they_are() {
+        for (text, kind, inside) in [
+            (
+                "ERR Error running script (call to f_1): @user_script:12: @user_script: 12: -READONLY You can't write against a read only replica.",
+                ErrorKind::Unavailable,
+                "READONLY",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:12: NOREPLICAS Not enough good replicas to write.",
+                ErrorKind::Unavailable,
+                "NOREPLICAS",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:3: -OOM command not allowed when used memory > 'maxmemory'.",
+                ErrorKind::Exhausted,
+                "OOM",
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:7.",
+                ErrorKind::Denied,
+                "NOPERM",
+            ),
+            ("ERR a key named OOM", ErrorKind::Unexpected, "ERR"),
+        ] {
+            let (first, detail) = text.split_once(' ').unwrap();
+            let error = make_extension_error(first.to_owned(), Some(detail.to_owned()));
+            assert_eq!(code(&error), inside, "{text}");
+            assert_eq!(meaning(&error).0, kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_rights_are_those_that_the_scripts_use() {
+        let rights = rights();
+        for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "+time", "+publish"] {
+            assert!(rights.contains(right), "{right} is missing: {rights}");
+        }
+    }
+}

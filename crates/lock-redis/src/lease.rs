@@ -11,7 +11,7 @@ use lock_core::{
 };
 
 use crate::backend::{BACKEND, Shared, check_ttl};
-use crate::server::{Ask, Rotated};
+use crate::server::{Ask, Extension, Rotated};
 use crate::undo::Undo;
 use crate::{Keys, Server};
 
@@ -158,8 +158,11 @@ impl RedisLease {
             Ok(Rotated::Passed(token)) => {
                 self.cell.lose(LossReason::Released);
                 let until = trusted_until(sent, ttl);
-                if backend.clock.now() >= until {
-                    // Too late to be of use: it is taken back.
+                let lease = Extension { keys: &keys, owner: undo.owner, shares: false, ttl };
+                let replicated = backend.server.await_replicas(&lease).await;
+                if replicated.is_err() || backend.clock.now() >= until {
+                    // It is of no use to the next: it is taken back.
+                    undo.now().await;
                     return Ok(Some(HandOver::Released(releasing.in_time())));
                 }
                 let mut lease = backend.lease(&keys, next, (undo.disarm(), token), (sent, until));
@@ -202,18 +205,24 @@ pub(crate) struct RenewOnServer {
     pub(crate) clock: Clock,
 }
 
+/// What a lease is known by: the lock, who has it, and whether it may share it.
+pub(crate) type Held = (Arc<Keys>, OwnerId, bool);
+
 #[async_trait]
 impl Renew for RenewOnServer {
-    type Key = (Arc<Keys>, OwnerId);
+    type Key = Held;
 
     async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
         let sent = self.clock.now();
-        let leases: Vec<_> = batch.iter().map(|((keys, owner), ttl)| (&**keys, *owner, *ttl)).collect();
+        let leases: Vec<_> = batch
+            .iter()
+            .map(|((keys, owner, shares), ttl)| Extension { keys, owner: *owner, shares: *shares, ttl: *ttl })
+            .collect();
         match self.server.extend(&leases).await {
             Ok(ours) => {
                 let answers = ours.into_iter().zip(&leases);
-                let renewed = answers.map(|(ours, (_, _, ttl))| match ours {
-                    Ok(true) => Renewed::Until(trusted_until(sent, *ttl)),
+                let renewed = answers.map(|(ours, lease)| match ours {
+                    Ok(true) => Renewed::Until(trusted_until(sent, lease.ttl)),
                     Ok(false) => Renewed::NotOurs,
                     Err(error) => Renewed::Unknown(error),
                 });

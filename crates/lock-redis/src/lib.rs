@@ -1,4 +1,4 @@
-//! Distributed locks on one Redis server.
+//! Distributed locks on Redis: one server, a master behind sentinels, or a cluster.
 //!
 //! The lock is a plain string with a time to live, so that clients in any language that use
 //! `SET key value NX PX ttl` exclude us and are excluded. Everything that compares runs as a script
@@ -9,25 +9,34 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod cluster;
 mod config;
 mod dial;
+mod doctor;
 mod error;
+mod greeting;
 mod keys;
 mod lease;
 mod line;
 mod link;
 mod push;
 mod scripts;
+mod sentinel;
 pub mod server;
+mod slot;
+mod tls;
+mod topology;
 mod undo;
 mod waiting;
 
 pub use backend::Redis;
 pub use backend::{not_a_lock, state};
-pub use config::{RedisConfig, WaitBy, connection_info};
+pub use config::{RedisConfig, WaitBy};
 pub use deadpool_redis;
 pub use dial::{Dial, with_nodelay};
 pub use keys::Keys;
 pub use lease::trusted_until;
 pub use redis;
 pub use server::Server;
+pub use tls::Tls;
+pub use topology::{SentinelInfo, Topology, connection_info};

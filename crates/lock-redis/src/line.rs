@@ -1,8 +1,9 @@
 //! One connection over which a server pushes.
 
 use futures_util::StreamExt as _;
+use lock_core::{ErrorKind, Result};
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{PushInfo, PushKind, RedisResult, Value};
+use redis::{PushInfo, PushKind, RedisResult, ServerErrorKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::Server;
@@ -24,17 +25,26 @@ pub(crate) enum Event {
 
 impl Line {
     /// Makes the connection.
-    pub(crate) async fn connect(server: &Server) -> RedisResult<Self> {
+    pub(crate) async fn connect(server: &Server) -> Result<Self> {
+        let node = server.node_of(None).await?;
         let (told, pushes) = unbounded_channel();
-        match server.pushes(told).await {
+        match server.pushes(&node, told).await {
             Ok(connection) => Ok(Self::Resp3 { connection, pushes }),
+            Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
             // It speaks no RESP3, or a proxy before it does not.
-            Err(error) if error.code().is_some() || !error.is_io_error() => {
-                let (sink, messages) = server.messages().await?.split();
+            Err(_) => {
+                let (sink, messages) = server.messages(&node).await?.split();
                 Ok(Self::Resp2 { sink, messages })
             }
-            Err(error) => Err(error),
         }
+    }
+
+    /// Whether the server lets us publish on this channel, as scripts do; true when it cannot be asked.
+    pub(crate) async fn may_publish(&mut self, channel: &str) -> bool {
+        let Self::Resp3 { connection, .. } = self else { return true };
+        let mut publish = redis::cmd("PUBLISH");
+        let answer = publish.arg(channel).arg("").query_async::<i64>(connection).await;
+        answer.err().is_none_or(|error| error.kind() != redis::ErrorKind::Server(ServerErrorKind::NoPerm))
     }
 
     /// Lets the server tell when keys change that were read over this connection; gives the connection to

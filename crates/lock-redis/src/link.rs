@@ -1,17 +1,28 @@
 //! The connection to one server: made when it is needed, kept, and replaced after the first failure.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Error, Result};
-use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, RedisError};
+use lock_core::{Error, ErrorKind, Finding, Level, Result};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, ConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::time::{Instant, timeout};
 
 use crate::dial::Dial;
-use crate::error::Place;
-use crate::scripts;
+use crate::doctor::examine;
+use crate::error::{Place, is_demoted};
+use crate::greeting::Greeting;
+use crate::scripts::{self, Call};
+use crate::sentinel::masters;
+use crate::topology::SentinelInfo;
+
+/// An announcement of the sentinels is believed for this long; then all of them know.
+const NEWS: Duration = Duration::from_secs(10);
+/// So many connections for waiting are kept.
+const MOST_WAITING: usize = 4;
+/// The generation of a connection that is not the pinned one.
+const NOT_PINNED: u64 = 0;
 
 /// The one connection that all locks on a server share.
 ///
@@ -20,41 +31,128 @@ use crate::scripts;
 /// never overtakes the acquisition that it undoes.
 pub(crate) struct Link {
     pub(crate) place: Place,
-    pub(crate) dialer: Arc<dyn Dial>,
-    pub(crate) to: ConnectionInfo,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) command_timeout: Duration,
+    settings: Settings,
+    route: Route,
+    /// Counts the connections, those made and those given up, so that a late failure does not throw
+    /// away the next one. The links of a cluster share it.
+    epoch: Arc<AtomicU64>,
     pinned: Mutex<Pinned>,
+    /// Connections on which replicas can be waited for.
+    waiting: Mutex<Vec<MultiplexedConnection>>,
     /// Held while a connection is made, so that one is made at a time; keeps the last failure.
     dialing: tokio::sync::Mutex<Option<(Instant, Error)>>,
     checked: AtomicBool,
 }
 
+/// What the links of a server have in common.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) dialer: Arc<dyn Dial>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+}
+
+/// Why a request has no answer.
+pub(crate) enum Failure {
+    /// There was no connection: nothing was sent.
+    Unreached(Error),
+    /// The connection was closed or reset under it.
+    Dropped,
+    /// There was no answer in time, or none that makes sense.
+    Silent(RedisError),
+    /// The server answered with an error: nothing was done.
+    Refused(RedisError),
+}
+
+/// How the server is found.
+pub(crate) enum Route {
+    Fixed(ConnectionInfo),
+    /// The sentinels are asked for the master each time.
+    Sentinel(SentinelInfo),
+}
+
 #[derive(Default)]
 struct Pinned {
     connection: Option<MultiplexedConnection>,
-    /// Counts the connections, so that a late failure does not throw away the next one.
+    /// Where the connection leads to, or the last one led to.
+    at: Option<ConnectionInfo>,
+    /// The master that the sentinels announced, and when.
+    announced: Option<(Instant, ConnectionInfo)>,
     generation: u64,
     closed: bool,
 }
 
 impl Link {
-    pub(crate) fn new(
-        place: Place,
-        dialer: Arc<dyn Dial>,
-        to: ConnectionInfo,
-        connect_timeout: Duration,
-        command_timeout: Duration,
-    ) -> Self {
+    pub(crate) fn new(place: Place, settings: Settings, route: Route, epoch: Arc<AtomicU64>) -> Self {
         Self {
             place,
-            dialer,
-            to,
-            connect_timeout,
-            command_timeout,
+            settings,
+            route,
+            epoch,
             pinned: Mutex::default(),
+            waiting: Mutex::default(),
             dialing: tokio::sync::Mutex::default(),
             checked: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) const fn route(&self) -> &Route {
+        &self.route
+    }
+
+    /// Sends a call. After a failover the server may follow another one; then the master is found anew
+    /// and the call is sent to it.
+    pub(crate) async fn send(&self, call: &Call) -> Result<Value, Failure> {
+        match self.send_once(call, false).await {
+            Err(Failure::Refused(error)) if is_demoted(&error) => self.send_once(call, false).await,
+            answer => answer,
+        }
+    }
+
+    /// Sends a call to a node that is about to get the slot of its keys.
+    pub(crate) async fn send_asking(&self, call: &Call) -> Result<Value, Failure> {
+        self.send_once(call, true).await
+    }
+
+    async fn send_once(&self, call: &Call, asking: bool) -> Result<Value, Failure> {
+        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+        let mut answer = if asking {
+            run(&mut connection, call, &[redis::cmd("ASKING")]).await
+        } else {
+            connection.req_packed_command(&call.command).await.and_then(Value::extract_error)
+        };
+        if answer.as_ref().is_err_and(is_no_script) {
+            // The server forgot the scripts: this one is loaded in the same round trip.
+            let mut before = vec![call.script.load()];
+            before.extend(asking.then(|| redis::cmd("ASKING")));
+            answer = run(&mut connection, call, &before).await;
+        }
+        answer.map_err(|error| self.failure(error, generation))
+    }
+
+    /// Sends the calls in one round trip.
+    pub(crate) async fn run_all(&self, calls: &[&Call]) -> Result<Vec<RedisResult<Value>>, Failure> {
+        let mut pipeline = redis::pipe();
+        pipeline.ignore_errors();
+        for call in calls {
+            pipeline.add_command(call.command.clone());
+        }
+        let mut loaded = false;
+        loop {
+            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+            let failure = |error: RedisError| self.failure(error, generation);
+            let answers = pipeline.query_async::<Vec<RedisResult<Value>>>(&mut connection).await;
+            let answers = answers.map_err(failure)?;
+            let forgotten = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_no_script);
+            if !loaded && answers.iter().any(forgotten) {
+                loaded = true;
+                load(&mut connection).await.map_err(failure)?;
+                continue;
+            }
+            if answers.iter().any(|answer| answer.as_ref().is_err_and(is_demoted)) {
+                self.drop_connection(generation);
+            }
+            return Ok(answers);
         }
     }
 
@@ -71,15 +169,16 @@ impl Link {
         if let Some((_, error)) = last_failure.as_ref().filter(|(failed, _)| *failed >= asked) {
             return Err(error.clone());
         }
-        let dialed = timeout(self.connect_timeout, self.dial()).await;
-        match dialed.unwrap_or_else(|_| Err(self.place.connect_timeout(self.connect_timeout))) {
-            Ok(connection) => {
+        let dialed = timeout(self.settings.connect_timeout, self.dial()).await;
+        match dialed.unwrap_or_else(|_| Err(self.place.connect_timeout(self.settings.connect_timeout))) {
+            Ok((connection, at)) => {
                 let mut pinned = self.pinned();
                 if pinned.closed {
                     return Err(Error::closed(self.place.backend));
                 }
-                pinned.generation += 1;
+                pinned.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
                 pinned.connection = Some(connection.clone());
+                pinned.at = Some(at);
                 Ok((connection, pinned.generation))
             }
             Err(error) => {
@@ -95,20 +194,89 @@ impl Link {
         pinned.connection.as_ref().map(|_| pinned.generation)
     }
 
-    /// Whether the error makes the connection useless; then it is dropped.
-    pub(crate) fn drops(&self, error: &RedisError, generation: u64) -> bool {
+    /// What the error means; a connection that it makes useless is dropped.
+    fn failure(&self, error: RedisError, generation: u64) -> Failure {
         if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
-            return false;
+            if is_demoted(&error) {
+                self.drop_connection(generation);
+            }
+            return Failure::Refused(error);
         }
+        self.drop_connection(generation);
+        if error.is_connection_dropped() { Failure::Dropped } else { Failure::Silent(error) }
+    }
+
+    fn drop_connection(&self, generation: u64) {
         let mut pinned = self.pinned();
-        if pinned.generation == generation {
-            pinned.connection = None;
+        if pinned.generation == generation && pinned.connection.take().is_some() {
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+            // They may lead to a server that is no master any more.
+            self.waiting().clear();
         }
-        true
+    }
+
+    /// What about the server is good to know.
+    pub(crate) async fn examine(&self) -> Result<Vec<Finding>> {
+        let (mut connection, generation) = self.connection().await?;
+        let findings = examine(&mut connection, &self.place.address).await;
+        findings.map_err(|error| self.place.told(self.failure(error, generation)))
+    }
+
+    /// Sends a call on a connection of its own, waits until so many replicas have carried it out, and
+    /// gives the answer and how many have.
+    ///
+    /// On a connection of its own, as WAIT holds up all that comes after it. It waits for the writes of
+    /// its connection; but replicas get all writes in their order, so that they have those before too.
+    pub(crate) async fn replicate(
+        &self,
+        call: &Call,
+        replicas: u32,
+        patience: Duration,
+    ) -> Result<(Value, u32)> {
+        let idle = self.waiting().pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.dial_waiting(patience).await?,
+        };
+        let mut pipeline = redis::pipe();
+        pipeline.add_command(call.script.load()).ignore().add_command(call.command.clone());
+        pipeline.cmd("WAIT").arg(replicas).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        let answer = pipeline.query_async(&mut connection).await;
+        let answer = answer.map_err(|error| self.place.told(self.failure(error, NOT_PINNED)))?;
+        let mut waiting = self.waiting();
+        if waiting.len() < MOST_WAITING {
+            waiting.push(connection);
+        }
+        Ok(answer)
+    }
+
+    async fn dial_waiting(&self, patience: Duration) -> Result<MultiplexedConnection> {
+        let at = self.at().await?;
+        let limit = self.settings.connect_timeout;
+        let mut connection = match timeout(limit, self.settings.dialer.commands(&at)).await {
+            Ok(dialed) => dialed.map_err(|error| self.place.unreachable(&error))?,
+            Err(_) => return Err(self.place.connect_timeout(limit)),
+        };
+        connection.set_response_timeout(patience + self.settings.command_timeout);
+        Ok(connection)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the server is: what the connection leads to, or, without one, what is found now.
+    pub(crate) async fn at(&self) -> Result<ConnectionInfo> {
+        if let Route::Fixed(to) = &self.route {
+            return Ok(to.clone());
+        }
+        self.connection().await?;
+        self.pinned().at.clone().ok_or_else(|| self.place.dropped())
     }
 
     /// Closes the connection for good.
     pub(crate) fn close(&self) {
+        self.waiting().clear();
         let mut pinned = self.pinned();
         pinned.closed = true;
         pinned.connection = None;
@@ -122,29 +290,108 @@ impl Link {
         Ok(pinned.connection.clone().map(|connection| (connection, pinned.generation)))
     }
 
-    async fn dial(&self) -> Result<MultiplexedConnection> {
-        let dialed = self.dialer.commands(&self.to).await;
+    /// The sentinels, while there is somebody to follow them for.
+    pub(crate) fn sentinels(&self) -> Option<(SentinelInfo, Settings)> {
+        match &self.route {
+            Route::Sentinel(sentinels) if !self.pinned().closed => {
+                Some((sentinels.clone(), self.settings.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Leaves the old master for the one that the sentinels have just announced.
+    pub(crate) fn leave_for(&self, master: ConnectionInfo) {
+        let generation = {
+            let mut pinned = self.pinned();
+            pinned.announced = Some((Instant::now(), master));
+            pinned.generation
+        };
+        self.drop_connection(generation);
+    }
+
+    /// The master that was announced a moment ago: not every sentinel may know it yet, and the old one
+    /// may not know either that it is none.
+    fn announced(&self) -> Option<ConnectionInfo> {
+        let pinned = self.pinned();
+        let fresh = pinned.announced.as_ref().filter(|(since, _)| since.elapsed() < NEWS);
+        fresh.map(|(_, master)| master.clone())
+    }
+
+    async fn dial(&self) -> Result<(MultiplexedConnection, ConnectionInfo)> {
+        if let Some(to) = self.announced()
+            && let Ok(connection) = self.open(&to).await
+        {
+            return Ok((connection, to));
+        }
+        let mut last = None;
+        for to in self.candidates().await? {
+            match self.open(&to).await {
+                Ok(connection) => return Ok((connection, to)),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| self.place.error(ErrorKind::Unavailable, "there is no server")))
+    }
+
+    async fn candidates(&self) -> Result<Vec<ConnectionInfo>> {
+        match &self.route {
+            Route::Fixed(to) => Ok(vec![to.clone()]),
+            Route::Sentinel(sentinels) => {
+                // Half of the time, so that there is some left for the master itself.
+                masters(sentinels, &*self.settings.dialer, self.settings.connect_timeout / 2, &self.place)
+                    .await
+            }
+        }
+    }
+
+    async fn open(&self, to: &ConnectionInfo) -> Result<MultiplexedConnection> {
+        let dialed = self.settings.dialer.commands(to).await;
         let mut connection = dialed.map_err(|error| self.place.unreachable(&error))?;
-        connection.set_response_timeout(self.command_timeout);
-        load(&mut connection).await.map_err(|error| self.place.unreachable(&error))?;
+        connection.set_response_timeout(self.settings.command_timeout);
+        self.greet(&mut connection).await?;
         if !self.checked.swap(true, Ordering::Relaxed) {
-            self.warn_of_eviction(&mut connection).await;
+            self.warn(&mut connection).await;
         }
         Ok(connection)
     }
 
-    async fn warn_of_eviction(&self, connection: &mut MultiplexedConnection) {
-        let mut command = redis::cmd("CONFIG");
-        command.arg("GET").arg("maxmemory-policy");
+    /// Asks the server what it is, and loads the scripts, in one round trip.
+    async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+        let unreachable = |error: RedisError| self.place.unreachable(&error);
+        let mut pipeline = redis::pipe();
+        pipeline.ignore_errors().cmd("HELLO");
+        for script in scripts::all() {
+            pipeline.add_command(script.load());
+        }
+        let answers = pipeline.query_async::<Vec<RedisResult<Value>>>(connection).await;
+        let mut answers = answers.map_err(unreachable)?.into_iter();
+        if let Some(hello) = answers.next() {
+            let greeting = Greeting::read(hello, connection).await.map_err(unreachable)?;
+            self.judge(&greeting)?;
+        }
+        answers.try_for_each(|answer| answer.map(drop)).map_err(unreachable)
+    }
+
+    fn judge(&self, greeting: &Greeting) -> Result<()> {
+        if greeting.is_too_old() {
+            return Err(self.place.too_old(&greeting.version));
+        }
+        if greeting.mode == "sentinel" {
+            return Err(self.place.is_sentinel());
+        }
+        if greeting.is_replica() {
+            return Err(self.place.is_replica());
+        }
+        Ok(())
+    }
+
+    /// Tells once what about the server is a danger to locks.
+    async fn warn(&self, connection: &mut MultiplexedConnection) {
         // Without the right to ask there is nothing to tell.
-        let Ok((_, policy)) = command.query_async::<(String, String)>(connection).await else { return };
-        if policy != "noeviction" {
-            tracing::warn!(
-                server = self.place.address,
-                policy,
-                "maxmemory-policy lets the server throw locks away when its memory is full; \
-                 set it to noeviction, or use a server of its own for locks"
-            );
+        let findings = examine(connection, &self.place.address).await.unwrap_or_default();
+        for finding in findings.iter().filter(|finding| finding.level >= Level::Warning) {
+            tracing::warn!(server = finding.server, "{}; {}", finding.what, finding.advice);
         }
     }
 
@@ -153,11 +400,25 @@ impl Link {
     }
 }
 
+/// Runs the call behind these commands, in one round trip.
+async fn run(connection: &mut MultiplexedConnection, call: &Call, before: &[Cmd]) -> RedisResult<Value> {
+    let mut pipeline = redis::pipe();
+    for command in before {
+        pipeline.add_command(command.clone()).ignore();
+    }
+    let (answer,) = pipeline.add_command(call.command.clone()).query_async::<(Value,)>(connection).await?;
+    Ok(answer)
+}
+
 /// Loads all scripts, in one round trip.
-pub(crate) async fn load(connection: &mut MultiplexedConnection) -> redis::RedisResult<()> {
+async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
     let mut pipeline = redis::pipe();
     for script in scripts::all() {
         pipeline.add_command(script.load()).ignore();
     }
     pipeline.query_async(connection).await
+}
+
+fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
 }

@@ -439,7 +439,7 @@ async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<String
     let (wanted, unwanted) = shared.book().differ(&shared.inbox, subscribed);
     for channel in &wanted {
         match timeout(shared.timeout, line.subscribe(channel)).await {
-            Ok(Ok(())) if *channel == shared.inbox && !shared.server.may_publish(channel).await => {
+            Ok(Ok(())) if *channel == shared.inbox && !line.may_publish(channel).await => {
                 return Subscribed::Refused;
             }
             Ok(Ok(())) => shared.tell(channel, true),

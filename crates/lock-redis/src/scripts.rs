@@ -60,6 +60,16 @@ impl Script {
 }
 
 impl Call {
+    /// The keys: a cluster routes by them.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let mut words = self.command.args_iter().filter_map(|word| match word {
+            redis::Arg::Simple(bytes) => Some(bytes),
+            _ => None,
+        });
+        let count = words.nth(2).and_then(|count| std::str::from_utf8(count).ok()?.parse().ok());
+        words.take(count.unwrap_or(0))
+    }
+
     pub(crate) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
         self.command.arg(argument);
         self

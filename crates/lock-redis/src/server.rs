@@ -1,20 +1,26 @@
 //! One Redis server: the part that a single lock server and each master of a quorum have in common.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
-use lock_core::{Clock, Error, ErrorKind, Mode, Outcome, OwnerId, Result, Token};
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
-use redis::{ConnectionAddr, ConnectionInfo, PushInfo, RedisError, ServerErrorKind, Value};
+use lock_core::{Clock, Error, ErrorKind, Finding, Level, Mode, Outcome, OwnerId, Result, Token};
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{ConnectionInfo, PushInfo, RedisError, Value};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
 use crate::Keys;
+use crate::cluster::Cluster;
+pub use crate::dial::with_nodelay;
 use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
-use crate::link::{Link, load};
+use crate::link::{Failure, Link, Route, Settings};
 use crate::scripts::{ACQUIRE, ASK, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE, ROTATE};
+use crate::sentinel::follow;
+use crate::tls::unsupported;
+use crate::topology::Topology;
 
 /// The last token outlives its lock by this, or by a hundred times the time to live if that is more.
 const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -27,8 +33,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 pub struct ServerOptions {
     /// The name of the backend that errors show.
     pub backend: &'static str,
-    /// Address, database and credentials.
-    pub info: ConnectionInfo,
+    /// Which servers there are.
+    pub topology: Topology,
     /// Where to take connections from; one of our own when `None`.
     pub pool: Option<Pool>,
     /// What makes the connections; the driver when `None`. The pool is not used then.
@@ -39,15 +45,28 @@ pub struct ServerOptions {
     pub command_timeout: Duration,
     /// The clock that leases are counted on.
     pub clock: Clock,
+    /// How many replicas are to have a lock before it counts as granted, and how long they are given.
+    pub wait_replicas: Option<(u32, Duration)>,
     /// Whether a lock that becomes free is told on its [channel](Keys::channel).
     pub tells_free: bool,
 }
 
-/// One Redis server, reached over one connection that all locks on it share.
+/// One Redis server, reached over one connection that all locks on it share; or the nodes of a cluster,
+/// with one connection to each.
 pub struct Server {
-    link: Link,
+    place: Place,
+    settings: Settings,
+    nodes: Nodes,
     clock: Clock,
+    wait_replicas: Option<(u32, Duration)>,
     tells_free: bool,
+    /// Whether a task follows the sentinels.
+    following: AtomicBool,
+}
+
+enum Nodes {
+    One(Arc<Link>),
+    Cluster(Box<Cluster>),
 }
 
 /// What an acquisition asks of a server.
@@ -80,6 +99,19 @@ pub struct Ask<'a> {
     pub info: &'a str,
     /// What stands in the queue for the owner while the lock is busy; `None` for one who does not wait.
     pub entry: Option<&'a str>,
+}
+
+/// A lock that is to end later.
+#[derive(Clone, Copy, Debug)]
+pub struct Extension<'a> {
+    /// The lock.
+    pub keys: &'a Keys,
+    /// The identity of the acquisition.
+    pub owner: OwnerId,
+    /// Whether it may share the lock with others.
+    pub shares: bool,
+    /// The time to live from now on.
+    pub ttl: Duration,
 }
 
 /// What stands in the queue of a lock for one who waits.
@@ -129,13 +161,6 @@ pub enum Verdict {
     Broken,
 }
 
-/// Why a request has no answer.
-enum Failure {
-    /// The connection was closed or reset under it.
-    Dropped,
-    Told(Error),
-}
-
 /// What is known of a claim that is to be [undone](Server::undo).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -183,15 +208,16 @@ impl ServerOptions {
     /// The driver, a second for a connection and for an answer, and the clock that goes on while the
     /// host is suspended.
     #[must_use]
-    pub fn new(backend: &'static str, info: ConnectionInfo) -> Self {
+    pub fn new(backend: &'static str, topology: impl Into<Topology>) -> Self {
         Self {
             backend,
-            info,
+            topology: topology.into(),
             pool: None,
             dial: None,
             connect_timeout: Duration::from_secs(1),
             command_timeout: Duration::from_secs(1),
             clock: Clock::boot(),
+            wait_replicas: None,
             tells_free: false,
         }
     }
@@ -204,27 +230,45 @@ impl Server {
     ///
     /// [`ErrorKind::InvalidConfig`] when the driver refuses the address.
     pub fn new(options: ServerOptions) -> Result<Self> {
-        let place = Place { backend: options.backend, address: address(&options.info) };
-        let ServerOptions { info, pool, connect_timeout, command_timeout, .. } = options;
+        let place = Place { backend: options.backend, address: options.topology.to_string() };
+        let ServerOptions { topology, pool, connect_timeout, command_timeout, .. } = options;
+        if topology.named().iter().any(|info| !info.addr().is_supported()) {
+            return Err(unsupported(place.backend));
+        }
         let driver = DriverDial { pool, connect_timeout, command_timeout };
         let dialer = options.dial.unwrap_or_else(|| Arc::new(driver));
+        let settings = Settings { dialer, connect_timeout, command_timeout };
+        let one =
+            |route| Nodes::One(Arc::new(Link::new(place.clone(), settings.clone(), route, Arc::default())));
+        let nodes = match topology {
+            Topology::Single(info) => one(Route::Fixed(info)),
+            Topology::Sentinel(sentinels) => one(Route::Sentinel(sentinels)),
+            Topology::Cluster(seeds) => {
+                Nodes::Cluster(Box::new(Cluster::new(place.clone(), settings.clone(), seeds)))
+            }
+        };
+        let (wait_replicas, tells_free) = (options.wait_replicas, options.tells_free);
         Ok(Self {
-            link: Link::new(place, dialer, info, connect_timeout, command_timeout),
+            place,
+            settings,
+            nodes,
             clock: options.clock,
-            tells_free: options.tells_free,
+            wait_replicas,
+            tells_free,
+            following: AtomicBool::new(false),
         })
     }
 
-    /// Host and port, or the path of the socket.
+    /// Host and port, the path of the socket, or what the configuration names.
     #[must_use]
     pub fn address(&self) -> &str {
-        &self.link.place.address
+        &self.place.address
     }
 
     /// How long an answer is awaited.
     #[must_use]
     pub const fn command_timeout(&self) -> Duration {
-        self.link.command_timeout
+        self.settings.command_timeout
     }
 
     /// Connects now, and warns if the server may throw locks away.
@@ -237,10 +281,37 @@ impl Server {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn connect(&self) -> Result<()> {
-        self.link.connection().await.map(drop)
+        match &self.nodes {
+            Nodes::One(link) => {
+                link.connection().await?;
+                if link.sentinels().is_some() && !self.following.swap(true, Ordering::Relaxed) {
+                    drop(tokio::spawn(follow(Arc::downgrade(link))));
+                }
+                Ok(())
+            }
+            Nodes::Cluster(cluster) => cluster.connect().await,
+        }
     }
 
-    /// A RESP3 connection of its own that hands everything that the server pushes to `told`.
+    /// The server that has the keys of a lock: in a cluster it depends on them, behind sentinels it is
+    /// the master that is in use. With `None` any node of a cluster.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be found.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn node_of(&self, keys: Option<&Keys>) -> Result<ConnectionInfo> {
+        match &self.nodes {
+            Nodes::One(link) => link.at().await,
+            Nodes::Cluster(cluster) => cluster.node_of(keys.map(|keys| keys.lock.as_str())).await,
+        }
+    }
+
+    /// A RESP3 connection of its own to a [node](Self::node_of) that hands everything that the node
+    /// pushes to `told`.
     ///
     /// # Errors
     ///
@@ -249,11 +320,16 @@ impl Server {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn pushes(&self, told: UnboundedSender<PushInfo>) -> redis::RedisResult<MultiplexedConnection> {
-        self.link.dialer.pushes(&self.link.to, told).await
+    pub async fn pushes(
+        &self,
+        node: &ConnectionInfo,
+        told: UnboundedSender<PushInfo>,
+    ) -> Result<MultiplexedConnection> {
+        let made = self.settings.dialer.pushes(node, told).await;
+        made.map_err(|error| self.place.unreachable(&error))
     }
 
-    /// A RESP2 connection of its own for subscriptions.
+    /// A RESP2 connection of its own to a [node](Self::node_of), for subscriptions.
     ///
     /// # Errors
     ///
@@ -262,8 +338,9 @@ impl Server {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn messages(&self) -> redis::RedisResult<PubSub> {
-        self.link.dialer.messages(&self.link.to).await
+    pub async fn messages(&self, node: &ConnectionInfo) -> Result<PubSub> {
+        let made = self.settings.dialer.messages(node).await;
+        made.map_err(|error| self.place.unreachable(&error))
     }
 
     /// Asks for a lock: one round trip.
@@ -328,8 +405,67 @@ impl Server {
             .arg(next.info)
             .arg(fence_millis(next.ttl))
             .arg(if yields { "1" } else { "" });
-        let answer = self.send(&call).await.map_err(|failure| self.told(failure))?;
-        rotated(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
+        let answer = self.send(&call).await.map_err(|failure| self.place.told(failure))?;
+        rotated(&answer).ok_or_else(|| self.place.unexpected(&answer))
+    }
+
+    /// Waits until as many replicas as were [asked for](ServerOptions::wait_replicas) have a lock that was
+    /// granted; does nothing when none were. One round trip to the server and one from it to the
+    /// replicas.
+    ///
+    /// This makes it less likely that a failover loses the lock, not impossible: another replica than
+    /// one of those that have it may be promoted.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] when fewer have it in time, [`ErrorKind::Lost`] when it is gone. The
+    /// lock may still be there: [`undo`](Self::undo) it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn await_replicas(&self, lease: &Extension<'_>) -> Result<()> {
+        let Some((wanted, patience)) = self.wait_replicas else { return Ok(()) };
+        let link = match &self.nodes {
+            Nodes::One(link) => Arc::clone(link),
+            Nodes::Cluster(cluster) => cluster.link_of(&lease.keys.lock).await?,
+        };
+        let (answer, have) = link.replicate(&lease.call(), wanted, patience).await?;
+        match flag(&answer) {
+            Some(true) if have >= wanted => Ok(()),
+            Some(true) => Err(self.place.not_replicated(have, wanted, patience)),
+            Some(false) => Err(Error::lost(self.place.backend)),
+            None => Err(self.place.unexpected(&answer)),
+        }
+    }
+
+    /// What about the server is good to know; in a cluster, about each master.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn examine(&self) -> Result<Vec<Finding>> {
+        let links = match &self.nodes {
+            Nodes::One(link) => return link.examine().await,
+            Nodes::Cluster(cluster) => cluster.links().await?,
+        };
+        let mut findings = Vec::new();
+        for link in links {
+            match link.examine().await {
+                Ok(found) => findings.extend(found),
+                Err(error) => findings.push(Finding {
+                    level: Level::Warning,
+                    server: link.place.address.clone(),
+                    what: format!("a master of the cluster is not there: {error}"),
+                    advice: String::from("its locks cannot be taken until it or its replica is"),
+                }),
+            }
+        }
+        Ok(findings)
     }
 
     /// Gives back a lock, a share of it or the place that `entry` has in the queue, and says whether the
@@ -347,7 +483,7 @@ impl Server {
         let call = RELEASE.on(&keys.all()).arg(owner.to_string()).arg(self.channel(keys));
         let call = call.arg(entry.unwrap_or_default());
         let (answer, resent) = self.run(&call).await?;
-        let ours = flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer))?;
+        let ours = flag(&answer).ok_or_else(|| self.place.unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }
 
@@ -360,14 +496,10 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, any of them may have been extended.
-    pub async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<Result<bool>>> {
-        let calls = leases.iter().map(|(keys, owner, ttl)| {
-            let call = EXTEND.on(&keys.all());
-            call.arg(owner.to_string()).arg(millis(*ttl)).arg(fence_millis(*ttl))
-        });
-        let calls: Vec<_> = calls.collect();
+    pub async fn extend(&self, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
+        let calls: Vec<_> = leases.iter().map(Extension::call).collect();
         let answers = self.run_all(&calls).await?;
-        let told = |answer: Value| flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer));
+        let told = |answer: Value| flag(&answer).ok_or_else(|| self.place.unexpected(&answer));
         Ok(answers.into_iter().map(|answer| answer.and_then(told)).collect())
     }
 
@@ -398,7 +530,7 @@ impl Server {
         let call = INSPECT.on(&keys.all()).arg(&keys.channel);
         let call = call.arg(owner.map_or_else(String::new, |owner| owner.to_string()));
         let (answer, _) = self.run(&call).await?;
-        sight(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
+        sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
     /// Takes a lock away from whoever holds it, and gives the type of the key that was there. A key
@@ -414,8 +546,8 @@ impl Server {
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
         let call = BREAK.on(&keys.all()).arg(self.channel(keys));
-        let answer = self.send(&call).await.map_err(|failure| self.told(failure))?;
-        redis::from_redis_value_ref(&answer).map_err(|_| self.link.place.unexpected(&answer))
+        let answer = self.send(&call).await.map_err(|failure| self.place.told(failure))?;
+        redis::from_redis_value_ref(&answer).map_err(|_| self.place.unexpected(&answer))
     }
 
     /// Removes what a claim may have left, however late it arrives, and says whether there was
@@ -443,7 +575,7 @@ impl Server {
                 Ok(Some(true)) => return Some(true),
                 Ok(removed) => {
                     in_doubt |= removed.is_none();
-                    if sent.is_settled_on(self.generation()) {
+                    if sent.is_settled_on(self.generation(keys)) {
                         break;
                     }
                 }
@@ -456,33 +588,27 @@ impl Server {
         Some(false).filter(|_| !in_doubt)
     }
 
-    /// Whether the server lets us publish on this channel, as scripts do; true when it cannot be asked.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost when the future is dropped.
-    pub async fn may_publish(&self, channel: &str) -> bool {
-        let Ok((mut connection, _)) = self.link.connection().await else { return true };
-        let mut publish = redis::cmd("PUBLISH");
-        let answer = publish.arg(channel).arg("").query_async::<i64>(&mut connection).await;
-        answer.err().is_none_or(|error| error.kind() != redis::ErrorKind::Server(ServerErrorKind::NoPerm))
-    }
-
     /// The error of a [broken](Verdict::Broken) connection.
     #[must_use]
     pub fn broken(&self) -> Error {
-        self.link.place.dropped()
+        self.place.dropped()
     }
 
-    /// Which connection is in use, `None` without one; for [`undo`](Self::undo).
+    /// Which connection is in use for a lock, `None` without one; for [`undo`](Self::undo).
     #[must_use]
-    pub fn generation(&self) -> Option<u64> {
-        self.link.generation()
+    pub fn generation(&self, keys: &Keys) -> Option<u64> {
+        match &self.nodes {
+            Nodes::One(link) => link.generation(),
+            Nodes::Cluster(cluster) => cluster.generation(&keys.lock),
+        }
     }
 
-    /// Closes the connection for good.
+    /// Closes the connections for good.
     pub fn close(&self) {
-        self.link.close();
+        match &self.nodes {
+            Nodes::One(link) => link.close(),
+            Nodes::Cluster(cluster) => cluster.close(),
+        }
     }
 
     /// Where a lock that becomes free is told, if it is.
@@ -493,15 +619,15 @@ impl Server {
     async fn verdict_of(&self, call: &Call) -> Result<Verdict> {
         // Never sent twice: an owner whose claim may be on its way in two copies cannot be undone for sure.
         match self.send(call).await {
-            Ok(answer) => verdict(&answer).ok_or_else(|| self.link.place.unexpected(&answer)),
+            Ok(answer) => verdict(&answer).ok_or_else(|| self.place.unexpected(&answer)),
             Err(Failure::Dropped) => Ok(Verdict::Broken),
-            Err(Failure::Told(error)) => Err(error),
+            Err(failure) => Err(self.place.told(failure)),
         }
     }
 
     async fn flag(&self, call: &Call) -> Result<bool> {
         let (answer, _) = self.run(call).await?;
-        flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
+        flag(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
     /// The answer, and whether the request was sent twice for it.
@@ -510,61 +636,39 @@ impl Server {
             // What is run this way answers the same when its owner sends it twice. Whatever the second answer
             // is, the first request may have been carried out.
             Err(Failure::Dropped) => match self.send(call).await {
-                Err(failure) => Err(self.told(failure).with_outcome(Outcome::Unknown)),
+                Err(failure) => Err(self.place.told(failure).with_outcome(Outcome::Unknown)),
                 Ok(answer) => Ok((answer, true)),
             },
-            answer => answer.map(|answer| (answer, false)).map_err(|failure| self.told(failure)),
+            answer => answer.map(|answer| (answer, false)).map_err(|failure| self.place.told(failure)),
         }
     }
 
     async fn send(&self, call: &Call) -> Result<Value, Failure> {
-        let (mut connection, generation) = self.link.connection().await.map_err(Failure::Told)?;
-        let mut answer = connection.req_packed_command(&call.command).await.and_then(Value::extract_error);
-        if answer.as_ref().is_err_and(is_no_script) {
-            answer = load_and_run(&mut connection, call).await;
-        }
-        answer.map_err(|error| match self.link.drops(&error, generation) {
-            true if error.is_connection_dropped() => Failure::Dropped,
-            true => Failure::Told(self.link.place.no_answer(&error)),
-            false => Failure::Told(self.link.place.refused(&error)),
-        })
-    }
-
-    fn told(&self, failure: Failure) -> Error {
-        match failure {
-            Failure::Dropped => self.link.place.dropped(),
-            Failure::Told(error) => error,
+        match &self.nodes {
+            Nodes::One(link) => link.send(call).await,
+            Nodes::Cluster(cluster) => cluster.send(call).await,
         }
     }
 
     async fn run_all(&self, calls: &[Call]) -> Result<Vec<Result<Value>>> {
-        let mut pipeline = redis::pipe();
-        pipeline.ignore_errors();
-        for call in calls {
-            pipeline.add_command(call.command.clone());
-        }
-        let mut loaded = false;
-        loop {
-            let (mut connection, generation) = self.link.connection().await?;
-            match pipeline.query_async::<Vec<redis::RedisResult<Value>>>(&mut connection).await {
-                Ok(answers)
-                    if !loaded && answers.iter().any(|answer| answer.as_ref().is_err_and(is_no_script)) =>
-                {
-                    loaded = true;
-                    load(&mut connection).await.map_err(|error| self.link.place.no_answer(&error))?;
-                }
-                Ok(answers) => {
-                    let told = |answer: redis::RedisResult<Value>| {
-                        answer.map_err(|error| self.link.place.refused(&error))
-                    };
-                    return Ok(answers.into_iter().map(told).collect());
-                }
-                Err(error) if self.link.drops(&error, generation) => {
-                    return Err(self.link.place.no_answer(&error));
-                }
-                Err(error) => return Err(self.link.place.refused(&error)),
+        match &self.nodes {
+            Nodes::One(link) => {
+                let answers = link.run_all(&calls.iter().collect::<Vec<_>>()).await;
+                let answers = answers.map_err(|failure| self.place.told(failure))?;
+                let told = |error: RedisError| self.place.refused(&error);
+                Ok(answers.into_iter().map(|answer| answer.map_err(told)).collect())
             }
+            Nodes::Cluster(cluster) => Ok(cluster.run_all(calls).await),
         }
+    }
+}
+
+impl Extension<'_> {
+    fn call(&self) -> Call {
+        // Only keys that are there: else a cluster would put it off while it moves the slot.
+        let [lock, fence, _, holders] = self.keys.all();
+        let call = if self.shares { EXTEND.on(&[lock, fence, holders]) } else { EXTEND.on(&[lock, fence]) };
+        call.arg(self.owner.to_string()).arg(millis(self.ttl)).arg(fence_millis(self.ttl))
     }
 }
 
@@ -579,36 +683,14 @@ impl std::fmt::Display for Entry<'_> {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("address", &self.link.place.address).finish_non_exhaustive()
+        f.debug_struct("Server").field("address", &self.place.address).finish_non_exhaustive()
     }
 }
 
 impl std::fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerOptions").field("address", &address(&self.info)).finish_non_exhaustive()
+        f.debug_struct("ServerOptions").field("topology", &self.topology).finish_non_exhaustive()
     }
-}
-
-fn address(info: &ConnectionInfo) -> String {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            format!("{host}:{port}")
-        }
-        ConnectionAddr::Unix(path) => path.display().to_string(),
-        _ => String::from("unknown address"),
-    }
-}
-
-/// Loads the script and runs it in one round trip, after the server forgot it.
-async fn load_and_run(connection: &mut MultiplexedConnection, call: &Call) -> redis::RedisResult<Value> {
-    let mut pipeline = redis::pipe();
-    pipeline.add_command(call.script.load()).ignore().add_command(call.command.clone());
-    let (answer,) = pipeline.query_async::<(Value,)>(connection).await?;
-    Ok(answer)
-}
-
-fn is_no_script(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 fn verdict(answer: &Value) -> Option<Verdict> {

@@ -39,7 +39,7 @@ impl Undo {
 
     /// Notes that a request is about to leave.
     pub(crate) fn arm(&mut self) {
-        self.sent = Some(Sent::InDoubt { connection: self.server.generation() });
+        self.sent = Some(Sent::InDoubt { connection: self.server.generation(&self.keys) });
     }
 
     /// Notes that the request that is about to leave may put this into the queue.

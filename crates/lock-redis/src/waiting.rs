@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Outcome, Result, Wait};
+use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Mode, Outcome, Result, Wait};
 use rand::Rng;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -12,7 +12,7 @@ use crate::backend::{Shared, too_late};
 use crate::config::WaitBy;
 use crate::lease::{RedisLease, trusted_until};
 use crate::push::{Listener, Mailbox, Told};
-use crate::server::{Ask, Entry, Verdict};
+use crate::server::{Ask, Entry, Extension, Verdict};
 use crate::undo::Undo;
 
 /// The first in the queue has the key watched when the lock does not come within this time.
@@ -132,6 +132,17 @@ impl<'a> Waiting<'a> {
             };
             match self.backend.server.ask(&ask).await {
                 Ok(Verdict::Granted(token)) => {
+                    let lease = Extension {
+                        keys: &self.keys,
+                        owner: attempt.undo.owner,
+                        shares: self.request.mode != Mode::Exclusive,
+                        ttl: self.ttl,
+                    };
+                    if let Err(error) = self.backend.server.await_replicas(&lease).await {
+                        // At once, so that who asks again does not meet it.
+                        attempt.undo.now().await;
+                        return Err(error);
+                    }
                     let until = trusted_until(sent, self.ttl);
                     if self.backend.clock.now() >= until {
                         return Err(too_late(self.ttl));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, LockName, OwnerId, Token};
 use lock_redis::redis::IntoConnectionInfo;
-use lock_redis::server::{Claim, Sent, ServerOptions, Sight, Verdict};
+use lock_redis::server::{Claim, Extension, Sent, ServerOptions, Sight, Verdict};
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
 
@@ -79,7 +79,9 @@ async fn release_and_extend_touch_only_our_own() {
     assert_eq!(bench.server.release(&bench.keys, other, None).await.unwrap(), Some(false));
     let extend = |owner, ttl| {
         let (server, keys) = (&bench.server, &bench.keys);
-        async move { server.extend(&[(keys, owner, ttl)]).await.unwrap().remove(0).unwrap() }
+        async move {
+            server.extend(&[Extension { keys, owner, shares: false, ttl }]).await.unwrap().remove(0).unwrap()
+        }
     };
     assert!(!extend(other, TTL * 9).await);
     assert!(extend(me, TTL * 2).await);
@@ -131,7 +133,15 @@ async fn a_key_of_another_type_is_busy_and_left_alone() {
     };
     assert_eq!(kind, "hash");
     assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(false));
-    assert!(!bench.server.extend(&[(&bench.keys, me, TTL)]).await.unwrap().remove(0).unwrap());
+    assert!(
+        !bench
+            .server
+            .extend(&[Extension { keys: &bench.keys, owner: me, shares: false, ttl: TTL }])
+            .await
+            .unwrap()
+            .remove(0)
+            .unwrap()
+    );
     assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "hash");
     assert_eq!(bench.look().await.kind, "hash");
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(1)");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind,
-    LockName, LockState, Outcome, Result, Token, ValidityCell,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding,
+    LeaseKind, Level, LockName, LockState, Outcome, Report, Result, Token, ValidityCell,
 };
 use lock_redis::server::{ServerOptions, Sight};
 use lock_redis::{Keys, Server, state, trusted_until};
@@ -123,6 +123,27 @@ impl Backend for Redlock {
         }
         let broken = kinds.iter().filter(|kind| *kind == "string").count();
         Ok(broken >= quorum(self.masters.len()))
+    }
+
+    async fn doctor(&self) -> Result<Report> {
+        let mut wave = Wave::new(self.masters.iter().map(|master| {
+            let master = Arc::clone(master);
+            async move { master.server.examine().await }
+        }));
+        let mut report = Report::default();
+        while let Some((master, answer)) = wave.next().await {
+            match answer {
+                Ok(findings) => report.findings.extend(findings),
+                Err(error) => report.findings.push(Finding {
+                    level: Level::Warning,
+                    server: self.masters[master].server.address().to_owned(),
+                    what: format!("the master is not there: {error}"),
+                    advice: String::from("bring it back: until then fewer others may fail"),
+                }),
+            }
+        }
+        report.findings.sort_by(|one, other| one.server.cmp(&other.server));
+        Ok(report)
     }
 
     async fn close(&self) -> Result<()> {

@@ -81,7 +81,7 @@ impl Campaign {
             owner: OwnerId::random(),
             ttl,
             claims: watch::Sender::default(),
-            sent_on: masters.iter().map(|master| master.server.generation()).collect(),
+            sent_on: masters.iter().map(|master| master.server.generation(keys)).collect(),
         });
         let proposal = proposal();
         let wave = Wave::new((0..masters.len()).map(|number| {

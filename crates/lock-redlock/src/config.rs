@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Locks, Result};
-use lock_redis::connection_info;
 use lock_redis::redis::ConnectionInfo;
+use lock_redis::{Tls, connection_info};
 
 use crate::Redlock;
 use crate::backend::{BACKEND, check_ttl};
@@ -17,7 +17,8 @@ const FEWEST: usize = 3;
 /// The options of the Redlock backend.
 ///
 /// URL: `redlock://[user:password@]h1:p1,h2:p2,h3:p3,h4:p4,h5:p5[/database]`, with credentials and
-/// database for all masters alike, followed by options as in `?ttl=10s`:
+/// database for all masters alike, followed by options as in `?ttl=10s`. With `redlocks` the masters are
+/// spoken to over TLS; its options are told at [`Tls`](lock_redis::Tls).
 ///
 /// | option | default | |
 /// |---|---|---|
@@ -60,10 +61,22 @@ impl RedlockConfig {
     /// [`ErrorKind::InvalidConfig`].
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
-        let hosts = url.hosts.split(',').filter(|host| !host.is_empty());
-        let masters = hosts.map(|host| connection_info(BACKEND, &url, host)).collect::<Result<Vec<_>>>()?;
-        let mut config = Self::new(masters);
-        url.options(BACKEND, &OPTIONS, |key, value| {
+        let secure = match url.scheme.as_str() {
+            "redlock" => false,
+            "redlocks" => true,
+            other => {
+                return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                    .message(format!("the URL scheme {other}:// is not one of Redlock"))
+                    .hint("use redlock:// or, with TLS, redlocks://"));
+            }
+        };
+        let mut tls = Tls::default();
+        let mut config = Self::new([]);
+        let options = [&OPTIONS[..], if secure { &Tls::OPTIONS } else { &[] }].concat();
+        url.options(BACKEND, &options, |key, value| {
+            if tls.set(key, value)? {
+                return Ok(());
+            }
             match key {
                 "ttl" => config.ttl = value.duration()?,
                 "prefix" => value.text().clone_into(&mut config.prefix),
@@ -72,6 +85,10 @@ impl RedlockConfig {
             }
             Ok(())
         })?;
+        for host in url.hosts.split(',').filter(|host| !host.is_empty()) {
+            let info = connection_info(BACKEND, &url, host)?;
+            config.masters.push(if secure { tls.over(BACKEND, info)? } else { info });
+        }
         config.check()?;
         Ok(config)
     }

@@ -9,6 +9,7 @@ use lock_core::{
     BootInstant, Clock, Error, ErrorKind, Lease, LossReason, Outcome, OwnerId, Released, Result, Standing,
     Token, Validity, ValidityCell,
 };
+use lock_redis::server::Extension;
 use lock_redis::{Keys, trusted_until};
 use tokio::time::timeout;
 
@@ -151,8 +152,10 @@ impl Renew for RenewOnQuorum {
         let mut wave = Wave::new(self.masters.iter().map(|master| {
             let (master, batch) = (Arc::clone(master), Arc::clone(&shared));
             async move {
-                let leases: Vec<_> =
-                    batch.iter().map(|((keys, owner), ttl)| (&**keys, *owner, *ttl)).collect();
+                let leases: Vec<_> = batch
+                    .iter()
+                    .map(|((keys, owner), ttl)| Extension { keys, owner: *owner, shares: false, ttl: *ttl })
+                    .collect();
                 master.extend(&leases).await
             }
         }));

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, OwnerId, Result};
-use lock_redis::server::{Claim, Verdict};
-use lock_redis::{Keys, Server};
+use lock_core::{Error, ErrorKind, Result};
+use lock_redis::server::{Claim, Extension, Verdict};
+use lock_redis::Server;
 use tokio::time::Instant;
 
 /// A master that did not answer is left alone for this long, so that it costs nothing meanwhile.
@@ -28,7 +28,7 @@ impl Master {
         self.note(self.server.claim(claim).await)
     }
 
-    pub(crate) async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<Result<bool>>> {
+    pub(crate) async fn extend(&self, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
         self.asked()?;
         self.note(self.server.extend(leases).await)
     }

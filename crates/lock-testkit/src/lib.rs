@@ -3,7 +3,7 @@
 //! A lock is only as good as the faults that it was tested under. This crate has what such tests need, for the
 //! backends of polylock and for anybody else's:
 //!
-//! * [`redis`] and [`zookeeper`]: real servers as child processes, on ports and in directories of their own, that can
+//! * [`redis`] and [`zookeeper`]: real servers as child processes (also behind sentinels and in a cluster), on ports and in directories of their own, that can
 //!   be killed, restarted with or without their data, and frozen. They are up in milliseconds (Redis) or about half
 //!   a second (ZooKeeper), so every test can have its own, and they die with the test whatever happens to it.
 //! * [`proxy`]: a TCP proxy that delays, holds, loses, resets, and swallows the reply to a chosen request.
@@ -15,7 +15,10 @@
 //! The crate knows no lock driver and runs on Linux.
 
 pub mod cancel;
+#[cfg(feature = "tls")]
+mod certificates;
 pub mod check;
+mod cluster;
 pub mod conformance;
 mod error;
 pub mod history;
@@ -25,13 +28,18 @@ pub mod process;
 pub mod proxy;
 pub mod redis;
 mod resp;
+mod sentinel;
 pub mod zookeeper;
 
 pub use cancel::{cancel_after, for_each_poll_count};
+#[cfg(feature = "tls")]
+pub use certificates::Certificates;
 pub use check::check;
+pub use cluster::RedisCluster;
 pub use error::{Error, Result};
 pub use history::{Event, EventKind, History, Recorder, now_ns};
 pub use process::{Child, Worker};
 pub use proxy::FaultProxy;
 pub use redis::{RedisFive, RedisServer};
+pub use sentinel::RedisSentinel;
 pub use zookeeper::{ZkEnsemble, ZooKeeper};

@@ -1,12 +1,16 @@
 //! Real Redis servers.
 
+use std::fs;
 use std::io::BufReader;
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use crate::certificates::Certificates;
 use crate::error::{Error, Result};
 use crate::launch::{Site, StartError, on_free_ports};
 use crate::port::Port;
@@ -28,6 +32,13 @@ pub struct RedisServer {
 pub struct RedisOptions {
     password: Option<String>,
     appendonly: bool,
+    unix_socket: bool,
+    /// A file of configuration, for what cannot be said on the command line.
+    file: Option<String>,
+    /// Whether the server is a node of a cluster, and so needs a second port for the bus.
+    clustered: bool,
+    #[cfg(feature = "tls")]
+    tls: Option<(Arc<Certificates>, bool)>,
     args: Vec<String>,
 }
 
@@ -66,6 +77,26 @@ impl RedisServer {
     /// `redis://127.0.0.1:port`, with the password when there is one.
     pub fn url(&self) -> String {
         format!("redis://{}{}", userinfo(self.inner.options.password.as_deref()), self.addr())
+    }
+
+    /// The path of the Unix socket of a server with [`unix_socket`](RedisOptions::unix_socket).
+    pub fn socket(&self) -> PathBuf {
+        self.inner.socket()
+    }
+
+    /// The address that speaks TLS, of a server with [`tls`](RedisOptions::tls).
+    ///
+    /// # Panics
+    ///
+    /// When the server was started without.
+    #[cfg(feature = "tls")]
+    pub fn tls_addr(&self) -> SocketAddr {
+        self.inner.second.as_ref().expect("the server was started with TLS").addr()
+    }
+
+    /// The port of the cluster bus.
+    pub(crate) fn bus_port(&self) -> u16 {
+        self.inner.second.as_ref().map_or(0, Port::number)
     }
 
     /// The id of the server's process.
@@ -145,10 +176,49 @@ impl RedisOptions {
         self.config("maxmemory-policy", policy)
     }
 
+    /// Listens on a Unix socket as well.
+    pub fn unix_socket(mut self) -> Self {
+        self.unix_socket = true;
+        self
+    }
+
+    /// Speaks TLS on a second port; with `ask_client` only to those who show a certificate of the
+    /// same authority. The first port speaks plainly, for the test's own look.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, certificates: &Arc<Certificates>, ask_client: bool) -> Self {
+        self.tls = Some((Arc::clone(certificates), ask_client));
+        self
+    }
+
+    /// A user, by the rules of `ACL SETUSER`, such as `on >secret ~* +@all`.
+    pub fn user(mut self, name: &str, rules: &str) -> Self {
+        self.args.extend(["--user".to_owned(), name.to_owned()]);
+        self.args.extend(rules.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    /// A replica of this server.
+    pub fn replica_of(mut self, master: &RedisServer) -> Self {
+        self.args.extend(["--replicaof".to_owned(), "127.0.0.1".to_owned(), master.port().to_string()]);
+        self
+    }
+
     /// Any other line of `redis.conf`.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.args.extend([format!("--{name}"), value.to_owned()]);
         self
+    }
+
+    /// A sentinel with this file of configuration.
+    pub(crate) fn sentinel(mut self, file: String) -> Self {
+        self.file = Some(file);
+        self
+    }
+
+    /// A node of a cluster.
+    pub(crate) fn clustered(mut self) -> Self {
+        self.clustered = true;
+        self.config("cluster-enabled", "yes").config("cluster-config-file", "nodes.conf")
     }
 
     /// Starts a server.
@@ -183,11 +253,23 @@ impl RedisOptions {
         .await
     }
 
-    fn start_blocking(self) -> Result<RedisServer> {
+    fn needs_second_port(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return true;
+        }
+        self.clustered
+    }
+
+    pub(crate) fn start_blocking(self) -> Result<RedisServer> {
         on_free_ports("redis-server", || {
             let port = Port::pick("redis-server")?;
             let site = Site::new(format!("redis-server on port {}", port.number()))?;
-            let inner = Arc::new(Inner { port, site, options: self.clone() });
+            let second = match self.needs_second_port() {
+                true => Some(Port::pick("redis-server")?),
+                false => None,
+            };
+            let inner = Arc::new(Inner { port, second, site, options: self.clone() });
             inner.launch()?;
             Ok(RedisServer { inner })
         })
@@ -230,17 +312,43 @@ struct Inner {
     // The process goes before the claim on its port.
     site: Site,
     port: Port,
+    /// For TLS, or for the bus of a cluster.
+    second: Option<Port>,
     options: RedisOptions,
 }
 
 impl Inner {
     fn launch(&self) -> Result<(), StartError> {
         let mut command = Command::new(locate("redis-server", "apt-get install redis-server")?);
+        if let Some(file) = &self.options.file {
+            let path = self.site.dir().join("redis.conf");
+            // Written once: a sentinel keeps its state there.
+            if !path.exists() {
+                fs::write(&path, file).map_err(|e| Error::io(format!("write {}", path.display()), e))?;
+            }
+            command.arg(path).arg("--sentinel");
+        } else {
+            command.args(["--save", ""]);
+        }
         command
             .args(["--port", &self.port.number().to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--daemonize", "no"])
+            .args(["--daemonize", "no"])
             .arg("--dir")
             .arg(self.site.dir());
+        if self.options.unix_socket {
+            command.arg("--unixsocket").arg(self.socket());
+        }
+        if self.options.clustered {
+            command.arg("--cluster-port").arg(self.second.as_ref().map_or(0, Port::number).to_string());
+        }
+        #[cfg(feature = "tls")]
+        if let (Some((certificates, ask_client)), Some(port)) = (&self.options.tls, &self.second) {
+            command.arg("--tls-port").arg(port.number().to_string());
+            command.args(["--tls-auth-clients", if *ask_client { "yes" } else { "no" }]);
+            command.arg("--tls-ca-cert-file").arg(certificates.ca());
+            command.arg("--tls-cert-file").arg(certificates.server().0);
+            command.arg("--tls-key-file").arg(certificates.server().1);
+        }
         if self.options.appendonly {
             command.args(["--appendonly", "yes", "--appendfsync", "always"]);
         }
@@ -252,6 +360,10 @@ impl Inner {
         self.site.clear_log();
         self.site.launch(&command)?;
         self.site.wait_ready(|pid| self.serves(pid))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.site.dir().join("redis.sock")
     }
 
     /// Whether the server answers, and is ours: another process may have got the port before it.

@@ -3,7 +3,7 @@
 -- Answers the type of the key that was there.
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'string' then
-  redis.call('DEL', KEYS[1], KEYS[4])
+  redis.call('DEL', KEYS[1], holders)
   advance('', true)
   if ARGV[1] ~= '' and has_room('x') then
     redis.pcall('PUBLISH', ARGV[1], '')

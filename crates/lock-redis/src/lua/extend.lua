@@ -1,5 +1,5 @@
 -- Lets the lock, or the owner's share of it, end later. Never takes it.
--- KEYS: lock, fence, queue, holders. ARGV: owner, ttl in ms, ttl of the fence in ms.
+-- KEYS: lock, fence, and the holders for one who may share it. ARGV: owner, ttl in ms, ttl of the fence in ms.
 -- Answers 1 when it is the owner's, else 0.
 local value = holds(ARGV[1])
 if not value then

@@ -1,8 +1,9 @@
--- What the scripts of the queue have in common. KEYS: lock, fence, queue, holders.
+-- What the scripts of the queue have in common. KEYS: lock, fence, queue, holders; the holders are the last.
 --
 -- The lock is the owner id of the one who holds it alone, or one of these two; then the holders are a
 -- sorted set of owner ids by the time, in ms, at which the share of each ends.
 local SHARED, PERMITS = 'polylock:shared', 'polylock:permits'
+local holders = KEYS[#KEYS]
 local now = tonumber(string.sub(micros, 1, -4))
 
 -- A mode is 'x' for one holder alone, 'r' for readers, or how many permits there are.
@@ -16,19 +17,19 @@ end
 
 -- How many share the lock still.
 local function sharers()
-  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
-  return redis.call('ZCARD', KEYS[4])
+  redis.call('ZREMRANGEBYSCORE', holders, '-inf', now)
+  return redis.call('ZCARD', holders)
 end
 
 -- The lock lasts as long as the last of those who share it.
 local function settle(value)
-  local last = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2]
+  local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]
   redis.call('SET', KEYS[1], value, 'PXAT', last)
-  redis.call('PEXPIREAT', KEYS[4], last)
+  redis.call('PEXPIREAT', holders, last)
 end
 
 local function share(owner, value, ttl)
-  redis.call('ZADD', KEYS[4], now + ttl, owner)
+  redis.call('ZADD', holders, now + ttl, owner)
   settle(value)
 end
 
@@ -36,7 +37,7 @@ end
 local function holds(owner)
   local value = redis.pcall('GET', KEYS[1])
   if is_shared(value) then
-    local ends = redis.call('ZSCORE', KEYS[4], owner)
+    local ends = redis.call('ZSCORE', holders, owner)
     return ends and tonumber(ends) > now and value
   end
   return value == owner and value
@@ -73,7 +74,7 @@ local function grant(owner, mode, ttl, info, lasting)
   else
     if redis.call('EXISTS', KEYS[1]) == 0 then
       -- Of holders whose lock was deleted under them.
-      redis.call('DEL', KEYS[4])
+      redis.call('DEL', holders)
     end
     share(owner, marker(mode), ttl)
   end
@@ -83,7 +84,7 @@ end
 -- When there may be room for this mode, in ms: -1 if it does not end by itself.
 local function ends_in(mode)
   if tonumber(mode) then
-    local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
+    local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
     if first and redis.pcall('GET', KEYS[1]) == PERMITS then
       return math.max(0, tonumber(first) - now)
     end

@@ -5,11 +5,11 @@ local held = 0
 if value == ARGV[1] then
   held = redis.call('DEL', KEYS[1])
 elseif is_shared(value) then
-  local ends = redis.call('ZSCORE', KEYS[4], ARGV[1])
+  local ends = redis.call('ZSCORE', holders, ARGV[1])
   held = ends and tonumber(ends) > now and 1 or 0
-  if redis.call('ZREM', KEYS[4], ARGV[1]) == 1 then
+  if redis.call('ZREM', holders, ARGV[1]) == 1 then
     if sharers() == 0 then
-      redis.call('DEL', KEYS[1], KEYS[4])
+      redis.call('DEL', KEYS[1], holders)
     else
       settle(value)
     end

@@ -1,0 +1,81 @@
+//! What an examination of the servers found.
+
+use std::fmt;
+
+/// What [`Locks::doctor`](crate::Locks::doctor) found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The findings, in the order of the examination.
+    pub findings: Vec<Finding>,
+}
+
+/// One thing that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// Which server it is about, as host and port; empty for all of them.
+    pub server: String,
+    /// What was found.
+    pub what: String,
+    /// What to do about it; empty when nothing has to be done.
+    pub advice: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Good to know.
+    Note,
+    /// Locks work, but may be lost, or less is done than could be.
+    Warning,
+}
+
+impl Report {
+    /// The findings that something should be done about.
+    pub fn warnings(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.level >= Level::Warning)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = match self.level {
+            Level::Note => "note",
+            Level::Warning => "warning",
+        };
+        write!(f, "{level}: ")?;
+        if !self.server.is_empty() {
+            write!(f, "{}: ", self.server)?;
+        }
+        f.write_str(&self.what)?;
+        if !self.advice.is_empty() {
+            write!(f, "; {}", self.advice)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_one_line_for_each_finding() {
+        let finding = |level, advice: &str| Finding {
+            level,
+            server: "h:1".into(),
+            what: "something".into(),
+            advice: advice.into(),
+        };
+        let report = Report { findings: vec![finding(Level::Note, ""), finding(Level::Warning, "do this")] };
+        assert_eq!(report.to_string(), "note: h:1: something\nwarning: h:1: something; do this\n");
+        assert_eq!(report.warnings().count(), 1);
+    }
+}

@@ -1,0 +1,463 @@
+//! A Redis Cluster: each request goes to the node that has its slot.
+//!
+//! The driver's own client for clusters is not used, as it sends requests again on its own: an
+//! acquisition must never be on its way twice. Here a request is sent again only after a node has
+//! answered that it did not carry it out.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use lock_core::{Error, ErrorKind, Result};
+use redis::{ConnectionAddr, ConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::Place;
+use crate::link::{Failure, Link, Route, Settings};
+use crate::scripts::Call;
+use crate::slot::slot_of;
+use crate::topology::at;
+
+/// A request that is sent from node to node more often goes in a circle.
+const MOST_REDIRECTS: usize = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(200);
+
+/// The nodes of a cluster, one connection to each.
+pub(crate) struct Cluster {
+    place: Place,
+    settings: Settings,
+    seeds: Vec<ConnectionInfo>,
+    state: Mutex<State>,
+    /// Held while the map is read, so that one is read at a time; keeps when that was.
+    refreshing: tokio::sync::Mutex<Option<Instant>>,
+    /// Counts the connections to all nodes, those made and those given up.
+    epoch: Arc<AtomicU64>,
+}
+
+#[derive(Default)]
+struct State {
+    map: SlotMap,
+    links: HashMap<Node, Arc<Link>>,
+    /// A node could not be reached, or its connection broke: others may have its slots now.
+    stale: bool,
+    closed: bool,
+}
+
+/// Host and port of a node.
+pub(crate) type Node = (String, u16);
+
+/// Which node has which slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct SlotMap {
+    /// First and last slot, and the master.
+    ranges: Vec<(u16, u16, Node)>,
+    /// What a node has said since.
+    moved: HashMap<u16, Node>,
+}
+
+/// What a node answered instead of carrying a request out.
+#[derive(Debug, PartialEq, Eq)]
+enum Redirect {
+    /// Another node has the slot.
+    Moved(Node),
+    /// Another node has the key, while the slot moves.
+    Ask(Node),
+    /// Nobody can, for a moment.
+    Wait,
+}
+
+impl Cluster {
+    pub(crate) fn new(place: Place, settings: Settings, seeds: Vec<ConnectionInfo>) -> Self {
+        Self {
+            place,
+            settings,
+            seeds,
+            state: Mutex::default(),
+            refreshing: tokio::sync::Mutex::default(),
+            epoch: Arc::default(),
+        }
+    }
+
+    /// Connects to all masters; those that are down now are left to later.
+    pub(crate) async fn connect(&self) -> Result<()> {
+        self.refresh(Instant::now()).await?;
+        let nodes: Vec<Node> = self.state().map.nodes();
+        let answers =
+            join_all(nodes.iter().map(|node| async { self.link(node)?.connection().await.map(drop) }));
+        let (good, bad): (Vec<_>, Vec<_>) = answers.await.into_iter().partition(|answer| answer.is_ok());
+        let mut errors = bad.into_iter().filter_map(std::result::Result::err);
+        let fatal = |error: &Error| good.is_empty() || error.kind() != ErrorKind::Unavailable;
+        errors.find(fatal).map_or(Ok(()), Err)
+    }
+
+    pub(crate) async fn send(&self, call: &Call) -> Result<Value, Failure> {
+        let slot = self.slot(call).map_err(Failure::Unreached)?;
+        let until = Instant::now() + self.settings.command_timeout;
+        let (mut pause, mut redirects) = (FIRST_PAUSE, 0);
+        let mut ask: Option<Node> = None;
+        loop {
+            let asking = ask.is_some();
+            let link = match ask.take() {
+                Some(node) => self.link(&node),
+                None => self.home(slot).await,
+            };
+            let link = link.map_err(Failure::Unreached)?;
+            let answer = if asking { link.send_asking(call).await } else { link.send(call).await };
+            let error = match answer {
+                Err(Failure::Refused(error)) => error,
+                Err(Failure::Unreached(error)) => {
+                    if redirects < MOST_REDIRECTS && self.has_moved(slot, &link).await {
+                        redirects += 1;
+                        continue;
+                    }
+                    return Err(Failure::Unreached(error));
+                }
+                Err(failure) => {
+                    self.state().stale = true;
+                    return Err(failure);
+                }
+                answer => return answer,
+            };
+            match redirect(&error, &self.host_of(&link)) {
+                Some(Redirect::Moved(node)) if redirects < MOST_REDIRECTS => {
+                    redirects += 1;
+                    self.moved(slot, node).await;
+                }
+                Some(Redirect::Ask(node)) if redirects < MOST_REDIRECTS => {
+                    redirects += 1;
+                    ask = Some(node);
+                }
+                Some(Redirect::Wait) if Instant::now() < until => {
+                    // Time limits this, and each round may begin with a redirect.
+                    redirects = 0;
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LAST_PAUSE);
+                }
+                _ => return Err(Failure::Refused(error)),
+            }
+        }
+    }
+
+    /// Sends the calls to their nodes, all at once, and to each in one round trip.
+    pub(crate) async fn run_all(&self, calls: &[Call]) -> Vec<Result<Value>> {
+        let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
+        let mut shares: Vec<(Arc<Link>, Vec<usize>)> = Vec::new();
+        for (at, call) in calls.iter().enumerate() {
+            let link = match self.slot(call) {
+                Ok(slot) => self.home(slot).await,
+                Err(error) => Err(error),
+            };
+            match link {
+                Err(error) => answers[at] = Some(Err(error)),
+                Ok(link) => match shares.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &link)) {
+                    Some((_, share)) => share.push(at),
+                    None => shares.push((link, vec![at])),
+                },
+            }
+        }
+        let sent = shares.iter().map(|(link, share)| async {
+            let answers = link.run_all(&share.iter().map(|at| &calls[*at]).collect::<Vec<_>>()).await;
+            self.settle(calls, link, share, answers).await
+        });
+        for (at, answer) in join_all(sent).await.into_iter().flatten() {
+            answers[at] = Some(answer);
+        }
+        let missing = || Err(self.place.dropped());
+        answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
+    }
+
+    /// The answers of one node; what it did not carry out is sent to where it belongs.
+    async fn settle(
+        &self,
+        calls: &[Call],
+        link: &Link,
+        share: &[usize],
+        answers: Result<Vec<RedisResult<Value>>, Failure>,
+    ) -> Vec<(usize, Result<Value>)> {
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(failure) => {
+                self.state().stale = true;
+                let error = self.place.told(failure);
+                return share.iter().map(|at| (*at, Err(error.clone()))).collect();
+            }
+        };
+        let host = self.host_of(link);
+        let settled = share.iter().zip(answers).map(|(at, answer)| {
+            let host = &host;
+            async move {
+                let answer = match answer {
+                    Ok(answer) => Ok(answer),
+                    Err(error) if redirect(&error, host).is_some() => self.send(&calls[*at]).await,
+                    Err(error) => Err(Failure::Refused(error)),
+                };
+                (*at, answer.map_err(|failure| self.place.told(failure)))
+            }
+        });
+        join_all(settled).await
+    }
+
+    /// Changes with every connection that is made or given up, and when slots move: a request that was
+    /// sent before is on the connection that is in use now only if this has not changed.
+    pub(crate) fn generation(&self, key: &str) -> Option<u64> {
+        let state = self.state();
+        let node = state.map.node(slot_of(key.as_bytes()))?;
+        let connected = state.links.get(node)?.generation().is_some();
+        connected.then(|| self.epoch.load(Ordering::Acquire))
+    }
+
+    /// The node that has the slot of this key, or any node.
+    pub(crate) async fn node_of(&self, key: Option<&str>) -> Result<ConnectionInfo> {
+        match key {
+            Some(key) => self.home(slot_of(key.as_bytes())).await?.at().await,
+            None => {
+                if self.state().map.ranges.is_empty() {
+                    self.refresh(Instant::now()).await?;
+                }
+                let connected = |link: &&Arc<Link>| link.generation().is_some();
+                let link = self.state().links.values().find(connected).map(Arc::clone);
+                match link {
+                    Some(link) => link.at().await,
+                    None => self.home(0).await?.at().await,
+                }
+            }
+        }
+    }
+
+    /// The links to all masters.
+    pub(crate) async fn links(&self) -> Result<Vec<Arc<Link>>> {
+        if self.state().map.ranges.is_empty() {
+            self.refresh(Instant::now()).await?;
+        }
+        let nodes = self.state().map.nodes();
+        nodes.iter().map(|node| self.link(node)).collect()
+    }
+
+    /// The link to the node of this key.
+    pub(crate) async fn link_of(&self, key: &str) -> Result<Arc<Link>> {
+        self.home(slot_of(key.as_bytes())).await
+    }
+
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.links.values().for_each(|link| link.close());
+    }
+
+    fn slot(&self, call: &Call) -> Result<u16> {
+        let mut slots = call.keys().map(slot_of);
+        let first = slots.next().unwrap_or_default();
+        if slots.all(|slot| slot == first) {
+            return Ok(first);
+        }
+        let lock = call.keys().next().map(String::from_utf8_lossy).unwrap_or_default();
+        Err(self.place.cross_slot(&lock))
+    }
+
+    /// The link to the node that has the slot.
+    async fn home(&self, slot: u16) -> Result<Arc<Link>> {
+        let asked = Instant::now();
+        if let Some(node) = self.known(slot) {
+            return self.link(&node);
+        }
+        self.refresh(asked).await?;
+        let node = self.state().map.node(slot).cloned();
+        match node {
+            Some(node) => self.link(&node),
+            None => Err(self
+                .place
+                .error(ErrorKind::Unavailable, &format!("no node of the cluster has slot {slot}"))
+                .hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")),
+        }
+    }
+
+    fn known(&self, slot: u16) -> Option<Node> {
+        let state = self.state();
+        state.map.node(slot).filter(|_| !state.stale).cloned()
+    }
+
+    fn link(&self, node: &Node) -> Result<Arc<Link>> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(Error::closed(self.place.backend));
+        }
+        let link = state.links.entry(node.clone()).or_insert_with(|| {
+            let place = Place { backend: self.place.backend, address: format!("{}:{}", node.0, node.1) };
+            let route = Route::Fixed(at(&self.seeds[0], &node.0, node.1));
+            Arc::new(Link::new(place, self.settings.clone(), route, Arc::clone(&self.epoch)))
+        });
+        Ok(Arc::clone(link))
+    }
+
+    /// Reads the map again after a node could not be reached, and says whether another has the slot.
+    async fn has_moved(&self, slot: u16, link: &Arc<Link>) -> bool {
+        self.refresh(Instant::now()).await.is_ok()
+            && self.home(slot).await.is_ok_and(|home| !Arc::ptr_eq(&home, link))
+    }
+
+    /// Believes a node that says that another has the slot, and reads the map again.
+    async fn moved(&self, slot: u16, node: Node) {
+        // A map that cannot be read now is read later: what was said is enough for this request.
+        let read = self.refresh(Instant::now()).await;
+        let mut state = self.state();
+        state.stale = read.is_err();
+        if state.map.node(slot) != Some(&node) {
+            state.map.moved.insert(slot, node);
+        }
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Reads the map, unless somebody has since `asked`. All known nodes are asked at once: the first
+    /// answer counts, as some may be down.
+    async fn refresh(&self, asked: Instant) -> Result<()> {
+        let mut refreshed = self.refreshing.lock().await;
+        if refreshed.is_some_and(|at| at >= asked) {
+            return Ok(());
+        }
+        let known = self.state().map.nodes();
+        let known = known.iter().map(|(host, port)| at(&self.seeds[0], host, *port));
+        let asked: FuturesUnordered<_> =
+            known.chain(self.seeds.iter().cloned()).map(|info| self.read_map(info)).collect();
+        let patience = self.settings.connect_timeout;
+        let map = timeout(patience, first_good(asked)).await;
+        let map = map.unwrap_or_else(|_| Err(self.place.connect_timeout(patience)))?;
+        let mut state = self.state();
+        if state.map != map {
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+            let nodes = map.nodes();
+            state.links.retain(|node, _| nodes.contains(node));
+        }
+        (state.map, state.stale) = (map, false);
+        *refreshed = Some(Instant::now());
+        Ok(())
+    }
+
+    async fn read_map(&self, node: ConnectionInfo) -> Result<SlotMap> {
+        let told = |error: RedisError| self.place.unreachable(&error);
+        let mut connection = self.settings.dialer.commands(&node).await.map_err(told)?;
+        connection.set_response_timeout(self.settings.command_timeout);
+        let mut command = redis::cmd("CLUSTER");
+        let answer = command.arg("SLOTS").query_async::<Value>(&mut connection).await.map_err(told)?;
+        let map = SlotMap::read(&answer, &host(&node)).ok_or_else(|| self.place.unexpected(&answer))?;
+        if map.ranges.is_empty() {
+            return Err(self.place.error(ErrorKind::Unavailable, "a node of the cluster knows of no slots"));
+        }
+        Ok(map)
+    }
+
+    fn host_of(&self, link: &Link) -> String {
+        match link.route() {
+            Route::Fixed(info) => host(info),
+            Route::Sentinel(_) => String::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SlotMap {
+    /// Reads the answer to CLUSTER SLOTS; a node without a host is the one that was `asked`.
+    fn read(answer: &Value, asked: &str) -> Option<Self> {
+        let Value::Array(entries) = answer else { return None };
+        let range = |entry: &Value| {
+            let Value::Array(parts) = entry else { return None };
+            let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &parts[..] else {
+                return None;
+            };
+            let [name, Value::Int(port), ..] = &master[..] else { return None };
+            let name: Option<String> = redis::from_redis_value_ref(name).ok()?;
+            let name = name.filter(|name| !name.is_empty() && name != "?");
+            let node = (name.unwrap_or_else(|| asked.to_owned()), u16::try_from(*port).ok()?);
+            Some((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, node))
+        };
+        let ranges = entries.iter().map(range).collect::<Option<_>>()?;
+        Some(Self { ranges, moved: HashMap::new() })
+    }
+
+    fn node(&self, slot: u16) -> Option<&Node> {
+        let range = || self.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
+        self.moved.get(&slot).or_else(|| range().map(|(_, _, node)| node))
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        let mut nodes: Vec<Node> = self.ranges.iter().map(|(_, _, node)| node.clone()).collect();
+        nodes.extend(self.moved.values().cloned());
+        nodes.sort();
+        nodes.dedup();
+        nodes
+    }
+}
+
+/// The first answer that is none of an error, or the last error.
+async fn first_good<F: Future<Output = Result<SlotMap>>>(mut asked: FuturesUnordered<F>) -> Result<SlotMap> {
+    let mut last = None;
+    while let Some(answer) = asked.next().await {
+        match answer {
+            Ok(map) => return Ok(map),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "redis").message("no node is named")))
+}
+
+/// What the node that answered wants; `asked` is its host.
+fn redirect(error: &RedisError, asked: &str) -> Option<Redirect> {
+    let node = || {
+        let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+        let host = if host.is_empty() || host == "?" { asked } else { host };
+        Some((host.to_owned(), port.parse().ok()?))
+    };
+    match error.kind() {
+        redis::ErrorKind::Server(ServerErrorKind::Moved) => node().map(Redirect::Moved),
+        redis::ErrorKind::Server(ServerErrorKind::Ask) => node().map(Redirect::Ask),
+        redis::ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown) => {
+            Some(Redirect::Wait)
+        }
+        _ => None,
+    }
+}
+
+fn host(info: &ConnectionInfo) -> String {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn entry(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let node = Value::Array(vec![host, Value::Int(port), bulk("id")]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), node])
+    }
+
+    #[test]
+    fn maps() {
+        let answer = Value::Array(vec![
+            entry(0, 99, bulk("a"), 1),
+            entry(100, 200, Value::Nil, 2),
+            entry(201, 300, bulk("a"), 1),
+        ]);
+        let mut map = SlotMap::read(&answer, "asked").unwrap();
+        assert_eq!(map.node(99), Some(&("a".into(), 1)));
+        assert_eq!(map.node(100), Some(&("asked".into(), 2)));
+        assert_eq!(map.node(301), None);
+        assert_eq!(map.nodes().len(), 2);
+        map.moved.insert(99, ("b".into(), 3));
+        assert_eq!(map.node(99), Some(&("b".into(), 3)));
+        assert_eq!(SlotMap::read(&Value::Okay, "asked"), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! TLS, as URLs ask for it.
+
+use lock_core::url::OptionValue;
+use lock_core::{Error, ErrorKind, Result};
+use redis::{ConnectionAddr, ConnectionInfo};
+
+/// The options of a URL that stands for TLS.
+///
+/// | option | default | |
+/// |---|---|---|
+/// | `tls_ca` | the system's | file with the certificates of the authorities to trust, PEM |
+/// | `tls_cert`, `tls_key` | none | files with our own certificate and its key, PEM |
+/// | `tls_insecure_skip_verify` | `false` | `true` trusts whoever answers: for tests only |
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    ca: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+    skip_verify: bool,
+}
+
+impl Tls {
+    /// The names of the options.
+    pub const OPTIONS: [&'static str; 4] = ["tls_ca", "tls_cert", "tls_key", "tls_insecure_skip_verify"];
+
+    /// Takes an option, and says whether it is one of ours.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`].
+    pub fn set(&mut self, key: &str, value: OptionValue<'_>) -> Result<bool> {
+        let file = || Some(value.text().to_owned());
+        match key {
+            "tls_ca" => self.ca = file(),
+            "tls_cert" => self.cert = file(),
+            "tls_key" => self.key = file(),
+            "tls_insecure_skip_verify" => self.skip_verify = value.parse("use true or false")?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The same server, spoken to over TLS.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when a file cannot be used, [`ErrorKind::Unsupported`] in a build
+    /// without TLS.
+    pub fn over(&self, backend: &'static str, info: ConnectionInfo) -> Result<ConnectionInfo> {
+        if !cfg!(feature = "tls") {
+            return Err(unsupported(backend));
+        }
+        let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { return Ok(info) };
+        let info = info.set_addr(ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: self.skip_verify,
+            tls_params: None,
+        });
+        self.with_certificates(backend, info)
+    }
+
+    #[cfg(feature = "tls")]
+    fn with_certificates(&self, backend: &'static str, info: ConnectionInfo) -> Result<ConnectionInfo> {
+        use redis::{Client, ClientTlsConfig, TlsCertificates};
+
+        let read = |file: &String| {
+            std::fs::read(file).map_err(|error| {
+                invalid(backend, format!("cannot read {file:?}: {error}")).hint("name a file with PEM text")
+            })
+        };
+        let root_cert = self.ca.as_ref().map(read).transpose()?;
+        let client_tls = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => {
+                Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
+            }
+            (None, None) => None,
+            _ => {
+                return Err(invalid(backend, "a client certificate is only half there".into())
+                    .hint("give both tls_cert and tls_key"));
+            }
+        };
+        if root_cert.is_none() && client_tls.is_none() {
+            return Ok(info);
+        }
+        install_provider();
+        let client = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
+        let client = client.map_err(|error| {
+            invalid(backend, format!("the certificates cannot be used: {error}"))
+                .hint("tls_ca, tls_cert and tls_key must be files with PEM text")
+        })?;
+        Ok(client.get_connection_info().clone())
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn with_certificates(&self, backend: &'static str, _: ConnectionInfo) -> Result<ConnectionInfo> {
+        Err(unsupported(backend))
+    }
+}
+
+/// The error of a build without TLS.
+pub(crate) fn unsupported(backend: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, backend)
+        .message("this build has no TLS")
+        .hint("enable the feature: cargo add polylock --features tls")
+}
+
+/// Sees to it that there is cryptography: an application that chose its own keeps it.
+#[cfg(feature = "tls")]
+pub(crate) fn install_provider() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Fails only if somebody else installed one in the meantime.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+#[cfg(feature = "tls")]
+fn invalid(backend: &'static str, what: String) -> Error {
+    Error::new(ErrorKind::InvalidConfig, backend).message(what)
+}

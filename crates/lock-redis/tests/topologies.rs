@@ -1,0 +1,597 @@
+//! Locks over every way to reach a Redis server.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result, Standing};
+use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
+use lock_redis::redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, PushInfo, RedisResult,
+};
+use lock_redis::{Dial, RedisConfig};
+use lock_testkit::{RedisCluster, RedisSentinel, RedisServer};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, sleep, timeout};
+
+const SECRET: &str = "s3cret-Pa55";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn connect(url: &str) -> Result<Locks> {
+    RedisConfig::from_url(url)?.connect().await
+}
+
+/// Takes a lock, sees that it excludes, gives it back, and takes it when somebody waits.
+async fn works(url: &str) {
+    let (ours, theirs) = (connect(url).await.unwrap(), connect(url).await.unwrap());
+    let guard = ours.mutex("a").acquire().await.unwrap();
+    assert!(theirs.mutex("a").try_acquire().await.unwrap().is_none());
+    let waiter = tokio::spawn(async move { theirs.mutex("a").acquire().await });
+    while ours.inspect("a").await.unwrap().waiters == 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let token = guard.token();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let next = waiter.await.unwrap().unwrap();
+    assert!(next.token() > token);
+    assert_eq!(next.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn unix_sockets() {
+    let server = RedisServer::builder().unix_socket().start().await.unwrap();
+    let path = server.socket().display().to_string();
+    works(&format!("redis+unix://{path}")).await;
+    let locks = connect(&format!("redis+unix://{path}?db=3")).await.unwrap();
+    let guard = locks.mutex("in3").acquire().await.unwrap();
+    let keyspace = server.command(&["INFO", "keyspace"]).await.unwrap();
+    assert!(keyspace.text().unwrap().contains("db3:"), "{keyspace:?}");
+    guard.release().await.unwrap();
+    let error = connect("redis+unix:///no/such/socket").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("/no/such/socket"), "{error}");
+}
+
+#[tokio::test]
+async fn databases_are_apart() {
+    let server = RedisServer::start().await.unwrap();
+    works(&format!("{}/5", server.url())).await;
+    let (five, six) = (format!("{}/5", server.url()), format!("{}/6", server.url()));
+    let (five, six) = (connect(&five).await.unwrap(), connect(&six).await.unwrap());
+    let held = five.mutex("a").acquire().await.unwrap();
+    six.mutex("a").try_acquire().await.unwrap().expect("another database").release().await.unwrap();
+    held.release().await.unwrap();
+    let error = connect(&format!("{}/99", server.url())).await.unwrap_err();
+    assert!(error.to_string().contains("database") || error.to_string().contains("DB"), "{error}");
+}
+
+#[tokio::test]
+async fn users_of_the_access_list() {
+    let rules = format!("on >{SECRET} ~lock:* ~polylock:* &polylock:* +@all -@admin -@dangerous");
+    let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
+    works(&format!("redis://worker:{SECRET}@{}", server.addr())).await;
+    let error = connect(&format!("redis://worker:wrong@{}", server.addr())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+}
+
+/// Acquires in spite of an outage: by asking again for as long as the error says that it may help.
+async fn acquire_in_the_end(locks: &Locks, name: &str) -> Guard {
+    let start = Instant::now();
+    loop {
+        match locks.mutex(name).acquire().await {
+            Ok(guard) => return guard,
+            Err(error) => {
+                assert!(error.is_retryable(), "{error}");
+                assert!(start.elapsed() < PATIENCE, "{error}");
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn sentinels_name_the_master() {
+    let sentinel = RedisSentinel::start().await.unwrap();
+    works(&sentinel.url()).await;
+    // One that is down costs nothing.
+    sentinel.sentinels()[0].kill();
+    works(&sentinel.url()).await;
+
+    let unknown = sentinel.url().replace(RedisSentinel::NAME, "another");
+    let error = connect(&unknown).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("\"another\""), "{error}");
+    let direct = connect(&sentinel.sentinels()[1].url()).await.unwrap_err();
+    assert_eq!(direct.kind(), ErrorKind::InvalidConfig);
+    assert!(direct.to_string().contains("redis+sentinel://"), "{direct}");
+}
+
+#[tokio::test]
+async fn locks_go_on_after_the_master_died() {
+    let sentinel = RedisSentinel::start().await.unwrap();
+    let locks = connect(&format!("{}?ttl=5s", sentinel.url())).await.unwrap();
+    let (held, before) =
+        (locks.mutex("held").acquire().await.unwrap(), locks.mutex("b").acquire().await.unwrap());
+    let last = before.token();
+    before.release().await.unwrap();
+    // What a replica has not yet got is lost with the master; that is not what is tried here.
+    sleep(Duration::from_millis(200)).await;
+
+    sentinel.servers()[0].kill();
+    let after = acquire_in_the_end(&locks, "b").await;
+    assert!(after.token() > last, "{:?} after {last:?}", after.token());
+    after.release().await.unwrap();
+    // The lock that was held is on the new master, and renewed there, unless the failover took longer than it
+    // lasted.
+    let until = held.valid_until();
+    sleep(Duration::from_secs(6)).await;
+    match held.standing() {
+        Standing::Valid => assert!(held.valid_until() > until),
+        _ => assert!(lock_core::Clock::boot().now() >= held.valid_until()),
+    }
+    let last = held.token();
+    drop(held);
+    let next = timeout(PATIENCE, locks.mutex("held").acquire()).await.unwrap().unwrap();
+    assert!(next.token() > last);
+}
+
+#[tokio::test]
+async fn a_failover_on_command_is_followed() {
+    let sentinel = RedisSentinel::start().await.unwrap();
+    let locks = connect(&format!("{}?ttl=6s", sentinel.url())).await.unwrap();
+    let held = locks.mutex("held").acquire().await.unwrap();
+    // As above.
+    sleep(Duration::from_millis(200)).await;
+    let failover = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
+    let answer = sentinel.sentinels()[0].command(&failover).await.unwrap();
+    assert_eq!(answer.text(), Some("OK"), "{answer:?}");
+    let start = Instant::now();
+    while sentinel.servers()[0].command(&["ROLE"]).await.unwrap().array().unwrap()[0].text() != Some("slave")
+    {
+        assert!(start.elapsed() < PATIENCE, "no failover");
+        sleep(Duration::from_millis(20)).await;
+    }
+    acquire_in_the_end(&locks, "b").await.release().await.unwrap();
+    // The old master goes on granting for up to eight seconds, and what it is told then is lost. The sentinels
+    // announce the new one long before: the lock is renewed there before it ends.
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(held.standing(), Standing::Valid);
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+    let held = sentinel.servers()[1].command(&["EXISTS", "lock:held"]).await.unwrap();
+    assert_eq!(held.int(), Some(0));
+}
+
+#[tokio::test]
+async fn a_master_that_becomes_a_replica_is_told_and_asked_again() {
+    let (server, other) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let locks = connect(&server.url()).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    server.command(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]).await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied));
+    assert!(error.to_string().contains("replica"), "{error}");
+    let error = connect(&server.url()).await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("replica"), "{error}");
+    server.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+/// Leads to whichever server the name stands for now, as a record of a name server does.
+#[derive(Debug)]
+struct Record {
+    points_to: Mutex<ConnectionInfo>,
+}
+
+#[async_trait]
+impl Dial for Record {
+    async fn commands(&self, _: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        let to = self.points_to.lock().unwrap().clone();
+        Client::open(to)?.get_multiplexed_async_connection().await
+    }
+
+    async fn pushes(
+        &self,
+        _: &ConnectionInfo,
+        told: UnboundedSender<PushInfo>,
+    ) -> RedisResult<MultiplexedConnection> {
+        let to = self.points_to.lock().unwrap().clone();
+        let config = AsyncConnectionConfig::new().set_push_sender(told);
+        Client::open(to)?.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    async fn messages(&self, _: &ConnectionInfo) -> RedisResult<PubSub> {
+        let to = self.points_to.lock().unwrap().clone();
+        Client::open(to)?.get_async_pubsub().await
+    }
+}
+
+#[tokio::test]
+async fn a_master_that_is_demoted_is_left_for_the_new_one() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
+    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let locks = RedisConfig::new(info(&old)).dial(Arc::clone(&record) as _).connect().await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    // The connection stays, and is of no use any more.
+    old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).await.unwrap();
+    *record.points_to.lock().unwrap() = info(&new);
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    assert_eq!(new.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+/// A name whose lock is on this master of the cluster.
+async fn name_on(cluster: &RedisCluster, master: usize) -> String {
+    for number in 0.. {
+        let name = format!("name{number}");
+        let slot = usize::from(cluster.slot(&format!("lock:{name}")).await.unwrap());
+        if slot / 5462 == master {
+            return name;
+        }
+    }
+    unreachable!("there are names in every slot")
+}
+
+#[tokio::test]
+async fn a_cluster_has_locks_on_every_master() {
+    let cluster = RedisCluster::start().await.unwrap();
+    // One node is enough to find the others.
+    let (url, one) = (cluster.url(), format!("redis+cluster://{}", cluster.masters()[2].addr()));
+    let (ours, theirs) = (connect(&url).await.unwrap(), connect(&one).await.unwrap());
+    let mut guards = Vec::new();
+    for (at, master) in cluster.masters().iter().enumerate() {
+        let name = name_on(&cluster, at).await;
+        let guard = ours.mutex(&name).acquire().await.unwrap();
+        assert!(theirs.mutex(&name).try_acquire().await.unwrap().is_none());
+        let there = master.command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
+        assert_eq!(there.int(), Some(1), "{name}");
+        guards.push((name, guard));
+    }
+    for (name, guard) in guards {
+        let (token, mutex) = (guard.token(), theirs.mutex(&name));
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let next = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
+        assert!(next.token() > token);
+        assert!(theirs.inspect(&name).await.unwrap().holder.is_some());
+        assert!(theirs.break_lock(&name).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn names_whose_helpers_would_be_elsewhere_are_refused_in_a_cluster() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let locks = connect(&cluster.url()).await.unwrap();
+    for name in ["a}b", "{}a", "a{}b"] {
+        for error in [
+            locks.mutex(name).acquire().await.map(drop).unwrap_err(),
+            locks.inspect(name).await.map(drop).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+            assert!(error.to_string().contains("slot") && error.to_string().contains("{orders}"), "{error}");
+        }
+    }
+    for name in ["{a}b", "a{b}c", "{{a}}", "a{b"] {
+        locks.mutex(name).acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+/// Moves a slot, key by key, with a pause before each step.
+async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, pause: Duration) {
+    let (from, to, all) = (&cluster.masters()[from], &cluster.masters()[to], cluster.masters());
+    let (slot, from_id, to_id) =
+        (slot.to_string(), cluster.id(from).await.unwrap(), cluster.id(to).await.unwrap());
+    let ok = |reply: lock_testkit::redis::Reply| assert_eq!(reply.text(), Some("OK"), "{reply:?}");
+    ok(to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap());
+    ok(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap());
+    loop {
+        sleep(pause).await;
+        let keys = from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await.unwrap();
+        let Some(key) = keys.array().and_then(|keys| keys.first()) else { break };
+        let (port, key) = (to.port().to_string(), key.text().unwrap().to_owned());
+        ok(from.command(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]).await.unwrap());
+    }
+    for node in [to, from].into_iter().chain(all) {
+        ok(node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_lock_survives_the_migration_of_its_slot() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let locks = connect(&format!("{}?ttl=3s", cluster.url())).await.unwrap();
+    let guard = locks.mutex(&name).acquire().await.unwrap();
+    // Two keys and three pauses: longer than the lock would last without a renewal.
+    migrate(&cluster, slot, 0, 1, Duration::from_millis(1500)).await;
+    assert_eq!(guard.standing(), Standing::Valid);
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(guard.standing(), Standing::Valid);
+    let there = cluster.masters()[1].command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
+    assert_eq!(there.int(), Some(1));
+    let token = guard.token();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let next = locks.mutex(&name).acquire().await.unwrap();
+    assert!(next.token() > token);
+    next.release().await.unwrap();
+    // And back, while nobody holds it: the first request goes to the wrong node.
+    migrate(&cluster, slot, 1, 0, Duration::ZERO).await;
+    locks.mutex(&name).acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let slot = cluster.slot("tag").await.unwrap();
+    let from = usize::from(slot) / 5462;
+    let locks = connect(&format!("{}?command_timeout=300ms", cluster.url())).await.unwrap();
+    let patient = connect(&format!("{}?command_timeout=20s", cluster.url())).await.unwrap();
+    let held = locks.mutex("{tag}/held").acquire().await.unwrap();
+    let moving = migrate(&cluster, slot, from, (from + 1) % 3, Duration::from_millis(1500));
+    let taking = async {
+        sleep(Duration::from_millis(500)).await;
+        // The cluster takes no request for several keys of which some are missing.
+        let error = locks.mutex("{tag}/new").acquire().await.unwrap_err();
+        let what = (error.kind(), error.outcome());
+        assert_eq!(what, (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+        assert!(error.to_string().contains("TRYAGAIN"), "{error}");
+        // With time enough it is waited for.
+        patient.mutex("{tag}/new").acquire().await.unwrap()
+    };
+    let ((), new) = tokio::join!(moving, taking);
+    assert_eq!(new.release().await.unwrap(), Released::Released);
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn locks_go_on_after_a_master_of_the_cluster_died() {
+    let cluster = RedisCluster::start_n(3, true).await.unwrap();
+    let name = name_on(&cluster, 1).await;
+    let locks = connect(&cluster.url()).await.unwrap();
+    let guard = locks.mutex(&name).acquire().await.unwrap();
+    let token = guard.token();
+    guard.release().await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    cluster.masters()[1].kill();
+    let next = acquire_in_the_end(&locks, &name).await;
+    assert!(next.token() > token);
+    let there = cluster.replicas()[1].command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
+    assert_eq!(there.int(), Some(1));
+    // The others have not noticed.
+    let elsewhere = name_on(&cluster, 0).await;
+    locks.mutex(elsewhere).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(next.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn a_lock_can_wait_for_replicas() {
+    let master = RedisServer::start().await.unwrap();
+    let replica = RedisServer::builder().replica_of(&master).start().await.unwrap();
+    let start = Instant::now();
+    while !info(&master, "replication").await.contains("state=online") {
+        assert!(start.elapsed() < PATIENCE, "no replica");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let locks = connect(&format!("{}?wait_replicas=1&wait_replicas_timeout=1s", master.url())).await.unwrap();
+    for _ in 0..20 {
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        assert_eq!(replica.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
+        guard.release().await.unwrap();
+    }
+
+    replica.stop();
+    let waiting = tokio::spawn({
+        let mutex = locks.mutex("a");
+        async move { mutex.acquire().await }
+    });
+    sleep(Duration::from_millis(200)).await;
+    // The connection that all share is not held up meanwhile.
+    let start = Instant::now();
+    assert!(locks.inspect("a").await.unwrap().holder.is_some());
+    assert!(start.elapsed() < Duration::from_millis(600), "held up for {:?}", start.elapsed());
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("0 of 1 replicas"), "{error}");
+    assert_eq!(master.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0), "not given back");
+    replica.cont();
+    acquire_in_the_end(&locks, "a").await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_doctor_tells_of_dangers() {
+    let server = RedisServer::builder().maxmemory_policy("allkeys-lru").start().await.unwrap();
+    let report = connect(&server.url()).await.unwrap().doctor().await.unwrap();
+    let text = report.to_string();
+    for part in ["Redis ", "standalone", "master", "0 replicas", "appendonly is no", "clock"] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+    assert_eq!(report.warnings().count(), 1, "{text}");
+    assert!(report.warnings().all(|finding| finding.what.contains("allkeys-lru")), "{text}");
+    assert!(text.contains(&server.addr().to_string()), "{text}");
+
+    let durable = RedisServer::builder().appendonly(true).config("min-replicas-to-write", "1");
+    let text =
+        connect(&durable.start().await.unwrap().url()).await.unwrap().doctor().await.unwrap().to_string();
+    assert!(text.contains("survive a restart") && text.contains("every write is refused"), "{text}");
+}
+
+#[tokio::test]
+async fn the_doctor_tells_what_is_downgraded() {
+    let rules = format!("on >{SECRET} ~* +@all -@admin -@dangerous -subscribe");
+    let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
+    let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
+    let text = locks.doctor().await.unwrap().to_string();
+    for part in ["INFO is not allowed", "CONFIG GET is not allowed", "SUBSCRIBE is refused", "+subscribe"] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+}
+
+#[tokio::test]
+async fn the_doctor_sees_every_master_of_a_cluster() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let text = connect(&cluster.url()).await.unwrap().doctor().await.unwrap().to_string();
+    for master in cluster.masters() {
+        assert!(text.contains(&format!("{}: Redis ", master.addr())), "{text}");
+    }
+}
+
+async fn info(server: &RedisServer, section: &str) -> String {
+    server.command(&["INFO", section]).await.unwrap().text().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_server_without_its_replicas_is_to_be_tried_again() {
+    let server = RedisServer::builder().config("min-replicas-to-write", "1").start().await.unwrap();
+    let locks = connect(&server.url()).await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+    assert!(error.to_string().contains("NOREPLICAS") && error.to_string().contains("try again"), "{error}");
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_server_is_told() {
+    let server = RedisServer::builder().maxmemory_policy("noeviction").start().await.unwrap();
+    let locks = connect(&server.url()).await.unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Exhausted, Outcome::NotApplied), "{error}");
+    assert!(error.to_string().contains("maxmemory"), "{error}");
+}
+
+#[tokio::test]
+async fn missing_rights_are_named() {
+    for (rules, connects) in [
+        ("+@all -@scripting", false),
+        ("+@all -script", false),
+        ("+@all -evalsha", true),
+        ("+@all -set", true),
+        ("+@all -pexpire -time", true),
+    ] {
+        let rules = format!("on >{SECRET} ~* &* {rules}");
+        let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
+        let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await;
+        assert_eq!(locks.is_ok(), connects, "{rules}: {locks:?}");
+        let error = match locks {
+            Ok(locks) => locks.mutex("a").acquire().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied, "{rules}: {error}");
+        for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "~lock:*"] {
+            assert!(error.to_string().contains(right), "{rules}: {right} is missing: {error}");
+        }
+        let left = server.command(&["EXISTS", "lock:a"]).await.unwrap();
+        assert_eq!(left.int(), Some(0), "{rules}: something was left behind");
+    }
+    // And what is named is enough.
+    let server = RedisServer::start().await.unwrap();
+    let url = format!("redis://worker:{SECRET}@{}", server.addr());
+    let rule = ["ACL", "SETUSER", "worker", "on", &format!(">{SECRET}")];
+    server.command(&rule).await.unwrap();
+    let error = connect(&url).await.unwrap_err().to_string();
+    let named: Vec<&str> =
+        error.split_whitespace().filter(|word| word.starts_with(['+', '~', '&'])).collect();
+    server.command(&[&rule[..3], &named[..]].concat()).await.unwrap();
+    works(&url).await;
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_is_no_server_of_its_own() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let locks = connect(&cluster.masters()[0].url()).await.unwrap();
+    let name = name_on(&cluster, 1).await;
+    let error = locks.mutex(&name).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("redis+cluster://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old_is_refused_with_its_version() {
+    for (version, refused) in [("5.0.7", true), ("6.0.16", true), ("6.2.0", false)] {
+        let addr = pretend(version).await;
+        let connected = connect(&format!("redis://{addr}")).await;
+        assert_eq!(connected.is_err(), refused, "{version}");
+        if let Err(error) = connected {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains(version) && error.to_string().contains("6.2"), "{error}");
+        }
+    }
+}
+
+/// A server that knows no HELLO and says that it has this version.
+async fn pretend(version: &'static str) -> std::net::SocketAddr {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (reader, mut writer) = stream.into_split();
+                let mut lines = BufReader::new(reader).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let Some(words) = line.strip_prefix('*') else { continue };
+                    // The length of the first word, and the word.
+                    let _ = lines.next_line().await;
+                    let Ok(Some(command)) = lines.next_line().await else { return };
+                    let info = format!("# Server\r\nredis_version:{version}\r\n");
+                    let answer = match (command.as_str(), words) {
+                        ("HELLO", _) => String::from("-ERR unknown command `HELLO`\r\n"),
+                        ("INFO", _) => format!("${}\r\n{info}\r\n", info.len()),
+                        _ => String::from("+OK\r\n"),
+                    };
+                    writer.write_all(answer.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    addr
+}
+
+#[cfg(feature = "tls")]
+mod tls {
+    use lock_testkit::Certificates;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn with_our_own_authority() {
+        let certificates = Arc::new(Certificates::new().unwrap());
+        let server = RedisServer::builder().tls(&certificates, false).start().await.unwrap();
+        let url = format!("rediss://{}", server.tls_addr());
+        works(&format!("{url}?tls_ca={}", certificates.ca().display())).await;
+        works(&format!("{url}?tls_insecure_skip_verify=true")).await;
+
+        for (url, why) in [
+            // Whom the system trusts is not whom the test made.
+            (url.clone(), "ertificate"),
+            (format!("{url}?tls_ca={}", Certificates::new().unwrap().ca().display()), "ertificate"),
+        ] {
+            let error = connect(&url).await.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::InvalidConfig), "{error}");
+            assert!(format!("{error} {error:?}").contains(why), "{error} {error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn with_a_certificate_of_ours() {
+        let certificates = Arc::new(Certificates::new().unwrap());
+        let server = RedisServer::builder().tls(&certificates, true).start().await.unwrap();
+        let url = format!("rediss://{}?tls_ca={}", server.tls_addr(), certificates.ca().display());
+        let (cert, key) = certificates.client();
+        works(&format!("{url}&tls_cert={}&tls_key={}", cert.display(), key.display())).await;
+        let error = connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let error = connect(&format!("{url}&tls_cert={}", cert.display())).await.unwrap_err();
+        assert!(error.to_string().contains("tls_key"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn files_that_are_not_there_are_named() {
+        let error = connect("rediss://h?tls_ca=/no/such/file.pem").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains("/no/such/file.pem"), "{error}");
+    }
+}

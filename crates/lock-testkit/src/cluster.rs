@@ -1,0 +1,142 @@
+//! A Redis Cluster.
+
+use crate::error::{Error, Result};
+use crate::redis::RedisServer;
+use crate::sentinel::until;
+
+const SLOTS: usize = 16_384;
+
+/// Masters that share the 16384 slots, each with as many replicas as were asked for.
+#[derive(Debug)]
+pub struct RedisCluster {
+    masters: Vec<RedisServer>,
+    replicas: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    /// Starts three masters without replicas.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::start`].
+    pub async fn start() -> Result<Self> {
+        Self::start_n(3, false).await
+    }
+
+    /// Starts so many masters, with one replica each or none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::start`].
+    pub async fn start_n(masters: usize, replicas: bool) -> Result<Self> {
+        let node = || RedisServer::builder().clustered().config("cluster-node-timeout", "1000").start();
+        let mut cluster = Self { masters: Vec::new(), replicas: Vec::new() };
+        for _ in 0..masters {
+            cluster.masters.push(node().await?);
+            if replicas {
+                cluster.replicas.push(node().await?);
+            }
+        }
+        cluster.form().await?;
+        Ok(cluster)
+    }
+
+    /// `redis+cluster://host:port,host:port,...`.
+    pub fn url(&self) -> String {
+        let addrs: Vec<_> = self.masters.iter().map(|master| master.addr().to_string()).collect();
+        format!("redis+cluster://{}", addrs.join(","))
+    }
+
+    /// The masters at the start, in the order of their slots.
+    pub fn masters(&self) -> &[RedisServer] {
+        &self.masters
+    }
+
+    /// The replicas at the start, in the order of their masters.
+    pub fn replicas(&self) -> &[RedisServer] {
+        &self.replicas
+    }
+
+    /// The id of a node in the cluster.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when it does not answer.
+    pub async fn id(&self, node: &RedisServer) -> Result<String> {
+        told(node, &["CLUSTER", "MYID"]).await
+    }
+
+    /// The slot of a key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the first master does not answer.
+    pub async fn slot(&self, key: &str) -> Result<u16> {
+        let slot = self.masters[0].command(&["CLUSTER", "KEYSLOT", key]).await?;
+        let slot = slot.int().and_then(|slot| u16::try_from(slot).ok());
+        slot.ok_or_else(|| refused(&self.masters[0], "CLUSTER KEYSLOT", &slot))
+    }
+
+    async fn form(&self) -> Result<()> {
+        let share = SLOTS.div_ceil(self.masters.len());
+        for (at, master) in self.masters.iter().enumerate() {
+            let (first, last) = (at * share, ((at + 1) * share).min(SLOTS) - 1);
+            let range = ["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()];
+            told(master, &range).await?;
+            told(master, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]).await?;
+        }
+        let nodes = || self.masters.iter().chain(&self.replicas);
+        for node in nodes().skip(1) {
+            let (port, bus) = (node.port().to_string(), node.bus_port().to_string());
+            told(&self.masters[0], &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
+        }
+        let known = format!("cluster_known_nodes:{}", self.masters.len() + self.replicas.len());
+        for node in nodes() {
+            until(node, &["CLUSTER", "INFO"], &known).await?;
+        }
+        for (replica, master) in self.replicas.iter().zip(&self.masters) {
+            let id = self.id(master).await?;
+            until(replica, &["CLUSTER", "NODES"], &id).await?;
+            told(replica, &["CLUSTER", "REPLICATE", &id]).await?;
+            // Only then does the master send on what it is told.
+            until(master, &["INFO", "replication"], "state=online").await?;
+        }
+        for node in nodes() {
+            until(node, &["CLUSTER", "INFO"], "cluster_state:ok").await?;
+        }
+        Ok(())
+    }
+}
+
+async fn told(node: &RedisServer, words: &[&str]) -> Result<String> {
+    let reply = node.command(words).await?;
+    reply
+        .text()
+        .filter(|_| !reply.is_error())
+        .map(str::to_owned)
+        .ok_or_else(|| refused(node, &words.join(" "), &reply))
+}
+
+fn refused(node: &RedisServer, what: &str, reply: &impl std::fmt::Debug) -> Error {
+    Error::Protocol {
+        peer: format!("redis-server on port {}", node.port()),
+        what: format!("{what} was answered by {reply:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::Reply;
+
+    #[tokio::test]
+    async fn a_cluster_with_replicas_forms() {
+        let cluster = RedisCluster::start_n(3, true).await.unwrap();
+        for master in cluster.masters() {
+            let reply = master.command(&["INFO", "replication"]).await.unwrap();
+            assert!(reply.text().is_some_and(|text| text.contains("connected_slaves:1")), "{reply:?}");
+        }
+        assert_eq!(cluster.slot("foo").await.unwrap(), 12182);
+        assert!(matches!(cluster.masters()[0].command(&["GET", "foo"]).await.unwrap(), Reply::Error(_)));
+    }
+}

@@ -1,0 +1,130 @@
+//! A master with replicas, watched by sentinels.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::process::off_thread;
+use crate::redis::{RedisOptions, RedisServer};
+
+/// A master, replicas, and three sentinels that promote a replica when the master is gone.
+///
+/// They know the master as [`NAME`](Self::NAME), and count it as gone after half a second.
+#[derive(Debug)]
+pub struct RedisSentinel {
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+}
+
+impl RedisSentinel {
+    /// What the sentinels call the master.
+    pub const NAME: &'static str = "mymaster";
+
+    /// Starts a master with one replica, and three sentinels.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::start`].
+    pub async fn start() -> Result<Self> {
+        Self::start_with(RedisServer::builder()).await
+    }
+
+    /// Starts a master and one replica with these options, and three sentinels.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RedisServer::start`].
+    pub async fn start_with(options: RedisOptions) -> Result<Self> {
+        let master = options.clone().start().await?;
+        let replica = options.replica_of(&master).start().await?;
+        let file = format!(
+            "sentinel monitor {name} 127.0.0.1 {port} 2\n\
+             sentinel down-after-milliseconds {name} 500\n\
+             sentinel failover-timeout {name} 3000\n\
+             sentinel parallel-syncs {name} 1\n",
+            name = Self::NAME,
+            port = master.port()
+        );
+        let mut sentinels = Vec::new();
+        for _ in 0..3 {
+            sentinels.push(RedisServer::builder().sentinel(file.clone()).start().await?);
+        }
+        let started = Self { servers: vec![master, replica], sentinels };
+        started.settled().await?;
+        Ok(started)
+    }
+
+    /// `redis+sentinel://host:port,host:port,host:port/mymaster`.
+    pub fn url(&self) -> String {
+        let addrs: Vec<_> = self.sentinels.iter().map(|sentinel| sentinel.addr().to_string()).collect();
+        format!("redis+sentinel://{}/{}", addrs.join(","), Self::NAME)
+    }
+
+    /// The master at the start, and the replicas.
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+
+    /// The sentinels, in the order of the URL.
+    pub fn sentinels(&self) -> &[RedisServer] {
+        &self.sentinels
+    }
+
+    /// Whom the first sentinel that answers calls the master.
+    pub async fn master(&self) -> Option<&RedisServer> {
+        for sentinel in &self.sentinels {
+            let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME];
+            let Ok(reply) = sentinel.command(&ask).await else { continue };
+            let port = reply.array().and_then(|parts| parts.get(1)).and_then(|port| port.int());
+            return self.servers.iter().find(|server| Some(i64::from(server.port())) == port);
+        }
+        None
+    }
+
+    /// Waits until every sentinel knows the others and the replica, and the replica is in step.
+    async fn settled(&self) -> Result<()> {
+        for sentinel in &self.sentinels {
+            let ask = ["INFO", "sentinel"];
+            until(sentinel, &ask, "slaves=1,sentinels=3").await?;
+        }
+        // Only then does the master send on what it is told.
+        until(&self.servers[0], &["INFO", "replication"], "state=online").await
+    }
+}
+
+/// Asks until the answer contains `text`.
+pub(crate) async fn until(server: &RedisServer, ask: &[&str], text: &str) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let answer = server.command(ask).await?;
+        if answer.text().is_some_and(|answer| answer.contains(text)) {
+            return Ok(());
+        }
+        let waited = start.elapsed();
+        if waited > DEADLINE {
+            return Err(Error::NotReady {
+                server: format!("redis-server on port {}, which should say {text:?},", server.port()),
+                waited,
+                log: format!("{answer:?}"),
+            });
+        }
+        off_thread(|| thread::sleep(POLL)).await;
+    }
+}
+
+const POLL: Duration = Duration::from_millis(20);
+const DEADLINE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sentinels_promote_the_replica() {
+        let sentinel = RedisSentinel::start().await.unwrap();
+        let first = sentinel.master().await.unwrap().port();
+        assert_eq!(first, sentinel.servers()[0].port());
+        sentinel.servers()[0].kill();
+        until(&sentinel.servers()[1], &["INFO", "replication"], "role:master").await.unwrap();
+    }
+}
