@@ -27,6 +27,9 @@ impl Place {
         if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
             return self.refused(error);
         }
+        if let Some((what, hint)) = tls_trouble(&error.to_string()) {
+            return self.error(ErrorKind::InvalidConfig, what).hint(hint).caused_by(Cause::of(error));
+        }
         self.error(ErrorKind::Unavailable, &format!("cannot connect: {}", error.category()))
             .hint("check that the server runs and that host and port are right")
             .caused_by(Cause::of(error))
@@ -129,6 +132,23 @@ fn first_of_pipeline(error: &RedisError) -> RedisError {
         Some([(_, first), ..]) => RedisError::from(first.clone()),
         _ => error.clone(),
     }
+}
+
+/// What is wrong with the certificates, if it is they; trying again does not help then.
+fn tls_trouble(text: &str) -> Option<(&'static str, &'static str)> {
+    if text.contains("CertificateRequired") {
+        return Some((
+            "the server asks for a certificate of ours",
+            "name its file and that of its key in the URL (?tls_cert=...&tls_key=...)",
+        ));
+    }
+    if text.contains("fatal alert") && text.to_ascii_lowercase().contains("cert") {
+        return Some(("the server does not take our certificate", "check tls_cert and tls_key in the URL"));
+    }
+    text.contains("invalid peer certificate").then_some((
+        "the certificate of the server is not trusted, or not for this host",
+        "name the file of the authority that signed it in the URL (?tls_ca=...), and the host as in the certificate",
+    ))
 }
 
 /// What an error that the server answered means, and what to do about it.

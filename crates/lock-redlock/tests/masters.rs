@@ -49,7 +49,8 @@ async fn masters_are_spoken_to_over_tls() {
     }
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     let error = connect(&url).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("tls_ca"), "{error}");
     let error = connect(&url.replace("redlocks", "redlock")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
