@@ -58,6 +58,12 @@ impl Place {
             .hint("name the master in the URL, or let sentinels name it (redis+sentinel://)")
     }
 
+    /// A request was sent from node to node of a cluster.
+    pub(crate) fn slot_moves(&self) -> Error {
+        self.error(ErrorKind::Unavailable, "the slot of the lock moves, and the nodes do not agree where to")
+            .hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
+    }
+
     /// Fewer replicas have a lock than were asked for.
     pub(crate) fn not_replicated(&self, have: u32, wanted: u32, patience: std::time::Duration) -> Error {
         self.error(
@@ -225,7 +231,8 @@ fn rights() -> String {
     let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
     format!(
         "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
-         and for waiting without polling +subscribe +unsubscribe &polylock:*",
+         for waiting without polling +subscribe +unsubscribe &polylock:* \
+         in a cluster +cluster|slots +asking and for wait_replicas +wait",
         commands.join(" ")
     )
 }
