@@ -104,8 +104,18 @@ mod tests {
         assert!(error.to_string().contains("memory://, redis://, redlock://, zk://"), "{error}");
     }
 
+    #[cfg(all(feature = "redis", feature = "redlock", feature = "zk", feature = "tls"))]
+    #[tokio::test]
+    async fn every_scheme_reaches_its_backend() {
+        for (scheme, _) in SCHEMES.iter().filter(|(scheme, _)| *scheme != "memory") {
+            let error = Locks::connect(&format!("{scheme}://")).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            assert_ne!(error.backend(), "polylock", "{error}");
+        }
+    }
+
     #[test]
-    fn every_missing_feature_is_named() {
+    fn a_missing_feature_is_named() {
         let error = not_available("rediss");
         assert!(error.to_string().contains("--features redis,tls"), "{error}");
         let error = not_available("zk");

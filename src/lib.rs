@@ -20,7 +20,7 @@
 //! None is on by default. A feature makes a backend available; the URL or the typed configuration
 //! chooses it.
 //!
-//! * **redis**: `redis://`, one Redis server.
+//! * **redis**: `redis://`, one Redis server, a master behind sentinels, or a cluster.
 //! * **redlock**: `redlock://`, a quorum of independent Redis servers.
 //! * **tls**: `rediss://` and `redlocks://`, TLS to Redis servers. Enables neither `redis` nor `redlock`.
 //! * **zk**: `zk://`, a ZooKeeper ensemble.

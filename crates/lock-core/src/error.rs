@@ -37,7 +37,7 @@ struct Details {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lock name is empty or too long.
+    /// The lock name is empty or too long, or the backend cannot take it.
     InvalidName,
     /// A URL or an option is wrong.
     InvalidConfig,

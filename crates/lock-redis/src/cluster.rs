@@ -138,6 +138,9 @@ impl Cluster {
                     sleep(pause).await;
                     pause = (pause * 2).min(LAST_PAUSE);
                 }
+                Some(Redirect::Moved(_) | Redirect::Ask(_)) => {
+                    return Err(Failure::Unreached(self.place.slot_moves()));
+                }
                 _ => return Err(Failure::Refused(error)),
             }
         }

@@ -27,6 +27,9 @@ impl Place {
         if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
             return self.refused(error);
         }
+        if let Some((what, hint)) = tls_trouble(&error.to_string()) {
+            return self.error(ErrorKind::InvalidConfig, what).hint(hint).caused_by(Cause::of(error));
+        }
         self.error(ErrorKind::Unavailable, &format!("cannot connect: {}", error.category()))
             .hint("check that the server runs and that host and port are right")
             .caused_by(Cause::of(error))
@@ -53,6 +56,12 @@ impl Place {
     pub(crate) fn is_replica(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the server is a read-only replica")
             .hint("name the master in the URL, or let sentinels name it (redis+sentinel://)")
+    }
+
+    /// A request was sent from node to node of a cluster.
+    pub(crate) fn slot_moves(&self) -> Error {
+        self.error(ErrorKind::Unavailable, "the slot of the lock moves, and the nodes do not agree where to")
+            .hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
     }
 
     /// Fewer replicas have a lock than were asked for.
@@ -131,6 +140,23 @@ fn first_of_pipeline(error: &RedisError) -> RedisError {
     }
 }
 
+/// What is wrong with the certificates, if it is they; trying again does not help then.
+fn tls_trouble(text: &str) -> Option<(&'static str, &'static str)> {
+    if text.contains("CertificateRequired") {
+        return Some((
+            "the server asks for a certificate of ours",
+            "name its file and that of its key in the URL (?tls_cert=...&tls_key=...)",
+        ));
+    }
+    if text.contains("fatal alert") && text.to_ascii_lowercase().contains("cert") {
+        return Some(("the server does not take our certificate", "check tls_cert and tls_key in the URL"));
+    }
+    text.contains("invalid peer certificate").then_some((
+        "the certificate of the server is not trusted, or not for this host",
+        "name the file of the authority that signed it in the URL (?tls_ca=...), and the host as in the certificate",
+    ))
+}
+
 /// What an error that the server answered means, and what to do about it.
 fn meaning(error: &RedisError) -> (ErrorKind, String) {
     let (kind, hint) = match code(error) {
@@ -205,7 +231,8 @@ fn rights() -> String {
     let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
     format!(
         "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
-         and for waiting without polling +subscribe +unsubscribe &polylock:*",
+         for waiting without polling +subscribe +unsubscribe &polylock:* \
+         in a cluster +cluster|slots +asking and for wait_replicas +wait",
         commands.join(" ")
     )
 }

@@ -232,17 +232,17 @@ impl Link {
         call: &Call,
         replicas: u32,
         patience: Duration,
-    ) -> Result<(Value, u32)> {
+    ) -> Result<(Value, u32), Failure> {
         let idle = self.waiting().pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => self.dial_waiting(patience).await?,
+            None => self.dial_waiting(patience).await.map_err(Failure::Unreached)?,
         };
         let mut pipeline = redis::pipe();
         pipeline.add_command(call.script.load()).ignore().add_command(call.command.clone());
         pipeline.cmd("WAIT").arg(replicas).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
         let answer = pipeline.query_async(&mut connection).await;
-        let answer = answer.map_err(|error| self.place.told(self.failure(error, NOT_PINNED)))?;
+        let answer = answer.map_err(|error| self.failure(error, NOT_PINNED))?;
         let mut waiting = self.waiting();
         if waiting.len() < MOST_WAITING {
             waiting.push(connection);

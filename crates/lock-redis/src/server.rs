@@ -9,7 +9,7 @@ use lock_core::{Clock, Error, ErrorKind, Finding, Level, Mode, Outcome, OwnerId,
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{ConnectionInfo, PushInfo, RedisError, Value};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::Keys;
 use crate::cluster::Cluster;
@@ -325,8 +325,11 @@ impl Server {
         node: &ConnectionInfo,
         told: UnboundedSender<PushInfo>,
     ) -> Result<MultiplexedConnection> {
-        let made = self.settings.dialer.pushes(node, told).await;
-        made.map_err(|error| self.place.unreachable(&error))
+        let limit = self.settings.connect_timeout;
+        match timeout(limit, self.settings.dialer.pushes(node, told)).await {
+            Ok(made) => made.map_err(|error| self.place.unreachable(&error)),
+            Err(_) => Err(self.place.connect_timeout(limit)),
+        }
     }
 
     /// A RESP2 connection of its own to a [node](Self::node_of), for subscriptions.
@@ -339,8 +342,11 @@ impl Server {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn messages(&self, node: &ConnectionInfo) -> Result<PubSub> {
-        let made = self.settings.dialer.messages(node).await;
-        made.map_err(|error| self.place.unreachable(&error))
+        let limit = self.settings.connect_timeout;
+        match timeout(limit, self.settings.dialer.messages(node)).await {
+            Ok(made) => made.map_err(|error| self.place.unreachable(&error)),
+            Err(_) => Err(self.place.connect_timeout(limit)),
+        }
     }
 
     /// Asks for a lock: one round trip.
@@ -430,7 +436,14 @@ impl Server {
             Nodes::One(link) => Arc::clone(link),
             Nodes::Cluster(cluster) => cluster.link_of(&lease.keys.lock).await?,
         };
-        let (answer, have) = link.replicate(&lease.call(), wanted, patience).await?;
+        let replicated = link.replicate(&lease.call(), wanted, patience).await;
+        let (answer, have) = replicated.map_err(|failure| match failure {
+            // To follow it would be to wait for the replicas of another master.
+            Failure::Refused(error) if error.is_cluster_error() => {
+                self.place.slot_moves().with_outcome(Outcome::Applied)
+            }
+            failure => self.place.told(failure).with_outcome(Outcome::Unknown),
+        })?;
         match flag(&answer) {
             Some(true) if have >= wanted => Ok(()),
             Some(true) => Err(self.place.not_replicated(have, wanted, patience)),

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Result};
-use lock_redis::server::{Claim, Extension, Verdict};
 use lock_redis::Server;
+use lock_redis::server::{Claim, Extension, Verdict};
 use tokio::time::Instant;
 
 /// A master that did not answer is left alone for this long, so that it costs nothing meanwhile.

@@ -1,0 +1,56 @@
+//! The ways to reach the masters, and what the doctor sees of them.
+
+use lock_core::{Level, Locks, Result};
+use lock_redlock::RedlockConfig;
+use lock_testkit::RedisFive;
+
+async fn connect(url: &str) -> Result<Locks> {
+    RedlockConfig::from_url(url)?.connect().await
+}
+
+#[tokio::test]
+async fn the_doctor_sees_every_master() {
+    let five = RedisFive::start().await.unwrap();
+    let locks = connect(&five.url()).await.unwrap();
+    five.servers()[3].kill();
+    let report = locks.doctor().await.unwrap();
+    for (at, master) in five.servers().iter().enumerate() {
+        let said = |what| {
+            let about = report.findings.iter().filter(|finding| finding.server == master.addr().to_string());
+            about.filter(|finding| finding.what.contains(what)).map(|finding| finding.level).next()
+        };
+        if at == 3 {
+            assert_eq!(said("not there"), Some(Level::Warning), "{report}");
+        } else {
+            assert_eq!((said("Redis "), said("not there")), (Some(Level::Note), None), "{report}");
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn masters_are_spoken_to_over_tls() {
+    use std::sync::Arc;
+
+    use lock_core::{ErrorKind, Released};
+    use lock_testkit::{Certificates, RedisServer};
+
+    let certificates = Arc::new(Certificates::new().unwrap());
+    let mut masters = Vec::new();
+    for _ in 0..3 {
+        masters.push(RedisServer::builder().tls(&certificates, false).start().await.unwrap());
+    }
+    let addrs: Vec<_> = masters.iter().map(|master| master.tls_addr().to_string()).collect();
+    let url = format!("redlocks://{}", addrs.join(","));
+    let locks = connect(&format!("{url}?tls_ca={}", certificates.ca().display())).await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    for master in &masters {
+        assert_eq!(master.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
+    }
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let error = connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("tls_ca"), "{error}");
+    let error = connect(&url.replace("redlocks", "redlock")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
