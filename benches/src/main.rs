@@ -11,6 +11,7 @@ mod interrupt;
 mod judge;
 mod latency;
 mod options;
+mod peers;
 mod probe;
 mod processor;
 mod progress;

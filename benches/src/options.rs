@@ -20,7 +20,7 @@ pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
 
-    /// End within 40 seconds instead of 10 minutes, without the scenarios `held` and `degraded`
+    /// End within 40 seconds instead of 10 minutes, without the scenarios `peers`, `held` and `degraded`
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     #[arg(long = "url", value_name = "NAME=URL")]
     urls: Vec<ServerUrl>,
 
-    /// How many processes fight for the lock in `contended` [default: 20, 8 with --quick]
+    /// How many processes fight for the lock in `contended` and `peers` [default: 20, 8 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) processes: Option<u32>,
 
@@ -97,6 +97,8 @@ pub(crate) enum ScenarioName {
     Tasks,
     /// The holder is killed.
     Crash,
+    /// The same fight with the locks of other crates.
+    Peers,
     /// Many locks held at once.
     Held,
     /// One of the masters does not answer.
@@ -149,6 +151,7 @@ impl ScenarioName {
             Self::Contended => "contended",
             Self::Tasks => "tasks",
             Self::Crash => "crash",
+            Self::Peers => "peers",
             Self::Held => "held",
             Self::Degraded => "degraded",
         }
@@ -231,7 +234,7 @@ mod tests {
     fn everything_by_default_and_the_short_ones_in_quick() {
         let all = parse("").unwrap();
         assert_eq!(all.backends().len(), 4);
-        assert_eq!(all.scenarios().len(), 6);
+        assert_eq!(all.scenarios().len(), 7);
         assert_eq!(parse("--quick").unwrap().scenarios().len(), 4);
         let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
         assert_eq!(some.scenarios(), [ScenarioName::Crash, ScenarioName::Held]);

@@ -22,7 +22,7 @@ pub(crate) struct Judged {
     pub(crate) promise: String,
     /// Where the number is: scenario, backend and metric of its row.
     pub(crate) scenario: String,
-    /// The backend.
+    /// The backend, or the peer that it is compared with.
     pub(crate) backend: String,
     /// The metric.
     pub(crate) metric: String,
@@ -43,6 +43,15 @@ pub(crate) struct Judged {
 }
 
 impl Judged {
+    /// In words, with the name of a peer that it is about.
+    pub(crate) fn about(&self) -> String {
+        if self.backend == OURS {
+            self.promise.clone()
+        } else {
+            format!("{}: {}", self.backend, self.promise)
+        }
+    }
+
     /// Target with its bound, as people write it.
     pub(crate) fn target(&self) -> String {
         format!("{} {}", self.bound, self.quantity(self.target))
@@ -142,6 +151,13 @@ impl Promise {
         Self { of: Part::Value, unit, ..Self::ratio(scenario, metric, what) }
     }
 
+    /// Slower than ours.
+    const fn peer(backend: &'static str) -> Self {
+        // Not the hand-off to whoever comes: a releaser that takes the lock back at once is faster than any other.
+        let ratio = Self::ratio("peers", "waiter_p50", "hand-off to a waiter p50 against ours");
+        Self { backend, ..ratio }.at_least(20.0).at(Size::Processes)
+    }
+
     const fn at_most(self, target: f64) -> Self {
         Self { bound: Bound::AtMost, target, ..self }
     }
@@ -215,6 +231,10 @@ const PROMISES: &[Promise] = &[
     Promise::ratio("tasks", "pairs_per_s", "pairs/s against one after the other")
         .at_least(1.7)
         .at(Size::Tasks),
+    Promise::peer("rslock"),
+    Promise::peer("rlock"),
+    Promise::peer("async-redis-lock"),
+    Promise::peer("distkit"),
     Promise::value("held", "bytes_per_lock", "B", "client memory per lock").at_most(2048.0).at(Size::Locks),
     Promise::value("held", "both_cpu_percent", "%", "renewal, client and server, of one core")
         .at_most(25.0)
@@ -227,6 +247,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::peers::Peer;
     use crate::results::{Mode, Row, sample};
 
     fn find<'a>(judged: &'a [Judged], scenario: &str, metric: &str) -> &'a Judged {
@@ -250,11 +271,11 @@ mod tests {
     fn a_promise_that_is_not_kept_is_told() {
         let mut results = sample();
         results.push(Row::new("contended", "redis", "requests_per_grant", "", 9.0));
-        results.push(Row::new("tasks", "redis", "pairs_per_s", "1/s", 3000.0).with_floor(200.0));
+        results.push(Row::new("peers", "rslock", "waiter_p50", "us", 3000.0).with_floor(200.0));
         let judged = judge(&results, &Plan { processes: 8, ..Plan::new(Mode::Quick) });
         assert_eq!(find(&judged, "contended", "requests_per_grant").met(), "NO (8 processes)");
-        let pairs = find(&judged, "tasks", "pairs_per_s");
-        assert_eq!((pairs.seen(), pairs.met), ("15.00x".into(), Some(true)));
+        let rslock = find(&judged, "peers", "waiter_p50");
+        assert_eq!((rslock.seen(), rslock.met), ("15.00x".into(), Some(false)));
     }
 
     #[test]
@@ -266,5 +287,12 @@ mod tests {
         assert_eq!(Size::Watch.missing_in(&plan), None);
         assert_eq!(Size::Processes.missing_in(&plan), None);
         assert_eq!(Size::Tasks.missing_in(&plan), None);
+    }
+
+    #[test]
+    fn every_peer_is_in_a_promise() {
+        for peer in Peer::ALL {
+            assert!(PROMISES.iter().any(|promise| promise.backend == peer.as_str()), "{peer:?}");
+        }
     }
 }

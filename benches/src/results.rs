@@ -191,6 +191,9 @@ impl<'a> Scenario<'a> {
             "contended" => "separate processes fight for one lock, each holds it for a moment",
             "tasks" => "many tasks of one process fight for one lock, and release it at once",
             "crash" => "the holder is killed with SIGKILL; the time until the next process holds the lock",
+            "peers" => {
+                "the same fight with the Redis locks of other crates, one after the other on one server"
+            }
             "held" => "one process holds many locks at once; what they cost it while nobody wants them",
             "degraded" => "acquire + release in a loop while one of the masters does not answer",
             _ => "",
@@ -202,6 +205,7 @@ impl<'a> Scenario<'a> {
         match (self.name, metric) {
             (_, "longest_wait") => "ideal",
             ("contended", _) => "ping",
+            ("peers", _) => "ours",
             ("crash", _) => "ttl",
             ("degraded", _) => "healthy",
             _ => "floor",
@@ -389,7 +393,7 @@ fn without_secrets(arg: &str) -> String {
 
 /// The metric behind the verdict.
 const OVERLAPS: &str = "overlaps";
-const SCENARIOS: &[&str] = &["uncontended", "contended", "tasks", "crash", "held", "degraded"];
+const SCENARIOS: &[&str] = &["uncontended", "contended", "tasks", "crash", "peers", "held", "degraded"];
 const BACKENDS: &[&str] = &["memory", "redis", "redlock", "zk"];
 const METRICS: &[&str] = &[
     "p50",

@@ -4,6 +4,7 @@ pub(crate) mod contended;
 mod crash;
 mod degraded;
 pub(crate) mod held;
+mod peers;
 mod tasks;
 mod uncontended;
 
@@ -65,7 +66,7 @@ pub(crate) struct Plan {
     pub(crate) patience: Duration,
 }
 
-/// What a scenario has to say about one backend.
+/// What a scenario has to say about one backend, or one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     /// Its name.
@@ -152,6 +153,7 @@ impl Bench {
             ScenarioName::Contended => contended::settings(plan),
             ScenarioName::Tasks => tasks::settings(plan),
             ScenarioName::Crash => crash::settings(plan),
+            ScenarioName::Peers => peers::settings(plan),
             ScenarioName::Held => held::settings(plan),
             ScenarioName::Degraded => degraded::settings(plan),
         };
@@ -166,12 +168,13 @@ impl Bench {
 /// Whether this scenario can be run on this backend.
 pub(crate) fn fits(scenario: ScenarioName, backend: BackendName) -> bool {
     match scenario {
+        ScenarioName::Peers => backend == BackendName::Redis,
         ScenarioName::Degraded => backend == BackendName::Redlock,
         _ => true,
     }
 }
 
-/// Runs a scenario on a backend.
+/// Runs a scenario on a backend. There is more to say than of the backend alone when peers take part.
 ///
 /// # Errors
 ///
@@ -186,6 +189,7 @@ pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) 
         ScenarioName::Contended => Box::pin(alone(contended::run(bench, target))),
         ScenarioName::Tasks => Box::pin(alone(tasks::run(bench, target))),
         ScenarioName::Crash => Box::pin(alone(crash::run(bench, target))),
+        ScenarioName::Peers => Box::pin(peers::run(bench, target)),
         ScenarioName::Held => Box::pin(alone(held::run(bench, target))),
         ScenarioName::Degraded => Box::pin(alone(degraded::run(bench, target))),
     };

@@ -103,7 +103,7 @@ fn promises(results: &Results, look: Look) -> Option<String> {
     let mut table = empty(look);
     table.set_header(["scenario", "promise", "target", "seen", "met"].map(bold));
     for judged in &measured {
-        let (scenario, promise) = (Cell::new(&judged.scenario), Cell::new(&judged.promise));
+        let (scenario, promise) = (Cell::new(&judged.scenario), Cell::new(judged.about()));
         let colour = if judged.met == Some(true) { Color::Green } else { Color::Yellow };
         let met = Cell::new(judged.met()).fg(colour);
         table.add_row([scenario, promise, right(judged.target()), right(judged.seen()), met]);

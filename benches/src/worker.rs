@@ -14,8 +14,10 @@ use polylock::backend::LeaseKind;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 
+use crate::contender::Contender;
 use crate::diary::Diary;
 use crate::failure::{Failure, Outcome};
+use crate::peers::{AsyncRedisLock, Distkit, Peer, Rlock, Rslock};
 use crate::probe::Probe;
 use crate::scenarios::contended::{self, Window};
 use crate::scenarios::held;
@@ -53,6 +55,8 @@ pub(crate) enum Task {
     Contend {
         /// How long to hold it.
         hold: Duration,
+        /// Whose lock it is, when it is not ours.
+        peer: Option<Peer>,
     },
     /// Leave it alone, and measure empty round trips within the window that the order names.
     Probe,
@@ -128,6 +132,19 @@ async fn work() -> Outcome<()> {
     let Some(job) = orders.next::<Job>().await? else { return Ok(()) };
     match job.task {
         Task::Probe => probe(&job, &mut orders).await?,
+        Task::Contend { hold, peer: Some(peer) } => match peer {
+            Peer::Rslock => contend(&Rslock::new(&job.url, &job.lock), &job, hold, &mut orders).await?,
+            Peer::Rlock => {
+                contend(&Rlock::connect(&job.url, &job.lock).await?, &job, hold, &mut orders).await?;
+            }
+            Peer::AsyncRedisLock => {
+                contend(&AsyncRedisLock::connect(&job.url, &job.lock).await?, &job, hold, &mut orders)
+                    .await?;
+            }
+            Peer::Distkit => {
+                contend(&Distkit::connect(&job.url, &job.lock).await?, &job, hold, &mut orders).await?;
+            }
+        },
         _ => lock(&job, &mut orders).await?,
     }
     orders.end().await
@@ -144,7 +161,7 @@ async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
     let mut diary = Diary::new(job.process, 0, &job.recorded_as);
     let mutex = locks.mutex(&job.lock);
     match job.task {
-        Task::Contend { hold } => {
+        Task::Contend { hold, .. } => {
             let Some(window) = orders.window().await? else { return Ok(()) };
             contended::contend(&mutex, &mut diary, window, hold).await?;
             tell(&News::Events(diary.into_events()))?;
@@ -175,6 +192,15 @@ async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
         Task::Probe => {}
     }
     Ok(locks.close().await?)
+}
+
+/// Fights with the lock of a peer.
+async fn contend(peer: &impl Contender, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
+    tell(&News::Ready { lease: Duration::ZERO })?;
+    let Some(window) = orders.window().await? else { return Ok(()) };
+    let mut diary = Diary::new(job.process, 0, &job.recorded_as);
+    contended::contend(peer, &mut diary, window, hold).await?;
+    tell(&News::Events(diary.into_events()))
 }
 
 async fn probe(job: &Job, orders: &mut Orders) -> Outcome<()> {

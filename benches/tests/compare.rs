@@ -74,6 +74,22 @@ fn promises_are_judged_and_servers_are_watched() {
 }
 
 #[test]
+fn peers_take_part() {
+    let out = tempfile::tempdir().unwrap();
+    let args = ["--quick", "--backend", "redis", "--scenario", "peers", "--processes", "2"];
+    let output = compare(out.path(), &args).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let results = results(out.path());
+    for peer in ["redis", "rslock", "rlock", "async-redis-lock", "distkit"] {
+        let found =
+            results["rows"].as_array().unwrap().iter().find(|row| {
+                row["backend"] == peer && row["metric"] == "waiter_p50" && row["ratio"].is_number()
+            });
+        assert!(found.is_some(), "{peer} is not in {results}");
+    }
+}
+
+#[test]
 fn an_interrupted_run_leaves_nothing_behind() {
     let (out, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut command = compare(out.path(), &["--quick", "--backend", "redis", "--scenario", "contended"]);

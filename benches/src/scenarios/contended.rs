@@ -155,7 +155,7 @@ pub(crate) async fn contend<C: Contender>(
 pub(super) fn jobs(bench: &Bench, url: &str, lock: &str) -> impl Iterator<Item = Job> {
     (0..bench.plan.processes).map(move |process| Job {
         lock: bench.lock_of(lock, process),
-        ..Job::new(url, lock, process, Task::Contend { hold: HOLD })
+        ..Job::new(url, lock, process, Task::Contend { hold: HOLD, peer: None })
     })
 }
 
