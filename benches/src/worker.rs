@@ -14,6 +14,7 @@ use polylock::backend::LeaseKind;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 
+use crate::address;
 use crate::contender::Contender;
 use crate::diary::Diary;
 use crate::failure::{Failure, Outcome};
@@ -132,19 +133,7 @@ async fn work() -> Outcome<()> {
     let Some(job) = orders.next::<Job>().await? else { return Ok(()) };
     match job.task {
         Task::Probe => probe(&job, &mut orders).await?,
-        Task::Contend { hold, peer: Some(peer) } => match peer {
-            Peer::Rslock => contend(&Rslock::new(&job.url, &job.lock), &job, hold, &mut orders).await?,
-            Peer::Rlock => {
-                contend(&Rlock::connect(&job.url, &job.lock).await?, &job, hold, &mut orders).await?;
-            }
-            Peer::AsyncRedisLock => {
-                contend(&AsyncRedisLock::connect(&job.url, &job.lock).await?, &job, hold, &mut orders)
-                    .await?;
-            }
-            Peer::Distkit => {
-                contend(&Distkit::connect(&job.url, &job.lock).await?, &job, hold, &mut orders).await?;
-            }
-        },
+        Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
         _ => lock(&job, &mut orders).await?,
     }
     orders.end().await
@@ -192,6 +181,16 @@ async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
         Task::Probe => {}
     }
     Ok(locks.close().await?)
+}
+
+async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
+    let (url, key) = (address::without_options(&job.url), job.lock.as_str());
+    match peer {
+        Peer::Rslock => contend(&Rslock::new(url, key), job, hold, orders).await,
+        Peer::Rlock => contend(&Rlock::connect(url, key).await?, job, hold, orders).await,
+        Peer::AsyncRedisLock => contend(&AsyncRedisLock::connect(url, key).await?, job, hold, orders).await,
+        Peer::Distkit => contend(&Distkit::connect(url, key).await?, job, hold, orders).await,
+    }
 }
 
 /// Fights with the lock of a peer.
