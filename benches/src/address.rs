@@ -20,6 +20,11 @@ pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
 }
 
+/// The URL as other crates know it: our options mean nothing to them.
+pub(crate) fn without_options(url: &str) -> &str {
+    url.split_once('?').map_or(url, |(url, _)| url)
+}
+
 /// The hosts of the URL, with their ports if they have any.
 pub(crate) fn hosts(url: &str) -> Vec<&str> {
     parts(url).1.split(',').filter(|host| !host.is_empty()).collect()
@@ -73,6 +78,8 @@ mod tests {
         assert_eq!(with_option("redis://h", "ttl", "1s"), "redis://h?ttl=1s");
         assert_eq!(with_option("redis://h?wait=poll", "ttl", "1s"), "redis://h?wait=poll&ttl=1s");
         assert_eq!(with_option("redis://h?x=1&ttl=9s", "ttl", "1s"), "redis://h?x=1&ttl=9s");
+        assert_eq!(without_options("redis://me:p@h/1?ttl=1s"), "redis://me:p@h/1");
+        assert_eq!(without_options("redis://h"), "redis://h");
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! Who takes part: the backends, and the servers behind them.
 
-mod redis;
+pub(crate) mod redis;
 mod zk;
 
 use std::time::Duration;
@@ -24,7 +24,6 @@ pub(crate) struct Target {
 
 /// What is behind a backend. Most of it is only kept, to be ended by its drop.
 #[derive(Debug)]
-#[allow(dead_code, reason = "a server ends when it is dropped")]
 enum Servers {
     /// Nothing.
     None,
@@ -75,6 +74,17 @@ impl Target {
         match &self.servers {
             Servers::Five(five) => five.servers(),
             _ => &[],
+        }
+    }
+
+    /// The processes of the servers, as far as they are ours.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        match &self.servers {
+            Servers::None | Servers::Foreign => Vec::new(),
+            Servers::Redis(server) => vec![server.pid()],
+            Servers::Five(five) => five.servers().iter().map(RedisServer::pid).collect(),
+            Servers::ZooKeeper(server) => vec![server.pid()],
+            Servers::Ensemble(ensemble) => ensemble.nodes().iter().map(ZooKeeper::pid).collect(),
         }
     }
 

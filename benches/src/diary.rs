@@ -26,7 +26,7 @@ impl Diary {
 
     /// Got it just now.
     pub(crate) fn acquired(&mut self, guard: &Guard) {
-        self.note(now_ns(), granted(guard.token().get(), until_ns(guard)));
+        self.note(now_ns(), granted(Claim::of(guard)));
     }
 
     /// Did not get it.
@@ -52,9 +52,9 @@ impl Diary {
     /// A tenure whose times were taken before.
     pub(crate) fn tenure(&mut self, tenure: &Tenure) {
         self.note(tenure.called_ns, EventKind::AcquireCalled);
-        self.note(tenure.acquired_ns, granted(tenure.token, tenure.until_ns));
+        self.note(tenure.acquired_ns, granted(tenure.claim));
         self.note(tenure.release_called_ns, EventKind::ReleaseCalled);
-        self.note(tenure.released_ns, EventKind::Released { outcome: outcome(tenure.released) });
+        self.note(tenure.released_ns, EventKind::Released { outcome: tenure.released });
     }
 
     /// All events.
@@ -68,35 +68,46 @@ impl Diary {
     }
 }
 
-/// One hold of a lock in five numbers, for loops in which even a diary would cost too much.
+/// One hold of a lock in a few numbers, for loops in which even a diary would cost too much.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tenure {
     /// When the lock was asked for.
     pub(crate) called_ns: u64,
     /// When it was there.
     pub(crate) acquired_ns: u64,
-    /// The fencing token.
-    pub(crate) token: u64,
-    /// Until when the guard believed in it.
-    pub(crate) until_ns: u64,
+    /// What the holder was told.
+    pub(crate) claim: Claim,
     /// When it was given back.
     pub(crate) release_called_ns: u64,
     /// When that was done.
     pub(crate) released_ns: u64,
     /// What the release found.
-    pub(crate) released: Released,
+    pub(crate) released: ReleaseOutcome,
 }
 
-/// The deadline of a guard, on the clock of the histories.
-pub(crate) fn until_ns(guard: &Guard) -> u64 {
-    u64::try_from(guard.valid_until().since_boot().as_nanos()).unwrap_or(u64::MAX)
+/// What a holder was told when it got the lock. The default is nothing at all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Claim {
+    /// The fencing token.
+    pub(crate) token: Option<u64>,
+    /// Until when the lock is its own, on the clock of the histories.
+    pub(crate) until_ns: Option<u64>,
 }
 
-const fn granted(token: u64, until_ns: u64) -> EventKind {
-    EventKind::Acquired { token: Some(token), valid_until_ns: Some(until_ns), mode: Mode::Exclusive }
+impl Claim {
+    /// That of one of our guards.
+    pub(crate) fn of(guard: &Guard) -> Self {
+        let until_ns = u64::try_from(guard.valid_until().since_boot().as_nanos()).unwrap_or(u64::MAX);
+        Self { token: Some(guard.token().get()), until_ns: Some(until_ns) }
+    }
 }
 
-const fn outcome(released: Released) -> ReleaseOutcome {
+const fn granted(claim: Claim) -> EventKind {
+    EventKind::Acquired { token: claim.token, valid_until_ns: claim.until_ns, mode: Mode::Exclusive }
+}
+
+/// What our releases answer, in the words of the histories.
+pub(crate) const fn outcome(released: Released) -> ReleaseOutcome {
     match released {
         Released::Released => ReleaseOutcome::Released,
         Released::AlreadyLost => ReleaseOutcome::AlreadyLost,

@@ -7,11 +7,17 @@ mod zk;
 
 use std::future::Future;
 
-pub(crate) use self::memory::BareMutex;
-pub(crate) use self::redis::BareRedis;
-pub(crate) use self::redlock::BareRedlock;
-pub(crate) use self::zk::{BareZk, connect as zk_session};
-use crate::failure::Outcome;
+use polylock::backend::LeaseKind;
+
+use self::memory::BareMutex;
+use self::redis::BareRedis;
+use self::redlock::BareRedlock;
+use self::zk::BareZk;
+pub(crate) use self::zk::connect as zk_session;
+use crate::address;
+use crate::backends::Target;
+use crate::failure::{Failure, Outcome};
+use crate::options::BackendName;
 
 /// The commands of one acquisition and one release, without anything around them.
 pub(crate) trait Floor: Send {
@@ -23,6 +29,77 @@ pub(crate) trait Floor: Send {
 
     /// Removes what it needed on the server.
     fn clean(self) -> impl Future<Output = Outcome<()>> + Send;
+}
+
+/// The floor of any backend.
+#[derive(Debug)]
+pub(crate) enum Bare {
+    /// A mutex of the runtime.
+    Memory(BareMutex),
+    /// The commands of one Redis server.
+    Redis(BareRedis),
+    /// The same on all masters.
+    Redlock(BareRedlock),
+    /// The requests of a ZooKeeper session.
+    Zk(BareZk),
+}
+
+impl Bare {
+    /// Connects to the servers of the backend, for a lock of this name and lease.
+    ///
+    /// # Errors
+    ///
+    /// When they do not let us in.
+    pub(crate) async fn connect(target: &Target, lease: LeaseKind, name: &str) -> Outcome<Self> {
+        let url = target.url();
+        Ok(match (target.backend(), lease) {
+            (BackendName::Memory, _) => Self::Memory(BareMutex::default()),
+            (BackendName::Redis, LeaseKind::Ttl { default: ttl, .. }) => {
+                let host = address::hosts(url).first().copied().unwrap_or_default();
+                Self::Redis(BareRedis::connect(url, host, name, ttl).await?)
+            }
+            (BackendName::Redlock, LeaseKind::Ttl { default: ttl, .. }) => {
+                Self::Redlock(BareRedlock::connect(url, name, ttl).await?)
+            }
+            (BackendName::Zk, LeaseKind::Session { timeout }) => {
+                Self::Zk(BareZk::connect(url, name, timeout).await?)
+            }
+            (backend, lease) => {
+                return Err(Failure::new(format!(
+                    "no floor for {backend} with leases of the kind {lease:?}"
+                )));
+            }
+        })
+    }
+}
+
+impl Floor for Bare {
+    async fn acquire(&mut self) -> Outcome<()> {
+        match self {
+            Self::Memory(floor) => floor.acquire().await,
+            Self::Redis(floor) => floor.acquire().await,
+            Self::Redlock(floor) => floor.acquire().await,
+            Self::Zk(floor) => floor.acquire().await,
+        }
+    }
+
+    async fn release(&mut self) -> Outcome<()> {
+        match self {
+            Self::Memory(floor) => floor.release().await,
+            Self::Redis(floor) => floor.release().await,
+            Self::Redlock(floor) => floor.release().await,
+            Self::Zk(floor) => floor.release().await,
+        }
+    }
+
+    async fn clean(self) -> Outcome<()> {
+        match self {
+            Self::Memory(floor) => floor.clean().await,
+            Self::Redis(floor) => floor.clean().await,
+            Self::Redlock(floor) => floor.clean().await,
+            Self::Zk(floor) => floor.clean().await,
+        }
+    }
 }
 
 /// No floor, for a measurement without one.

@@ -41,21 +41,20 @@ const MOST_LINES: usize = 8;
 
 #[cfg(test)]
 mod tests {
-    use polylock::Released;
+    use lock_testkit::history::ReleaseOutcome;
 
     use super::*;
-    use crate::diary::{Diary, Tenure};
+    use crate::diary::{Claim, Diary, Tenure};
 
     fn hold(process: u32, token: u64, from: u64, until: u64) -> Vec<Event> {
         let mut diary = Diary::new(process, 0, "a");
         diary.tenure(&Tenure {
             called_ns: from - 1,
             acquired_ns: from,
-            token,
-            until_ns: until + 100,
+            claim: Claim { token: Some(token), until_ns: Some(until + 100) },
             release_called_ns: until,
             released_ns: until + 1,
-            released: Released::Released,
+            released: ReleaseOutcome::Released,
         });
         diary.into_events()
     }

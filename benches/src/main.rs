@@ -2,6 +2,7 @@
 
 mod address;
 mod backends;
+mod contender;
 mod crew;
 mod diary;
 mod failure;
@@ -10,7 +11,11 @@ mod interrupt;
 mod judge;
 mod latency;
 mod options;
+mod peers;
+mod probe;
+mod processor;
 mod progress;
+mod promises;
 mod report;
 mod results;
 mod run;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use polylock::backend::LockUrl;
@@ -19,7 +20,7 @@ pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
 
-    /// End within 40 seconds instead of 10 minutes, without the scenarios `held` and `degraded`
+    /// End within 40 seconds instead of 10 minutes, without the scenarios `peers`, `held` and `degraded`
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -39,9 +40,21 @@ pub(crate) struct Options {
     #[arg(long = "url", value_name = "NAME=URL")]
     urls: Vec<ServerUrl>,
 
-    /// How many processes fight for the lock in `contended`
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
-    pub(crate) processes: u32,
+    /// How many processes fight for the lock in `contended` and `peers` [default: 20, 8 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) processes: Option<u32>,
+
+    /// How many tasks of one process fight for the lock in `tasks` [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) tasks: Option<u32>,
+
+    /// How many locks `held` holds [default: 10000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) locks: Option<u32>,
+
+    /// For how long `held` watches them, such as 5m [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = watch)]
+    pub(crate) watch: Option<Duration>,
 
     /// The folder for results.json and report.html [default: target/compare]
     #[arg(long, value_name = "FOLDER")]
@@ -80,8 +93,12 @@ pub(crate) enum ScenarioName {
     Uncontended,
     /// Processes fight for one lock.
     Contended,
+    /// Tasks of one process fight for one lock.
+    Tasks,
     /// The holder is killed.
     Crash,
+    /// The same fight with the locks of other crates.
+    Peers,
     /// Many locks held at once.
     Held,
     /// One of the masters does not answer.
@@ -132,7 +149,9 @@ impl ScenarioName {
         match self {
             Self::Uncontended => "uncontended",
             Self::Contended => "contended",
+            Self::Tasks => "tasks",
             Self::Crash => "crash",
+            Self::Peers => "peers",
             Self::Held => "held",
             Self::Degraded => "degraded",
         }
@@ -183,8 +202,18 @@ fn chosen<T: Copy + Ord>(wanted: &[T], by_default: &[T]) -> Vec<T> {
     chosen
 }
 
+fn watch(text: &str) -> Result<Duration, String> {
+    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (SHORTEST_WATCH..=LONGEST_WATCH).contains(&span) {
+        return Ok(span);
+    }
+    Err("between a second and a day, please".into())
+}
+
 /// So many scenarios, counted from the first, are part of a quick run.
-const IN_QUICK: usize = 3;
+const IN_QUICK: usize = 4;
+const SHORTEST_WATCH: Duration = Duration::from_secs(1);
+const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]
 mod tests {
@@ -205,11 +234,21 @@ mod tests {
     fn everything_by_default_and_the_short_ones_in_quick() {
         let all = parse("").unwrap();
         assert_eq!(all.backends().len(), 4);
-        assert_eq!(all.scenarios().len(), 5);
-        assert_eq!(parse("--quick").unwrap().scenarios().len(), 3);
+        assert_eq!(all.scenarios().len(), 7);
+        assert_eq!(parse("--quick").unwrap().scenarios().len(), 4);
         let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
         assert_eq!(some.scenarios(), [ScenarioName::Crash, ScenarioName::Held]);
         assert_eq!(some.backends(), [BackendName::Memory, BackendName::Zk]);
+    }
+
+    #[test]
+    fn sizes_have_limits() {
+        let options = parse("--scenario held --locks 100000 --watch 5m").unwrap();
+        assert_eq!((options.locks, options.watch), (Some(100_000), Some(Duration::from_secs(300))));
+        for bad in ["--processes 1", "--tasks 0", "--locks 0", "--watch 0s", "--watch 2days", "--watch soon"]
+        {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use chart::{Bar, Chart, Group, quantity};
 
+use crate::peers::Peer;
+use crate::promises::Judged;
 use crate::results::{Meta, Results, Row, Scenario, Verdict, number, title, write_file};
 
 /// Writes `report.html` into `folder`, which is created if need be, and returns its path.
@@ -42,6 +44,7 @@ pub(crate) fn render(results: &Results) -> String {
         escape(&verdict_line(results, verdict))
     );
     cards(&mut page, results);
+    promises(&mut page, results);
     for scenario in results.scenarios() {
         section(&mut page, results, &scenario);
     }
@@ -68,7 +71,9 @@ fn escape(text: &str) -> String {
 }
 
 fn headline(results: &Results) -> String {
-    match results.backends()[..] {
+    let mut backends = results.backends();
+    backends.retain(|backend| !Peer::ALL.iter().any(|peer| peer.as_str() == *backend));
+    match backends[..] {
         [] => "Nothing was measured".into(),
         [only] => format!("Locks over {only}"),
         [ref all @ .., last] => format!("Locks over {} and {last}, side by side", all.join(", ")),
@@ -134,6 +139,41 @@ fn cards(page: &mut String, results: &Results) {
         }
     }
     page.push_str("</div>\n");
+}
+
+fn promises(page: &mut String, results: &Results) {
+    let (measured, others): (Vec<&Judged>, Vec<&Judged>) =
+        results.promises.iter().partition(|judged| judged.met.is_some());
+    if measured.is_empty() {
+        return;
+    }
+    page.push_str(concat!(
+        "<section>\n<h2>What the Redis backend promises</h2>\n<div class=\"wide\">\n<table>\n<thead>\n<tr>",
+        "<th>promise</th><th>scenario</th><th>target</th><th>seen</th><th>met</th></tr>\n",
+        "</thead>\n<tbody>\n",
+    ));
+    for judged in measured {
+        let _ = write!(page, "<tr><td>{}</td>", capitalised(&judged.about()));
+        for cell in [&judged.scenario, &judged.target(), &judged.seen()] {
+            let _ = write!(page, "<td>{}</td>", escape(cell));
+        }
+        let class = if judged.met == Some(true) { "held" } else { "unchecked" };
+        let _ = writeln!(
+            page,
+            "<td><span class=\"pill {class}\">{}</span></td></tr>",
+            escape(&judged.met().to_lowercase())
+        );
+    }
+    page.push_str("</tbody>\n</table>\n</div>\n");
+    if !others.is_empty() {
+        let _ = writeln!(
+            page,
+            "<p class=\"soft\">Not measured in this run: {} of {}.</p>",
+            others.len(),
+            results.promises.len()
+        );
+    }
+    page.push_str("</section>\n");
 }
 
 fn section(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
@@ -202,7 +242,7 @@ impl<'a> Family<'a> {
             notes.push("logarithmic scale".to_owned());
         }
         if chart.is_marked() {
-            notes.push(format!("the upright mark is the {}", floor_meaning(scenario)));
+            notes.push(format!("the upright mark is the {}", floor_meaning(scenario, self.metrics[0])));
         }
         notes.extend(self.metrics.iter().find_map(|metric| meaning(metric)).map(str::to_owned));
         let notes = notes.join("; ");
@@ -226,7 +266,7 @@ impl<'a> Family<'a> {
                 let row = scenario.row(backend, metric)?;
                 let name =
                     if self.metrics.len() == 1 { "" } else { quantile(metric).map_or(*metric, |(_, of)| of) };
-                let note = row.ratio.map(|ratio| format!("{ratio:.2}× {}", scenario.floor_name()));
+                let note = row.ratio.map(|ratio| format!("{ratio:.2}× {}", scenario.floor_name(metric)));
                 Some(Bar {
                     name: name.to_owned(),
                     value: row.value,
@@ -240,7 +280,7 @@ impl<'a> Family<'a> {
         Chart {
             label: format!("{}: {name} by backend", scenario.name),
             unit: scenario.unit(self.metrics[0]),
-            mark_name: scenario.floor_name(),
+            mark_name: scenario.floor_name(self.metrics[0]),
             end: (self.name == "jain").then_some(1.0),
             width,
             groups: groups.collect(),
@@ -267,7 +307,7 @@ fn table(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
             let _ = write!(
                 page,
                 "<th><small>{}</small></th><th><small>ratio</small></th>",
-                scenario.floor_name()
+                scenario.floor_name(metric)
             );
         }
     }
@@ -324,11 +364,15 @@ fn quantile(metric: &str) -> Option<(&str, &str)> {
     (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some((name, of))
 }
 
-fn floor_meaning(scenario: &Scenario<'_>) -> &'static str {
-    match scenario.name {
-        "crash" => "ttl or session timeout",
-        "uncontended" => "floor, the bare commands",
-        "degraded" => "same lock with all masters healthy",
+fn floor_meaning(scenario: &Scenario<'_>, metric: &str) -> &'static str {
+    match (scenario.name, metric) {
+        (_, "longest_wait") => "ideal rotation, in which all take turns",
+        ("contended", _) => "median of empty round trips meanwhile",
+        ("peers", _) => "median of ours",
+        ("crash", _) => "ttl or session timeout",
+        ("uncontended", _) => "floor, the bare commands",
+        ("tasks", _) => "floor, the bare commands one pair after the other",
+        ("degraded", _) => "same lock with all masters healthy",
         _ => "floor",
     }
 }
@@ -336,7 +380,7 @@ fn floor_meaning(scenario: &Scenario<'_>) -> &'static str {
 fn meaning(metric: &str) -> Option<&'static str> {
     match metric {
         "jain" => Some("1 is fair"),
-        "ops" | "grants_per_s" => Some("more is better"),
+        "ops" | "grants_per_s" | "pairs_per_s" => Some("more is better"),
         _ => None,
     }
 }
@@ -391,10 +435,19 @@ const HOW_TO_READ: &str = "\
 connection, measured in turns with the lock in the same run. The ratio is what the lock adds to it: 1.10× is ten
 percent. Memory has no server: its floor is a mutex of the runtime, which has no names, tokens or leases.</dd>
 <dt>Hand-off</dt>
-<dd>From the moment a holder calls release until the next process has the lock, by one clock for all processes.</dd>
+<dd>From the moment a holder calls release until the next process has the lock, by one clock for all processes. Its
+floor, ping, is the median of empty round trips to the same server under the same load. <i>To a waiter</i> is the time
+until one of those processes has the lock that waited for it at the moment of the release: where a releaser may take the
+lock back at once, hand-offs are quick, and those who wait have nothing of it.</dd>
 <dt>Longest wait, Jain index</dt>
-<dd>How long the unluckiest acquire took, and how evenly the grants were spread over the processes: 1 is perfectly even,
-1/n means that one of n processes had them all.</dd>
+<dd>How long the unluckiest acquire took, against the ideal rotation in which all processes take turns, and how evenly
+the grants were spread over the processes: 1 is perfectly even, 1/n means that one of n processes had them all.</dd>
+<dt>Acquire + release per second</dt>
+<dd>How often the tasks of one process get a lock that all of them want, against the bare commands, one pair after the
+other.</dd>
+<dt>Peers</dt>
+<dd>The fight of contended with the Redis locks of other crates, with the delays that they come with. The floor is our
+own median to a waiter in the same run, so that a ratio of 100× is a hand-off that takes a hundred times as long.</dd>
 <dt>Requests per grant</dt>
 <dd>What arrives at the servers for each time the lock is granted, waiters included. Calls made inside a script do not
 count.</dd>
@@ -402,8 +455,8 @@ count.</dd>
 <dd>How long a lock stays closed after its holder was killed, against the ttl or session timeout that promises its end. A
 ttl runs from the last renewal, so a take-over may well be quicker than it.</dd>
 <dt>Memory per lock, renewal</dt>
-<dd>By how much the process that holds many locks grows for each of them, and how much of one core it needs to keep all
-of them alive.</dd>
+<dd>By how much the process that holds many locks grows for each of them, and how much of one core it needs, and the
+servers need, to keep all of them alive.</dd>
 <dt>Degraded</dt>
 <dd>The same lock on the same servers, while one of them takes requests and never answers, against all of them
 healthy.</dd>
@@ -417,7 +470,9 @@ is a failed run, whatever the other numbers say.</dd>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::sample;
+    use crate::promises;
+    use crate::results::{Mode, sample};
+    use crate::scenarios::Plan;
 
     #[test]
     fn the_page_is_well_formed() {
@@ -450,6 +505,25 @@ mod tests {
         assert_eq!(page.matches("<svg").count(), 2 + 5 + 1);
         assert!(page.contains("no two holds overlapped in any of the 10 recorded histories"));
         assert!(page.contains("In this run: hold 1 ms; processes 8."));
+    }
+
+    #[test]
+    fn promises_come_first_with_what_was_seen() {
+        let mut results = sample();
+        assert!(!render(&results).contains("Redis backend promises"));
+        results.push(Row::new("peers", "rslock", "waiter_p50", "us", 1e5).with_floor(200.0));
+        results.promises = promises::judge(&results, &Plan::new(Mode::Full));
+        let page = render(&results);
+        check_form(&page);
+        assert!(
+            page.contains("<td>Rslock: hand-off to a waiter p50 against ours</td><td>peers</td>"),
+            "{page}"
+        );
+        assert!(
+            page.contains("<td>&gt;= 20.00x</td><td>500.00x</td><td><span class=\"pill held\">yes</span>")
+        );
+        assert!(page.contains("<h1>Locks over memory, redis, redlock and zk, side by side</h1>"), "{page}");
+        assert!(page.contains("Not measured in this run: "));
     }
 
     #[test]

@@ -8,11 +8,15 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use crate::promises::Judged;
+
 /// Everything that one run of the harness has to say; this is also the shape of `results.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Results {
     /// Where, when and how.
     pub(crate) meta: Meta,
+    /// What was promised, and what was seen of it.
+    pub(crate) promises: Vec<Judged>,
     /// One measured number each, in the order in which they were measured.
     pub(crate) rows: Vec<Row>,
 }
@@ -20,7 +24,7 @@ pub(crate) struct Results {
 impl Results {
     /// No rows yet.
     pub(crate) fn new(meta: Meta) -> Self {
-        Self { meta, rows: Vec::new() }
+        Self { meta, promises: Vec::new(), rows: Vec::new() }
     }
 
     /// Adds a measured number.
@@ -185,18 +189,25 @@ impl<'a> Scenario<'a> {
         match self.name {
             "uncontended" => "acquire + release in a loop, one client, nobody else wants the lock",
             "contended" => "separate processes fight for one lock, each holds it for a moment",
+            "tasks" => "many tasks of one process fight for one lock, and release it at once",
             "crash" => "the holder is killed with SIGKILL; the time until the next process holds the lock",
+            "peers" => {
+                "the same fight with the Redis locks of other crates, one after the other on one server"
+            }
             "held" => "one process holds many locks at once; what they cost it while nobody wants them",
             "degraded" => "acquire + release in a loop while one of the masters does not answer",
             _ => "",
         }
     }
 
-    /// What the floors of this scenario are.
-    pub(crate) fn floor_name(&self) -> &'static str {
-        match self.name {
-            "crash" => "ttl",
-            "degraded" => "healthy",
+    /// What the floors of this metric are.
+    pub(crate) fn floor_name(&self, metric: &str) -> &'static str {
+        match (self.name, metric) {
+            (_, "longest_wait") => "ideal",
+            ("contended", _) => "ping",
+            ("peers", _) => "ours",
+            ("crash", _) => "ttl",
+            ("degraded", _) => "healthy",
             _ => "floor",
         }
     }
@@ -276,12 +287,18 @@ pub(crate) fn title(metric: &str) -> String {
         "grants_per_s" => "grants".into(),
         "handoff" => "hand-off".into(),
         "handoff_p50" => "hand-off p50".into(),
+        "handoff_p95" => "hand-off p95".into(),
+        "waiter" => "hand-off to a waiter".into(),
+        "waiter_p50" => "to a waiter p50".into(),
         "handoff_p99" => "hand-off p99".into(),
+        "pairs_per_s" => "acquire + release".into(),
         "jain" => "Jain index".into(),
         "requests_per_grant" => "requests/grant".into(),
         "takeover" => "take-over".into(),
         "bytes_per_lock" => "memory/lock".into(),
-        "renew_cpu_percent" => "renewal, one core".into(),
+        "renew_cpu_percent" => "renewal, client".into(),
+        "server_cpu_percent" => "server".into(),
+        "both_cpu_percent" => "both, one core".into(),
         other => other.replace('_', " "),
     }
 }
@@ -376,7 +393,7 @@ fn without_secrets(arg: &str) -> String {
 
 /// The metric behind the verdict.
 const OVERLAPS: &str = "overlaps";
-const SCENARIOS: &[&str] = &["uncontended", "contended", "crash", "held", "degraded"];
+const SCENARIOS: &[&str] = &["uncontended", "contended", "tasks", "crash", "peers", "held", "degraded"];
 const BACKENDS: &[&str] = &["memory", "redis", "redlock", "zk"];
 const METRICS: &[&str] = &[
     "p50",
@@ -384,14 +401,20 @@ const METRICS: &[&str] = &[
     "p99",
     "ops",
     "grants_per_s",
+    "pairs_per_s",
     "handoff_p50",
+    "handoff_p95",
     "handoff_p99",
+    "waiter_p50",
     "longest_wait",
     "jain",
     "requests_per_grant",
     "takeover",
     "bytes_per_lock",
     "renew_cpu_percent",
+    "server_cpu_percent",
+    "both_cpu_percent",
+    "lost",
     "acquire_all",
 ];
 const SECRETS: &[&str] = &["auth", "digest", "pass", "secret", "token"];
@@ -488,7 +511,7 @@ mod tests {
         assert_eq!(json["rows"][0]["floor"], json!(null));
         assert_eq!(json["rows"][0]["ratio"], json!(null));
         let top: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(top, ["meta", "rows"]);
+        assert_eq!(top, ["meta", "promises", "rows"]);
         let meta: Vec<&String> = json["meta"].as_object().unwrap().keys().collect();
         let mut expected = [
             "date",

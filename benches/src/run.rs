@@ -13,9 +13,10 @@ use crate::interrupt::Interrupt;
 use crate::judge::judge;
 use crate::options::{BackendName, Options, ScenarioName};
 use crate::progress::Progress;
+use crate::promises;
 use crate::report;
 use crate::results::{Meta, Mode, Results, Row};
-use crate::scenarios::{self, Bench, Plan};
+use crate::scenarios::{self, Bench, Measured, Plan};
 use crate::table::{self, Look};
 
 /// Runs what the options say.
@@ -56,7 +57,7 @@ async fn compare(options: &Options) -> Outcome<Ended> {
     let mode = if options.quick { Mode::Quick } else { Mode::Full };
     let bench = Bench {
         run: format!("bench-{:012x}", rand::rng().random_range(0..1_u64 << 48)),
-        plan: Plan::new(mode, options.processes),
+        plan: Plan::of(options),
         exclusion: !options.without_exclusion,
     };
     let mut results = Results::new(Meta::of_this_run(mode));
@@ -90,6 +91,7 @@ async fn compare(options: &Options) -> Outcome<Ended> {
     }
 
     results.meta.duration_s = began.elapsed().as_secs_f64();
+    results.promises = promises::judge(&results, &bench.plan);
     if !results.rows.is_empty() {
         println!("{}", table::render(&results, Look::of_stdout()));
         let folder = folder(options);
@@ -116,18 +118,7 @@ async fn measure(
     settings.insert("servers".into(), servers(options));
     let mut complaints = Vec::new();
     for target in targets {
-        let version = target.version().await;
-        for finding in target.doctor().await.findings {
-            // Of our own servers only what is wrong with them.
-            if target.is_foreign() || finding.level >= Level::Warning {
-                progress.tell(&format!("{}: {finding}", target.name()));
-            }
-        }
-        match target.backend() {
-            BackendName::Memory => {}
-            BackendName::Redis | BackendName::Redlock => results.meta.redis = version,
-            BackendName::Zk => results.meta.zookeeper = version,
-        }
+        look_at(target, &mut results.meta, progress).await;
         for &scenario in scenarios.iter().filter(|scenario| scenarios::fits(**scenario, target.backend())) {
             let place = format!("{scenario} on {}", target.name());
             if scenario == ScenarioName::Degraded && target.is_foreign() {
@@ -145,17 +136,43 @@ async fn measure(
     complaints
 }
 
+/// What there is to know about the servers before they are measured.
+async fn look_at(target: &Target, meta: &mut Meta, progress: &Progress) {
+    let version = target.version().await;
+    for finding in target.doctor().await.findings {
+        // Of our own servers only what is wrong with them.
+        if target.is_foreign() || finding.level >= Level::Warning {
+            progress.tell(&format!("{}: {finding}", target.name()));
+        }
+    }
+    match target.backend() {
+        BackendName::Memory => {}
+        BackendName::Redis | BackendName::Redlock => meta.redis = version,
+        BackendName::Zk => meta.zookeeper = version,
+    }
+}
+
 /// Runs one scenario on one backend, and gives what went wrong.
 async fn step(scenario: ScenarioName, bench: &Bench, target: &Target, results: &mut Results) -> Vec<String> {
     let measured = match scenarios::run(scenario, bench, target).await {
         Ok(measured) => measured,
         Err(failure) => return vec![failure.to_string()],
     };
+    let mut complaints = Vec::new();
+    for measured in measured {
+        complaints.extend(write_down(scenario, measured, results).await);
+    }
+    complaints
+}
+
+/// Puts what was measured into the results, judges the history, and gives what went wrong.
+async fn write_down(scenario: ScenarioName, measured: Measured, results: &mut Results) -> Vec<String> {
+    let (backend, mut complaints) = (measured.backend, measured.complaints);
     measured.rows.into_iter().for_each(|row| results.push(row));
     for (name, value) in measured.notes {
         let text = results.meta.settings.entry(format!("{scenario}.{name}")).or_default();
         let comma = if text.is_empty() { "" } else { ", " };
-        text.push_str(&format!("{comma}{} {value}", target.name()));
+        text.push_str(&format!("{comma}{backend} {value}"));
     }
     // Sorting and sweeping a long history is work for a processor, not for the runtime.
     let events = measured.events;
@@ -163,8 +180,9 @@ async fn step(scenario: ScenarioName, bench: &Bench, target: &Target, results: &
         Ok(judgement) => judgement,
         Err(error) => return vec![format!("the history could not be judged: {error}")],
     };
-    results.push(Row::overlaps(scenario.as_str(), target.name(), judgement.overlaps));
-    judgement.complaints
+    results.push(Row::overlaps(scenario.as_str(), backend, judgement.overlaps));
+    complaints.extend(judgement.complaints);
+    complaints
 }
 
 fn servers(options: &Options) -> String {

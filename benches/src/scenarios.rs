@@ -4,6 +4,8 @@ pub(crate) mod contended;
 mod crash;
 mod degraded;
 pub(crate) mod held;
+mod peers;
+mod tasks;
 mod uncontended;
 
 use std::time::Duration;
@@ -15,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::backends::Target;
 use crate::failure::{Failure, Outcome};
-use crate::options::{BackendName, ScenarioName};
+use crate::options::{BackendName, Options, ScenarioName};
 use crate::results::{Mode, Row};
 
 /// One run: its name and its measures.
@@ -44,6 +46,12 @@ pub(crate) struct Plan {
     pub(crate) counted: Duration,
     /// How many processes fight.
     pub(crate) processes: u32,
+    /// How many tasks of one process fight.
+    pub(crate) tasks: u32,
+    /// For how long they do at a time, and as long the floor.
+    pub(crate) task_slice: Duration,
+    /// How many such slices are measured.
+    pub(crate) task_slices: u32,
     /// How often `crash` kills so many holders at a time.
     pub(crate) crash_rounds: usize,
     /// How many holders `crash` kills in a round.
@@ -58,27 +66,49 @@ pub(crate) struct Plan {
     pub(crate) patience: Duration,
 }
 
-/// What a scenario has to say.
+/// What a scenario has to say about one backend, or one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
+    /// Its name.
+    pub(crate) backend: &'static str,
     /// The numbers.
     pub(crate) rows: Vec<Row>,
     /// Everything that the clients did to the locks.
     pub(crate) events: Vec<Event>,
     /// Facts about this backend that belong to the settings, by name.
     pub(crate) notes: Vec<(&'static str, String)>,
+    /// What went wrong, although there are numbers.
+    pub(crate) complaints: Vec<String>,
 }
 
 impl Plan {
-    /// The plan of a run.
-    pub(crate) const fn new(mode: Mode, processes: u32) -> Self {
+    /// The plan of a run with these options.
+    pub(crate) fn of(options: &Options) -> Self {
+        let plan = Self::new(if options.quick { Mode::Quick } else { Mode::Full });
+        let held = options.watch.unwrap_or(plan.held);
+        let held_locks = options.locks.map_or(plan.held_locks, |locks| locks as usize);
+        Self {
+            processes: options.processes.unwrap_or(plan.processes),
+            tasks: options.tasks.unwrap_or(plan.tasks),
+            held_locks,
+            held,
+            patience: plan.patience + held + PATIENCE_PER_LOCK * held_locks as u32,
+            ..plan
+        }
+    }
+
+    /// The plan of a run without further options.
+    pub(crate) const fn new(mode: Mode) -> Self {
         let common = Self {
             warm_up: Duration::from_millis(250),
             uncontended: Duration::from_millis(1500),
             most_operations: 30_000,
             contended: Duration::from_secs(2),
             counted: Duration::from_millis(700),
-            processes,
+            processes: 8,
+            tasks: 1000,
+            task_slice: Duration::from_millis(250),
+            task_slices: 2,
             crash_rounds: 1,
             crash_holders: 3,
             crash_lease: Duration::from_secs(1),
@@ -94,6 +124,9 @@ impl Plan {
                 most_operations: 100_000,
                 contended: Duration::from_secs(12),
                 counted: Duration::from_secs(4),
+                processes: 20,
+                task_slice: Duration::from_secs(1),
+                task_slices: 5,
                 crash_rounds: 3,
                 ..common
             },
@@ -118,7 +151,9 @@ impl Bench {
         let about = |scenario| match scenario {
             ScenarioName::Uncontended => uncontended::settings(plan),
             ScenarioName::Contended => contended::settings(plan),
+            ScenarioName::Tasks => tasks::settings(plan),
             ScenarioName::Crash => crash::settings(plan),
+            ScenarioName::Peers => peers::settings(plan),
             ScenarioName::Held => held::settings(plan),
             ScenarioName::Degraded => degraded::settings(plan),
         };
@@ -132,10 +167,14 @@ impl Bench {
 
 /// Whether this scenario can be run on this backend.
 pub(crate) fn fits(scenario: ScenarioName, backend: BackendName) -> bool {
-    scenario != ScenarioName::Degraded || backend == BackendName::Redlock
+    match scenario {
+        ScenarioName::Peers => backend == BackendName::Redis,
+        ScenarioName::Degraded => backend == BackendName::Redlock,
+        _ => true,
+    }
 }
 
-/// Runs a scenario on a backend.
+/// Runs a scenario on a backend. There is more to say than of the backend alone when peers take part.
 ///
 /// # Errors
 ///
@@ -144,17 +183,23 @@ pub(crate) fn fits(scenario: ScenarioName, backend: BackendName) -> bool {
 /// # Cancel safety
 ///
 /// When the future is dropped, its processes are killed and its tasks end.
-pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) -> Outcome<Measured> {
+pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let measuring: BoxFuture<'_, _> = match scenario {
-        ScenarioName::Uncontended => Box::pin(uncontended::run(bench, target)),
-        ScenarioName::Contended => Box::pin(contended::run(bench, target)),
-        ScenarioName::Crash => Box::pin(crash::run(bench, target)),
-        ScenarioName::Held => Box::pin(held::run(bench, target)),
-        ScenarioName::Degraded => Box::pin(degraded::run(bench, target)),
+        ScenarioName::Uncontended => Box::pin(alone(uncontended::run(bench, target))),
+        ScenarioName::Contended => Box::pin(alone(contended::run(bench, target))),
+        ScenarioName::Tasks => Box::pin(alone(tasks::run(bench, target))),
+        ScenarioName::Crash => Box::pin(alone(crash::run(bench, target))),
+        ScenarioName::Peers => Box::pin(peers::run(bench, target)),
+        ScenarioName::Held => Box::pin(alone(held::run(bench, target))),
+        ScenarioName::Degraded => Box::pin(alone(degraded::run(bench, target))),
     };
     let patience = bench.plan.patience;
     let measured = timeout(patience, measuring).await;
     measured.unwrap_or_else(|_| Err(Failure::new(format!("stuck: no end after {patience:?}"))))
+}
+
+async fn alone(measuring: impl Future<Output = Outcome<Measured>>) -> Outcome<Vec<Measured>> {
+    measuring.await.map(|measured| vec![measured])
 }
 
 /// A connection of its own to the backend.
@@ -170,3 +215,6 @@ fn time(duration: Duration) -> String {
         format!("{} s", duration.as_secs_f64())
     }
 }
+
+/// Acquired and released, on a slow machine.
+const PATIENCE_PER_LOCK: Duration = Duration::from_millis(3);

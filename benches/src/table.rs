@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use comfy_table::presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table};
 
+use crate::promises::Judged;
 use crate::results::{Results, Row, Scenario, Verdict, number, title};
 
 /// How the tables are drawn.
@@ -31,7 +32,10 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
     for scenario in results.scenarios() {
         let about = scenario.about();
         let colon = if about.is_empty() { "" } else { ": " };
-        let _ = writeln!(text, "{}{colon}{about}\n{}\n", scenario.name, block(&scenario, look));
+        let _ = writeln!(text, "{}{colon}{about}\n{}\n", scenario.name, blocks(&scenario, look));
+    }
+    if let Some(promises) = promises(results, look) {
+        let _ = writeln!(text, "promises of the Redis backend\n{promises}\n");
     }
     let meta = &results.meta;
     let _ = writeln!(text, "Mutual exclusion: {}", results.verdict());
@@ -54,7 +58,65 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
     text
 }
 
-fn block(scenario: &Scenario<'_>, look: Look) -> Table {
+/// One table, or as many as it takes to keep plain ones within the width of a page.
+fn blocks(scenario: &Scenario<'_>, look: Look) -> String {
+    let backends = scenario.backends();
+    let columns = scenario.metrics().into_iter().map(|metric| Column::new(scenario, metric, &backends));
+    let ends = backends.iter().map(|name| name.len()).max().unwrap_or(0).max("backend".len()) + VERDICT;
+    let mut blocks: Vec<Vec<Column>> = vec![Vec::new()];
+    let mut width = ends;
+    for column in columns {
+        width += column.width();
+        if look == Look::Plain && width > WIDEST {
+            width = ends + column.width();
+            blocks.push(Vec::new());
+        }
+        blocks.last_mut().expect("never empty").push(column);
+    }
+    let tables = blocks.iter().map(|columns| block(scenario, &backends, columns, look).to_string());
+    tables.collect::<Vec<_>>().join("\n")
+}
+
+fn block(scenario: &Scenario<'_>, backends: &[&str], columns: &[Column], look: Look) -> Table {
+    let mut table = empty(look);
+    let header = columns.iter().map(|column| right(column.header.clone()).add_attribute(Attribute::Bold));
+    table.set_header([bold("backend")].into_iter().chain(header).chain([bold("mutual exclusion")]));
+    for (index, backend) in backends.iter().enumerate() {
+        let cells = columns.iter().map(|column| right(column.cells[index].clone()));
+        let verdict = scenario.verdict(backend);
+        let verdict = Cell::new(verdict).fg(match verdict {
+            Verdict::Held => Color::Green,
+            Verdict::Broken(_) => Color::Red,
+            Verdict::Unchecked => Color::Yellow,
+        });
+        table.add_row([Cell::new(backend)].into_iter().chain(cells).chain([verdict]));
+    }
+    table
+}
+
+/// Those that were measured, and how many were not.
+fn promises(results: &Results, look: Look) -> Option<String> {
+    let measured: Vec<&Judged> = results.promises.iter().filter(|judged| judged.met.is_some()).collect();
+    if measured.is_empty() {
+        return None;
+    }
+    let mut table = empty(look);
+    table.set_header(["scenario", "promise", "target", "seen", "met"].map(bold));
+    for judged in &measured {
+        let (scenario, promise) = (Cell::new(&judged.scenario), Cell::new(judged.about()));
+        let colour = if judged.met == Some(true) { Color::Green } else { Color::Yellow };
+        let met = Cell::new(judged.met()).fg(colour);
+        table.add_row([scenario, promise, right(judged.target()), right(judged.seen()), met]);
+    }
+    let mut text = table.to_string();
+    if measured.len() < results.promises.len() {
+        let missing = results.promises.len() - measured.len();
+        let _ = write!(text, "\n{missing} of {} were not measured in this run", results.promises.len());
+    }
+    Some(text)
+}
+
+fn empty(look: Look) -> Table {
     let mut table = Table::new();
     match look {
         Look::Plain => {
@@ -65,22 +127,6 @@ fn block(scenario: &Scenario<'_>, look: Look) -> Table {
             table.load_style(UTF8_FULL_CONDENSED).enforce_styling();
             table.set_content_arrangement(ContentArrangement::Dynamic);
         }
-    }
-    let backends = scenario.backends();
-    let columns: Vec<Column> =
-        scenario.metrics().into_iter().map(|metric| Column::new(scenario, metric, &backends)).collect();
-    let header = columns.iter().map(|column| right(column.header.clone()).add_attribute(Attribute::Bold));
-    let ends = |text: &str| Cell::new(text).add_attribute(Attribute::Bold);
-    table.set_header([ends("backend")].into_iter().chain(header).chain([ends("mutual exclusion")]));
-    for (index, backend) in backends.iter().enumerate() {
-        let cells = columns.iter().map(|column| right(column.cells[index].clone()));
-        let verdict = scenario.verdict(backend);
-        let verdict = Cell::new(verdict).fg(match verdict {
-            Verdict::Held => Color::Green,
-            Verdict::Broken(_) => Color::Red,
-            Verdict::Unchecked => Color::Yellow,
-        });
-        table.add_row([Cell::new(backend)].into_iter().chain(cells).chain([verdict]));
     }
     table
 }
@@ -100,7 +146,7 @@ impl Column {
         let unit = scenario.unit(metric);
         let mut parts = vec![(unit, show(|row| Some(number(row.value))))];
         if rows.iter().flatten().any(|row| row.floor.is_some()) {
-            parts.push((scenario.floor_name(), show(|row| row.floor.map(number))));
+            parts.push((scenario.floor_name(metric), show(|row| row.floor.map(number))));
             parts.push(("ratio", show(|row| row.ratio.map(|ratio| format!("{ratio:.2}x")))));
         }
         let mut subtitle = String::new();
@@ -124,14 +170,33 @@ impl Column {
     }
 }
 
+impl Column {
+    /// With the line beside it.
+    fn width(&self) -> usize {
+        let lines = self.header.lines().chain(self.cells.iter().map(String::as_str));
+        lines.map(str::len).max().unwrap_or(0) + 3
+    }
+}
+
+fn bold(text: &str) -> Cell {
+    Cell::new(text).add_attribute(Attribute::Bold)
+}
+
 fn right(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
+/// Of a table in plain text.
+const WIDEST: usize = 120;
+/// The last column, and the lines around the first one.
+const VERDICT: usize = "| ".len() + " | held (0 overlaps) |".len();
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::sample;
+    use crate::promises;
+    use crate::results::{Mode, sample};
+    use crate::scenarios::Plan;
 
     #[test]
     fn plain_tables_have_every_number_and_fit_120_columns() {
@@ -162,6 +227,35 @@ mod tests {
         assert!(text.contains("\nMutual exclusion: held (0 overlaps)\n"), "{text}");
         let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 120).collect();
         assert_eq!(wide, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn wide_tables_are_split_and_narrow_ones_are_not() {
+        let mut results = sample();
+        for metric in ["one_more", "and_another", "and_the_last_one_of_all"] {
+            results.push(Row::new("contended", "redis", metric, "us", 1e7).with_floor(1e6));
+        }
+        let text = render(&results, Look::Plain);
+        let heads = text.lines().filter(|line| line.starts_with("| backend ")).count();
+        assert_eq!(heads, 5, "{text}");
+        assert!(text.contains("and the last one of all"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+        assert_eq!(render(&sample(), Look::Plain).matches("| backend ").count(), 3);
+    }
+
+    #[test]
+    fn promises_are_told_with_what_was_seen() {
+        let mut results = sample();
+        assert!(!render(&results, Look::Plain).contains("promises"));
+        results.promises = promises::judge(&results, &Plan::new(Mode::Quick));
+        let text = render(&results, Look::Plain);
+        let line = text.lines().find(|line| line.contains("requests per grant")).expect("a line");
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>().join(" "),
+            "| contended | requests per grant | <= 4.20 | 3.42 | yes (8 processes) |"
+        );
+        assert!(text.contains(" were not measured in this run"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     }
 
     #[test]

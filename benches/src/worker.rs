@@ -14,8 +14,12 @@ use polylock::backend::LeaseKind;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 
+use crate::address;
+use crate::contender::Contender;
 use crate::diary::Diary;
 use crate::failure::{Failure, Outcome};
+use crate::peers::{AsyncRedisLock, Distkit, Peer, Rlock, Rslock};
+use crate::probe::Probe;
 use crate::scenarios::contended::{self, Window};
 use crate::scenarios::held;
 
@@ -36,15 +40,27 @@ pub(crate) struct Job {
     pub(crate) task: Task,
 }
 
+impl Job {
+    /// With one lock, known by its name to everybody.
+    pub(crate) fn new(url: &str, lock: &str, process: u32, task: Task) -> Self {
+        let [url, lock, recorded_as] = [url, lock, lock].map(str::to_owned);
+        Self { url, lock, rival: String::new(), recorded_as, process, task }
+    }
+}
+
 /// What a worker does with the lock.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
     /// Take it and give it back, over and over, within the window that the order names.
     Contend {
         /// How long to hold it.
         hold: Duration,
+        /// Whose lock it is, when it is not ours.
+        peer: Option<Peer>,
     },
+    /// Leave it alone, and measure empty round trips within the window that the order names.
+    Probe,
     /// Take it and keep it until killed.
     Hold,
     /// Take it as soon as it is free, and give it back.
@@ -55,6 +71,8 @@ pub(crate) enum Task {
         count: usize,
         /// For how long to watch the renewals.
         watch: Duration,
+        /// The processes of the servers, as far as they are ours.
+        servers: Vec<u32>,
     },
 }
 
@@ -64,7 +82,7 @@ pub(crate) enum Task {
 pub(crate) enum Order {
     /// Begin now.
     Go,
-    /// Contend within this window.
+    /// Contend, or measure, within this window.
     Contend(Window),
 }
 
@@ -79,6 +97,8 @@ pub(crate) enum News {
     },
     /// Done, or holding: what has happened so far.
     Events(Vec<Event>),
+    /// How long empty round trips took, in nanoseconds.
+    RoundTrips(Vec<u64>),
     /// What many locks cost.
     Cost(held::Cost),
     /// It cannot go on.
@@ -111,6 +131,16 @@ pub(crate) fn main() -> ExitCode {
 async fn work() -> Outcome<()> {
     let mut orders = Orders { lines: BufReader::new(tokio::io::stdin()).lines() };
     let Some(job) = orders.next::<Job>().await? else { return Ok(()) };
+    match job.task {
+        Task::Probe => probe(&job, &mut orders).await?,
+        Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
+        _ => lock(&job, &mut orders).await?,
+    }
+    orders.end().await
+}
+
+/// Works with a lock of ours.
+async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
     let locks = Locks::connect(&job.url).await?;
     let lease = match locks.capabilities().lease {
         LeaseKind::Ttl { default, .. } => default,
@@ -120,8 +150,8 @@ async fn work() -> Outcome<()> {
     let mut diary = Diary::new(job.process, 0, &job.recorded_as);
     let mutex = locks.mutex(&job.lock);
     match job.task {
-        Task::Contend { hold } => {
-            let Some(Order::Contend(window)) = orders.next().await? else { return Ok(()) };
+        Task::Contend { hold, .. } => {
+            let Some(window) = orders.window().await? else { return Ok(()) };
             contended::contend(&mutex, &mut diary, window, hold).await?;
             tell(&News::Events(diary.into_events()))?;
         }
@@ -141,16 +171,42 @@ async fn work() -> Outcome<()> {
             diary.released(guard.release().await?);
             tell(&News::Events(diary.into_events()))?;
         }
-        Task::Many { count, watch } => {
-            let mut held = held::Held::take(&locks, &job, count).await?;
-            tell(&News::Cost(held.watch(watch).await))?;
+        Task::Many { count, watch, ref servers } => {
+            let mut held = held::Held::take(&locks, job, count).await?;
+            tell(&News::Cost(held.watch(watch, servers).await?))?;
             let Some(Order::Go) = orders.next().await? else { return Ok(()) };
-            held.challenge(&job).await?;
+            held.challenge(job).await?;
             tell(&News::Events(held.release().await?))?;
         }
+        Task::Probe => {}
     }
-    locks.close().await?;
-    orders.end().await
+    Ok(locks.close().await?)
+}
+
+async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
+    let (url, key) = (address::without_options(&job.url), job.lock.as_str());
+    match peer {
+        Peer::Rslock => contend(&Rslock::new(url, key), job, hold, orders).await,
+        Peer::Rlock => contend(&Rlock::connect(url, key).await?, job, hold, orders).await,
+        Peer::AsyncRedisLock => contend(&AsyncRedisLock::connect(url, key).await?, job, hold, orders).await,
+        Peer::Distkit => contend(&Distkit::connect(url, key).await?, job, hold, orders).await,
+    }
+}
+
+/// Fights with the lock of a peer.
+async fn contend(peer: &impl Contender, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
+    tell(&News::Ready { lease: Duration::ZERO })?;
+    let Some(window) = orders.window().await? else { return Ok(()) };
+    let mut diary = Diary::new(job.process, 0, &job.recorded_as);
+    contended::contend(peer, &mut diary, window, hold).await?;
+    tell(&News::Events(diary.into_events()))
+}
+
+async fn probe(job: &Job, orders: &mut Orders) -> Outcome<()> {
+    let mut probe = Probe::connect(&job.url).await?;
+    tell(&News::Ready { lease: Duration::ZERO })?;
+    let Some(window) = orders.window().await? else { return Ok(()) };
+    tell(&News::RoundTrips(probe.watch(window).await?))
 }
 
 /// The lines of the parent.
@@ -162,6 +218,15 @@ impl Orders {
     async fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Outcome<Option<T>> {
         match self.lines.next_line().await? {
             Some(line) => Ok(Some(serde_json::from_str(&line)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// When to contend; `None` when the parent is gone.
+    async fn window(&mut self) -> Outcome<Option<Window>> {
+        match self.next().await? {
+            Some(Order::Contend(window)) => Ok(Some(window)),
+            Some(Order::Go) => Err(Failure::new("there was no window in the order")),
             None => Ok(None),
         }
     }

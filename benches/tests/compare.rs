@@ -13,14 +13,17 @@ fn a_run_writes_its_results() {
     let output = compare(out.path(), &["--quick", "--backend", "memory"]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
 
-    let json = std::fs::read_to_string(out.path().join("results.json")).unwrap();
-    let results: Value = serde_json::from_str(&json).unwrap();
+    let results = results(out.path());
     let rows = results["rows"].as_array().unwrap();
     let names: Vec<String> =
         rows.iter().map(|row| format!("{}.{}", row["scenario"], row["metric"])).collect();
     for (scenario, metrics) in [
         ("uncontended", "p50 p90 p99 ops overlaps"),
-        ("contended", "grants_per_s handoff_p50 handoff_p99 longest_wait jain requests_per_grant overlaps"),
+        (
+            "contended",
+            "grants_per_s handoff_p50 handoff_p95 handoff_p99 longest_wait jain requests_per_grant overlaps",
+        ),
+        ("tasks", "pairs_per_s overlaps"),
         ("crash", "takeover overlaps"),
     ] {
         for metric in metrics.split(' ') {
@@ -43,6 +46,47 @@ fn a_lock_that_does_not_exclude_fails_the_run() {
         "{}",
         text(&output)
     );
+}
+
+#[test]
+fn promises_are_judged_and_servers_are_watched() {
+    let out = tempfile::tempdir().unwrap();
+    let args = "--quick --backend redis --scenario contended --scenario tasks --scenario held \
+                --processes 2 --locks 300 --watch 1s";
+    let output = compare(out.path(), &args.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("promises of the Redis backend"), "{}", text(&output));
+
+    let results = results(out.path());
+    let promises = results["promises"].as_array().unwrap();
+    let seen = |metric: &str| {
+        let found =
+            promises.iter().filter(|promise| promise["metric"] == metric && promise["seen"].is_number());
+        found.count()
+    };
+    for metric in "requests_per_grant handoff_p50 handoff_p95 longest_wait jain pairs_per_s bytes_per_lock \
+                   both_cpu_percent lost"
+        .split_whitespace()
+    {
+        assert_eq!(seen(metric), 1, "{metric} in {promises:?}");
+    }
+    assert_eq!(seen("p99"), 0, "{promises:?}");
+}
+
+#[test]
+fn peers_take_part() {
+    let out = tempfile::tempdir().unwrap();
+    let args = ["--quick", "--backend", "redis", "--scenario", "peers", "--processes", "2"];
+    let output = compare(out.path(), &args).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let results = results(out.path());
+    for peer in ["redis", "rslock", "rlock", "async-redis-lock", "distkit"] {
+        let found =
+            results["rows"].as_array().unwrap().iter().find(|row| {
+                row["backend"] == peer && row["metric"] == "waiter_p50" && row["ratio"].is_number()
+            });
+        assert!(found.is_some(), "{peer} is not in {results}");
+    }
 }
 
 #[test]
@@ -80,6 +124,11 @@ fn compare(out: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lock-bench"));
     command.args(args).arg("--out").arg(out);
     command
+}
+
+fn results(out: &Path) -> Value {
+    let json = std::fs::read_to_string(out.join("results.json")).unwrap();
+    serde_json::from_str(&json).unwrap()
 }
 
 fn text(output: &Output) -> String {

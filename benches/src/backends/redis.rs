@@ -39,7 +39,8 @@ pub(super) async fn clean(url: &str, run: &str) -> Outcome<()> {
     Ok(())
 }
 
-async fn connect(url: &str, host: &str) -> Outcome<MultiplexedConnection> {
+/// A connection to one host of the URL.
+pub(crate) async fn connect(url: &str, host: &str) -> Outcome<MultiplexedConnection> {
     let info = connection_info("redis", &LockUrl::parse(url)?, host)?;
     Ok(Client::open(with_nodelay(info))?.get_multiplexed_async_connection().await?)
 }

@@ -1,29 +1,31 @@
 //! `contended`: processes fight for one lock, each holds it for a moment.
 //!
 //! Every process records what it did on a clock that all of them share; the histories are put together afterwards.
-//! A second, short pass sends every connection through a proxy that counts requests, so that the counting does not
-//! disturb the timing.
+//! A process more measures empty round trips to the server meanwhile: under the same load, and on a connection that
+//! nobody else uses. A second, short pass sends every connection through a proxy that counts requests, so that the
+//! counting does not disturb the timing.
 
 use std::time::Duration;
 
 use lock_testkit::history::{Event, EventKind};
 use lock_testkit::proxy::Protocol;
 use lock_testkit::{FaultProxy, now_ns};
-use polylock::{Locks, Mutex};
+use polylock::Locks;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{Bench, Measured, Plan, time};
 use crate::address;
 use crate::backends::Target;
-use crate::crew::Hand;
-use crate::diary::Diary;
+use crate::contender::Contender;
+use crate::crew::{Hand, unexpected};
+use crate::diary::{Diary, Tenure};
 use crate::failure::{Failure, Outcome};
 use crate::latency::Latency;
 use crate::options::BackendName;
 use crate::results::Row;
-use crate::worker::{Job, Order, Task};
+use crate::worker::{Job, News, Order, Task};
 
 /// What is set.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
@@ -33,6 +35,13 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         ("duration", format!("{} after {} of warm-up", time(plan.contended), time(plan.warm_up))),
         ("runtime", "current_thread in every process; memory: multi_thread with 2 workers".into()),
         ("hand-off", "from the call of release to the return of the next acquire, whoever gets it".into()),
+        ("to_a_waiter", "the same until somebody gets it who waited already when it was released".into()),
+        (
+            "ping",
+            "the median of empty round trips (PING; zk: exists) in a process of their own, meanwhile, every 2 to 5 ms"
+                .into(),
+        ),
+        ("ideal", "the number of processes x (median hold + median hand-off)".into()),
         (
             "requests",
             format!(
@@ -47,18 +56,23 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let plan = &bench.plan;
     let lock = bench.lock("contended");
-    let window = Window::after(plan.contended, plan.warm_up);
-    let mut measured = if target.backend() == BackendName::Memory {
-        let mut measured =
-            timed(target.name(), fight_inside(bench, target, &lock, window).await?, window, plan)?;
+    if target.backend() == BackendName::Memory {
+        let window = Window::after(plan.contended, plan.warm_up);
+        let events = fight_inside(bench, target, &lock, window).await?;
+        let mut measured = Fight::of(events, window, plan.processes)?.measured(target.name(), None);
         // Nothing goes over a connection.
         measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", 0.0));
         return Ok(measured);
-    } else {
-        let crew = crew(bench, target.url(), &lock).await?;
-        let window = Window::after(plan.contended, plan.warm_up);
-        timed(target.name(), fight(&crew, window).await?, window, plan)?
-    };
+    }
+    let prober = Job::new(target.url(), &lock, plan.processes, Task::Probe);
+    let mut crew = Hand::hire(jobs(bench, target.url(), &lock).chain([prober])).await?;
+    let prober = crew.pop().ok_or_else(|| Failure::new("no worker came"))?;
+    let window = Window::after(plan.contended, plan.warm_up);
+    prober.order(Order::Contend(window)).await?;
+    let fought = Fight::of(fight(&crew, window).await?, window, plan.processes)?;
+    let mut measured = fought.measured(target.name(), Some(&round_trips(&prober).await?));
+    drop((crew, prober));
+
     let (requests, mut events) = counted(bench, target, &bench.lock("counted")).await?;
     measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", requests));
     measured.events.append(&mut events);
@@ -75,21 +89,30 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    fn after(span: Duration, warm_up: Duration) -> Self {
+    /// One of this span, that begins after the warm-up.
+    pub(crate) fn after(span: Duration, warm_up: Duration) -> Self {
         let from_ns = now_ns() + nanos(warm_up);
         Self { from_ns, until_ns: from_ns + nanos(span) }
     }
 
-    const fn contains(self, at_ns: u64) -> bool {
+    /// Whether this moment is in it.
+    pub(crate) const fn contains(self, at_ns: u64) -> bool {
         self.from_ns <= at_ns && at_ns < self.until_ns
     }
 
-    async fn begins(self) {
+    /// Waits until it begins.
+    pub(crate) async fn begins(self) {
         sleep(Duration::from_nanos(self.from_ns.saturating_sub(now_ns()))).await;
     }
 
-    async fn ends(self) {
-        sleep(Duration::from_nanos(self.until_ns.saturating_sub(now_ns()))).await;
+    /// What is left of it, or of the time until it begins and it.
+    pub(crate) fn left(self) -> Duration {
+        Duration::from_nanos(self.until_ns.saturating_sub(now_ns()))
+    }
+
+    /// Waits until it ends.
+    pub(crate) async fn ends(self) {
+        sleep(self.left()).await;
     }
 }
 
@@ -98,34 +121,50 @@ impl Window {
 /// # Errors
 ///
 /// When the lock fails, or is not granted long after everybody has stopped asking for more.
-pub(crate) async fn contend(mutex: &Mutex, diary: &mut Diary, window: Window, hold: Duration) -> Outcome<()> {
-    while now_ns() < window.until_ns {
-        let patience = Duration::from_nanos(window.until_ns.saturating_sub(now_ns())) + GRACE;
-        diary.acquire_called();
-        let Some(guard) = mutex.try_acquire_for(patience).await? else {
+pub(crate) async fn contend<C: Contender>(
+    contender: &C,
+    diary: &mut Diary,
+    window: Window,
+    hold: Duration,
+) -> Outcome<()> {
+    while !window.left().is_zero() {
+        let patience = window.left() + GRACE;
+        let called_ns = now_ns();
+        let Ok(held) = timeout(patience, contender.acquire()).await else {
             return Err(Failure::new(format!("the lock was not granted for {patience:?}: it is stuck")));
         };
-        diary.acquired(&guard);
+        let (held, acquired_ns) = (held?, now_ns());
+        let claim = C::claim(&held);
         sleep(hold).await;
-        diary.release_called();
-        diary.released(guard.release().await?);
+        let release_called_ns = now_ns();
+        let released = contender.release(held).await?;
+        // Written down when somebody else may have the lock: while it is handed over every microsecond counts.
+        diary.tenure(&Tenure {
+            called_ns,
+            acquired_ns,
+            claim,
+            release_called_ns,
+            released_ns: now_ns(),
+            released,
+        });
     }
     Ok(())
 }
 
-async fn crew(bench: &Bench, url: &str, lock: &str) -> Outcome<Vec<Hand>> {
-    let job = |process| Job {
-        url: url.to_owned(),
+/// What the processes of a fight are to do.
+pub(super) fn jobs(bench: &Bench, url: &str, lock: &str) -> impl Iterator<Item = Job> {
+    (0..bench.plan.processes).map(move |process| Job {
         lock: bench.lock_of(lock, process),
-        rival: String::new(),
-        recorded_as: lock.to_owned(),
-        process,
-        task: Task::Contend { hold: HOLD },
-    };
-    Hand::hire((0..bench.plan.processes).map(job)).await
+        ..Job::new(url, lock, process, Task::Contend { hold: HOLD, peer: None })
+    })
 }
 
-async fn fight(crew: &[Hand], window: Window) -> Outcome<Vec<Event>> {
+/// Lets them fight.
+///
+/// # Errors
+///
+/// When one of them fails.
+pub(super) async fn fight(crew: &[Hand], window: Window) -> Outcome<Vec<Event>> {
     for hand in crew {
         hand.order(Order::Contend(window)).await?;
     }
@@ -154,6 +193,19 @@ async fn fight_inside(bench: &Bench, target: &Target, lock: &str, window: Window
     Ok(events)
 }
 
+async fn round_trips(prober: &Hand) -> Outcome<Latency> {
+    let round_trips = match prober.hear(2 * GRACE).await? {
+        News::RoundTrips(round_trips) => round_trips,
+        other => return Err(unexpected(&other)),
+    };
+    let mut latency = Latency::new();
+    round_trips.into_iter().for_each(|ns| latency.record(ns));
+    if latency.len() == 0 {
+        return Err(Failure::new("no round trip was measured: the server did not answer"));
+    }
+    Ok(latency)
+}
+
 /// Counts requests for each grant.
 async fn counted(bench: &Bench, target: &Target, lock: &str) -> Outcome<(f64, Vec<Event>)> {
     let protocol = if target.backend() == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
@@ -163,7 +215,7 @@ async fn counted(bench: &Bench, target: &Target, lock: &str) -> Outcome<(f64, Ve
     }
     let requests = || proxies.iter().map(FaultProxy::requests).sum::<u64>();
     let addresses: Vec<_> = proxies.iter().map(FaultProxy::addr).collect();
-    let crew = crew(bench, &address::with_hosts(target.url(), &addresses), lock).await?;
+    let crew = Hand::hire(jobs(bench, &address::with_hosts(target.url(), &addresses), lock)).await?;
     let window = Window::after(bench.plan.counted, bench.plan.warm_up);
     let counting = async {
         window.begins().await;
@@ -215,42 +267,129 @@ fn grants(events: &[Event]) -> Vec<Grant> {
     grants
 }
 
-/// The numbers of the timed pass.
-fn timed(backend: &str, events: Vec<Event>, window: Window, plan: &Plan) -> Outcome<Measured> {
-    let all = grants(&events);
-    let counted: Vec<&Grant> = all.iter().filter(|grant| window.contains(grant.acquired_ns)).collect();
-    if counted.len() < 2 {
-        return Err(Failure::new(format!("{} grants in {}", counted.len(), time(plan.contended))));
+/// What a fight has shown.
+#[derive(Debug)]
+pub(super) struct Fight {
+    /// From the call of release to the return of the next acquire.
+    pub(super) handoff: Latency,
+    /// The same until one of those gets the lock who waited for it then. Where a releaser may take it back at once,
+    /// the hand-off is quick and those who wait have nothing of it.
+    pub(super) to_waiter: Latency,
+    hold: Latency,
+    grants_per_s: f64,
+    longest_wait_us: f64,
+    jain: f64,
+    processes: u32,
+    events: Vec<Event>,
+}
+
+impl Fight {
+    /// Out of what was recorded.
+    ///
+    /// # Errors
+    ///
+    /// When the lock hardly went round.
+    pub(super) fn of(events: Vec<Event>, window: Window, processes: u32) -> Outcome<Self> {
+        let all = grants(&events);
+        let counted: Vec<&Grant> = all.iter().filter(|grant| window.contains(grant.acquired_ns)).collect();
+        let span = Duration::from_nanos(window.until_ns - window.from_ns);
+        if counted.len() < 2 {
+            return Err(Failure::new(format!("{} grants in {}", counted.len(), time(span))));
+        }
+        let (mut handoff, mut to_waiter, mut hold) = (Latency::new(), Latency::new(), Latency::new());
+        for pair in counted.windows(2) {
+            // An overlap has no gap; the verdict tells about it.
+            if let Some(gap) = pair[1].acquired_ns.checked_sub(pair[0].release_called_ns) {
+                handoff.record(gap);
+            }
+        }
+        for wait in waits_behind(&all, window) {
+            to_waiter.record(wait);
+        }
+        let mut shares = vec![0_u32; processes as usize];
+        for grant in &counted {
+            hold.record(grant.release_called_ns.saturating_sub(grant.acquired_ns));
+            shares[grant.process as usize] += 1;
+        }
+        // Whoever still waited at the end of the window has waited at least until then.
+        let waits = all
+            .iter()
+            .filter(|grant| grant.acquired_ns >= window.from_ns && grant.called_ns < window.until_ns)
+            .map(|grant| grant.acquired_ns.min(window.until_ns) - grant.called_ns.max(window.from_ns));
+        let longest_wait_us = waits.max().unwrap_or(0) as f64 / 1e3;
+        let grants_per_s = counted.len() as f64 / span.as_secs_f64();
+        Ok(Self {
+            handoff,
+            to_waiter,
+            hold,
+            grants_per_s,
+            longest_wait_us,
+            jain: jain(&shares),
+            processes,
+            events,
+        })
     }
-    let (mut handoff, mut hold) = (Latency::new(), Latency::new());
-    for pair in counted.windows(2) {
-        // An overlap has no gap; the verdict tells about it.
-        if let Some(gap) = pair[1].acquired_ns.checked_sub(pair[0].release_called_ns) {
-            handoff.record(gap);
+
+    /// The numbers of `contended`, those of the hand-off against empty round trips if there were any.
+    fn measured(self, backend: &'static str, round_trips: Option<&Latency>) -> Measured {
+        let ping_us = round_trips.map(|latency| latency.quantile_us(0.5));
+        let handoffs = [("handoff_p50", 0.5), ("handoff_p95", 0.95), ("handoff_p99", 0.99)];
+        let handoffs = handoffs.map(|(metric, part)| {
+            let row = Row::new("contended", backend, metric, "us", self.handoff.quantile_us(part));
+            // One ratio less: nothing is said of the rarest ones.
+            match ping_us {
+                Some(ping_us) if part < 0.99 => row.with_floor(ping_us),
+                _ => row,
+            }
+        });
+        let waiter_us = self.to_waiter.quantile_us(0.5);
+        let mut measured = self.into_measured("contended", backend);
+        let waiter = Row::new("contended", backend, "waiter_p50", "us", waiter_us);
+        measured.rows.splice(1..1, handoffs.into_iter().chain([waiter]));
+        if let Some(latency) = round_trips {
+            let spread = [0.5, 0.95].map(|part| format!("{:.0}", latency.quantile_us(part)));
+            measured.notes.push(("ping_p50_p95", format!("{} us", spread.join(" and "))));
+        }
+        measured
+    }
+
+    /// The numbers without those of the hand-off, which every scenario compares with something else.
+    pub(super) fn into_measured(self, scenario: &str, backend: &'static str) -> Measured {
+        let row = |metric, unit, value| Row::new(scenario, backend, metric, unit, value);
+        let (hold_us, handoff_us) = (self.hold.quantile_us(0.5), self.handoff.quantile_us(0.5));
+        Measured {
+            backend,
+            rows: vec![
+                row("grants_per_s", "1/s", self.grants_per_s),
+                row("longest_wait", "us", self.longest_wait_us).with_floor(ideal_rotation(
+                    self.processes,
+                    hold_us,
+                    handoff_us,
+                )),
+                row("jain", "", self.jain),
+            ],
+            events: self.events,
+            notes: vec![("hold_median", format!("{:.2} ms", hold_us / 1e3))],
+            ..Measured::default()
         }
     }
-    let mut shares = vec![0_u32; plan.processes as usize];
-    for grant in &counted {
-        hold.record(grant.release_called_ns.saturating_sub(grant.acquired_ns));
-        shares[grant.process as usize] += 1;
-    }
-    // Whoever still waited at the end of the window has waited at least until then.
-    let waits = all
-        .iter()
-        .filter(|grant| grant.acquired_ns >= window.from_ns && grant.called_ns < window.until_ns)
-        .map(|grant| grant.acquired_ns.min(window.until_ns) - grant.called_ns.max(window.from_ns));
-    let longest_wait = waits.max().unwrap_or(0);
-    let seconds = plan.contended.as_secs_f64();
-    let row = |metric, unit, value| Row::new("contended", backend, metric, unit, value);
-    let rows = vec![
-        row("grants_per_s", "1/s", counted.len() as f64 / seconds),
-        row("handoff_p50", "us", handoff.quantile_us(0.5)),
-        row("handoff_p99", "us", handoff.quantile_us(0.99)),
-        row("longest_wait", "us", longest_wait as f64 / 1e3),
-        row("jain", "", jain(&shares)),
-    ];
-    let notes = vec![("hold_median", format!("{:.2} ms", hold.quantile_us(0.5) / 1e3))];
-    Ok(Measured { rows, events, notes })
+}
+
+/// For every release in the window, how long it took until one of those had the lock who waited for it at that moment.
+/// Where that was after the window, it was at least until then. The grants are in the order of time.
+fn waits_behind(grants: &[Grant], window: Window) -> impl Iterator<Item = u64> {
+    grants.iter().enumerate().filter_map(move |(index, grant)| {
+        let released_ns = grant.release_called_ns;
+        let next = grants[index + 1..].iter().find(|next| next.called_ns < released_ns)?;
+        window
+            .contains(released_ns)
+            .then(|| next.acquired_ns.min(window.until_ns).saturating_sub(released_ns))
+    })
+}
+
+/// How long a process waits when all of them take turns: until everybody has held the lock and handed it on.
+fn ideal_rotation(processes: u32, hold: f64, handoff: f64) -> f64 {
+    f64::from(processes) * (hold + handoff)
 }
 
 /// Jain's fairness index: 1 when all got the same, 1/n when one got all.
@@ -264,17 +403,17 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-const HOLD: Duration = Duration::from_millis(1);
+/// How long a contender holds the lock.
+pub(super) const HOLD: Duration = Duration::from_millis(1);
 /// How long after the window the last ones may take: longer than a lock waits after a lost message.
 const GRACE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
-    use polylock::Released;
+    use lock_testkit::history::ReleaseOutcome;
 
     use super::*;
-    use crate::diary::Tenure;
-    use crate::results::Mode;
+    use crate::diary::Claim;
 
     fn held(process: u32, called_ms: u64, from_ms: u64, until_ms: u64) -> Vec<Event> {
         let ns = |ms| ms * 1_000_000;
@@ -282,11 +421,10 @@ mod tests {
         diary.tenure(&Tenure {
             called_ns: ns(called_ms),
             acquired_ns: ns(from_ms),
-            token: from_ms,
-            until_ns: u64::MAX,
+            claim: Claim { token: Some(from_ms), until_ns: None },
             release_called_ns: ns(until_ms),
             released_ns: ns(until_ms),
-            released: Released::Released,
+            released: ReleaseOutcome::Released,
         });
         diary.into_events()
     }
@@ -301,14 +439,48 @@ mod tests {
             held(0, 121, 300, 310),
         ];
         let window = Window { from_ns: 100_000_000, until_ns: 200_000_000 };
-        let plan = Plan { contended: Duration::from_millis(100), ..Plan::new(Mode::Quick, 2) };
-        let measured = timed("redis", events.concat(), window, &plan).unwrap();
-        let value = |metric: &str| measured.rows.iter().find(|row| row.metric == metric).unwrap().value;
+        let mut round_trips = Latency::new();
+        [400_000, 500_000, 900_000].into_iter().for_each(|ns| round_trips.record(ns));
+        let fight = Fight::of(events.concat(), window, 2).unwrap();
+        let measured = fight.measured("redis", Some(&round_trips));
+        let row = |metric: &str| measured.rows.iter().find(|row| row.metric == metric).unwrap();
+        let value = |metric: &str| row(metric).value;
         assert!((value("grants_per_s") - 30.0).abs() < 1e-9);
         assert!((value("handoff_p50") - 2_000.0).abs() < 2.0, "{}", value("handoff_p50"));
         assert!((value("handoff_p99") - 4_000.0).abs() < 4.0);
+        assert!((row("handoff_p50").ratio.unwrap() - 4.0).abs() < 0.01, "{:?}", row("handoff_p50"));
+        assert!((row("handoff_p95").ratio.unwrap() - 8.0).abs() < 0.02);
+        assert!((value("waiter_p50") - 4_000.0).abs() < 4.0, "{}", value("waiter_p50"));
+        // Two processes, a median hold of 8 ms and a median hand-off of 2 ms.
+        assert!((row("longest_wait").floor.unwrap() - 20_000.0).abs() < 20.0, "{:?}", row("longest_wait"));
         assert!((value("longest_wait") - 79_000.0).abs() < 1e-6, "{}", value("longest_wait"));
         assert!((value("jain") - 9.0 / (2.0 * 5.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_history_with_hardly_a_grant_is_no_measurement() {
+        let window = Window { from_ns: 0, until_ns: 1_000_000_000 };
+        assert_eq!(Fight::of(held(0, 1, 2, 3), window, 2).unwrap_err().to_string(), "1 grants in 1 s");
+    }
+
+    #[test]
+    fn a_lock_that_is_taken_back_at_once_is_not_handed_over() {
+        let grant = |process, called_ns, acquired_ns, release_called_ns| Grant {
+            process,
+            called_ns,
+            acquired_ns,
+            release_called_ns,
+        };
+        // The first one takes it three times, while the other waits all the time.
+        let grants = [grant(0, 0, 1, 10), grant(0, 11, 12, 20), grant(0, 21, 22, 30), grant(1, 5, 33, 40)];
+        let waits = |until_ns| waits_behind(&grants, Window { from_ns: 0, until_ns }).collect::<Vec<_>>();
+        assert_eq!(waits(100), [23, 13, 3]);
+        assert_eq!(waits(25), [15, 5]);
+    }
+
+    #[test]
+    fn the_ideal_is_one_round() {
+        assert!((ideal_rotation(20, 2_000.0, 300.0) - 46_000.0).abs() < 1e-9);
     }
 
     #[test]

@@ -61,9 +61,11 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
         _ => String::from("one round"),
     };
     Ok(Measured {
+        backend: target.name(),
         rows: vec![row],
         events: takeovers.into_iter().flat_map(|takeover| takeover.events).collect(),
         notes: vec![("range", range)],
+        ..Measured::default()
     })
 }
 
@@ -90,14 +92,8 @@ async fn kill(bench: &Bench, target: &Target, lock: &str, number: u32) -> Outcom
     let lease = format!("{}ms", bench.plan.crash_lease.as_millis());
     let option = if target.backend() == BackendName::Zk { "session_timeout" } else { "ttl" };
     let url = address::with_option(target.url(), option, &lease);
-    let job = |process, task| Job {
-        url: url.clone(),
-        lock: bench.lock_of(lock, process),
-        rival: String::new(),
-        recorded_as: lock.to_owned(),
-        process,
-        task,
-    };
+    let job =
+        |process, task| Job { lock: bench.lock_of(lock, process), ..Job::new(&url, lock, process, task) };
     // Numbers of processes are those of the whole scenario: a death concerns all locks of a process.
     let (holding, waiting) = (number * 2, number * 2 + 1);
     let holder = hire(job(holding, Task::Hold)).await?;

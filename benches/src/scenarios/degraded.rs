@@ -41,7 +41,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     rows.push(Row::new("degraded", target.name(), "ops", "1/s", lane.latency.per_second()));
     rival.close().await?;
     locks.close().await?;
-    Ok(Measured { rows, events: lane.into_events(), notes: Vec::new() })
+    Ok(Measured { backend: target.name(), rows, events: lane.into_events(), ..Measured::default() })
 }
 
 struct Stopped<'a>(&'a lock_testkit::RedisServer);

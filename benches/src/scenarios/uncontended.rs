@@ -6,17 +6,15 @@
 use std::time::Instant;
 
 use lock_testkit::now_ns;
-use polylock::backend::LeaseKind;
 use polylock::{Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Bench, Measured, Plan, connect, time};
 use crate::backends::Target;
-use crate::diary::{Diary, Tenure, until_ns};
-use crate::failure::{Failure, Outcome};
-use crate::floor::{BareMutex, BareRedis, BareRedlock, BareZk, Floor};
+use crate::diary::{Claim, Diary, Tenure, outcome};
+use crate::failure::Outcome;
+use crate::floor::{Bare, Floor};
 use crate::latency::Latency;
-use crate::options::BackendName;
 use crate::results::Row;
 
 /// What is set.
@@ -53,30 +51,16 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let rival = connect(target).await?;
     let lock = bench.lock("uncontended");
     let lane = Lane::new(&locks, &rival, bench, &lock);
-    let (url, key) = (target.url(), format!("{lock}-floor"));
-    let plan = bench.plan;
-    let measured = match (target.backend(), locks.capabilities().lease) {
-        (BackendName::Memory, _) => side_by_side(lane, BareMutex::default(), plan).await?,
-        (BackendName::Redis, LeaseKind::Ttl { default: ttl, .. }) => {
-            let host = crate::address::hosts(url).first().copied().unwrap_or_default();
-            side_by_side(lane, BareRedis::connect(url, host, &key, ttl).await?, plan).await?
-        }
-        (BackendName::Redlock, LeaseKind::Ttl { default: ttl, .. }) => {
-            side_by_side(lane, BareRedlock::connect(url, &key, ttl).await?, plan).await?
-        }
-        (BackendName::Zk, LeaseKind::Session { timeout }) => {
-            side_by_side(lane, BareZk::connect(url, &key, timeout).await?, plan).await?
-        }
-        (backend, lease) => {
-            return Err(Failure::new(format!("no floor for {backend} with leases of the kind {lease:?}")));
-        }
-    };
-    let SideBySide { lane, floor } = measured;
+    let floor = Bare::connect(target, locks.capabilities().lease, &format!("{lock}-floor")).await?;
+    let SideBySide { lane, floor, added_us } = side_by_side(lane, floor, bench.plan).await?;
+    // In one run processors that wake up slowly and quickly may take turns, and with them the ratio: what the lock
+    // adds stays the same.
+    let notes = vec![("added_median", format!("{added_us:.2} us"))];
     let mut rows = lane.latency.rows("uncontended", target.name(), &floor);
     rows.push(Row::new("uncontended", target.name(), "ops", "1/s", lane.latency.per_second()));
     rival.close().await?;
     locks.close().await?;
-    Ok(Measured { rows, events: lane.into_events(), notes: Vec::new() })
+    Ok(Measured { backend: target.name(), rows, events: lane.into_events(), notes, ..Measured::default() })
 }
 
 /// One client with its lock, and a rival that now and then proves that the lock is one.
@@ -104,28 +88,28 @@ impl Lane {
         }
     }
 
-    /// Acquires and releases once; `counts` says whether that is part of the measurement.
-    pub(super) async fn operate(&mut self, counts: bool) -> Outcome<()> {
+    /// Acquires and releases once, and gives what that took; `counts` says whether it is part of the measurement.
+    pub(super) async fn operate(&mut self, counts: bool) -> Outcome<u64> {
         let called_ns = now_ns();
         let guard = self.mutex.acquire().await?;
         let acquired_ns = now_ns();
-        let (token, until_ns) = (guard.token().get(), until_ns(&guard));
+        let claim = Claim::of(&guard);
         let release_called_ns = now_ns();
         let released = guard.release().await?;
         let released_ns = now_ns();
         self.tenures.push(Tenure {
             called_ns,
             acquired_ns,
-            token,
-            until_ns,
+            claim,
             release_called_ns,
             released_ns,
-            released,
+            released: outcome(released),
         });
+        let took_ns = (acquired_ns - called_ns) + (released_ns - release_called_ns);
         if counts {
-            self.latency.record((acquired_ns - called_ns) + (released_ns - release_called_ns));
+            self.latency.record(took_ns);
         }
-        Ok(())
+        Ok(took_ns)
     }
 
     /// Lets the rival try while we hold.
@@ -164,6 +148,8 @@ pub(super) struct SideBySide {
     pub(super) lane: Lane,
     /// The floor's times.
     floor: Latency,
+    /// What ours took more than the floor's operation right after it, in the median.
+    added_us: f64,
 }
 
 /// Measures on a worker of the runtime, where the tasks of a service are. What the lane measured before is forgotten.
@@ -173,15 +159,18 @@ pub(super) async fn side_by_side(lane: Lane, floor: impl Floor + 'static, plan: 
 
 async fn take_turns(mut lane: Lane, mut floor: impl Floor, plan: Plan) -> Outcome<SideBySide> {
     lane.latency = Latency::new();
-    let mut floor_latency = Latency::new();
+    let (mut floor_latency, mut added_ns) = (Latency::new(), Vec::new());
     for (span, counts) in [(plan.warm_up, false), (plan.uncontended, true)] {
         let (end, mut done) = (Instant::now() + span, 0);
         while Instant::now() < end && done < plan.most_operations {
-            if done % CHALLENGE_EVERY == 0 {
+            // What comes right after a challenge meets what the challenge has left behind: it is not counted.
+            let challenged = done % CHALLENGE_EVERY == 0;
+            let counts = counts && !challenged;
+            if challenged {
                 lane.challenge().await?;
             }
             done += 1;
-            lane.operate(counts).await?;
+            let ours_ns = lane.operate(counts).await?;
 
             let called_ns = now_ns();
             floor.acquire().await?;
@@ -190,12 +179,16 @@ async fn take_turns(mut lane: Lane, mut floor: impl Floor, plan: Plan) -> Outcom
             floor.release().await?;
             let released_ns = now_ns();
             if counts {
-                floor_latency.record((acquired_ns - called_ns) + (released_ns - release_called_ns));
+                let floor_ns = (acquired_ns - called_ns) + (released_ns - release_called_ns);
+                floor_latency.record(floor_ns);
+                added_ns.push(ours_ns as i64 - floor_ns as i64);
             }
         }
     }
     floor.clean().await?;
-    Ok(SideBySide { lane, floor: floor_latency })
+    added_ns.sort_unstable();
+    let added_us = added_ns.get(added_ns.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e3);
+    Ok(SideBySide { lane, floor: floor_latency, added_us })
 }
 
 const CHALLENGE_EVERY: u64 = 128;

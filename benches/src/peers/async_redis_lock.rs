@@ -1,0 +1,44 @@
+//! async-redis-lock: one server, renewed, gives up after a second by default.
+
+use async_redis_lock::{Error, Lock, Locker};
+use lock_testkit::history::ReleaseOutcome;
+
+use crate::contender::Contender;
+use crate::failure::Outcome;
+
+/// Its locker, and the key.
+pub(crate) struct AsyncRedisLock {
+    locker: Locker,
+    key: String,
+}
+
+impl AsyncRedisLock {
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not let us in.
+    pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
+        Ok(Self { locker: Locker::from_redis_url(url).await?, key: key.to_owned() })
+    }
+}
+
+impl Contender for AsyncRedisLock {
+    type Held = Lock;
+
+    async fn acquire(&self) -> Outcome<Lock> {
+        loop {
+            match self.locker.acquire(self.key.as_str()).await {
+                Err(Error::Timeout) => {}
+                answer => return Ok(answer?),
+            }
+        }
+    }
+
+    async fn release(&self, held: Lock) -> Outcome<ReleaseOutcome> {
+        match held.release().await {
+            Err(Error::IdNotFound) => Ok(ReleaseOutcome::AlreadyLost),
+            answer => Ok(answer.map(|()| ReleaseOutcome::Released)?),
+        }
+    }
+}
