@@ -33,7 +33,7 @@ pub use connect::Locks;
 pub use lock_core::{
     BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Guard, Holder, LeaseKind, Level, LockName,
     LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released,
-    Report, Result, Standing, Token, Validity,
+    Report, Result, RwLock, Semaphore, Standing, Support, Token, Validity,
 };
 #[cfg(feature = "redis")]
 pub use lock_redis::{Redis, RedisConfig, WaitBy};

@@ -1,4 +1,5 @@
-//! The conformance suite on every backend, by its own configuration and by URL.
+//! The conformance suite on every backend: by its own configuration, by URL, and with write locks and semaphores of one
+//! permit in the place of mutexes.
 //!
 //! Run a part of it by a part of its names: `cargo test --all-features --test conformance -- zk::dyn`.
 //!

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::Locks;
-use lock_testkit::conformance::{Connecting, Fault, Harness, MemoryHarness};
+use lock_testkit::conformance::{Connecting, Fault, Handle, Harness, MemoryHarness};
 use lock_testkit::proxy::{Direction, FaultProxy};
 
 use crate::museum::{self, Defect};
@@ -31,18 +31,31 @@ pub enum Flavour {
     Typed,
     /// By the facade, from nothing but a URL.
     Dyn,
+    /// As `Dyn`, and locks for one at a time are write locks.
+    Write,
+    /// As `Dyn`, and locks for one at a time are semaphores of one permit.
+    Permit,
     /// For the museum.
     Broken(Defect),
 }
 
 impl Flavour {
     /// The ways that users have.
-    pub const ALL: [Self; 2] = [Self::Typed, Self::Dyn];
+    pub const ALL: [Self; 4] = [Self::Typed, Self::Dyn, Self::Write, Self::Permit];
 
     /// The flavour that is written so.
     pub fn parse(text: &str) -> Option<Self> {
         let all = Self::ALL.into_iter().chain(museum::defects().map(Self::Broken));
         all.into_iter().find(|flavour| flavour.to_string() == text)
+    }
+
+    /// By what locks are taken that are for one at a time.
+    pub fn handle(self) -> Handle {
+        match self {
+            Self::Write => Handle::Write,
+            Self::Permit => Handle::Permit,
+            Self::Typed | Self::Dyn | Self::Broken(_) => Handle::Mutex,
+        }
     }
 }
 
@@ -51,6 +64,8 @@ impl fmt::Display for Flavour {
         match self {
             Self::Typed => f.write_str("typed"),
             Self::Dyn => f.write_str("dyn"),
+            Self::Write => f.write_str("write"),
+            Self::Permit => f.write_str("permit"),
             Self::Broken(defect) => write!(f, "{defect:?}"),
         }
     }
@@ -64,11 +79,12 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
     let (redlock, zk) = (Arc::default(), Arc::default());
     let mut all: Vec<Arc<dyn Harness>> = Vec::new();
     for flavour in Flavour::ALL {
+        let name = format!("memory::{flavour}");
         let memory = match flavour {
-            Flavour::Typed => MemoryHarness::new("memory::typed", |url| connect(Flavour::Typed, url)),
-            _ => MemoryHarness::new("memory::dyn", |url| connect(Flavour::Dyn, url)),
+            Flavour::Typed => MemoryHarness::new(name, |url| connect(Flavour::Typed, url)),
+            _ => MemoryHarness::new(name, |url| connect(Flavour::Dyn, url)),
         };
-        all.push(Arc::new(memory));
+        all.push(Arc::new(memory.by(flavour.handle())));
         all.push(Arc::new(RedisHarness::new("redis", 1, flavour, Arc::clone(redis))));
         all.push(Arc::new(RedisHarness::new("redlock", 5, flavour, Arc::clone(&redlock))));
         all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
@@ -81,7 +97,9 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
     Box::pin(async move {
         let scheme = url.split(':').next().unwrap_or_default();
         match (flavour, scheme) {
-            (Flavour::Dyn, _) => polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&locks)),
+            (Flavour::Dyn | Flavour::Write | Flavour::Permit, _) => {
+                polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&locks))
+            }
             (Flavour::Typed, "memory") => polylock::MemoryConfig::from_url(&url)?.connect(),
             (Flavour::Typed, "redis") => polylock::RedisConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,

@@ -1,14 +1,14 @@
 //! One Redis server, or five that know nothing of each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{Capabilities, LeaseKind, Locks, Support};
 use lock_testkit::RedisServer;
-use lock_testkit::conformance::{Fault, Harness};
+use lock_testkit::conformance::{Fault, Handle, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use tokio::sync::OnceCell;
 
@@ -16,6 +16,8 @@ use super::{Flavour, connect, option, set_fault, worker};
 
 /// What is meant to stay on the server: the counters of the tokens.
 const FENCE: &str = "polylock:fence:";
+/// Those who share a lock, kept beside it.
+const HOLDERS: &str = "polylock:holders:";
 
 /// Servers that are started when they are first needed.
 pub type Servers = OnceCell<Vec<RedisServer>>;
@@ -29,11 +31,14 @@ pub struct RedisHarness {
     flavour: Flavour,
     servers: Arc<Servers>,
     proxies: Vec<FaultProxy>,
+    /// The locks that were deleted under their holders: those mean nothing any more, and end with their ttl.
+    deleted: Mutex<BTreeSet<String>>,
 }
 
 impl RedisHarness {
     pub fn new(scheme: &'static str, count: usize, flavour: Flavour, servers: Arc<Servers>) -> Self {
-        Self { name: format!("{scheme}::{flavour}"), scheme, count, flavour, servers, proxies: Vec::new() }
+        let (name, proxies, deleted) = (format!("{scheme}::{flavour}"), Vec::new(), Mutex::default());
+        Self { name, scheme, count, flavour, servers, proxies, deleted }
     }
 
     async fn servers(&self) -> &[RedisServer] {
@@ -67,6 +72,10 @@ impl Harness for RedisHarness {
         &self.name
     }
 
+    fn handle(&self) -> Handle {
+        self.flavour.handle()
+    }
+
     fn capabilities(&self) -> Capabilities {
         let times = LeaseKind::Ttl { default: Duration::from_secs(30), min: Duration::from_millis(100) };
         let mut capabilities = Capabilities::new(self.scheme, times);
@@ -90,16 +99,20 @@ impl Harness for RedisHarness {
     }
 
     async fn leftovers(&self, part: &str) -> Vec<String> {
-        // What one lock leaves on several servers is one thing.
+        // What one lock leaves on several servers, or in two keys, is one thing.
+        let deleted = self.deleted.lock().unwrap().clone();
         let mut left: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for server in self.servers().await {
             let keys = server.command(&["KEYS", &format!("*{part}*")]).await.expect("the server answers");
             for key in keys.array().unwrap_or_default() {
                 let key = key.text().expect("a key is text");
-                if !key.starts_with(FENCE) {
+                let lock = key.strip_prefix(HOLDERS).map_or(key, |lock| lock.trim_matches(['{', '}']));
+                let meant_to_stay = key.starts_with(FENCE);
+                let means_nothing = key.starts_with(HOLDERS) && deleted.contains(lock);
+                if !meant_to_stay && !means_nothing {
                     let lasts = server.command(&["PTTL", key]).await.expect("the server answers");
                     let lasts = format!("for {} ms on {}", lasts.int().unwrap_or_default(), server.addr());
-                    left.entry(key.to_owned()).or_default().push(lasts);
+                    left.entry(lock.to_owned()).or_default().push(lasts);
                 }
             }
         }
@@ -107,6 +120,7 @@ impl Harness for RedisHarness {
     }
 
     async fn delete_behind_the_back(&self, name: &str) {
+        self.deleted.lock().unwrap().insert(format!("lock:{name}"));
         let mut deleted = 0;
         for server in self.servers().await {
             let reply = server.command(&["DEL", &format!("lock:{name}")]).await.expect("the server answers");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::{Capabilities, LeaseKind, Locks};
 use lock_testkit::ZooKeeper;
-use lock_testkit::conformance::{Fault, Harness};
+use lock_testkit::conformance::{Fault, Handle, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use tokio::sync::OnceCell;
 use zookeeper_client::Client;
@@ -51,6 +51,10 @@ impl ZkHarness {
 impl Harness for ZkHarness {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn handle(&self) -> Handle {
+        self.flavour.handle()
     }
 
     fn capabilities(&self) -> Capabilities {

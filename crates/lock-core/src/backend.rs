@@ -14,8 +14,10 @@ use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Report, Res
 ///
 /// # Contract
 ///
-/// * A lock is granted to one holder at a time, and the token of a grant is larger than every token
-///   granted before under the same name, by whatever process.
+/// * A lock is granted to one holder at a time, or to several that may share it by their [`Mode`], and
+///   the token of a grant is larger than every token granted before under the same name, by whatever
+///   process.
+/// * Who shares a lock has a lease of its own: that of one may end while the others last.
 /// * Every acquisition has an [`OwnerId`](crate::OwnerId) of its own.
 /// * Dropping a future at any await leaves nothing behind: what may have reached the server is
 ///   undone by a task that outlives the caller.
@@ -24,8 +26,8 @@ use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Report, Res
 /// * The first answer of the server is awaited however short the deadline is; after it, the deadline
 ///   is kept. An outage while waiting is ridden out for about as long as a lease or session lasts.
 ///
-/// The caller sends at most one `acquire` for each process and name at a time: the others wait in a
-/// queue of the process.
+/// The caller sends at most one `acquire` that waits for each process and name at a time: the others wait
+/// in a queue of the process. Beside it may come some that do not wait, in a mode that may share the lock.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
     /// What this backend can do.
@@ -45,7 +47,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// When the server cannot be asked, or refuses.
     async fn inspect(&self, name: &LockName) -> Result<LockState>;
 
-    /// Takes the lock away from whoever holds it, and says whether somebody did.
+    /// Takes the lock away from whoever holds it, from all who share it, and says whether somebody did.
     ///
     /// # Errors
     ///

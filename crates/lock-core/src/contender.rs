@@ -34,6 +34,11 @@ impl Contender {
         Self { shared, spec }
     }
 
+    /// One that can never acquire its lock, for this reason.
+    pub(crate) fn refused(shared: Arc<Shared>, why: Error) -> Self {
+        Self { shared, spec: Err(why) }
+    }
+
     /// Why this lock can never be acquired, if so.
     pub(crate) fn check(&self) -> Result<()> {
         self.spec.as_ref().map(drop).map_err(Clone::clone)
@@ -95,7 +100,9 @@ impl Shared {
                 .caused_by(error)
         })?;
         let turn = match wait {
-            Wait::Never => self.queue.try_turn(&spec.name).map(|turn| (turn, spec.request(wait))),
+            _ if wait.is_over() => {
+                self.queue.try_turn(&spec.name, spec.mode).map(|turn| (turn, spec.request(wait)))
+            }
             _ => match self.wait_for_turn(spec, wait, &runtime).await {
                 Some((Come::Guard(guard), _)) => return Ok(Some(guard)),
                 Some((Come::Turn(turn), request)) => Some((turn, request)),

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::queue::{Heir, Turn};
 use crate::{
-    BootInstant, Error, ErrorKind, HandOver, Lease, LockName, LossReason, OwnerId, Released, Result,
+    BootInstant, Error, ErrorKind, HandOver, Lease, LockName, LossReason, Mode, OwnerId, Released, Result,
     Standing, Token,
 };
 
@@ -248,11 +248,123 @@ impl Held {
     }
 
     fn bequeath(&mut self, heir: &Heir, lease: Box<dyn Lease>, name: &LockName, backend: &'static str) {
-        let turn = self.turn.take();
-        let queue = turn.as_ref().map(Turn::queue);
+        let Some(turn) = self.turn.take() else { return };
+        let queue = turn.queue();
+        let (turn, spent) = match heir.request.mode {
+            Mode::Exclusive => (Some(turn), None),
+            _ => (None, Some(turn)),
+        };
         let guard = Guard::new(lease, turn, name.clone(), backend, heir.runtime.clone());
-        if let Some(queue) = queue {
-            queue.bequeath(heir, guard);
+        queue.bequeath(heir, guard);
+        // Who shares the lock lets the one behind it ask; until now that would have been the heir.
+        drop(spent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        AcquireRequest, Acquired, Backend, Capabilities, LockState, Locks, Memory, MemoryConfig, Validity,
+    };
+    use async_trait::async_trait;
+
+    /// The memory backend, whose locks go from task to task.
+    #[derive(Clone, Debug)]
+    struct Passing(Memory);
+
+    #[derive(Debug)]
+    struct PassingLease {
+        backend: Passing,
+        inner: Box<dyn Lease>,
+    }
+
+    #[async_trait]
+    impl Backend for Passing {
+        fn capabilities(&self) -> &Capabilities {
+            self.0.capabilities()
         }
+
+        async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+            Ok(match self.0.acquire(request).await? {
+                Acquired::Held(inner) => {
+                    Acquired::Held(Box::new(PassingLease { backend: self.clone(), inner }))
+                }
+                Acquired::Busy => Acquired::Busy,
+            })
+        }
+
+        async fn inspect(&self, name: &LockName) -> Result<LockState> {
+            self.0.inspect(name).await
+        }
+
+        async fn break_lock(&self, name: &LockName) -> Result<bool> {
+            self.0.break_lock(name).await
+        }
+
+        async fn close(&self) -> Result<()> {
+            self.0.close().await
+        }
+    }
+
+    #[async_trait]
+    impl Lease for PassingLease {
+        fn token(&self) -> Token {
+            self.inner.token()
+        }
+
+        fn owner(&self) -> OwnerId {
+            self.inner.owner()
+        }
+
+        fn validity(&self) -> &Validity {
+            self.inner.validity()
+        }
+
+        async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+            self.inner.extend(ttl).await
+        }
+
+        async fn verify(&self) -> Result<Standing> {
+            self.inner.verify().await
+        }
+
+        async fn release(&mut self) -> Result<Released> {
+            self.inner.release().await
+        }
+
+        async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
+            self.inner.release().await?;
+            match self.backend.acquire(next.clone()).await? {
+                Acquired::Held(lease) => Ok(HandOver::Passed(lease)),
+                Acquired::Busy => panic!("somebody was faster"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_is_passed_to_a_reader_is_shared_with_the_one_behind_it() {
+        let locks = Locks::new(Passing(Memory::open(MemoryConfig::new()).unwrap()));
+        let writer = locks.rw("a").write().await.unwrap();
+        let readers = [(); 3].map(|()| {
+            let lock = locks.rw("a");
+            tokio::spawn(async move { lock.read().await.unwrap() })
+        });
+        tokio::task::yield_now().await;
+        let writer_token = writer.token();
+        assert_eq!(writer.release().await.unwrap(), Released::Released);
+        let passed = Token::new(writer_token.get() + 1);
+        let mut guards = Vec::new();
+        for reader in readers {
+            let guard = tokio::time::timeout(Duration::from_secs(5), reader).await;
+            guards.push(guard.expect("each lets the next one ask").unwrap());
+        }
+        assert!(guards.iter().all(Guard::is_valid));
+        assert_eq!(guards[0].token(), passed, "what was passed on was given back");
+        assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
+        for guard in guards {
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }
+        assert!(locks.mutex("a").try_acquire().await.unwrap().is_some());
     }
 }

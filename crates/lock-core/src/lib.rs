@@ -1,6 +1,6 @@
 //! The lock API of polylock: the backend traits, the guard, and all that is the same for every backend.
 //!
-//! Users meet [`Locks`], [`Mutex`] and [`Guard`]; backends implement [`Backend`] and [`Lease`].
+//! Users meet [`Locks`], [`Mutex`], [`RwLock`], [`Semaphore`] and [`Guard`]; backends implement [`Backend`] and [`Lease`].
 //! This crate knows no driver. It brings one backend, [`memory`], the embedded default and the
 //! reference for the others.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -20,6 +20,8 @@ pub mod options;
 pub mod owner;
 mod queue;
 pub mod renewal;
+pub mod rw;
+pub mod semaphore;
 pub mod token;
 pub mod url;
 
@@ -37,4 +39,6 @@ pub use mutex::Mutex;
 pub use name::LockName;
 pub use options::LockOptions;
 pub use owner::{OwnerId, OwnerInfo};
+pub use rw::RwLock;
+pub use semaphore::Semaphore;
 pub use token::Token;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::queue::LocalQueue;
-use crate::{Backend, Capabilities, LockName, LockOptions, Mutex, OwnerInfo, Report, Result, Token};
+use crate::{
+    Backend, Capabilities, LockName, LockOptions, Mutex, OwnerInfo, Report, Result, RwLock, Semaphore, Token,
+};
 
 /// A connection to a store of locks. Clones share it.
 ///
@@ -26,13 +28,14 @@ pub(crate) struct Shared {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockState {
-    /// Who holds the lock, `None` when it is free.
+    /// Who holds the lock, `None` when it is free. When several share it, one of them, where the store
+    /// knows who they are; the memory backend shows the one that has had it for longest.
     pub holder: Option<Holder>,
-    /// Since when, by the server's clock, where the store keeps it.
+    /// Since when that one holds it, by the server's clock, where the store keeps it.
     pub since: Option<SystemTime>,
     /// How many wait: the processes that the backend counts, and the tasks of this one.
     pub waiters: usize,
-    /// The fencing token of the holder, or the last one that was granted; `None` if there was none.
+    /// The fencing token of that holder, or the last one that was granted; `None` if there was none.
     pub token: Option<Token>,
 }
 
@@ -107,6 +110,41 @@ impl Locks {
         Mutex::new(Arc::clone(&self.shared), name.as_ref(), &options).check()
     }
 
+    /// The read/write lock of this name, with the backend's defaults. Costs nothing; a name that is not
+    /// valid, and a backend without read/write locks, are told by the first acquisition.
+    #[must_use]
+    pub fn rw(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock::new(&self.shared, name.as_ref(), &LockOptions::new())
+    }
+
+    /// The read/write lock of this name, with options for readers and writers alike.
+    ///
+    /// # Errors
+    ///
+    /// As [`mutex_with`](Self::mutex_with), and [`Unsupported`](crate::ErrorKind::Unsupported) where the
+    /// backend has no read/write locks.
+    pub fn rw_with(&self, name: impl AsRef<str>, options: LockOptions) -> Result<RwLock> {
+        RwLock::new(&self.shared, name.as_ref(), &options).check()
+    }
+
+    /// The semaphore of this name with `max` permits, with the backend's defaults. Costs nothing; a name
+    /// that is not valid, a `max` of 0, and a backend without semaphores, are told by the first
+    /// acquisition.
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<str>, max: u32) -> Semaphore {
+        Semaphore::new(Arc::clone(&self.shared), name.as_ref(), max, &LockOptions::new())
+    }
+
+    /// The semaphore of this name with `max` permits, with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`mutex_with`](Self::mutex_with), [`InvalidConfig`](crate::ErrorKind::InvalidConfig) when `max`
+    /// is 0, and [`Unsupported`](crate::ErrorKind::Unsupported) where the backend has no semaphores.
+    pub fn semaphore_with(&self, name: impl AsRef<str>, max: u32, options: LockOptions) -> Result<Semaphore> {
+        Semaphore::new(Arc::clone(&self.shared), name.as_ref(), max, &options).check()
+    }
+
     /// Looks at a lock without touching it.
     ///
     /// # Errors
@@ -124,7 +162,7 @@ impl Locks {
         Ok(state)
     }
 
-    /// Takes the lock away from whoever holds it, and says whether somebody did.
+    /// Takes the lock away from whoever holds it, from all who share it, and says whether somebody did.
     ///
     /// For operators. The holder learns of it with its next renewal or by its watch; until then it
     /// works on, so that two may work at once.

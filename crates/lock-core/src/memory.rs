@@ -12,9 +12,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::renewal::{Renew, Renewal, Renewed, Renewer, Terms};
 use crate::url::LockUrl;
 use crate::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, Holder, Lease, LeaseKind,
-    LockName, LockState, Locks, LossReason, OwnerId, OwnerInfo, Released, Result, Standing, Token, Validity,
-    ValidityCell, Wait,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, Lease,
+    LeaseKind, LockName, LockState, Locks, LossReason, Mode, OwnerId, OwnerInfo, Released, Result, Standing,
+    Support, Token, Validity, ValidityCell, Wait,
 };
 
 const BACKEND: &str = "memory";
@@ -88,8 +88,10 @@ impl MemoryConfig {
 
 /// The memory backend. Clones share the locks.
 ///
-/// It has every capability but one: other processes do not see its locks. Waiters get a lock in the
-/// order in which they asked, handed over without a gap.
+/// It has every capability but one: other processes do not see its locks. Waiters of all modes stand in
+/// one queue and get a lock in the order in which they asked, handed over without a gap; those who may
+/// share it get it together. So a reader that comes after a waiting writer waits behind it, and nobody
+/// starves.
 #[derive(Clone, Debug)]
 pub struct Memory {
     capabilities: Capabilities,
@@ -109,19 +111,21 @@ struct Store {
 struct Table {
     locks: HashMap<LockName, Lock>,
     last_token: u64,
-    /// A lock has another holder, or its hold ends earlier.
+    /// A lock has another holder, or a hold ends earlier.
     moved: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct Lock {
-    hold: Option<Hold>,
+    /// One that is exclusive, or several of the same kind, the longest first.
+    holds: Vec<Hold>,
     waiters: VecDeque<Waiter>,
 }
 
 #[derive(Debug)]
 struct Hold {
     owner: OwnerId,
+    mode: Mode,
     info: Arc<OwnerInfo>,
     token: Token,
     since: SystemTime,
@@ -132,6 +136,7 @@ struct Hold {
 #[derive(Debug)]
 struct Waiter {
     owner: OwnerId,
+    mode: Mode,
     info: Arc<OwnerInfo>,
     ttl: Duration,
     grant: oneshot::Sender<Grant>,
@@ -156,6 +161,7 @@ impl Memory {
         let mut capabilities = Capabilities::new(BACKEND, lease);
         capabilities.check_ttl(config.ttl, MemoryConfig::MIN_TTL)?;
         (capabilities.cross_process, capabilities.fifo, capabilities.counts_waiters) = (false, true, true);
+        (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         let store = match config.name {
             Some(name) => Store::named(name, &config.clock),
             None => Store::new(&config.clock),
@@ -194,7 +200,7 @@ impl Backend for Memory {
         table.expire(name, &self.store.clock);
         let Some(lock) = table.locks.get(name) else { return Ok(LockState::free()) };
         let mut state = LockState { waiters: lock.waiters.len(), ..LockState::free() };
-        if let Some(hold) = &lock.hold {
+        if let Some(hold) = lock.holds.first() {
             state.holder = Some(Holder::Known(OwnerInfo::clone(&hold.info)));
             (state.since, state.token) = (Some(hold.since), Some(hold.token));
         }
@@ -204,7 +210,7 @@ impl Backend for Memory {
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
-        Ok(table.end_hold(name, &self.store.clock, LossReason::Removed, |_| true).is_some())
+        Ok(table.end_holds(name, &self.store.clock, LossReason::Removed, |_| true))
     }
 
     async fn close(&self) -> Result<()> {
@@ -283,9 +289,24 @@ impl Lease for MemoryLease {
         let mut table = self.store.table();
         table.expire(&self.name, &self.store.clock);
         let ours = |hold: &Hold| hold.owner == self.owner;
-        let ended = table.end_hold(&self.name, &self.store.clock, LossReason::Released, ours);
+        let ended = table.end_holds(&self.name, &self.store.clock, LossReason::Released, ours);
         self.cell.lose(LossReason::Released);
-        Ok(if valid && ended.is_some() { Released::Released } else { Released::AlreadyLost })
+        Ok(if valid && ended { Released::Released } else { Released::AlreadyLost })
+    }
+
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        let mut table = self.store.table();
+        table.expire(&self.name, &self.store.clock);
+        if table.hold_mut(&self.name, self.owner).is_none() {
+            return Err(Error::lost(BACKEND));
+        }
+        if floor.get() >= i64::MAX as u64 {
+            return Err(Error::new(ErrorKind::Exhausted, BACKEND)
+                .message(format!("no token is larger than {floor}"))
+                .hint("raise the tokens to a smaller number"));
+        }
+        table.last_token = table.last_token.max(floor.get());
+        Ok(())
     }
 }
 
@@ -319,7 +340,7 @@ impl Place {
         loop {
             let mut change = pin!(moved.notified());
             change.as_mut().enable();
-            let expires = self.store.holder_expires(&self.name);
+            let expires = self.store.next_expiry(&self.name);
             tokio::select! {
                 biased;
                 grant = &mut self.grant => {
@@ -372,14 +393,14 @@ impl Store {
     fn ask(self: &Arc<Self>, request: &AcquireRequest, ttl: Duration) -> Asked {
         let mut table = self.table();
         table.expire(&request.name, &self.clock);
-        let free = table.locks.get(&request.name).is_none_or(|lock| lock.hold.is_none());
-        if !free && request.wait.is_over() {
+        let open = table.locks.get(&request.name).is_none_or(|lock| lock.is_open_to(request.mode));
+        if !open && request.wait.is_over() {
             return Asked::Busy;
         }
         let (sender, mut grant) = oneshot::channel();
-        let (owner, info) = (OwnerId::random(), Arc::clone(&request.owner));
+        let (owner, mode, info) = (OwnerId::random(), request.mode, Arc::clone(&request.owner));
         let lock = table.locks.entry(request.name.clone()).or_default();
-        lock.waiters.push_back(Waiter { owner, info, ttl, grant: sender });
+        lock.waiters.push_back(Waiter { owner, mode, info, ttl, grant: sender });
         table.advance(&request.name, &self.clock);
         if let Ok(grant) = grant.try_recv() {
             return Asked::Granted(owner, grant);
@@ -388,17 +409,17 @@ impl Store {
         Asked::Queued(Place { store, name, owner, grant, taken: false })
     }
 
-    fn holder_expires(&self, name: &LockName) -> BootInstant {
+    /// When a hold ends next, if nobody renews it.
+    fn next_expiry(&self, name: &LockName) -> BootInstant {
         let table = self.table();
-        let hold = table.locks.get(name).and_then(|lock| lock.hold.as_ref());
-        hold.map_or(BootInstant::NEVER, |hold| hold.expires)
+        let holds = table.locks.get(name).into_iter().flat_map(|lock| &lock.holds);
+        holds.map(|hold| hold.expires).min().unwrap_or(BootInstant::NEVER)
     }
 
     fn renew_one(&self, name: &LockName, owner: OwnerId, ttl: Duration) -> Renewed {
         let mut table = self.table();
         table.expire(name, &self.clock);
-        let hold = table.locks.get_mut(name).and_then(|lock| lock.hold.as_mut());
-        match hold.filter(|hold| hold.owner == owner) {
+        match table.hold_mut(name, owner) {
             Some(hold) => {
                 hold.expires = self.clock.now() + ttl;
                 let until = hold.expires;
@@ -410,49 +431,73 @@ impl Store {
     }
 }
 
+impl Lock {
+    /// Whether one who comes now gets the lock: who waits already comes first.
+    fn is_open_to(&self, mode: Mode) -> bool {
+        self.waiters.is_empty() && self.admits(mode)
+    }
+
+    fn admits(&self, mode: Mode) -> bool {
+        match (self.holds.first().map(|hold| hold.mode), mode) {
+            (None, _) | (Some(Mode::Shared), Mode::Shared) => true,
+            (Some(Mode::Permit { .. }), Mode::Permit { max }) => self.holds.len() < max.get() as usize,
+            _ => false,
+        }
+    }
+}
+
 impl Table {
-    /// Gives a free lock to the first waiter that is still there.
+    fn hold_mut(&mut self, name: &LockName, owner: OwnerId) -> Option<&mut Hold> {
+        self.locks.get_mut(name)?.holds.iter_mut().find(|hold| hold.owner == owner)
+    }
+
+    /// Lets in those who wait, in their order, up to the first who cannot be.
     fn advance(&mut self, name: &LockName, clock: &Clock) {
         let Some(lock) = self.locks.get_mut(name) else { return };
-        while lock.hold.is_none() {
+        while lock.waiters.front().is_some_and(|first| lock.admits(first.mode)) {
             let Some(waiter) = lock.waiters.pop_front() else { break };
             self.last_token += 1;
             let (token, expires) = (Token::new(self.last_token), clock.now() + waiter.ttl);
             let cell = ValidityCell::new(clock.clone(), expires);
             if waiter.grant.send(Grant { token, cell: cell.clone() }).is_ok() {
-                let (owner, info, since) = (waiter.owner, waiter.info, SystemTime::now());
-                lock.hold = Some(Hold { owner, info, token, since, expires, cell });
+                let (owner, mode, info, since) = (waiter.owner, waiter.mode, waiter.info, SystemTime::now());
+                lock.holds.push(Hold { owner, mode, info, token, since, expires, cell });
                 self.moved.notify_waiters();
             }
         }
-        if lock.hold.is_none() {
+        if lock.holds.is_empty() {
             self.locks.remove(name);
         }
     }
 
     fn expire(&mut self, name: &LockName, clock: &Clock) {
-        self.end_hold(name, clock, LossReason::DeadlinePassed, |hold| clock.now() >= hold.expires);
+        let now = clock.now();
+        self.end_holds(name, clock, LossReason::DeadlinePassed, |hold| now >= hold.expires);
     }
 
-    fn end_hold(
+    /// Ends the holds of which this is true, and says whether there were any.
+    fn end_holds(
         &mut self,
         name: &LockName,
         clock: &Clock,
         reason: LossReason,
-        ends: impl FnOnce(&Hold) -> bool,
-    ) -> Option<Hold> {
-        let lock = self.locks.get_mut(name)?;
-        let ended = lock.hold.take_if(|hold| ends(hold))?;
-        ended.cell.lose(reason);
+        ends: impl Fn(&Hold) -> bool,
+    ) -> bool {
+        let Some(lock) = self.locks.get_mut(name) else { return false };
+        let ended: Vec<_> = lock.holds.extract_if(.., |hold| ends(hold)).collect();
+        for hold in &ended {
+            hold.cell.lose(reason);
+        }
         self.advance(name, clock);
-        Some(ended)
+        !ended.is_empty()
     }
 
+    /// Takes a waiter out, or ends what it holds by now. Those behind it may have waited for it only.
     fn abandon(&mut self, name: &LockName, owner: OwnerId, clock: &Clock) {
         if let Some(lock) = self.locks.get_mut(name) {
             lock.waiters.retain(|waiter| waiter.owner != owner);
         }
-        self.end_hold(name, clock, LossReason::Released, |hold| hold.owner == owner);
+        self.end_holds(name, clock, LossReason::Released, |hold| hold.owner == owner);
     }
 }
 
@@ -509,5 +554,47 @@ mod tests {
         assert!(two.mutex("a").try_acquire().await.unwrap().is_none());
         let own = MemoryConfig::new().connect().unwrap();
         assert!(own.mutex("a").try_acquire().await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_share_ends_with_its_own_lease() {
+        let locks = locks();
+        let ttl = |seconds| LockOptions::new().fixed_ttl(Duration::from_secs(seconds));
+        let (short, long) = (locks.rw_with("a", ttl(1)).unwrap(), locks.rw_with("a", ttl(60)).unwrap());
+        let (dead, alive) = (short.read().await.unwrap(), long.read().await.unwrap());
+        std::mem::forget(dead);
+        let writer = locks.rw("a");
+        assert!(writer.try_write_for(Duration::from_secs(5)).await.unwrap().is_none());
+        assert_eq!(locks.inspect("a").await.unwrap().token, Some(alive.token()));
+        assert_eq!(alive.release().await.unwrap(), Released::Released);
+        assert!(writer.try_write().await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_writer_that_gives_up_lets_the_readers_behind_it_in() {
+        let locks = locks();
+        let other = Locks::from_dyn(Arc::clone(locks.backend()));
+        let first = locks.rw("a").read().await.unwrap();
+        let writer = locks.rw("a");
+        let writer = tokio::spawn(async move { writer.try_write_for(Duration::from_secs(5)).await });
+        tokio::task::yield_now().await;
+        assert!(other.rw("a").try_read().await.unwrap().is_none(), "it would overtake the writer");
+        let second = other.rw("a").read().await.unwrap();
+        assert!(writer.await.unwrap().unwrap().is_none());
+        assert!(first.is_valid() && second.token() > first.token());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn raised_tokens_are_not_granted_again() {
+        let locks = locks();
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        let floor = Token::new(guard.token().get() + 1_000);
+        guard.raise_token(floor).await.unwrap();
+        guard.raise_token(guard.token()).await.unwrap();
+        let most = guard.raise_token(Token::new(i64::MAX as u64)).await.unwrap_err();
+        assert_eq!(most.kind(), ErrorKind::Exhausted);
+        assert!(locks.break_lock("a").await.unwrap());
+        assert_eq!(guard.raise_token(floor).await.unwrap_err().kind(), ErrorKind::Lost);
+        assert!(locks.mutex("a").acquire().await.unwrap().token() > floor);
     }
 }

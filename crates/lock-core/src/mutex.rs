@@ -15,6 +15,9 @@ use crate::{Guard, LockOptions, Mode, Result};
 /// freely, acquire it as often as you like. Tasks of one process get the lock in the order in which
 /// they asked; only the first of them talks to the server.
 ///
+/// The [`RwLock`](crate::RwLock) and the [`Semaphore`](crate::Semaphore) of the same name are the same
+/// lock: who holds the mutex excludes their holders.
+///
 /// It is not re-entrant: a task that acquires a lock that it holds waits for itself.
 #[derive(Clone, Debug)]
 pub struct Mutex {
@@ -42,6 +45,9 @@ impl Mutex {
     ///
     /// Dropping the future gives up the place in the queue and leaves nothing behind: if the lock had
     /// been granted already, it is released in the background.
+    ///
+    /// [`ErrorKind::Unavailable`]: crate::ErrorKind::Unavailable
+    /// [`ErrorKind::InvalidName`]: crate::ErrorKind::InvalidName
     pub async fn acquire(&self) -> Result<Guard> {
         self.contender.acquire().await
     }

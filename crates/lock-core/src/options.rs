@@ -32,7 +32,7 @@ impl LockOptions {
     }
 
     /// Never renew: the lock ends `ttl` after it was acquired, unless the guard is
-    /// [extended](Guard::extend).
+    /// [extended](crate::Guard::extend).
     #[must_use]
     pub fn fixed_ttl(mut self, ttl: Duration) -> Self {
         (self.lease.ttl, self.lease.renewed) = (Some(ttl), false);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::{AcquireRequest, Guard, LockName, LossReason, Standing, Validity};
+use crate::{AcquireRequest, Guard, LockName, LossReason, Mode, Standing, Validity};
 
 /// How often somebody looks whether the holder has lost its lock.
 const LOOK: Duration = Duration::from_millis(50);
@@ -29,6 +29,8 @@ struct Lines {
 #[derive(Debug, Default)]
 struct Line {
     turn: Option<u64>,
+    /// How the one who has the turn wants the lock.
+    mode: Option<Mode>,
     /// What the one who has the turn holds, once it does.
     held: Option<Validity>,
     waiters: VecDeque<Waiter>,
@@ -113,11 +115,19 @@ impl LocalQueue {
     }
 
     /// Takes the turn if nobody has it.
-    pub(crate) fn try_turn(self: &Arc<Self>, name: &LockName) -> Option<Turn> {
+    ///
+    /// Who may share the lock with the one who has the turn asks beside it: it cannot know that it has to
+    /// wait.
+    pub(crate) fn try_turn(self: &Arc<Self>, name: &LockName, mode: Mode) -> Option<Turn> {
         self.pass_on(name);
         let mut lines = self.lines();
-        let free = lines.by_name.get(name).is_none_or(|line| line.turn.is_none());
-        free.then(|| self.take(&mut lines, name))
+        match lines.by_name.get(name).filter(|line| line.turn.is_some()) {
+            None => Some(self.take(&mut lines, name, mode)),
+            Some(line) if line.may_share(mode) => {
+                Some(Turn { id: None, queue: Arc::clone(self), name: name.clone() })
+            }
+            Some(_) => None,
+        }
     }
 
     /// Gives the lock to this waiter if it is still there; if not, the guard is dropped.
@@ -145,7 +155,7 @@ impl LocalQueue {
     ) -> Result<Turn, Place<'a>> {
         let (mut lines, name) = (self.lines(), &request.name);
         if lines.by_name.get(name).is_none_or(|line| line.turn.is_none()) {
-            return Ok(self.take(&mut lines, name));
+            return Ok(self.take(&mut lines, name, request.mode));
         }
         let (sender, come) = oneshot::channel();
         let (id, appointed) = (lines.next_id(), Arc::new(Notify::new()));
@@ -162,9 +172,10 @@ impl LocalQueue {
         Err(Place { queue: self, name, id, come, appointed })
     }
 
-    fn take(self: &Arc<Self>, lines: &mut Lines, name: &LockName) -> Turn {
+    fn take(self: &Arc<Self>, lines: &mut Lines, name: &LockName, mode: Mode) -> Turn {
         let id = lines.next_id();
-        lines.by_name.entry(name.clone()).or_default().turn = Some(id);
+        let line = lines.by_name.entry(name.clone()).or_default();
+        (line.turn, line.mode) = (Some(id), Some(mode));
         self.turn_of(id, name)
     }
 
@@ -185,11 +196,12 @@ impl LocalQueue {
     fn advance(self: &Arc<Self>, lines: &mut Lines, name: &LockName) {
         let id = lines.next_id();
         let Some(line) = lines.by_name.get_mut(name) else { return };
-        (line.turn, line.held) = (None, None);
+        (line.turn, line.mode, line.held) = (None, None, None);
         while let Some(waiter) = line.pop() {
+            let mode = waiter.request.mode;
             match waiter.come.send(Come::Turn(self.turn_of(id, name))) {
                 Ok(()) => {
-                    line.turn = Some(id);
+                    (line.turn, line.mode) = (Some(id), Some(mode));
                     return;
                 }
                 Err(Come::Turn(mut turn)) => turn.id = None,
@@ -232,6 +244,15 @@ impl Line {
             self.appoint();
         }
         waiter
+    }
+
+    /// Whether one who does not wait may ask beside the one who has the turn: if all in line could share the
+    /// lock, the server knows best who has to wait.
+    fn may_share(&self, mode: Mode) -> bool {
+        let shares = |other| {
+            matches!((other, mode), (Mode::Shared, Mode::Shared) | (Mode::Permit { .. }, Mode::Permit { .. }))
+        };
+        self.mode.is_some_and(shares) && self.waiters.iter().all(|waiter| shares(waiter.request.mode))
     }
 
     /// Appoints a sentinel if there is none: the last in line, who is going to stay the longest.
@@ -295,15 +316,21 @@ fn is_lost(held: &Validity) -> bool {
 mod tests {
     use super::*;
     use crate::{Clock, LeasePolicy, OwnerInfo, ValidityCell, Wait};
+    use std::num::NonZeroU32;
     use std::task::{Context, Waker};
 
-    fn request() -> Arc<AcquireRequest> {
+    fn request(mode: Mode) -> Arc<AcquireRequest> {
         let (name, owner) = (LockName::new("a").unwrap(), Arc::new(OwnerInfo::this_process()));
-        Arc::new(AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner))
+        let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
+        Arc::new(request.in_mode(mode))
     }
 
     async fn turn(queue: &Arc<LocalQueue>) -> Turn {
-        match queue.turn(&request(), &Handle::current()).await {
+        turn_in(queue, Mode::Exclusive).await
+    }
+
+    async fn turn_in(queue: &Arc<LocalQueue>, mode: Mode) -> Turn {
+        match queue.turn(&request(mode), &Handle::current()).await {
             Come::Turn(turn) => turn,
             Come::Guard(guard) => panic!("{guard:?}"),
         }
@@ -314,7 +341,7 @@ mod tests {
         let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("a").unwrap();
         let first = turn(&queue).await;
-        assert!(queue.try_turn(&name).is_none());
+        assert!(queue.try_turn(&name, Mode::Exclusive).is_none());
 
         let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
         for number in 0..5 {
@@ -344,7 +371,7 @@ mod tests {
         assert!(waiter.is_err());
         assert_eq!(queue.waiters(&name), 0);
         drop(holder);
-        assert!(queue.try_turn(&name).is_some());
+        assert!(queue.try_turn(&name, Mode::Exclusive).is_some());
         assert!(queue.lines().by_name.is_empty());
     }
 
@@ -386,14 +413,45 @@ mod tests {
 
         next.hold(&cell(5).validity());
         drop(lost);
-        assert!(queue.try_turn(&name).is_none(), "the turn of the lost holder was passed on already");
+        assert!(
+            queue.try_turn(&name, Mode::Exclusive).is_none(),
+            "the turn of the lost holder was passed on already"
+        );
         // The second still looks after what is held.
         let last = second.await.unwrap();
         drop(next);
         drop(last);
-        let turn = queue.try_turn(&name);
-        assert!(turn.is_some() && queue.try_turn(&name).is_none());
+        let turn = queue.try_turn(&name, Mode::Exclusive);
+        assert!(turn.is_some() && queue.try_turn(&name, Mode::Exclusive).is_none());
         drop(turn);
         assert!(queue.lines().by_name.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_may_share_asks_beside_those_who_do_but_never_before_another() {
+        let queue = Arc::new(LocalQueue::default());
+        let name = LockName::new("a").unwrap();
+        let permit = |max| Mode::Permit { max: NonZeroU32::new(max).unwrap() };
+        for (mode, same, others) in [
+            (Mode::Shared, Mode::Shared, [Mode::Exclusive, permit(2)]),
+            (permit(2), permit(3), [Mode::Exclusive, Mode::Shared]),
+        ] {
+            let asking = turn_in(&queue, mode).await;
+            let waiter = |mode| {
+                let queue = Arc::clone(&queue);
+                tokio::spawn(async move { turn_in(&queue, mode).await })
+            };
+            let next = waiter(same);
+            tokio::task::yield_now().await;
+            drop(queue.try_turn(&name, same).unwrap());
+            assert!(others.iter().all(|other| queue.try_turn(&name, *other).is_none()));
+            let last = waiter(Mode::Exclusive);
+            tokio::task::yield_now().await;
+            assert!(queue.try_turn(&name, same).is_none());
+            drop(asking);
+            drop(next.await.unwrap());
+            drop(last.await.unwrap());
+            assert!(queue.lines().by_name.is_empty());
+        }
     }
 }

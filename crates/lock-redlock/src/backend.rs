@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding,
-    LeaseKind, Level, LockName, LockState, Outcome, Report, Result, Token, ValidityCell,
+    LeaseKind, Level, LockName, LockState, Outcome, Report, Result, Support, Token, ValidityCell,
 };
 use lock_redis::server::{ServerOptions, Sight};
 use lock_redis::{Keys, Server, state, trusted_until};
@@ -24,6 +24,10 @@ use crate::quorum::{Wave, quorum};
 pub(crate) const BACKEND: &str = "redlock";
 /// The shortest time to live: below it the drift margin and the round trips eat the lease up.
 const MIN_TTL: Duration = Duration::from_millis(100);
+const NO_READERS: &str =
+    "the masters have no queue in common, so that readers who follow each other would keep every writer out";
+/// With two permits and five masters, three clients can have three votes each.
+const NO_PERMITS: &str = "every master would let in its own choice of holders, and more of them than there are permits can have a quorum";
 
 /// The backend for a quorum of independent Redis servers.
 ///
@@ -63,8 +67,11 @@ impl Redlock {
         let masters: Arc<[_]> = masters.collect::<Result<Vec<_>>>()?.into();
         connect_quorum(&masters).await?;
         let renew = RenewOnQuorum { masters: Arc::clone(&masters), clock: config.clock.clone() };
+        let mut capabilities =
+            Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
+        (capabilities.shared, capabilities.permits) = (Support::No(NO_READERS), Support::No(NO_PERMITS));
         Ok(Self {
-            capabilities: Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL }),
+            capabilities,
             masters,
             renewer: Renewer::new(renew, config.clock.clone()),
             prefix: config.prefix,

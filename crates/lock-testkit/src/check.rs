@@ -2,7 +2,8 @@
 //!
 //! For a mutex, linearizability of the acquisitions and releases that came to pass *is* the disjointness of their
 //! intervals, so a sweep over the sorted intervals is exact, takes O(n log n), and gives counterexamples that can be
-//! read.
+//! read. For shared modes it is as exact: who comes must be let in by those who hold at that moment, readers by readers,
+//! and the holder of a permit by fewer such than its own maximum.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -19,19 +20,22 @@ use crate::history::{Event, EventKind, History, Mode};
 pub struct Report {
     /// How many times a lock was held. A verdict on none is worth nothing.
     pub tenures: usize,
-    /// **L1**: holds that overlap by wall time, from `Acquired` to `ReleaseCalled` or the death of the process.
+    /// **L1**: holds that overlap by wall time, from `Acquired` to `ReleaseCalled` or the death of the process, and
+    /// whose [modes](Mode) do not allow it.
     pub l1: Findings<Overlap>,
     /// **L2**: holds that overlap although each is cut off where its own guard stopped believing in it: at its
     /// deadline or when it said that the lock was lost.
     pub l2: Findings<Overlap>,
     /// **L3**: writes that the resource accepted after it had accepted one with a larger token.
     pub stale_writes: Findings<StaleWrite>,
-    /// **L3**: exclusive tenures with the same token.
+    /// **L3**: tenures with the same token.
     pub shared_tokens: Findings<TokenClash>,
-    /// Exclusive tenures whose token is smaller than that of one granted before.
+    /// Tenures whose token is smaller than that of one granted before.
     ///
-    /// A tenure that was over by its own deadline when its client learned of it is left out: its place in the order
-    /// of grants is not known.
+    /// One was granted before the other when its client knew of it before the other asked; or when they exclude each
+    /// other, and its client learned of it first. In the second case, one that was over by its own deadline when its
+    /// client learned of it is left out: its place in the order of grants is not known. Nor is that of two that share
+    /// the lock, and were both asked for before either was granted.
     pub token_order: Findings<TokenClash>,
     /// How many writes the resource accepted.
     pub accepted_writes: usize,
@@ -496,27 +500,56 @@ fn counter<'a>(
     }
 }
 
+/// The tenure with the largest token among some.
+type Largest<'a> = Option<(u64, &'a Tenure)>;
+
+/// `tenures` are sorted by their beginning.
 fn find_token_clashes(
     tenures: &[Tenure],
     shared: &mut Findings<TokenClash>,
     order: &mut Findings<TokenClash>,
 ) {
     let mut seen: HashMap<u64, &Tenure> = HashMap::new();
-    let mut largest: Option<(u64, &Tenure)> = None;
-    for tenure in tenures.iter().filter(|tenure| tenure.mode == Mode::Exclusive) {
+    let mut by_kind: [Largest<'_>; KINDS.len()] = [None; KINDS.len()];
+    // Among the first so many.
+    let mut among: Vec<Largest<'_>> = vec![None];
+    for tenure in tenures {
+        let own = tenure.token.map(|token| (token, tenure));
+        let so_far = among[among.len() - 1];
+        among.push(larger(so_far, own));
         let Some(token) = tenure.token else { continue };
         let clash = |first: &Tenure| TokenClash { first: first.clone(), second: tenure.clone() };
         if let Some(first) = seen.insert(token, tenure) {
             shared.add(|| clash(first));
         }
-        if !tenure.valid_on_arrival() {
-            continue;
+        let called_ns = tenure.called_ns.unwrap_or(0);
+        let mut before = among[tenures.partition_point(|other| other.acquired_ns < called_ns)];
+        if tenure.valid_on_arrival() {
+            let kind = kind(tenure.mode);
+            let rivals = (0..KINDS.len()).filter(|&other| !KINDS[kind].contains(&other));
+            before = rivals.fold(before, |before, other| larger(before, by_kind[other]));
+            by_kind[kind] = larger(by_kind[kind], own);
         }
-        match largest {
-            Some((larger, first)) if token < larger => order.add(|| clash(first)),
-            _ => largest = Some((token, tenure)),
+        if let Some((_, first)) = before.filter(|(larger, _)| token < *larger) {
+            order.add(|| clash(first));
         }
     }
+}
+
+fn kind(mode: Mode) -> usize {
+    match mode {
+        Mode::Exclusive => 0,
+        Mode::Shared => 1,
+        Mode::Permit(1) => 2,
+        Mode::Permit(_) => 3,
+    }
+}
+
+/// For every kind, those that one of it may share the lock with.
+const KINDS: [&[usize]; 4] = [&[], &[1], &[3], &[2, 3]];
+
+fn larger<'a>(one: Largest<'a>, two: Largest<'a>) -> Largest<'a> {
+    one.into_iter().chain(two).reduce(|one, two| if two.0 > one.0 { two } else { one })
 }
 
 fn find_stale_writes(lock: &str, writes: &[(AcceptedWrite, bool)], report: &mut Report) {
@@ -811,6 +844,98 @@ mod tests {
         assert!(!holds(permit(1), permit(1)));
         assert!(!holds(permit(2), Mode::Shared));
         assert!(!holds(permit(2), Mode::Exclusive));
+    }
+
+    #[test]
+    fn a_writer_among_readers_is_found() {
+        let holds = |writes| {
+            judge([
+                shared(1, 10, 1, 100, Mode::Shared),
+                shared(2, 12, 2, 100, Mode::Shared),
+                release(1, 20),
+                acquired(3, writes, 3, 100),
+                release(2, 30),
+                release(3, 40),
+            ])
+        };
+        holds(30).assert_holds();
+        let report = holds(25);
+        assert_eq!(report.verdict(), Verdict { l1: false, l2: false, ..GOOD });
+        assert_eq!(report.l1.examples[0].first.process, 2, "the reader that had left is none to blame");
+        // It overlaps two of them, and is one counterexample; and so is a reader among writers.
+        assert_eq!(holds(15).l1.count, 1);
+        let among = [acquired(1, 10, 1, 100), shared(2, 15, 2, 100, Mode::Shared), release(1, 20)];
+        assert!(!judge(among).verdict().l1);
+    }
+
+    #[test]
+    fn a_reader_that_stopped_believing_in_time_breaks_only_the_first_level() {
+        let holds = |deadline| {
+            judge([
+                shared(1, 10, 1, deadline, Mode::Shared),
+                shared(2, 11, 2, 100, Mode::Shared),
+                release(2, 20),
+                acquired(3, 30, 3, 100),
+                release(1, 50),
+                release(3, 60),
+            ])
+            .verdict()
+        };
+        assert_eq!(holds(29), Verdict { l1: false, ..GOOD });
+        assert_eq!(holds(31), Verdict { l1: false, l2: false, ..GOOD });
+    }
+
+    #[test]
+    fn one_permit_too_many_is_found() {
+        let permits = |last: u32| {
+            judge((1..=4).flat_map(|process| {
+                let most = if process == 4 { last } else { 3 };
+                let at = u64::from(process);
+                [shared(process, at, at, 100, Mode::Permit(most)), release(process, 50 + at)]
+            }))
+        };
+        permits(4).assert_holds();
+        let report = permits(3);
+        assert_eq!(report.verdict(), Verdict { l1: false, l2: false, ..GOOD });
+        assert_eq!((report.l1.count, report.l1.examples[0].second.process), (1, 4));
+        assert!(!permits(1).verdict().l1, "the maximum is that of the one who comes");
+    }
+
+    #[test]
+    fn tokens_of_sharers_must_differ_and_follow_what_is_known_of_their_order() {
+        let two = |mode, asked, tokens: [u64; 2]| {
+            judge([
+                called(1, 5),
+                called(2, asked),
+                shared(1, 10, tokens[0], 100, mode),
+                shared(2, 20, tokens[1], 100, mode),
+                release(1, 30),
+                release(2, 40),
+            ])
+            .verdict()
+        };
+        for mode in [Mode::Shared, Mode::Permit(2)] {
+            assert_eq!(two(mode, 15, [1, 2]), GOOD);
+            assert_eq!(two(mode, 15, [7, 7]), Verdict { l3: false, ..GOOD });
+            assert_eq!(two(mode, 15, [2, 1]), Verdict { token_order: false, ..GOOD });
+            // Both asked before either was told: the first to be told need not be the first to be granted.
+            assert_eq!(two(mode, 6, [2, 1]), GOOD);
+        }
+        let then = |first, second| {
+            let holds = [shared(1, 10, 2, 100, first), release(1, 20), shared(2, 30, 1, 100, second)];
+            judge(holds).verdict().token_order
+        };
+        assert!(then(Mode::Shared, Mode::Shared));
+        assert!(then(Mode::Permit(2), Mode::Permit(2)));
+        for (first, second) in [
+            (Mode::Shared, Mode::Exclusive),
+            (Mode::Exclusive, Mode::Shared),
+            (Mode::Shared, Mode::Permit(2)),
+            (Mode::Permit(2), Mode::Exclusive),
+            (Mode::Permit(1), Mode::Permit(1)),
+        ] {
+            assert!(!then(first, second), "{first:?}, {second:?}");
+        }
     }
 
     #[test]

@@ -20,20 +20,28 @@
 //! }
 //! ```
 //!
+//! A write lock, and a semaphore of one permit, are mutexes too: a harness says by its [`Handle`] by which of them cases
+//! take a lock that is for one at a time, and so the whole suite can be run on each.
+//!
 //! Times in the cases are bounds for a noisy machine: nothing here measures speed.
 
 mod cancellation;
+mod client;
 mod closing;
 mod exclusion;
 mod faults;
 mod lifetime;
 mod memory;
+mod modes;
 #[cfg(test)]
 mod museum;
 mod names;
 mod options;
+mod permits;
 mod processes;
+mod readers;
 mod release;
+mod shares;
 mod sight;
 mod steps;
 mod tokens;
@@ -41,13 +49,15 @@ mod waiting;
 mod worker;
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Capabilities, LeaseKind, Locks};
+use lock_core::{Capabilities, LeaseKind, Locks, Mode, Support};
+use serde::{Deserialize, Serialize};
 
 pub use memory::{Connect, Connecting, MemoryHarness};
 pub use worker::serve;
@@ -60,6 +70,11 @@ pub use worker::serve;
 pub trait Harness: Send + Sync + 'static {
     /// What the names of the trials begin with, such as `redis::typed`.
     fn name(&self) -> &str;
+
+    /// By what the cases take a lock that is for one at a time.
+    fn handle(&self) -> Handle {
+        Handle::Mutex
+    }
 
     /// What clients of this harness are going to say that they can do. The case `capabilities_are_as_declared` compares
     /// it with what they say; the times in it are free.
@@ -97,6 +112,20 @@ pub trait Harness: Send + Sync + 'static {
     async fn restart(&self);
 }
 
+/// By what a lock is taken that is for one holder at a time.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Handle {
+    /// A mutex.
+    #[default]
+    Mutex,
+    /// A read/write lock that is only written.
+    Write,
+    /// A semaphore of one permit.
+    Permit,
+}
+
 /// What happens to connections.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -123,6 +152,8 @@ pub struct Case {
     pub name: &'static str,
     /// Whether a backend with these capabilities has to pass, or why not.
     pub needs: fn(&Capabilities) -> Result<(), &'static str>,
+    /// Whether it is worth its time when locks are taken by this handle, or why not.
+    pub worth: fn(Handle) -> Result<(), &'static str>,
     /// The case; it panics when the backend fails it.
     pub run: for<'a> fn(&'a dyn Harness) -> CaseFuture<'a>,
 }
@@ -140,16 +171,43 @@ pub struct Trial {
 
 /// A trial of every case that applies to this backend, in the order of [`CASES`].
 pub fn trials(harness: &Arc<dyn Harness>) -> Vec<Trial> {
-    let capabilities = harness.capabilities();
-    let applies = CASES.iter().filter(|case| (case.needs)(&capabilities).is_ok());
+    let (handle, capabilities) = (harness.handle(), harness.capabilities());
+    let applies = CASES.iter().filter(|case| case.applies(handle, &capabilities).is_ok());
     let name = |case: &Case| format!("{}::{}", harness.name(), case.name);
     applies.map(|case| Trial { name: name(case), case, harness: Arc::clone(harness) }).collect()
 }
 
 /// The cases that do not apply to this backend, and why.
 pub fn left_out(harness: &dyn Harness) -> Vec<(&'static str, &'static str)> {
-    let capabilities = harness.capabilities();
-    CASES.iter().filter_map(|case| Some((case.name, (case.needs)(&capabilities).err()?))).collect()
+    let (handle, capabilities) = (harness.handle(), harness.capabilities());
+    CASES.iter().filter_map(|case| Some((case.name, case.applies(handle, &capabilities).err()?))).collect()
+}
+
+impl Case {
+    fn applies(&self, handle: Handle, capabilities: &Capabilities) -> Result<(), &'static str> {
+        (self.needs)(capabilities)?;
+        handle.is_there(capabilities)?;
+        (self.worth)(handle)
+    }
+}
+
+impl Handle {
+    /// The mode in which it asks for a lock.
+    #[must_use]
+    pub fn mode(self) -> Mode {
+        match self {
+            Self::Mutex | Self::Write => Mode::Exclusive,
+            Self::Permit => Mode::Permit { max: NonZeroU32::MIN },
+        }
+    }
+
+    fn is_there(self, capabilities: &Capabilities) -> Result<(), &'static str> {
+        match self {
+            Self::Mutex => Ok(()),
+            Self::Write => there(capabilities.shared),
+            Self::Permit => there(capabilities.permits),
+        }
+    }
 }
 
 impl Trial {
@@ -191,18 +249,19 @@ impl fmt::Debug for Trial {
 }
 
 macro_rules! cases {
-    ($($theme:ident { $($case:ident: $needs:ident,)* })*) => {
+    ($($theme:ident, $worth:ident { $($case:ident: $needs:ident,)* })*) => {
         /// Every case.
         pub const CASES: &[Case] = &[$($(Case {
             name: stringify!($case),
             needs: $needs,
+            worth: $worth,
             run: |harness| Box::pin($theme::$case(harness)),
         },)*)*];
     };
 }
 
 cases! {
-    exclusion {
+    exclusion, always {
         one_holder_at_a_time: every_backend,
         names_are_independent: every_backend,
         a_released_lock_can_be_taken_again: every_backend,
@@ -210,7 +269,7 @@ cases! {
         a_hundred_tasks_lose_no_update: every_backend,
         two_clients_lose_no_update: every_backend,
     }
-    waiting {
+    waiting, always {
         a_deadline_is_kept: every_backend,
         a_passed_deadline_asks_once: every_backend,
         a_short_deadline_gets_the_first_answer: every_backend,
@@ -218,7 +277,7 @@ cases! {
         tasks_of_one_client_take_turns: every_backend,
         clients_take_turns: fair_backends,
     }
-    release {
+    release, always {
         a_second_release_frees_nobody: every_backend,
         a_late_release_frees_nobody: every_backend,
         a_dropped_guard_releases: every_backend,
@@ -227,7 +286,7 @@ cases! {
         a_panic_releases: every_backend,
         a_dropped_lease_ends_by_itself: leases,
     }
-    lifetime {
+    lifetime, always {
         renewal_keeps_a_lock: every_backend,
         a_lease_ends_without_renewal: leases,
         a_forgotten_guard_ends_with_its_lease: leases,
@@ -239,15 +298,16 @@ cases! {
         run_drops_the_work_of_a_lost_lock: every_backend,
         validity_counts_from_the_request: with_a_server,
     }
-    tokens {
+    tokens, always {
         tokens_grow_from_holder_to_holder: every_backend,
         tokens_of_waiters_grow: every_backend,
+        raised_tokens_are_not_granted_again: every_backend,
     }
-    names {
+    names, always {
         odd_names_are_locks_of_their_own: every_backend,
         bad_names_are_refused: every_backend,
     }
-    sight {
+    sight, always {
         inspect_shows_a_free_lock: every_backend,
         inspect_shows_the_holder: every_backend,
         inspect_counts_the_waiters: counting_backends,
@@ -255,24 +315,24 @@ cases! {
         a_broken_lock_is_free_and_its_holder_knows: every_backend,
         a_lock_deleted_by_an_operator_is_noticed: every_backend,
     }
-    options {
+    options, always {
         capabilities_are_as_declared: every_backend,
         impossible_lease_options_are_refused: every_backend,
         impossible_session_options_are_refused: sessions,
     }
-    closing {
+    closing, always {
         closed_locks_refuse: every_backend,
         closing_ends_what_is_held: every_backend,
         closing_leaves_other_clients_alone: every_backend,
     }
-    cancellation {
+    cancellation, always {
         a_cancelled_acquire_of_a_free_lock_leaves_nothing: every_backend,
         a_cancelled_wait_leaves_nothing: every_backend,
         a_wait_cancelled_during_the_hand_over_leaves_nothing: every_backend,
         a_cancelled_release_still_releases: every_backend,
         a_cancelled_extend_leaves_the_lease_usable: leases,
     }
-    faults {
+    faults, unless_written {
         a_dead_server_is_told_at_connect: with_a_server,
         a_dead_server_is_told_at_acquire: with_a_server,
         a_silent_server_is_told_at_acquire: with_a_server,
@@ -287,11 +347,62 @@ cases! {
         a_drop_during_an_outage_releases_in_the_end: with_a_server,
         a_restart_keeps_locks_and_tokens: with_a_server,
     }
-    processes {
+    processes, unless_written {
         eight_processes_lose_no_update: with_a_server,
         a_killed_holder_is_followed: with_a_server,
         a_killed_waiter_is_no_obstacle: with_a_server,
         a_stopped_holder_knows_that_it_lost: with_a_server,
+    }
+    modes, once {
+        modes_are_there_or_refused: every_backend,
+        a_mutex_and_a_write_lock_are_one: readers,
+        modes_of_one_name_exclude_each_other: readers_and_permits,
+        waiters_of_all_modes_take_turns: fair_readers_and_permits,
+    }
+    readers, once {
+        readers_share_a_lock: readers,
+        all_readers_who_try_at_once_get_the_lock: readers,
+        a_writer_waits_for_all_readers: readers,
+        readers_behind_a_waiting_writer_wait: fair_readers,
+        readers_behind_a_writer_that_gave_up_go_on: readers,
+        a_stream_of_readers_starves_no_writer: readers,
+        a_stream_of_writers_starves_no_reader: readers,
+        a_dead_reader_blocks_until_its_lease_ends: expiring_readers,
+        a_released_reader_does_not_keep_the_lock: expiring_readers,
+        readers_and_writers_are_not_exchanged: readers,
+        readers_never_see_a_half_done_write: readers,
+        a_cancelled_writer_lets_readers_in: readers,
+    }
+    permits, once {
+        as_many_holders_as_permits: permits,
+        all_who_try_at_once_get_a_permit: permits,
+        a_freed_permit_goes_to_the_next_waiter: permits,
+        an_expired_permit_goes_to_the_next_waiter: expiring_permits,
+        clients_may_disagree_about_the_permits: permits,
+        a_semaphore_without_permits_is_refused: permits,
+        permits_are_never_exceeded: permits,
+    }
+    shares, once {
+        readers_are_renewed_each: readers,
+        permits_are_renewed_each: permits,
+        a_reader_extends_its_own_lease: expiring_readers,
+        a_permit_extends_its_own_lease: expiring_permits,
+        a_late_release_of_a_reader_frees_nobody: expiring_readers,
+        a_late_release_of_a_permit_frees_nobody: expiring_permits,
+        tokens_of_readers_grow_and_differ: readers,
+        tokens_of_permits_grow_and_differ: permits,
+        inspect_shows_one_of_the_readers: readers,
+        inspect_shows_one_of_the_permits: permits,
+        breaking_ends_all_readers: readers,
+        breaking_ends_all_permits: permits,
+        readers_deleted_by_an_operator_notice: readers,
+        permits_deleted_by_an_operator_notice: permits,
+        cancelled_readers_leave_nothing: readers,
+        cancelled_permits_leave_nothing: permits,
+    }
+    processes, once {
+        a_killed_reader_is_followed: readers_elsewhere,
+        processes_never_exceed_the_permits: permits_elsewhere,
     }
 }
 
@@ -332,6 +443,74 @@ fn with_a_server(capabilities: &Capabilities) -> Result<(), &'static str> {
         Ok(())
     } else {
         Err("the store lives in this process: no server, no other process")
+    }
+}
+
+fn readers(capabilities: &Capabilities) -> Result<(), &'static str> {
+    there(capabilities.shared)
+}
+
+fn permits(capabilities: &Capabilities) -> Result<(), &'static str> {
+    there(capabilities.permits)
+}
+
+fn fair_readers(capabilities: &Capabilities) -> Result<(), &'static str> {
+    readers(capabilities)?;
+    fair_backends(capabilities)
+}
+
+fn expiring_readers(capabilities: &Capabilities) -> Result<(), &'static str> {
+    readers(capabilities)?;
+    leases(capabilities)
+}
+
+fn readers_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
+    readers(capabilities)?;
+    with_a_server(capabilities)
+}
+
+fn expiring_permits(capabilities: &Capabilities) -> Result<(), &'static str> {
+    permits(capabilities)?;
+    leases(capabilities)
+}
+
+fn permits_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
+    permits(capabilities)?;
+    with_a_server(capabilities)
+}
+
+fn readers_and_permits(capabilities: &Capabilities) -> Result<(), &'static str> {
+    readers(capabilities)?;
+    permits(capabilities)
+}
+
+fn fair_readers_and_permits(capabilities: &Capabilities) -> Result<(), &'static str> {
+    readers_and_permits(capabilities)?;
+    fair_backends(capabilities)
+}
+
+fn there(support: Support) -> Result<(), &'static str> {
+    match support {
+        Support::Yes => Ok(()),
+        Support::No(why) => Err(why),
+    }
+}
+
+fn always(_: Handle) -> Result<(), &'static str> {
+    Ok(())
+}
+
+fn once(handle: Handle) -> Result<(), &'static str> {
+    match handle {
+        Handle::Mutex => Ok(()),
+        Handle::Write | Handle::Permit => Err("the case takes the modes that it is about by itself"),
+    }
+}
+
+fn unless_written(handle: Handle) -> Result<(), &'static str> {
+    match handle {
+        Handle::Mutex | Handle::Permit => Ok(()),
+        Handle::Write => Err("a writer sends what the holder of a mutex sends, and the case is slow"),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, Holder, LeaseKind, LockName,
-    LockState, Result, Token, Wait,
+    LockState, Result, Support, Token, Wait,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -17,6 +17,8 @@ use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::{BACKEND, ZkConfig};
+
+const NOT_BUILT: &str = "they are not built for ZooKeeper yet";
 
 /// The ZooKeeper backend.
 ///
@@ -47,6 +49,7 @@ impl Zk {
         let timeout = sessions.get().await?.timeout();
         let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Session { timeout });
         (capabilities.fifo, capabilities.counts_waiters) = (true, true);
+        (capabilities.shared, capabilities.permits) = (Support::No(NOT_BUILT), Support::No(NOT_BUILT));
         Ok(Self { capabilities, sessions })
     }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_core::Locks;
 use tokio::task::JoinSet;
 
 use super::Harness;
+use super::client::Client;
 use super::steps::{
     PATIENCE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, take_within, try_take, within,
 };
@@ -82,7 +82,7 @@ pub(super) async fn two_clients_lose_no_update(harness: &dyn Harness) {
 }
 
 /// Many tasks read a counter, pause, and write it back.
-async fn count_up(clients: &[Locks], tasks: u64, times: u64) {
+async fn count_up(clients: &[Client], tasks: u64, times: u64) {
     let (name, counter) = (fresh(), Arc::new(AtomicU64::new(0)));
     let mut running = JoinSet::new();
     for locks in clients {

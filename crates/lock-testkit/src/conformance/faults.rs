@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, Error, ErrorKind, LeaseKind, Locks, Released, Standing};
+use lock_core::{Clock, Error, ErrorKind, LeaseKind, Released, Standing};
 use tokio::time::{Instant, sleep};
 
+use super::client::Client;
 use super::lifetime::follow;
 use super::steps::{
     LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, at_most_left, client, client_with, eventually, fresh,
@@ -260,7 +261,7 @@ pub(super) async fn a_restart_keeps_locks_and_tokens(harness: &dyn Harness) {
 
 /// As [`follow`], through errors.
 fn follow_through(
-    locks: &Locks,
+    locks: &Client,
     name: &str,
     holder: &Arc<lock_core::Guard>,
 ) -> tokio::task::JoinHandle<lock_core::Guard> {

@@ -4,10 +4,11 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, ErrorKind, Guard, LeaseKind, LockOptions, Locks, LossReason, Released, Standing};
+use lock_core::{Clock, ErrorKind, Guard, LeaseKind, LockOptions, LossReason, Released, Standing};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::client::Client;
 use super::steps::{
     LEASE_SLACK, LONG, NOISE, SOON, client, client_with, fresh, give_back, must_be_busy, nothing_left,
     short_client, take, take_within, try_take, within,
@@ -203,13 +204,13 @@ pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-async fn take_fixed(locks: &Locks, name: &str, ttl: Duration) -> Guard {
+async fn take_fixed(locks: &Client, name: &str, ttl: Duration) -> Guard {
     let mutex = locks.mutex_with(name, LockOptions::new().fixed_ttl(ttl)).unwrap();
     within(SOON, "the lock", mutex.acquire()).await.unwrap()
 }
 
 /// Waits for the lock behind `holder`, who must no longer believe in it when it comes.
-pub(super) fn follow(locks: &Locks, name: &str, holder: &Arc<Guard>) -> JoinHandle<Guard> {
+pub(super) fn follow(locks: &Client, name: &str, holder: &Arc<Guard>) -> JoinHandle<Guard> {
     let (mutex, holder) = (locks.mutex(name), Arc::clone(holder));
     tokio::spawn(async move {
         let next = mutex.acquire().await.unwrap();

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lock_core::{Backend, Capabilities, Locks, Memory, MemoryConfig};
 
 use super::steps::fresh;
-use super::{Fault, Harness};
+use super::{Fault, Handle, Harness};
 
 /// The memory backend under test, or something built upon it.
 pub struct MemoryHarness {
@@ -16,6 +16,7 @@ pub struct MemoryHarness {
     store: Memory,
     url: String,
     connect: Connect,
+    handle: Handle,
 }
 
 /// How a client is made from a URL such as `memory://NAME?ttl=10s`.
@@ -30,7 +31,14 @@ impl MemoryHarness {
         let url = format!("memory://{}", fresh());
         // The store lives as long as somebody has it open.
         let store = MemoryConfig::from_url(&url).and_then(Memory::open).expect("the URL is valid");
-        Self { name: name.into(), store, url, connect }
+        Self { name: name.into(), store, url, connect, handle: Handle::Mutex }
+    }
+
+    /// The same backend, tested by this handle.
+    #[must_use]
+    pub fn by(mut self, handle: Handle) -> Self {
+        self.handle = handle;
+        self
     }
 }
 
@@ -38,6 +46,10 @@ impl MemoryHarness {
 impl Harness for MemoryHarness {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn handle(&self) -> Handle {
+        self.handle
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -71,7 +83,7 @@ impl Harness for MemoryHarness {
     }
 
     async fn private(&self) -> Box<dyn Harness> {
-        Box::new(Self::new(self.name.clone(), self.connect))
+        Box::new(Self::new(self.name.clone(), self.connect).by(self.handle))
     }
 
     async fn fault(&self, fault: Fault) {

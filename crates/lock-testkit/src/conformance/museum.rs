@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::future::ready;
+use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +12,7 @@ use async_trait::async_trait;
 use lock_core::backend::{AcquireRequest, Acquired, Wait};
 use lock_core::{
     Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, Lease, LeaseKind, LockName,
-    LockState, Locks, Memory, MemoryConfig, OwnerId, Released, Result, Standing, Token, Validity,
+    LockState, Locks, Memory, MemoryConfig, Mode, OwnerId, Released, Result, Standing, Token, Validity,
     ValidityCell,
 };
 use tokio::time::{Instant, sleep};
@@ -53,13 +54,28 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
             "tasks_of_one_client_take_turns",
         ],
     ),
-    (Defect::ReleasesWhoeverHolds, &["a_second_release_frees_nobody", "a_late_release_frees_nobody"]),
+    (
+        Defect::ReleasesWhoeverHolds,
+        &[
+            "a_second_release_frees_nobody",
+            "a_late_release_frees_nobody",
+            "a_late_release_of_a_reader_frees_nobody",
+            "a_late_release_of_a_permit_frees_nobody",
+        ],
+    ),
     (Defect::LeaksWhatWasDropped, &["a_dropped_lease_ends_by_itself"]),
     (Defect::PanicsOutsideOfRuntimes, &["a_guard_outlives_its_runtime"]),
-    (Defect::NeverRenews, &["renewal_keeps_a_lock"]),
+    (Defect::NeverRenews, &["renewal_keeps_a_lock", "readers_are_renewed_each", "permits_are_renewed_each"]),
     (Defect::BelievesLonger, &["a_lease_ends_without_renewal", "renewal_keeps_a_lock"]),
     (Defect::RenewsForEver, &["a_lease_ends_without_renewal", "a_forgotten_guard_ends_with_its_lease"]),
-    (Defect::OnlySaysThatItExtends, &["an_extended_lease_lasts_longer"]),
+    (
+        Defect::OnlySaysThatItExtends,
+        &[
+            "an_extended_lease_lasts_longer",
+            "a_reader_extends_its_own_lease",
+            "a_permit_extends_its_own_lease",
+        ],
+    ),
     (Defect::TakesAgainByExtend, &["a_lost_lock_is_not_extended"]),
     (Defect::IgnoresMaxHold, &["max_hold_ends_a_lock"]),
     (
@@ -70,11 +86,26 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
             "a_lock_deleted_by_an_operator_is_noticed",
             "run_drops_the_work_of_a_lost_lock",
             "closing_ends_what_is_held",
+            "breaking_ends_all_readers",
+            "breaking_ends_all_permits",
+            "readers_deleted_by_an_operator_notice",
+            "permits_deleted_by_an_operator_notice",
         ],
     ),
-    (Defect::RepeatsTokens, &["tokens_grow_from_holder_to_holder", "tokens_of_waiters_grow"]),
-    (Defect::ShowsNoLabel, &["inspect_shows_the_holder"]),
-    (Defect::CountsNoWaiters, &["inspect_counts_the_waiters"]),
+    (
+        Defect::RepeatsTokens,
+        &[
+            "tokens_grow_from_holder_to_holder",
+            "tokens_of_waiters_grow",
+            "tokens_of_readers_grow_and_differ",
+            "tokens_of_permits_grow_and_differ",
+        ],
+    ),
+    (
+        Defect::ShowsNoLabel,
+        &["inspect_shows_the_holder", "inspect_shows_one_of_the_readers", "inspect_shows_one_of_the_permits"],
+    ),
+    (Defect::CountsNoWaiters, &["inspect_counts_the_waiters", "inspect_shows_one_of_the_readers"]),
     (Defect::TakesAnyTtl, &["impossible_lease_options_are_refused"]),
     (Defect::SaysLessThanItCan, &["capabilities_are_as_declared"]),
     (Defect::NeverCloses, &["closed_locks_refuse"]),
@@ -84,15 +115,72 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         &[
             "a_cancelled_acquire_of_a_free_lock_leaves_nothing",
             "a_wait_cancelled_during_the_hand_over_leaves_nothing",
+            "cancelled_readers_leave_nothing",
+            "cancelled_permits_leave_nothing",
         ],
     ),
     (Defect::ForgetsACancelledRelease, &["a_cancelled_release_still_releases"]),
     (Defect::DiesOfACancelledExtend, &["a_cancelled_extend_leaves_the_lease_usable"]),
-    (Defect::LeavesWaiters, &["a_deadline_is_kept", "a_cancelled_wait_leaves_nothing"]),
+    (
+        Defect::LeavesWaiters,
+        &[
+            "a_deadline_is_kept",
+            "a_cancelled_wait_leaves_nothing",
+            "readers_behind_a_writer_that_gave_up_go_on",
+            "a_cancelled_writer_lets_readers_in",
+        ],
+    ),
+    (Defect::OnlySaysThatItRaises, &["raised_tokens_are_not_granted_again"]),
+    (Defect::PretendsToHaveModes, &["modes_are_there_or_refused"]),
+    (
+        Defect::ReadersGoUnseen,
+        &[
+            "readers_share_a_lock",
+            "a_mutex_and_a_write_lock_are_one",
+            "modes_of_one_name_exclude_each_other",
+            "a_writer_waits_for_all_readers",
+            "readers_and_writers_are_not_exchanged",
+            "readers_never_see_a_half_done_write",
+        ],
+    ),
+    (Defect::ReadersFollowEachOther, &["readers_share_a_lock", "all_readers_who_try_at_once_get_the_lock"]),
+    (
+        Defect::WritersOnlyLookIn,
+        &["readers_behind_a_waiting_writer_wait", "a_stream_of_readers_starves_no_writer"],
+    ),
+    (
+        Defect::ReadersOnlyLookIn,
+        &["a_stream_of_writers_starves_no_reader", "waiters_of_all_modes_take_turns"],
+    ),
+    (Defect::FirstToLeaveEndsAll, &["a_writer_waits_for_all_readers", "readers_share_a_lock"]),
+    (
+        Defect::FirstToDieEndsAll,
+        &["a_dead_reader_blocks_until_its_lease_ends", "a_permit_extends_its_own_lease"],
+    ),
+    (
+        Defect::SharersStayForLong,
+        &[
+            "a_dead_reader_blocks_until_its_lease_ends",
+            "a_released_reader_does_not_keep_the_lock",
+            "an_expired_permit_goes_to_the_next_waiter",
+        ],
+    ),
+    (
+        Defect::OnePermitTooMany,
+        &[
+            "as_many_holders_as_permits",
+            "all_who_try_at_once_get_a_permit",
+            "clients_may_disagree_about_the_permits",
+            "permits_are_never_exceeded",
+            "a_freed_permit_goes_to_the_next_waiter",
+        ],
+    ),
+    (Defect::OnePermitForAll, &["as_many_holders_as_permits", "permits_are_never_exceeded"]),
 ];
 
 /// Cases that no lock built upon the memory backend can fail: what they look at is the same code for every backend.
-const NOT_SHOWN: [&str; 2] = ["a_hundred_tasks_lose_no_update", "bad_names_are_refused"];
+const NOT_SHOWN: [&str; 3] =
+    ["a_hundred_tasks_lose_no_update", "bad_names_are_refused", "a_semaphore_without_permits_is_refused"];
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Defect {
@@ -130,6 +218,17 @@ enum Defect {
     DiesOfACancelledExtend,
     LeavesWaiters,
     PanicsOutsideOfRuntimes,
+    OnlySaysThatItRaises,
+    PretendsToHaveModes,
+    ReadersGoUnseen,
+    ReadersFollowEachOther,
+    WritersOnlyLookIn,
+    ReadersOnlyLookIn,
+    FirstToLeaveEndsAll,
+    FirstToDieEndsAll,
+    SharersStayForLong,
+    OnePermitTooMany,
+    OnePermitForAll,
 }
 
 #[test]
@@ -187,6 +286,8 @@ fn exhibit(defect: Defect) -> Vec<Trial> {
         NeverRenews BelievesLonger RenewsForEver OnlySaysThatItExtends TakesAgainByExtend IgnoresMaxHold NeverNoticesLoss
         RepeatsTokens ShowsNoLabel CountsNoWaiters TakesAnyTtl SaysLessThanItCan NeverCloses ClosesTheStore
         LeaksCancelledGrants ForgetsACancelledRelease DiesOfACancelledExtend LeavesWaiters PanicsOutsideOfRuntimes
+        OnlySaysThatItRaises PretendsToHaveModes ReadersGoUnseen ReadersFollowEachOther WritersOnlyLookIn
+        ReadersOnlyLookIn FirstToLeaveEndsAll FirstToDieEndsAll SharersStayForLong OnePermitTooMany OnePermitForAll
     ));
     trials(&harness)
 }
@@ -268,6 +369,20 @@ impl Backend for Broken {
             (Defect::SleepsLong, ..) => return self.by_sleeping(request).await,
             (Defect::LeaksCancelledGrants, ..) => return self.regardless(request).await,
             (Defect::LeavesWaiters, ..) => return self.waiting_on(request).await,
+            (Defect::PretendsToHaveModes, ..) if request.mode != Mode::Exclusive => {
+                return Err(Error::new(ErrorKind::Unsupported, "memory").message("there are only mutexes"));
+            }
+            (Defect::WritersOnlyLookIn, _, Wait::Forever) if request.mode == Mode::Exclusive => {
+                return self.looking_in(request).await;
+            }
+            (Defect::ReadersOnlyLookIn, _, Wait::Forever | Wait::Until(_))
+                if request.mode == Mode::Shared =>
+            {
+                return self.looking_in(request).await;
+            }
+            (Defect::SharersStayForLong, lease, _) if request.mode != Mode::Exclusive => {
+                lease.ttl = Some(Duration::from_secs(60));
+            }
             _ => {}
         }
         self.take(request).await
@@ -314,16 +429,55 @@ impl Broken {
     }
 
     async fn take(&self, request: AcquireRequest) -> Result<Acquired> {
+        let (name, mode) = self.remode(self.rename(&request.name), request.mode);
         let request =
-            AcquireRequest::exclusive(self.rename(&request.name), request.wait, request.lease, request.owner);
+            AcquireRequest::exclusive(name, request.wait, request.lease, request.owner).in_mode(mode);
         match self.inner.acquire(request.clone()).await? {
             Acquired::Busy if self.defect == Defect::ContentionIsAnError => {
                 Err(Error::new(ErrorKind::Unavailable, "memory").message("somebody else holds the lock"))
             }
             Acquired::Held(inner) => {
+                if self.defect == Defect::FirstToDieEndsAll && mode != Mode::Exclusive {
+                    tokio::spawn(self.clone().end_all(request.clone()));
+                }
                 Ok(Acquired::Held(Box::new(BrokenLease::new(self.clone(), request, inner))))
             }
             busy @ Acquired::Busy => Ok(busy),
+        }
+    }
+
+    fn remode(&self, name: LockName, mode: Mode) -> (LockName, Mode) {
+        let permits = |max| Mode::Permit { max: NonZeroU32::new(max).unwrap() };
+        match (self.defect, mode) {
+            (Defect::ReadersGoUnseen, Mode::Shared) => {
+                (LockName::new(format!("{name} is read")).unwrap(), mode)
+            }
+            (Defect::ReadersFollowEachOther, Mode::Shared) => (name, permits(1)),
+            (Defect::OnePermitTooMany, Mode::Permit { max }) => (name, permits(max.get() + 1)),
+            (Defect::OnePermitForAll, Mode::Permit { .. }) => (name, permits(1)),
+            _ => (name, mode),
+        }
+    }
+
+    /// As one does who keeps all sharers under one key with one time to live.
+    async fn end_all(self, request: AcquireRequest) {
+        if let Some(ttl) = request.lease.ttl {
+            sleep(ttl).await;
+            let _ = self.inner.break_lock(&request.name).await;
+        }
+    }
+
+    /// Asks again and again, and stands in no queue.
+    async fn looking_in(&self, request: AcquireRequest) -> Result<Acquired> {
+        let once = with_wait(&request, Wait::Never);
+        loop {
+            if let Acquired::Held(lease) = self.take(once.clone()).await? {
+                return Ok(Acquired::Held(lease));
+            }
+            if request.wait.is_over() {
+                return Ok(Acquired::Busy);
+            }
+            sleep(Duration::from_millis(5)).await;
         }
     }
 
@@ -461,6 +615,13 @@ impl Lease for BrokenLease {
         }
     }
 
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        match self.backend.defect {
+            Defect::OnlySaysThatItRaises => Ok(()),
+            _ => self.inner().raise_token(floor).await,
+        }
+    }
+
     async fn verify(&self) -> Result<Standing> {
         if self.backend.defect == Defect::NeverNoticesLoss {
             Ok(Standing::Valid)
@@ -472,6 +633,10 @@ impl Lease for BrokenLease {
     async fn release(&mut self) -> Result<Released> {
         match self.backend.defect {
             Defect::NeverReleases => return Ok(Released::Released),
+            Defect::FirstToLeaveEndsAll => {
+                self.backend.inner.break_lock(&self.request.name).await?;
+                return Ok(Released::Released);
+            }
             Defect::ReleasesWhoeverHolds => {
                 self.backend.inner.break_lock(&self.request.name).await?;
             }

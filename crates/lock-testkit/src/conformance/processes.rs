@@ -16,6 +16,7 @@ use crate::process::Worker;
 
 const PROCESSES: u32 = 8;
 const TIMES: u32 = 25;
+const PERMITS: u32 = 3;
 
 pub(super) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
     let (name, dir) = (fresh(), tempfile::tempdir().unwrap());
@@ -29,8 +30,8 @@ pub(super) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
         hear(worker, |answer| matches!(answer, Answer::Ready)).await;
     }
     for (number, worker) in (0..).zip(&workers) {
-        let (name, file, history) = (name.clone(), file.clone(), history(number));
-        tell(worker, &Order::Count { name, file, history, times: TIMES }).await;
+        let (name, handle, file, history) = (name.clone(), harness.handle(), file.clone(), history(number));
+        tell(worker, &Order::Count { name, handle, file, history, times: TIMES }).await;
     }
     for worker in &workers {
         hear(worker, |answer| matches!(answer, Answer::Counted)).await;
@@ -48,7 +49,7 @@ pub(super) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
 pub(super) async fn a_killed_holder_is_followed(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let holder = ready(harness, harness.short_lease()).await;
-    let token = acquire(&holder, &name).await;
+    let token = acquire(harness, &holder, &name).await;
     // Renewed as long as the process lives.
     sleep(2 * harness.short_lease()).await;
     must_be_busy(&locks, &name).await;
@@ -59,11 +60,69 @@ pub(super) async fn a_killed_holder_is_followed(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
+pub(super) async fn a_killed_reader_is_followed(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let alive = within(SOON, "the lock", one.rw(&name).read()).await.unwrap();
+    let reader = ready(harness, harness.short_lease()).await;
+    let token = hold(&reader, Order::Read { name: name.clone() }).await;
+    sleep(2 * harness.short_lease()).await;
+    reader.kill();
+    // Not before both have ended, one by its lease, the other by its release.
+    let writer = two.rw(&name);
+    let writer = tokio::spawn(async move { writer.write().await });
+    sleep(harness.short_lease() + LEASE_SLACK / 2).await;
+    assert!(!writer.is_finished(), "a reader holds the lock, and a writer got it");
+    assert!(alive.is_valid());
+    give_back(alive).await;
+    let next = within(LEASE_SLACK, "the writer to get the lock", writer).await.unwrap().unwrap();
+    assert!(next.token() > token, "token {} came after {token}", next.token());
+    give_back(next).await;
+
+    // And alone, while it lives.
+    let reader = ready(harness, harness.short_lease()).await;
+    let token = hold(&reader, Order::Read { name: name.clone() }).await;
+    sleep(2 * harness.short_lease()).await;
+    must_be_busy(&one, &name).await;
+    reader.kill();
+    let next = take_within(harness.short_lease() + LEASE_SLACK, &one, &name).await;
+    assert!(next.token() > token, "token {} came after {token}", next.token());
+    give_back(next).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn processes_never_exceed_the_permits(harness: &dyn Harness) {
+    let (name, dir) = (fresh(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("room");
+    let history = |number: u32| dir.path().join(format!("history-{number}"));
+    let mut workers = Vec::new();
+    for _ in 0..PROCESSES {
+        workers.push(started(harness, LONG).await);
+    }
+    for worker in &workers {
+        hear(worker, |answer| matches!(answer, Answer::Ready)).await;
+    }
+    for (number, worker) in (0..).zip(&workers) {
+        let (name, file, history) = (name.clone(), file.clone(), history(number));
+        tell(worker, &Order::Visit { name, permits: PERMITS, file, history, times: TIMES }).await;
+    }
+    for worker in &workers {
+        hear(worker, |answer| matches!(answer, Answer::Visited)).await;
+    }
+    let (inside, most) = Resource::open(&file).unwrap().read().unwrap();
+    assert_eq!(inside, 0, "who entered has left");
+    assert_eq!(most, u64::from(PERMITS), "so many were inside at once");
+    let report = crate::check(&History::load((0..PROCESSES).map(history)).unwrap());
+    assert_eq!(report.tenures, (PROCESSES * TIMES) as usize);
+    report.assert_holds();
+    drop(workers);
+    nothing_left(harness, &name).await;
+}
+
 pub(super) async fn a_killed_waiter_is_no_obstacle(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take_within(SOON, &one, &name).await;
     let waiter = ready(harness, harness.short_lease()).await;
-    tell(&waiter, &Order::Acquire { name: name.clone() }).await;
+    tell(&waiter, &Order::Acquire { name: name.clone(), handle: harness.handle() }).await;
     sleep(NOISE).await;
     waiter.kill();
     give_back(guard).await;
@@ -75,7 +134,7 @@ pub(super) async fn a_killed_waiter_is_no_obstacle(harness: &dyn Harness) {
 pub(super) async fn a_stopped_holder_knows_that_it_lost(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let holder = ready(harness, harness.short_lease()).await;
-    let token = acquire(&holder, &name).await;
+    let token = acquire(harness, &holder, &name).await;
     tell(&holder, &Order::Report).await;
     hear(&holder, |answer| matches!(answer, Answer::Reported { valid: true, .. })).await;
 
@@ -97,7 +156,7 @@ pub(super) async fn a_stopped_holder_knows_that_it_lost(harness: &dyn Harness) {
     assert_eq!(next.verify().await.unwrap(), Standing::Valid, "the late release freed the next holder");
     give_back(next).await;
     // The process is as good as new.
-    acquire(&holder, &name).await;
+    acquire(harness, &holder, &name).await;
     tell(&holder, &Order::Release).await;
     hear(&holder, |answer| matches!(answer, Answer::Released { was_ours: true })).await;
     nothing_left(harness, &name).await;
@@ -113,8 +172,12 @@ async fn ready(harness: &dyn Harness, lease: Duration) -> Worker {
     worker
 }
 
-async fn acquire(worker: &Worker, name: &str) -> Token {
-    tell(worker, &Order::Acquire { name: name.to_owned() }).await;
+async fn acquire(harness: &dyn Harness, worker: &Worker, name: &str) -> Token {
+    hold(worker, Order::Acquire { name: name.to_owned(), handle: harness.handle() }).await
+}
+
+async fn hold(worker: &Worker, order: Order) -> Token {
+    tell(worker, &order).await;
     match hear(worker, |answer| matches!(answer, Answer::Held { .. })).await {
         Answer::Held { token } => Token::new(token),
         _ => unreachable!("heard what was asked for"),

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
-use lock_core::{Guard, Lease, LockName, Locks, OwnerInfo, Released};
+use lock_core::{Guard, Lease, LockName, OwnerInfo, Released};
 use tokio::time::Instant;
 
 use super::Harness;
+use super::client::Client;
 
 /// A lease that no pause of a noisy machine outlasts.
 pub(super) const LONG: Duration = Duration::from_secs(10);
@@ -31,18 +32,19 @@ pub(super) fn fresh() -> String {
 }
 
 /// A client whose locks last.
-pub(super) async fn client(harness: &dyn Harness) -> Locks {
+pub(super) async fn client(harness: &dyn Harness) -> Client {
     client_with(harness, LONG).await
 }
 
 /// A client whose locks end soon after it.
-pub(super) async fn short_client(harness: &dyn Harness) -> Locks {
+pub(super) async fn short_client(harness: &dyn Harness) -> Client {
     client_with(harness, harness.short_lease()).await
 }
 
-pub(super) async fn client_with(harness: &dyn Harness, lease: Duration) -> Locks {
+pub(super) async fn client_with(harness: &dyn Harness, lease: Duration) -> Client {
     let connected = within(PATIENCE, "the connection", harness.connect(lease)).await;
-    connected.unwrap_or_else(|error| panic!("cannot connect: {error:?}"))
+    let locks = connected.unwrap_or_else(|error| panic!("cannot connect: {error:?}"));
+    Client::new(locks, harness.handle())
 }
 
 /// Waits for what must come in this time.
@@ -71,22 +73,22 @@ where
 }
 
 /// Takes a lock that must be free, or free in a moment.
-pub(super) async fn take(locks: &Locks, name: &str) -> Guard {
+pub(super) async fn take(locks: &Client, name: &str) -> Guard {
     take_within(SOON, locks, name).await
 }
 
-pub(super) async fn take_within(limit: Duration, locks: &Locks, name: &str) -> Guard {
+pub(super) async fn take_within(limit: Duration, locks: &Client, name: &str) -> Guard {
     let acquired = within(limit, "the lock", locks.mutex(name).acquire()).await;
     acquired.unwrap_or_else(|error| panic!("cannot acquire: {error:?}"))
 }
 
 /// Takes a lock if it is free.
-pub(super) async fn try_take(locks: &Locks, name: &str) -> Option<Guard> {
+pub(super) async fn try_take(locks: &Client, name: &str) -> Option<Guard> {
     let acquired = within(SOON, "the answer of try_acquire", locks.mutex(name).try_acquire()).await;
     acquired.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
 }
 
-pub(super) async fn must_be_busy(locks: &Locks, name: &str) {
+pub(super) async fn must_be_busy(locks: &Client, name: &str) {
     let guard = try_take(locks, name).await;
     assert!(guard.is_none(), "two hold the lock {name:?}: the second got {guard:?}");
 }
@@ -116,11 +118,11 @@ pub(super) async fn at_most_left(harness: &dyn Harness, part: &str, holders: usi
     }
 }
 
-/// Acquires through the backend's own trait, as [`Locks`] does.
-pub(super) async fn take_lease(locks: &Locks, name: &str, lease: LeasePolicy) -> Box<dyn Lease> {
+/// Acquires through the backend's own trait, as handles do.
+pub(super) async fn take_lease(locks: &Client, name: &str, lease: LeasePolicy) -> Box<dyn Lease> {
     let name = LockName::new(name).expect("the name is valid");
     let owner = OwnerInfo::this_process().into();
-    let request = AcquireRequest::exclusive(name, Wait::Forever, lease, owner);
+    let request = AcquireRequest::exclusive(name, Wait::Forever, lease, owner).in_mode(locks.handle().mode());
     match within(SOON, "the lock", locks.backend().acquire(request)).await {
         Ok(Acquired::Held(lease)) => lease,
         other => panic!("a free lock was not granted: {other:?}"),
@@ -128,7 +130,7 @@ pub(super) async fn take_lease(locks: &Locks, name: &str, lease: LeasePolicy) ->
 }
 
 /// The longest of a few round trips.
-pub(super) async fn round_trip(locks: &Locks, name: &str) -> Duration {
+pub(super) async fn round_trip(locks: &Client, name: &str) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..3 {
         let start = Instant::now();

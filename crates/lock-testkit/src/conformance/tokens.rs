@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use lock_core::Token;
+use lock_core::{ErrorKind, Token};
 use tokio::task::JoinSet;
 
 use super::Harness;
@@ -52,7 +52,33 @@ pub(super) async fn tokens_of_waiters_grow(harness: &dyn Harness) {
     must_grow(&tokens);
 }
 
-fn must_grow(tokens: &[Token]) {
+pub(super) async fn raised_tokens_are_not_granted_again(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let guard = take(&one, &name).await;
+    // As from another store, whose tokens were larger.
+    let floor = Token::new(guard.token().get() + 1_000_000_000_000);
+    match within(PATIENCE, "the answer", guard.raise_token(floor)).await {
+        Ok(()) => {
+            give_back(guard).await;
+            let next = take(&two, &name).await;
+            assert!(next.token() > floor, "token {} came after {floor}", next.token());
+            // Never back.
+            within(PATIENCE, "the answer", next.raise_token(Token::new(1))).await.unwrap();
+            let last = next.token();
+            give_back(next).await;
+            let next = take(&one, &name).await;
+            assert!(next.token() > last, "token {} came after {last}", next.token());
+            give_back(next).await;
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            give_back(guard).await;
+        }
+    }
+    nothing_left(harness, &name).await;
+}
+
+pub(super) fn must_grow(tokens: &[Token]) {
     for pair in tokens.windows(2) {
         assert!(pair[0] < pair[1], "token {} came after {}", pair[1], pair[0]);
     }

@@ -10,6 +10,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use super::Handle;
+use super::client::Client;
 use crate::history::{Event, EventKind, Mode, Recorder, ReleaseOutcome, now_ns};
 
 /// What a worker is told to do.
@@ -17,13 +19,17 @@ use crate::history::{Event, EventKind, Mode, Recorder, ReleaseOutcome, now_ns};
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(super) enum Order {
     /// Take the lock, and keep it.
-    Acquire { name: String },
+    Acquire { name: String, handle: Handle },
+    /// Take the lock together with other readers, and keep it.
+    Read { name: String },
     /// Tell whether the lock is still believed to be held.
     Report,
     /// Release the lock.
     Release,
     /// Add one to the number in a file, under the lock, so many times.
-    Count { name: String, file: PathBuf, history: PathBuf, times: u32 },
+    Count { name: String, handle: Handle, file: PathBuf, history: PathBuf, times: u32 },
+    /// Enter and leave a room, whose visitors a file counts, with a permit, so many times.
+    Visit { name: String, permits: u32, file: PathBuf, history: PathBuf, times: u32 },
 }
 
 /// What a worker answers.
@@ -40,6 +46,8 @@ pub(super) enum Answer {
     Released { was_ours: bool },
     /// It has counted.
     Counted,
+    /// It has been in the room, and out again.
+    Visited,
     /// It could not do what it was told.
     Failed { error: String },
 }
@@ -63,15 +71,23 @@ pub async fn serve(connect: impl Future<Output = lock_core::Result<Locks>> + Sen
     let mut held: Option<Guard> = None;
     while let Some(order) = orders.recv().await {
         let done = match order {
-            Order::Acquire { name } => match locks.mutex(name).acquire().await {
-                Ok(guard) => Answer::Held { token: held.insert(guard).token().get() },
-                Err(error) => failed(&error),
-            },
+            Order::Acquire { name, handle } => {
+                let lock = Client::new(locks.clone(), handle).mutex(name);
+                hold(&mut held, lock.acquire().await)
+            }
+            Order::Read { name } => hold(&mut held, locks.rw(name).read().await),
             Order::Report => report(held.as_ref()),
             Order::Release => release(held.take()).await,
-            Order::Count { name, file, history, times } => {
-                match count(&locks, &name, &file, &history, times).await {
+            Order::Count { name, handle, file, history, times } => {
+                let client = Client::new(locks.clone(), handle);
+                match count(&client, &name, &file, &history, times).await {
                     Ok(()) => Answer::Counted,
+                    Err(error) => Answer::Failed { error },
+                }
+            }
+            Order::Visit { name, permits, file, history, times } => {
+                match visit(&locks, &name, permits, &file, &history, times).await {
+                    Ok(()) => Answer::Visited,
                     Err(error) => Answer::Failed { error },
                 }
             }
@@ -79,6 +95,13 @@ pub async fn serve(connect: impl Future<Output = lock_core::Result<Locks>> + Sen
         answer(&done)?;
     }
     Ok(())
+}
+
+fn hold(held: &mut Option<Guard>, acquired: lock_core::Result<Guard>) -> Answer {
+    match acquired {
+        Ok(guard) => Answer::Held { token: held.insert(guard).token().get() },
+        Err(error) => failed(&error),
+    }
 }
 
 fn report(held: Option<&Guard>) -> Answer {
@@ -98,39 +121,63 @@ async fn release(held: Option<Guard>) -> Answer {
     }
 }
 
-async fn count(locks: &Locks, name: &str, file: &Path, history: &Path, times: u32) -> Result<(), String> {
+async fn count(locks: &Client, name: &str, file: &Path, history: &Path, times: u32) -> Result<(), String> {
     let process = std::process::id();
     let recorder = Recorder::create(history, process).map_err(|error| error.to_string())?;
     let mut resource = Resource::open(file).map_err(|error| error.to_string())?;
     let mutex = locks.mutex(name);
+    let mode = if locks.handle() == Handle::Permit { Mode::Permit(1) } else { Mode::Exclusive };
     for _ in 0..times {
         recorder.record(CLIENT, name, EventKind::AcquireCalled);
         let guard = mutex.acquire().await.map_err(|error| error.to_string())?;
         let token = guard.token().get();
-        let valid_until = guard.valid_until().since_boot().as_nanos();
-        recorder.record(
-            CLIENT,
-            name,
-            EventKind::Acquired {
-                token: Some(token),
-                valid_until_ns: u64::try_from(valid_until).ok(),
-                mode: Mode::Exclusive,
-            },
-        );
+        recorder.record(CLIENT, name, acquired(&guard, mode));
         let (number, _) = resource.read().map_err(|error| error.to_string())?;
         tokio::time::sleep(Duration::from_millis(1)).await;
         let (at_ns, accepted) = resource.write(number + 1, token).map_err(|error| error.to_string())?;
         let kind = EventKind::Write { token, accepted };
         recorder.write(&Event { process, client: CLIENT, lock: name.to_owned(), at_ns, kind });
-        recorder.record(CLIENT, name, EventKind::ReleaseCalled);
-        let outcome = match guard.release().await {
-            Ok(Released::Released) => ReleaseOutcome::Released,
-            Ok(Released::AlreadyLost) => ReleaseOutcome::AlreadyLost,
-            Err(_) => ReleaseOutcome::Unknown,
-        };
-        recorder.record(CLIENT, name, EventKind::Released { outcome });
+        let_go(&recorder, name, guard).await;
     }
     recorder.flush().map_err(|error| error.to_string())
+}
+
+async fn visit(
+    locks: &Locks,
+    name: &str,
+    permits: u32,
+    room: &Path,
+    history: &Path,
+    times: u32,
+) -> Result<(), String> {
+    let recorder = Recorder::create(history, std::process::id()).map_err(|error| error.to_string())?;
+    let mut room = Resource::open(room).map_err(|error| error.to_string())?;
+    let semaphore = locks.semaphore(name, permits);
+    for _ in 0..times {
+        recorder.record(CLIENT, name, EventKind::AcquireCalled);
+        let guard = semaphore.acquire().await.map_err(|error| error.to_string())?;
+        recorder.record(CLIENT, name, acquired(&guard, Mode::Permit(permits)));
+        room.enter().map_err(|error| error.to_string())?;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        room.leave().map_err(|error| error.to_string())?;
+        let_go(&recorder, name, guard).await;
+    }
+    recorder.flush().map_err(|error| error.to_string())
+}
+
+fn acquired(guard: &Guard, mode: Mode) -> EventKind {
+    let valid_until_ns = u64::try_from(guard.valid_until().since_boot().as_nanos()).ok();
+    EventKind::Acquired { token: Some(guard.token().get()), valid_until_ns, mode }
+}
+
+async fn let_go(recorder: &Recorder, name: &str, guard: Guard) {
+    recorder.record(CLIENT, name, EventKind::ReleaseCalled);
+    let outcome = match guard.release().await {
+        Ok(Released::Released) => ReleaseOutcome::Released,
+        Ok(Released::AlreadyLost) => ReleaseOutcome::AlreadyLost,
+        Err(_) => ReleaseOutcome::Unknown,
+    };
+    recorder.record(CLIENT, name, EventKind::Released { outcome });
 }
 
 /// A number in a file, with the token of the last write: it refuses smaller tokens.
@@ -157,12 +204,31 @@ impl Resource {
             let (_, last) = resource.content()?;
             let accepted = token >= last;
             if accepted {
-                resource.file.set_len(0)?;
-                resource.file.seek(SeekFrom::Start(0))?;
-                write!(resource.file, "{number} {token}")?;
+                resource.put(number, token)?;
             }
             Ok((now_ns(), accepted))
         })
+    }
+
+    /// Counts one more visitor; beside their number stands the largest that it ever was.
+    fn enter(&mut self) -> io::Result<()> {
+        self.atomically(|room| {
+            let (inside, most) = room.content()?;
+            room.put(inside + 1, most.max(inside + 1))
+        })
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        self.atomically(|room| {
+            let (inside, most) = room.content()?;
+            room.put(inside.saturating_sub(1), most)
+        })
+    }
+
+    fn put(&mut self, number: u64, beside: u64) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        write!(self.file, "{number} {beside}")
     }
 
     fn content(&mut self) -> io::Result<(u64, u64)> {

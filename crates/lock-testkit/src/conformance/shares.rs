@@ -1,0 +1,376 @@
+//! What those who share a lock have in common, be it as readers or by permits.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_core::{
+    Clock, Guard, Holder, LockOptions, LossReason, OwnerInfo, Released, Result, Standing, Token,
+};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep};
+
+use super::Harness;
+use super::client::Client;
+use super::steps::{
+    LEASE_SLACK, LOOK, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, must_be_busy,
+    nothing_left, short_client, take, within,
+};
+use super::tokens::must_grow;
+use crate::cancel::cancel_after;
+
+/// A way to share a lock.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Share {
+    Reader,
+    /// With so many.
+    Permit(u32),
+}
+
+impl Share {
+    pub(super) async fn take(self, locks: &Client, name: &str) -> Guard {
+        self.take_with(locks, name, LockOptions::new()).await
+    }
+
+    pub(super) async fn take_fixed(self, locks: &Client, name: &str, ttl: Duration) -> Guard {
+        self.take_with(locks, name, LockOptions::new().fixed_ttl(ttl)).await
+    }
+
+    pub(super) async fn take_with(self, locks: &Client, name: &str, options: LockOptions) -> Guard {
+        let acquire = async {
+            match self {
+                Self::Reader => locks.rw_with(name, options)?.read().await,
+                Self::Permit(max) => locks.semaphore_with(name, max, options)?.acquire().await,
+            }
+        };
+        let acquired = within(SOON, "a share of the lock", acquire).await;
+        acquired.unwrap_or_else(|error| panic!("cannot acquire: {error:?}"))
+    }
+
+    pub(super) async fn try_take(self, locks: &Client, name: &str) -> Option<Guard> {
+        let acquire = async {
+            match self {
+                Self::Reader => locks.rw(name).try_read().await,
+                Self::Permit(max) => locks.semaphore(name, max).try_acquire().await,
+            }
+        };
+        let acquired = within(SOON, "the answer of a try", acquire).await;
+        acquired.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
+    }
+
+    pub(super) async fn must_be_busy(self, locks: &Client, name: &str) {
+        let guard = self.try_take(locks, name).await;
+        assert!(guard.is_none(), "{self:?} shares the lock with one that it must not: {guard:?}");
+    }
+
+    pub(super) async fn take_for(
+        self,
+        locks: &Client,
+        name: &str,
+        patience: Duration,
+    ) -> Result<Option<Guard>> {
+        match self {
+            Self::Reader => locks.rw(name).try_read_for(patience).await,
+            Self::Permit(max) => locks.semaphore(name, max).try_acquire_for(patience).await,
+        }
+    }
+
+    /// Waits for it, as long as it takes.
+    pub(super) async fn acquire(self, locks: &Client, name: &str) -> Result<Guard> {
+        match self {
+            Self::Reader => locks.rw(name).read().await,
+            Self::Permit(max) => locks.semaphore(name, max).acquire().await,
+        }
+    }
+
+    /// Waits for it in the background.
+    pub(super) fn wait(self, locks: &Client, name: &str) -> JoinHandle<Guard> {
+        let (locks, name) = (locks.clone(), name.to_owned());
+        tokio::spawn(async move { self.acquire(&locks, &name).await.unwrap() })
+    }
+}
+
+/// As many as a few holders need.
+const PERMIT: Share = Share::Permit(4);
+
+pub(super) async fn readers_are_renewed_each(harness: &dyn Harness) {
+    renewed_each(harness, Share::Reader).await;
+}
+
+pub(super) async fn permits_are_renewed_each(harness: &dyn Harness) {
+    renewed_each(harness, PERMIT).await;
+}
+
+async fn renewed_each(harness: &dyn Harness, share: Share) {
+    let (one, two, name) = (short_client(harness).await, short_client(harness).await, fresh());
+    let (other, lease) = (client(harness).await, harness.short_lease());
+    let mut guards = vec![share.take(&one, &name).await, share.take(&two, &name).await];
+    guards.push(share.take(&one, &name).await);
+    while let Some(left) = guards.pop() {
+        let start = Instant::now();
+        while start.elapsed() < 3 * lease {
+            must_be_busy(&other, &name).await;
+            for guard in guards.iter().chain([&left]) {
+                let standing = guard.standing();
+                assert!(guard.is_valid(), "lost after {:?}: {standing:?}", start.elapsed());
+                assert!(guard.remaining() <= lease, "believes for another {:?}", guard.remaining());
+            }
+            sleep(lease / 3).await;
+        }
+        give_back(left).await;
+    }
+    give_back(take(&other, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_reader_extends_its_own_lease(harness: &dyn Harness) {
+    extends_its_own(harness, Share::Reader).await;
+}
+
+pub(super) async fn a_permit_extends_its_own_lease(harness: &dyn Harness) {
+    extends_its_own(harness, PERMIT).await;
+}
+
+async fn extends_its_own(harness: &dyn Harness, share: Share) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let ttl = harness.short_lease();
+    let guard = share.take_fixed(&one, &name, ttl).await;
+    let other = share.take_fixed(&two, &name, ttl).await;
+    let before = Clock::boot().now();
+    let until = within(SOON, "the extension", guard.extend(4 * ttl)).await.unwrap();
+    assert!(until >= before + 3 * ttl && until <= Clock::boot().now() + 4 * ttl, "{until:?}");
+    within(ttl + NOISE, "the other to lose its share", other.lost()).await;
+    sleep(ttl).await;
+    assert!(guard.is_valid());
+    must_be_busy(&two, &name).await;
+    assert_eq!(other.release().await.unwrap(), Released::AlreadyLost);
+    must_be_busy(&two, &name).await;
+    give_back(guard).await;
+    give_back(take(&two, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn a_late_release_of_a_reader_frees_nobody(harness: &dyn Harness) {
+    late_release(harness, Share::Reader).await;
+}
+
+pub(super) async fn a_late_release_of_a_permit_frees_nobody(harness: &dyn Harness) {
+    late_release(harness, PERMIT).await;
+}
+
+async fn late_release(harness: &dyn Harness, share: Share) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let alive = share.take(&two, &name).await;
+    for by_drop in [false, true] {
+        let late = share.take_fixed(&one, &name, harness.short_lease()).await;
+        within(harness.short_lease() + NOISE, "the guard to say that it lost", late.lost()).await;
+        if by_drop {
+            drop(late);
+            sleep(NOISE).await;
+        } else {
+            assert_eq!(within(SOON, "the release", late.release()).await.unwrap(), Released::AlreadyLost);
+        }
+        must_be_busy(&one, &name).await;
+        assert_eq!(alive.verify().await.unwrap(), Standing::Valid, "a late release ended another's share");
+    }
+    give_back(alive).await;
+    give_back(take(&one, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn tokens_of_readers_grow_and_differ(harness: &dyn Harness) {
+    tokens_grow_and_differ(harness, Share::Reader).await;
+}
+
+pub(super) async fn tokens_of_permits_grow_and_differ(harness: &dyn Harness) {
+    tokens_grow_and_differ(harness, PERMIT).await;
+}
+
+async fn tokens_grow_and_differ(harness: &dyn Harness, share: Share) {
+    let (clients, name) = ([client(harness).await, client(harness).await], fresh());
+    let mut tokens = Vec::new();
+    for round in 0..5 {
+        let mut guards = Vec::new();
+        for holder in 0..3 {
+            guards.push(share.take(&clients[(round + holder) % 2], &name).await);
+        }
+        tokens.extend(guards.iter().map(Guard::token));
+        for guard in guards {
+            give_back(guard).await;
+        }
+        let alone = take(&clients[round % 2], &name).await;
+        tokens.push(alone.token());
+        give_back(alone).await;
+    }
+    must_grow(&tokens);
+
+    let (last, tokens) = (tokens[tokens.len() - 1], Arc::new(Mutex::new(BTreeSet::<Token>::new())));
+    let mut running = JoinSet::new();
+    for task in 0..12 {
+        let (locks, name, tokens) = (clients[task % 2].clone(), name.clone(), Arc::clone(&tokens));
+        running.spawn(async move {
+            let guard = within(PATIENCE, "a turn", share.acquire(&locks, &name)).await.unwrap();
+            assert!(guard.token() > last, "token {} came after {last}", guard.token());
+            assert!(tokens.lock().unwrap().insert(guard.token()), "token {} was given twice", guard.token());
+            sleep(LOOK).await;
+            give_back(guard).await;
+        });
+    }
+    while let Some(ended) = running.join_next().await {
+        ended.expect("no task fails");
+    }
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn inspect_shows_one_of_the_readers(harness: &dyn Harness) {
+    inspect_shows_one(harness, Share::Reader).await;
+}
+
+pub(super) async fn inspect_shows_one_of_the_permits(harness: &dyn Harness) {
+    inspect_shows_one(harness, PERMIT).await;
+}
+
+async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let labelled = |label: &str| LockOptions::new().label(label);
+    let mut holders = vec![
+        ("first", share.take_with(&one, &name, labelled("first")).await),
+        ("second", share.take_with(&two, &name, labelled("second")).await),
+    ];
+    let mutex = two.mutex(&name);
+    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    if harness.capabilities().counts_waiters {
+        let sees = || async { (one.inspect(&name).await.unwrap().waiters == 1).then_some(()) };
+        eventually(SOON, "one waiter in sight", sees).await;
+    }
+    for known in [true, false] {
+        let state = one.inspect(&name).await.unwrap();
+        assert!(state.is_held(), "some hold the lock: {state:?}");
+        let Some(Holder::Known(owner)) = &state.holder else {
+            // Not every store keeps who all of them are.
+            assert!(!known, "the last who came is one of ours: {state:?}");
+            break;
+        };
+        let shown =
+            holders.iter().position(|(label, _)| *owner == OwnerInfo::this_process().with_label(*label));
+        let (_, guard) =
+            holders.remove(shown.unwrap_or_else(|| panic!("none of the holders is shown: {state:?}")));
+        assert_eq!(state.token, Some(guard.token()), "the token is not that of the holder");
+        assert!(guard.is_valid(), "a look disturbs nobody");
+        give_back(guard).await;
+    }
+    for (_, guard) in holders {
+        give_back(guard).await;
+    }
+    give_back(within(SOON, "the waiter to get the lock", waiter).await.unwrap()).await;
+    let state = one.inspect(&name).await.unwrap();
+    assert!(!state.is_held() && state.waiters == 0, "{state:?}");
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn breaking_ends_all_readers(harness: &dyn Harness) {
+    all_end(harness, Share::Reader, true).await;
+}
+
+pub(super) async fn breaking_ends_all_permits(harness: &dyn Harness) {
+    all_end(harness, PERMIT, true).await;
+}
+
+pub(super) async fn readers_deleted_by_an_operator_notice(harness: &dyn Harness) {
+    all_end(harness, Share::Reader, false).await;
+}
+
+pub(super) async fn permits_deleted_by_an_operator_notice(harness: &dyn Harness) {
+    all_end(harness, PERMIT, false).await;
+}
+
+async fn all_end(harness: &dyn Harness, share: Share, broken: bool) {
+    let (one, two, name) = (short_client(harness).await, short_client(harness).await, fresh());
+    let guards =
+        [share.take(&one, &name).await, share.take(&two, &name).await, share.take(&one, &name).await];
+    if broken {
+        assert!(two.break_lock(&name).await.unwrap(), "the lock was held");
+        assert!(!two.break_lock(&name).await.unwrap(), "it is broken whole");
+    } else {
+        harness.delete_behind_the_back(&name).await;
+    }
+    let next = take(&client(harness).await, &name).await;
+    for guard in guards {
+        assert!(next.token() > guard.token(), "token {} came after {}", next.token(), guard.token());
+        let limit = harness.short_lease() + LEASE_SLACK;
+        assert_eq!(within(limit, "the holder to notice", guard.lost()).await, LossReason::Removed);
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    }
+    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    give_back(next).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn cancelled_readers_leave_nothing(harness: &dyn Harness) {
+    cancelled_leave_nothing(harness, Share::Reader).await;
+}
+
+pub(super) async fn cancelled_permits_leave_nothing(harness: &dyn Harness) {
+    // Beside one other holder.
+    cancelled_leave_nothing(harness, Share::Permit(2)).await;
+}
+
+/// No operation is polled nearly as often.
+const MOST_POLLS: usize = 1_000;
+
+async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    // Where the lock is to be had, beside a holder and alone.
+    for beside in [false, true] {
+        let mut done = false;
+        for k in 0..MOST_POLLS {
+            let holder = if beside { Some(share.take(&one, &name).await) } else { None };
+            let acquired = within(SOON, "the lock", cancel_after(k, share.acquire(&two, &name))).await;
+            done = acquired.is_some();
+            drop(acquired.transpose().unwrap());
+            if let Some(holder) = holder {
+                // There is room for one, as soon as what was cancelled is taken back.
+                give_back(share.take(&two, &name).await).await;
+                assert!(holder.is_valid());
+                give_back(holder).await;
+            }
+            give_back(take(&one, &name).await).await;
+            nothing_left(harness, &name).await;
+            if done {
+                break;
+            }
+        }
+        assert!(done, "the lock was not acquired after {MOST_POLLS} polls");
+    }
+    // Where it has to be waited for.
+    let guard = take(&one, &name).await;
+    let mut done = false;
+    for k in 0..MOST_POLLS {
+        let waiting = share.take_for(&two, &name, Duration::from_millis(60));
+        let waited = within(SOON, "the deadline", cancel_after(k, waiting)).await;
+        done = waited.is_some();
+        assert!(waited.transpose().unwrap().flatten().is_none(), "it is held by one alone");
+        assert!(guard.is_valid());
+        if done {
+            break;
+        }
+    }
+    assert!(done, "the deadline was not kept after {MOST_POLLS} polls");
+    give_back(guard).await;
+    give_back(take(&two, &name).await).await;
+    nothing_left(harness, &name).await;
+    // Where it comes at this moment, to several.
+    for round in 0..20 {
+        let guard = take(&one, &name).await;
+        let (leaves, stays) = (share.wait(&two, &name), share.wait(&one, &name));
+        sleep(Duration::from_millis(10)).await;
+        let release = tokio::spawn(guard.release());
+        sleep(Duration::from_micros(150 * round)).await;
+        leaves.abort();
+        drop(leaves.await);
+        within(SOON, "the release", release).await.unwrap().unwrap();
+        give_back(within(SOON, "the one that stays to get the lock", stays).await.unwrap()).await;
+        give_back(take(&two, &name).await).await;
+        nothing_left(harness, &name).await;
+    }
+}
