@@ -18,6 +18,8 @@ pub mod cancel;
 pub mod check;
 pub mod conformance;
 mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
 pub mod history;
 mod launch;
 mod port;
@@ -30,6 +32,8 @@ pub mod zookeeper;
 pub use cancel::{cancel_after, for_each_poll_count};
 pub use check::check;
 pub use error::{Error, Result};
+#[cfg(feature = "fake")]
+pub use fake::FakeRedis;
 pub use history::{Event, EventKind, History, Recorder, now_ns};
 pub use process::{Child, Worker};
 pub use proxy::FaultProxy;
