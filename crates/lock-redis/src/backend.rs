@@ -56,20 +56,17 @@ impl Redis {
         let mut capabilities =
             Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
         capabilities.counts_waiters = config.wait == WaitBy::Notify;
-        let server = Arc::new(Server::new(ServerOptions {
-            backend: BACKEND,
-            info: config.info.clone(),
-            pool: config.pool,
-            connect_timeout: config.connect_timeout,
-            command_timeout: config.command_timeout,
-            clock: config.clock.clone(),
-        })?);
+        let mut options = ServerOptions::new(BACKEND, config.info);
+        (options.pool, options.dial) = (config.pool, config.dial);
+        (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
+        options.clock = config.clock.clone();
+        let server = Arc::new(Server::new(options)?);
         server.connect().await?;
         let renew = RenewOnServer { server: Arc::clone(&server), clock: config.clock.clone() };
         Ok(Self {
             capabilities,
+            push: Push::new(Arc::clone(&server), config.connect_timeout),
             server,
-            push: Push::new(config.info, config.connect_timeout),
             renewer: Renewer::new(renew, config.clock.clone()),
             prefix: config.prefix,
             ttl: config.ttl,

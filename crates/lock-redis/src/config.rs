@@ -1,6 +1,7 @@
 //! The options of the Redis backend.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
@@ -10,7 +11,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionI
 
 use crate::Redis;
 use crate::backend::{BACKEND, check_ttl};
-use crate::server::with_nodelay;
+use crate::dial::{Dial, with_nodelay};
 
 const OPTIONS: [&str; 5] = ["ttl", "prefix", "wait", "connect_timeout", "command_timeout"];
 const DEFAULT_PORT: u16 = 6379;
@@ -44,6 +45,7 @@ pub enum WaitBy {
 pub struct RedisConfig {
     pub(crate) info: ConnectionInfo,
     pub(crate) pool: Option<Pool>,
+    pub(crate) dial: Option<Arc<dyn Dial>>,
     pub(crate) ttl: Duration,
     pub(crate) prefix: String,
     pub(crate) wait: WaitBy,
@@ -59,6 +61,7 @@ impl RedisConfig {
         Self {
             info: with_nodelay(info),
             pool: None,
+            dial: None,
             ttl: Duration::from_secs(30),
             prefix: String::from("lock:"),
             wait: WaitBy::default(),
@@ -101,6 +104,14 @@ impl RedisConfig {
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
+        self
+    }
+
+    /// What makes the connections, instead of the driver: for tests, and for transports of your own.
+    /// A pool is not used then.
+    #[must_use]
+    pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
+        self.dial = Some(dial);
         self
     }
 

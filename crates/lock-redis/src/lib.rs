@@ -10,9 +10,11 @@
 
 mod backend;
 mod config;
+mod dial;
 mod error;
 mod keys;
 mod lease;
+mod link;
 mod push;
 mod scripts;
 pub mod server;
@@ -21,6 +23,7 @@ pub use backend::Redis;
 pub use backend::{not_a_lock, state};
 pub use config::{RedisConfig, WaitBy, connection_info};
 pub use deadpool_redis;
+pub use dial::{Dial, with_nodelay};
 pub use keys::Keys;
 pub use lease::trusted_until;
 pub use redis;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use rand::Rng;
 use redis::aio::{PubSubSink, PubSubStream};
-use redis::{Client, ConnectionInfo};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::Server;
 
 /// A channel without listeners stays subscribed for this long: whoever waited once may wait again.
 const LINGER: Duration = Duration::from_secs(5);
@@ -26,7 +27,7 @@ pub(crate) struct Push {
 
 #[derive(Debug)]
 struct Shared {
-    info: ConnectionInfo,
+    server: Arc<Server>,
     timeout: Duration,
     topics: Mutex<Topics>,
     /// The set of channels changed.
@@ -67,8 +68,8 @@ pub(crate) struct Listener {
 }
 
 impl Push {
-    pub(crate) fn new(info: ConnectionInfo, timeout: Duration) -> Self {
-        let shared = Shared { info, timeout, topics: Mutex::default(), changed: Notify::new() };
+    pub(crate) fn new(server: Arc<Server>, timeout: Duration) -> Self {
+        let shared = Shared { server, timeout, topics: Mutex::default(), changed: Notify::new() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -186,7 +187,7 @@ async fn serve(shared: Arc<Shared>) {
     let running = Running(Arc::clone(&shared));
     let mut pause = FIRST_PAUSE;
     loop {
-        match timeout(shared.timeout, connect(&shared.info)).await {
+        match timeout(shared.timeout, connect(&shared.server)).await {
             Ok(Ok((mut sink, mut messages))) => {
                 pause = FIRST_PAUSE;
                 let ended = follow(&shared, &mut sink, &mut messages).await;
@@ -208,8 +209,8 @@ async fn serve(shared: Arc<Shared>) {
     drop(running);
 }
 
-async fn connect(info: &ConnectionInfo) -> redis::RedisResult<(PubSubSink, PubSubStream)> {
-    Ok(Client::open(info.clone())?.get_async_pubsub().await?.split())
+async fn connect(server: &Server) -> redis::RedisResult<(PubSubSink, PubSubStream)> {
+    Ok(server.messages().await?.split())
 }
 
 /// Follows one connection, and says whether that was all.

@@ -1,19 +1,20 @@
 //! One Redis server: the part that a single lock server and each master of a quorum have in common.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::{Manager, Pool, PoolError};
+use deadpool_redis::Pool;
 use lock_core::{Clock, Error, ErrorKind, Outcome, OwnerId, Result, Token};
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisError, ServerErrorKind, Value};
-use tokio::time::{Instant, sleep, timeout};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::{ConnectionAddr, ConnectionInfo, PushInfo, RedisError, ServerErrorKind, Value};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::sleep;
 
 use crate::Keys;
+use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
-use crate::scripts::{self, ACQUIRE, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE};
+use crate::link::{Link, load};
+use crate::scripts::{ACQUIRE, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE};
 
 /// The last token outlives its lock by this, or by a hundred times the time to live if that is more.
 const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -22,6 +23,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How to reach a server.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ServerOptions {
     /// The name of the backend that errors show.
     pub backend: &'static str,
@@ -29,6 +31,8 @@ pub struct ServerOptions {
     pub info: ConnectionInfo,
     /// Where to take connections from; one of our own when `None`.
     pub pool: Option<Pool>,
+    /// What makes the connections; the driver when `None`. The pool is not used then.
+    pub dial: Option<Arc<dyn Dial>>,
     /// How long to wait for a connection.
     pub connect_timeout: Duration,
     /// How long to wait for an answer.
@@ -37,29 +41,10 @@ pub struct ServerOptions {
     pub clock: Clock,
 }
 
-/// One Redis server and the one connection that all locks on it share.
-///
-/// The connection is taken from the pool once and kept, as a check-out for each operation would cost
-/// a round trip more; it is replaced after the first failure. All that one process sends about a lock
-/// goes over it in order, so that a release never overtakes the acquisition that it undoes.
+/// One Redis server, reached over one connection that all locks on it share.
 pub struct Server {
-    place: Place,
-    pool: Pool,
-    connect_timeout: Duration,
-    command_timeout: Duration,
+    link: Link,
     clock: Clock,
-    pinned: Mutex<Pinned>,
-    /// Held while a connection is made, so that one is made at a time; keeps the last failure.
-    dialing: tokio::sync::Mutex<Option<(Instant, Error)>>,
-    checked: AtomicBool,
-}
-
-#[derive(Default)]
-struct Pinned {
-    connection: Option<MultiplexedConnection>,
-    /// Counts the connections, so that a late failure does not throw away the next one.
-    generation: u64,
-    closed: bool,
 }
 
 /// What an acquisition asks of a server.
@@ -142,6 +127,23 @@ pub struct Sight {
     pub waiters: usize,
 }
 
+impl ServerOptions {
+    /// The driver, a second for a connection and for an answer, and the clock that goes on while the
+    /// host is suspended.
+    #[must_use]
+    pub fn new(backend: &'static str, info: ConnectionInfo) -> Self {
+        Self {
+            backend,
+            info,
+            pool: None,
+            dial: None,
+            connect_timeout: Duration::from_secs(1),
+            command_timeout: Duration::from_secs(1),
+            clock: Clock::boot(),
+        }
+    }
+}
+
 impl Server {
     /// A server that will be connected to when it is first used.
     ///
@@ -150,33 +152,25 @@ impl Server {
     /// [`ErrorKind::InvalidConfig`] when the driver refuses the address.
     pub fn new(options: ServerOptions) -> Result<Self> {
         let place = Place { backend: options.backend, address: address(&options.info) };
-        let pool = match options.pool {
-            Some(pool) => pool,
-            None => own_pool(&options.info, options.connect_timeout, options.command_timeout)
-                .map_err(|error| place.error(ErrorKind::InvalidConfig, &error))?,
-        };
+        let ServerOptions { info, pool, connect_timeout, command_timeout, .. } = options;
+        let driver = DriverDial { pool, connect_timeout, command_timeout };
+        let dialer = options.dial.unwrap_or_else(|| Arc::new(driver));
         Ok(Self {
-            place,
-            pool,
-            connect_timeout: options.connect_timeout,
-            command_timeout: options.command_timeout,
+            link: Link::new(place, dialer, info, connect_timeout, command_timeout),
             clock: options.clock,
-            pinned: Mutex::default(),
-            dialing: tokio::sync::Mutex::default(),
-            checked: AtomicBool::new(false),
         })
     }
 
     /// Host and port, or the path of the socket.
     #[must_use]
     pub fn address(&self) -> &str {
-        &self.place.address
+        &self.link.place.address
     }
 
     /// How long an answer is awaited.
     #[must_use]
     pub const fn command_timeout(&self) -> Duration {
-        self.command_timeout
+        self.link.command_timeout
     }
 
     /// Connects now, and warns if the server may throw locks away.
@@ -189,7 +183,33 @@ impl Server {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn connect(&self) -> Result<()> {
-        self.connection().await.map(drop)
+        self.link.connection().await.map(drop)
+    }
+
+    /// A RESP3 connection of its own that hands everything that the server pushes to `told`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection, or no RESP3.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn pushes(&self, told: UnboundedSender<PushInfo>) -> redis::RedisResult<MultiplexedConnection> {
+        self.link.dialer.pushes(&self.link.to, told).await
+    }
+
+    /// A RESP2 connection of its own for subscriptions.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn messages(&self) -> redis::RedisResult<PubSub> {
+        self.link.dialer.messages(&self.link.to).await
     }
 
     /// Asks for a lock: one round trip.
@@ -212,7 +232,7 @@ impl Server {
             .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
         // Never sent twice: an owner whose claim may be on its way in two copies cannot be undone for sure.
         match self.send(&call).await {
-            Ok(answer) => verdict(&answer).ok_or_else(|| self.place.unexpected(&answer)),
+            Ok(answer) => verdict(&answer).ok_or_else(|| self.link.place.unexpected(&answer)),
             Err(Failure::Dropped) => Ok(Verdict::Broken),
             Err(Failure::Told(error)) => Err(error),
         }
@@ -231,7 +251,7 @@ impl Server {
     pub async fn release(&self, keys: &Keys, owner: OwnerId) -> Result<Option<bool>> {
         let call = RELEASE.on(&[&keys.lock]).arg(owner.to_string()).arg(&keys.channel);
         let (answer, resent) = self.run(&call).await?;
-        let ours = flag(&answer).ok_or_else(|| self.place.unexpected(&answer))?;
+        let ours = flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }
 
@@ -251,7 +271,7 @@ impl Server {
         });
         let calls: Vec<_> = calls.collect();
         let answers = self.run_all(&calls).await?;
-        let told = |answer: Value| flag(&answer).ok_or_else(|| self.place.unexpected(&answer));
+        let told = |answer: Value| flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer));
         Ok(answers.into_iter().map(|answer| answer.and_then(told)).collect())
     }
 
@@ -280,7 +300,7 @@ impl Server {
     /// Nothing is lost when the future is dropped.
     pub async fn look(&self, keys: &Keys) -> Result<Sight> {
         let (answer, _) = self.run(&INSPECT.on(&[&keys.lock, &keys.fence]).arg(&keys.channel)).await?;
-        sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
+        sight(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
     }
 
     /// Takes a lock away from whoever holds it, and gives the type of the key that was there. A key
@@ -297,7 +317,7 @@ impl Server {
         // Never sent twice: the second could break the lock of the next holder.
         let call = BREAK.on(&[&keys.lock]).arg(&keys.channel);
         let answer = self.send(&call).await.map_err(|failure| self.told(failure))?;
-        redis::from_redis_value_ref(&answer).map_err(|_| self.place.unexpected(&answer))
+        redis::from_redis_value_ref(&answer).map_err(|_| self.link.place.unexpected(&answer))
     }
 
     /// Removes what a claim may have left, however late it arrives, and says whether there was
@@ -311,7 +331,7 @@ impl Server {
     ///
     /// When the future is dropped, something may be left until its time to live is over.
     pub async fn undo(&self, keys: &Keys, owner: OwnerId, ttl: Duration, sent: Sent) -> Option<bool> {
-        let until = self.clock.now() + ttl + self.command_timeout;
+        let until = self.clock.now() + ttl + self.command_timeout();
         let (mut pause, mut in_doubt) = (FIRST_PAUSE, false);
         while self.clock.now() < until {
             match self.release(keys, owner).await {
@@ -334,26 +354,23 @@ impl Server {
     /// The error of a [broken](Verdict::Broken) connection.
     #[must_use]
     pub fn broken(&self) -> Error {
-        self.place.dropped()
+        self.link.place.dropped()
     }
 
     /// Which connection is in use, `None` without one; for [`undo`](Self::undo).
     #[must_use]
     pub fn generation(&self) -> Option<u64> {
-        let pinned = self.pinned();
-        pinned.connection.as_ref().map(|_| pinned.generation)
+        self.link.generation()
     }
 
     /// Closes the connection for good.
     pub fn close(&self) {
-        let mut pinned = self.pinned();
-        pinned.closed = true;
-        pinned.connection = None;
+        self.link.close();
     }
 
     async fn flag(&self, call: &Call) -> Result<bool> {
         let (answer, _) = self.run(call).await?;
-        flag(&answer).ok_or_else(|| self.place.unexpected(&answer))
+        flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
     }
 
     /// The answer, and whether the request was sent twice for it.
@@ -370,21 +387,21 @@ impl Server {
     }
 
     async fn send(&self, call: &Call) -> Result<Value, Failure> {
-        let (mut connection, generation) = self.connection().await.map_err(Failure::Told)?;
+        let (mut connection, generation) = self.link.connection().await.map_err(Failure::Told)?;
         let mut answer = connection.req_packed_command(&call.command).await.and_then(Value::extract_error);
         if answer.as_ref().is_err_and(is_no_script) {
             answer = load_and_run(&mut connection, call).await;
         }
-        answer.map_err(|error| match self.drops(&error, generation) {
+        answer.map_err(|error| match self.link.drops(&error, generation) {
             true if error.is_connection_dropped() => Failure::Dropped,
-            true => Failure::Told(self.place.no_answer(&error)),
-            false => Failure::Told(self.place.refused(&error)),
+            true => Failure::Told(self.link.place.no_answer(&error)),
+            false => Failure::Told(self.link.place.refused(&error)),
         })
     }
 
     fn told(&self, failure: Failure) -> Error {
         match failure {
-            Failure::Dropped => self.place.dropped(),
+            Failure::Dropped => self.link.place.dropped(),
             Failure::Told(error) => error,
         }
     }
@@ -397,116 +414,32 @@ impl Server {
         }
         let mut loaded = false;
         loop {
-            let (mut connection, generation) = self.connection().await?;
+            let (mut connection, generation) = self.link.connection().await?;
             match pipeline.query_async::<Vec<redis::RedisResult<Value>>>(&mut connection).await {
                 Ok(answers)
                     if !loaded && answers.iter().any(|answer| answer.as_ref().is_err_and(is_no_script)) =>
                 {
                     loaded = true;
-                    load(&mut connection).await.map_err(|error| self.place.no_answer(&error))?;
+                    load(&mut connection).await.map_err(|error| self.link.place.no_answer(&error))?;
                 }
                 Ok(answers) => {
                     let told = |answer: redis::RedisResult<Value>| {
-                        answer.map_err(|error| self.place.refused(&error))
+                        answer.map_err(|error| self.link.place.refused(&error))
                     };
                     return Ok(answers.into_iter().map(told).collect());
                 }
-                Err(error) if self.drops(&error, generation) => return Err(self.place.no_answer(&error)),
-                Err(error) => return Err(self.place.refused(&error)),
-            }
-        }
-    }
-
-    /// Whether the error makes the connection useless; then it is dropped.
-    fn drops(&self, error: &RedisError, generation: u64) -> bool {
-        if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
-            return false;
-        }
-        let mut pinned = self.pinned();
-        if pinned.generation == generation {
-            pinned.connection = None;
-        }
-        true
-    }
-
-    async fn connection(&self) -> Result<(MultiplexedConnection, u64)> {
-        if let Some(pinned) = self.current()? {
-            return Ok(pinned);
-        }
-        let asked = Instant::now();
-        let mut last_failure = self.dialing.lock().await;
-        if let Some(pinned) = self.current()? {
-            return Ok(pinned);
-        }
-        if let Some((_, error)) = last_failure.as_ref().filter(|(failed, _)| *failed >= asked) {
-            return Err(error.clone());
-        }
-        let dialed = timeout(self.connect_timeout, self.dial()).await;
-        match dialed.unwrap_or_else(|_| Err(self.place.connect_timeout(self.connect_timeout))) {
-            Ok(connection) => {
-                let mut pinned = self.pinned();
-                if pinned.closed {
-                    return Err(Error::closed(self.place.backend));
+                Err(error) if self.link.drops(&error, generation) => {
+                    return Err(self.link.place.no_answer(&error));
                 }
-                pinned.generation += 1;
-                pinned.connection = Some(connection.clone());
-                Ok((connection, pinned.generation))
-            }
-            Err(error) => {
-                *last_failure = Some((Instant::now(), error.clone()));
-                Err(error)
+                Err(error) => return Err(self.link.place.refused(&error)),
             }
         }
-    }
-
-    fn current(&self) -> Result<Option<(MultiplexedConnection, u64)>> {
-        let pinned = self.pinned();
-        if pinned.closed {
-            return Err(Error::closed(self.place.backend));
-        }
-        Ok(pinned.connection.clone().map(|connection| (connection, pinned.generation)))
-    }
-
-    async fn dial(&self) -> Result<MultiplexedConnection> {
-        let object = self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => self.place.unreachable(&error),
-            other => {
-                self.place.error(ErrorKind::Unavailable, &format!("the pool gave no connection: {other}"))
-            }
-        })?;
-        // Taken out for good: the pool does not count, ping or share it any more.
-        let mut connection = deadpool_redis::Connection::take(object);
-        connection.set_response_timeout(self.command_timeout);
-        load(&mut connection).await.map_err(|error| self.place.unreachable(&error))?;
-        if !self.checked.swap(true, Ordering::Relaxed) {
-            self.warn_of_eviction(&mut connection).await;
-        }
-        Ok(connection)
-    }
-
-    async fn warn_of_eviction(&self, connection: &mut MultiplexedConnection) {
-        let mut command = redis::cmd("CONFIG");
-        command.arg("GET").arg("maxmemory-policy");
-        // Without the right to ask there is nothing to tell.
-        let Ok((_, policy)) = command.query_async::<(String, String)>(connection).await else { return };
-        if policy != "noeviction" {
-            tracing::warn!(
-                server = self.address(),
-                policy,
-                "maxmemory-policy lets the server throw locks away when its memory is full; \
-                 set it to noeviction, or use a server of its own for locks"
-            );
-        }
-    }
-
-    fn pinned(&self) -> MutexGuard<'_, Pinned> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("address", &self.place.address).finish_non_exhaustive()
+        f.debug_struct("Server").field("address", &self.link.place.address).finish_non_exhaustive()
     }
 }
 
@@ -514,25 +447,6 @@ impl std::fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServerOptions").field("address", &address(&self.info)).finish_non_exhaustive()
     }
-}
-
-/// The address with TCP_NODELAY: without it a second request waits for the answer to the first.
-#[must_use]
-pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
-    info.set_tcp_settings(TcpSettings::default().set_nodelay(true))
-}
-
-fn own_pool(
-    info: &ConnectionInfo,
-    connect: Duration,
-    command: Duration,
-) -> std::result::Result<Pool, String> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(connect))
-        .set_response_timeout(Some(command));
-    let manager =
-        Manager::new_with_config(with_nodelay(info.clone()), config).map_err(|error| error.to_string())?;
-    Pool::builder(manager).max_size(1).build().map_err(|error| error.to_string())
 }
 
 fn address(info: &ConnectionInfo) -> String {
@@ -543,14 +457,6 @@ fn address(info: &ConnectionInfo) -> String {
         ConnectionAddr::Unix(path) => path.display().to_string(),
         _ => String::from("unknown address"),
     }
-}
-
-async fn load(connection: &mut MultiplexedConnection) -> redis::RedisResult<()> {
-    let mut pipeline = redis::pipe();
-    for script in scripts::all() {
-        pipeline.add_command(script.load()).ignore();
-    }
-    pipeline.query_async(connection).await
 }
 
 /// Loads the script and runs it in one round trip, after the server forgot it.

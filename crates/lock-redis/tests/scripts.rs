@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Clock, ErrorKind, LockName, OwnerId, Token};
+use lock_core::{ErrorKind, LockName, OwnerId, Token};
 use lock_redis::redis::IntoConnectionInfo;
 use lock_redis::server::{Claim, Sent, ServerOptions, Sight, Verdict};
 use lock_redis::{Keys, Server};
@@ -19,14 +19,8 @@ struct Bench {
 impl Bench {
     async fn new() -> Self {
         let redis = RedisServer::start().await.unwrap();
-        let server = Server::new(ServerOptions {
-            backend: "redis",
-            info: redis.url().into_connection_info().unwrap(),
-            pool: None,
-            connect_timeout: Duration::from_secs(2),
-            command_timeout: Duration::from_secs(2),
-            clock: Clock::boot(),
-        });
+        let info = redis.url().into_connection_info().unwrap();
+        let server = Server::new(ServerOptions::new("redis", info));
         Self { redis, server: server.unwrap(), keys: Keys::new("lock:", &LockName::new("a").unwrap()) }
     }
 

@@ -54,15 +54,11 @@ impl Redlock {
     pub async fn connect(config: RedlockConfig) -> Result<Self> {
         config.check()?;
         let masters = config.masters.iter().map(|info| {
-            let server = Server::new(ServerOptions {
-                backend: BACKEND,
-                info: info.clone(),
-                pool: None,
-                connect_timeout: config.connect_timeout,
-                command_timeout: config.master_timeout,
-                clock: config.clock.clone(),
-            });
-            server.map(Master::new)
+            let mut options = ServerOptions::new(BACKEND, info.clone());
+            options.connect_timeout = config.connect_timeout;
+            options.command_timeout = config.master_timeout;
+            options.clock = config.clock.clone();
+            Server::new(options).map(Master::new)
         });
         let masters: Arc<[_]> = masters.collect::<Result<Vec<_>>>()?.into();
         connect_quorum(&masters).await?;
