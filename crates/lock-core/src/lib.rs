@@ -16,6 +16,8 @@ pub mod mutex;
 pub mod name;
 pub mod owner;
 mod queue;
+#[doc(hidden)]
+pub mod random;
 pub mod renewal;
 pub mod token;
 pub mod url;

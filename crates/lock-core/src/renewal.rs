@@ -436,7 +436,7 @@ fn millis(ttl: Duration) -> u64 {
 
 /// A third of the time to live, less up to a tenth of that: leases taken together drift apart.
 fn interval(ttl: Duration) -> Duration {
-    (ttl / 3).mul_f64(rand::rng().random_range(0.9..=1.0))
+    (ttl / 3).mul_f64(crate::random::rng().random_range(0.9..=1.0))
 }
 
 #[cfg(test)]

@@ -369,5 +369,5 @@ fn too_late(ttl: Duration) -> Error {
 }
 
 fn poll_pause() -> Duration {
-    Duration::from_millis(rand::rng().random_range(50..=250))
+    Duration::from_millis(lock_core::random::rng().random_range(50..=250))
 }

@@ -1,6 +1,6 @@
 //! The push connection: one for each process and server, on which releases are told.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Topics {
-    by_channel: HashMap<String, Topic>,
+    by_channel: BTreeMap<String, Topic>,
     running: bool,
     closed: bool,
     /// The server allows no pub/sub: nobody tries again.
@@ -202,7 +202,7 @@ async fn serve(shared: Arc<Shared>) {
         if shared.topics().closed {
             break;
         }
-        let jitter = rand::rng().random_range(0.5..=1.0);
+        let jitter = lock_core::random::rng().random_range(0.5..=1.0);
         sleep(pause.mul_f64(jitter)).await;
         pause = (pause * 2).min(LAST_PAUSE);
     }

@@ -29,13 +29,11 @@ pub(super) async fn serve(link: Link, accepted: Accepted, stream: DuplexStream) 
     let Accepted { id, outbox, mut alive } = accepted;
     let (reader, writer) = tokio::io::split(stream);
     let (requests, queue) = mpsc::unbounded_channel();
-    let mut resets = link.resets();
     // Answers are written into the void once the link has lost one.
     let silent = AtomicBool::new(false);
     tokio::select! {
         biased;
         () = ended(&mut alive) => {}
-        _ = resets.changed() => {}
         () = carry_out(&link, id, queue, &silent) => {}
         () = receive(&link, reader, requests) => {}
         () = answer(&link, outbox, writer, &silent) => {}

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::ops::RangeInclusive;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::DuplexStream;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Dice, FakeRedis, connection};
@@ -45,16 +46,17 @@ struct Shared {
     redis: FakeRedis,
     label: String,
     state: Mutex<State>,
-    /// Until when nothing passes. Who waits looks again when it changes.
-    stalled: watch::Sender<Option<Instant>>,
-    /// Counts the resets of all connections.
-    resets: watch::Sender<u64>,
+    /// The stall has changed: who waits looks again. All are woken in the order in which they wait; a watch would choose
+    /// an order by chance.
+    changed: Notify,
 }
 
 #[derive(Debug)]
 struct State {
     faults: Faults,
     dice: Dice,
+    /// Until when nothing passes.
+    stalled: Option<Instant>,
 }
 
 /// What becomes of a request.
@@ -69,9 +71,8 @@ pub(super) enum Fate {
 
 impl Link {
     pub(super) fn new(redis: FakeRedis, label: String, seed: u64) -> Self {
-        let state = Mutex::new(State { faults: Faults::default(), dice: Dice::new(seed) });
-        let (stalled, resets) = (watch::Sender::default(), watch::Sender::default());
-        Self { shared: Arc::new(Shared { redis, label, state, stalled, resets }) }
+        let state = State { faults: Faults::default(), dice: Dice::new(seed), stalled: None };
+        Self { shared: Arc::new(Shared { redis, label, state: Mutex::new(state), changed: Notify::new() }) }
     }
 
     /// Connects to the server.
@@ -96,26 +97,22 @@ impl Link {
     /// Lets nothing pass for so long, in neither direction; it is delivered afterwards.
     pub fn stall(&self, span: Duration) {
         self.note(&format!("stalls for {span:?}"));
-        self.shared.stalled.send_replace(Some(Instant::now() + span));
+        self.set_stalled(Some(Instant::now() + span));
     }
 
     /// Ends a [`stall`](Self::stall) before its time.
     pub fn resume(&self) {
-        self.shared.stalled.send_replace(None);
+        self.set_stalled(None);
     }
 
     /// Resets all connections of this link: what is on its way is lost.
     pub fn reset(&self) {
         self.note("is reset");
-        self.shared.resets.send_modify(|count| *count += 1);
+        self.redis().server().hang_up_all(&self.shared.label);
     }
 
     pub(super) fn redis(&self) -> &FakeRedis {
         &self.shared.redis
-    }
-
-    pub(super) fn resets(&self) -> watch::Receiver<u64> {
-        self.shared.resets.subscribe()
     }
 
     /// What becomes of the next request, and how long it takes.
@@ -143,15 +140,16 @@ impl Link {
 
     /// Waits until it is so late and the link is not stalled.
     pub(super) async fn passes(&self, at: Instant) {
-        let mut stalled = self.shared.stalled.subscribe();
         loop {
-            let until = stalled.borrow_and_update().map_or(at, |until| until.max(at));
+            let mut changed = pin!(self.shared.changed.notified());
+            changed.as_mut().enable();
+            let until = self.state().stalled.map_or(at, |until| until.max(at));
             if until <= Instant::now() {
                 return;
             }
             tokio::select! {
                 biased;
-                _ = stalled.changed() => {}
+                () = changed => {}
                 () = tokio::time::sleep_until(until) => {}
             }
         }
@@ -161,8 +159,13 @@ impl Link {
         self.shared.redis.note(|| format!("the link of {} {what}", self.shared.label));
     }
 
+    fn set_stalled(&self, until: Option<Instant>) {
+        self.state().stalled = until;
+        self.shared.changed.notify_waiters();
+    }
+
     fn roll<T>(&self, choose: impl FnOnce(&Faults, &mut Dice) -> T) -> T {
-        let State { faults, dice } = &mut *self.state();
+        let State { faults, dice, .. } = &mut *self.state();
         choose(faults, dice)
     }
 

@@ -150,6 +150,15 @@ impl Server {
         }
     }
 
+    /// Ends all connections of this label.
+    pub(super) fn hang_up_all(&mut self, label: &str) {
+        let ids: Vec<_> = self.sessions.iter().filter(|(_, session)| session.label == label).collect();
+        let ids: Vec<u64> = ids.into_iter().map(|(id, _)| *id).collect();
+        for id in ids {
+            self.hang_up(id);
+        }
+    }
+
     /// Runs a command that came over a connection, and puts the answer into its outbox.
     pub(super) fn serve(&mut self, id: u64, words: &[Bytes]) {
         let Some(session) = self.sessions.get(&id) else { return };
