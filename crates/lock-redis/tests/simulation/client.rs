@@ -120,10 +120,12 @@ impl Task {
         self.finish(lock, guard).await;
     }
 
-    /// Notes until when the guard believes that it holds the lock.
+    /// Notes until when the guard believes that it holds the lock, or that it no longer does: an extension that was
+    /// not answered may have brought the end nearer.
     fn believe(&self, lock: &str, guard: &Guard) {
-        if guard.is_valid() {
-            self.record(lock, EventKind::Extended { valid_until_ns: nanos(guard.valid_until()) });
+        self.record(lock, EventKind::Extended { valid_until_ns: nanos(guard.valid_until()) });
+        if !guard.is_valid() {
+            self.record(lock, EventKind::Lost);
         }
     }
 

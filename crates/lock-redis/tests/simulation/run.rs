@@ -89,7 +89,9 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     spoiler.await.unwrap();
     if faults.is_empty() {
         look_for_locks_that_nobody_gets(&world, &clients, &mut faults).await;
-        look_for_what_is_left(&world, clients, &mut faults).await;
+        look_for_keys_that_are_left(&world, &mut faults).await;
+        look_for_what_a_cancelled_acquisition_leaves(&world, &clients, &mut dice, &mut faults).await;
+        look_for_connections_that_are_left(&world, clients, &mut faults).await;
     }
     let events = world.events.lock().unwrap().clone();
     Outcome { report: check(&History::new(events)), faults, log: world.redis.log() }
@@ -163,12 +165,33 @@ async fn look_for_locks_that_nobody_gets(world: &World, clients: &[Locks], fault
     }
 }
 
-/// Nothing stays but the last tokens, and no connection when the clients are closed.
-async fn look_for_what_is_left(world: &World, clients: Vec<Locks>, faults: &mut Vec<String>) {
-    // What is cleaned up in the background is looked for as long as a lease may last.
+/// Nothing stays but the last tokens.
+async fn look_for_keys_that_are_left(world: &World, faults: &mut Vec<String>) {
+    // Requests that were held up may still arrive, and are looked for as long as a lease may last.
     sleep(longest_lease(&world.scenario) + SLACK).await;
     let left = world.redis.keys().into_iter().filter(|key| !key.starts_with("polylock:fence:"));
     faults.extend(left.map(|key| format!("the key {key} is left over")));
+}
+
+/// A cancelled acquisition is undone at once when all is well, not only when its lease is over.
+async fn look_for_what_a_cancelled_acquisition_leaves(
+    world: &World,
+    clients: &[Locks],
+    dice: &mut Dice,
+    faults: &mut Vec<String>,
+) {
+    for locks in clients {
+        let (lock, patience) = (lock_name(0), dice.millis(0..=5));
+        drop(timeout(patience, locks.mutex(&lock).acquire()).await);
+        sleep(Duration::from_millis(50)).await;
+        if world.redis.keys().contains(&format!("lock:{lock}")) {
+            faults.push(format!("an acquisition that was dropped after {patience:?} is still there"));
+        }
+    }
+}
+
+/// No connection stays when the clients are closed.
+async fn look_for_connections_that_are_left(world: &World, clients: Vec<Locks>, faults: &mut Vec<String>) {
     for locks in clients {
         locks.close().await.unwrap();
     }
