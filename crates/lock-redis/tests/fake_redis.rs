@@ -10,7 +10,10 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ProtocolVersion, RedisConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, RedisConnectionInfo, Value};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Our scripts, with their number of keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
@@ -227,6 +230,79 @@ async fn both(real: &RedisServer, resp3: bool) -> (MultiplexedConnection, Multip
     let mut real = client.get_multiplexed_async_connection().await.unwrap();
     drop(run(&mut real, &["flushall".to_owned()]).await);
     (real, fake)
+}
+
+/// What is done while a connection watches: to the keys by another connection, or by itself.
+const DEEDS: &str = "\
+self get k1|self get k2|self pttl k1|self exists k1 k2|self set k1 v|self eval return(redis.call('GET',KEYS[1])) 1 k1
+self eval return(redis.call('SET',KEYS[1],'v')) 1 k2|self subscribe c1|self unsubscribe c1|self ssubscribe c1
+self client tracking off|self client tracking on|self client tracking on noloop|set k1 v|set k2 v NX|get k1|del k1|del k2
+pexpire k1 50000|persist k1|rpush l1 v|self llen l1|lrem l1 0 x|lrem l1 0 v|incr k3|publish c1 v|spublish c1 v|flushall
+eval redis.call('DEL',KEYS[1]);redis.call('SET',KEYS[1],'v') 1 k1|pexpire k2 0|self flushall";
+
+#[test]
+fn what_is_pushed_is_alike() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let real = runtime.block_on(RedisServer::start()).unwrap();
+    let deeds: Vec<&str> = DEEDS.lines().flat_map(|line| line.split('|')).collect();
+    let mut runner = TestRunner::new(Config { cases: 100, failure_persistence: None, ..Config::default() });
+    let ran = runner.run(&vec(select(deeds), 1..40), |deeds| {
+        runtime.block_on(compare_pushes(&real, &deeds)).map_err(TestCaseError::fail)
+    });
+    if let Err(failure) = ran {
+        panic!("{failure}");
+    }
+}
+
+async fn compare_pushes(real: &RedisServer, deeds: &[&str]) -> Result<(), String> {
+    let fake = FakeRedis::new();
+    drop(real.command(&["FLUSHALL"]).await.unwrap());
+    let ((mut watching_real, mut real_pushes), (mut watching_fake, mut fake_pushes)) =
+        (watching(tcp(real).await).await, watching(fake.connect().unwrap()).await);
+    for deed in deeds {
+        match deed.strip_prefix("self ") {
+            Some(deed) => {
+                let words: Vec<String> = deed.split(' ').map(str::to_owned).collect();
+                drop((run(&mut watching_real, &words).await, run(&mut watching_fake, &words).await));
+            }
+            None => {
+                let words: Vec<&str> = deed.split(' ').collect();
+                drop((real.command(&words).await.unwrap(), fake.command(&words)));
+            }
+        }
+        let expected = pushed(&mut watching_real, &mut real_pushes).await;
+        let got = pushed(&mut watching_fake, &mut fake_pushes).await;
+        if expected != got {
+            return Err(format!("after {deed:?} Redis pushes {expected:?}, the fake {got:?}"));
+        }
+    }
+    Ok(())
+}
+
+async fn tcp(real: &RedisServer) -> TcpStream {
+    TcpStream::connect(real.addr()).await.unwrap()
+}
+
+async fn watching(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> (MultiplexedConnection, UnboundedReceiver<PushInfo>) {
+    let (told, pushes) = unbounded_channel();
+    let info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
+    let config = AsyncConnectionConfig::new().set_push_sender(told);
+    let (mut connection, driver) =
+        MultiplexedConnection::new_with_config(&info, stream, config).await.unwrap();
+    drop(tokio::spawn(driver));
+    drop(run(&mut connection, &["client", "tracking", "on"].map(String::from)).await);
+    (connection, pushes)
+}
+
+/// What was pushed so far: whatever came before the answer to a PING.
+async fn pushed(
+    connection: &mut MultiplexedConnection,
+    pushes: &mut UnboundedReceiver<PushInfo>,
+) -> Vec<String> {
+    drop(run(connection, &["ping".to_owned()]).await);
+    std::iter::from_fn(|| pushes.try_recv().ok()).map(|push| format!("{push:?}")).collect()
 }
 
 fn now_ms(time: &Reply) -> i64 {

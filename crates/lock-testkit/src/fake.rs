@@ -377,9 +377,9 @@ mod tests {
         link.stall(Duration::from_secs(5));
         stream.write_all(&bytes).await.unwrap();
         drop(stream);
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        sleep(Duration::from_secs(4)).await;
         assert_eq!((redis.command(&["GET", "n"]).int(), redis.connections()), (Some(1), 1));
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        sleep(Duration::from_secs(2)).await;
         assert_eq!((redis.command(&["GET", "n"]).int(), redis.connections()), (Some(2), 0));
     }
 

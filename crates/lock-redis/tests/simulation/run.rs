@@ -66,7 +66,7 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     let mut dice = Dice::new(scenario.seed).fork(1);
     let clock = Clock::tokio();
     let links: Vec<Link> =
-        (0..scenario.clients).map(|client| redis.link(format!("client {client}"), dice.next())).collect();
+        (0..scenario.clients).map(|client| redis.link(format!("client {client}"), dice.number())).collect();
     let mut clients = Vec::new();
     for link in &links {
         clients.push(connect(scenario, &clock, link).await);

@@ -19,11 +19,11 @@ impl Dice {
     /// Another stream, which depends on this one and on the salt.
     #[must_use]
     pub fn fork(&mut self, salt: u64) -> Self {
-        Self(self.next() ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Self(self.number() ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -37,7 +37,7 @@ impl Dice {
     ///
     /// When `end` is zero.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.number() % end
     }
 
     /// A number of the range.
@@ -53,7 +53,7 @@ impl Dice {
     /// True with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         // 53 bits are what a double holds.
-        ((self.next() >> 11) as f64) < probability * (1_u64 << 53) as f64
+        ((self.number() >> 11) as f64) < probability * (1_u64 << 53) as f64
     }
 
     /// One of these.
@@ -73,9 +73,9 @@ mod tests {
     #[test]
     fn a_seed_always_gives_the_same() {
         let mut dice = Dice::new(7);
-        assert_eq!([dice.next(), dice.next()], [7_191_089_600_892_374_487, 309_689_372_594_955_804]);
+        assert_eq!([dice.number(), dice.number()], [7_191_089_600_892_374_487, 309_689_372_594_955_804]);
         let mut again = Dice::new(7);
-        assert_eq!(again.next(), 7_191_089_600_892_374_487);
+        assert_eq!(again.number(), 7_191_089_600_892_374_487);
     }
 
     #[test]

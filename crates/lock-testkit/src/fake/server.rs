@@ -198,7 +198,8 @@ impl Server {
     pub(super) fn tell_watchers(&mut self, changer: u64) {
         for key in self.keys.take_changed() {
             for id in self.watched.remove(&key).unwrap_or_default() {
-                if self.sessions.get(&id).is_some_and(|session| !(session.noloop && id == changer)) {
+                let hears = |session: &Session| session.tracking && !(session.noloop && id == changer);
+                if self.sessions.get(&id).is_some_and(hears) {
                     let keys = Reply::Array(vec![Reply::Bulk(key.clone())]);
                     self.push(id, vec![Reply::bulk("invalidate"), keys]);
                 }

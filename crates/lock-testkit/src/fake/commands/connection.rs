@@ -132,10 +132,8 @@ fn tracking(call: &mut Call<'_>, state: &[u8], options: &[Bytes]) -> Answer {
         return Err(format!("ERR the fake does not know CLIENT TRACKING with {}", text(option)));
     }
     let client = call.client()?;
+    // What it has read stays known: a connection that tracks again hears of it.
     (client.tracking, client.noloop) = (on, !options.is_empty());
-    if !on {
-        call.server.forget_watcher(call.session);
-    }
     ok()
 }
 
@@ -152,7 +150,7 @@ fn ping(call: &mut Call<'_>, words: &[Bytes]) -> Answer {
 
 fn config(call: &mut Call<'_>, words: &[Bytes]) -> Answer {
     match &words[2..] {
-        [patterns @ ..] if is(&words[1], "GET") => {
+        patterns if is(&words[1], "GET") => {
             let wanted = |name: &str| {
                 patterns.iter().any(|pattern| fits(&pattern.to_ascii_lowercase(), name.as_bytes()))
             };

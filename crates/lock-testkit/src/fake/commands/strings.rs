@@ -116,7 +116,7 @@ fn setnx(call: &mut Call<'_>, words: &[Bytes]) -> Answer {
 }
 
 fn mset(call: &mut Call<'_>, words: &[Bytes]) -> Answer {
-    if words.len() % 2 == 0 {
+    if words.len().is_multiple_of(2) {
         return Err("ERR wrong number of arguments for 'mset' command".to_owned());
     }
     for pair in words[1..].chunks(2) {
