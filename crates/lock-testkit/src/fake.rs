@@ -1,7 +1,7 @@
 //! A Redis in memory: it runs real scripts, on tokio's clock, over streams that lose and delay at will.
 //!
 //! It is for tests that need many runs, or a clock that they can turn: a second of waiting costs nothing when tokio's
-//! clock is [paused](tokio::time::pause), and a run is the same for the same seed. It speaks RESP2 and RESP3, knows
+//! clock is paused, and a run is the same for the same seed. It speaks RESP2 and RESP3, knows
 //! the commands that locks use, and runs scripts in the Lua that Redis uses. Whether it answers as Redis does is tested
 //! against Redis.
 //!

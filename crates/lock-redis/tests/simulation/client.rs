@@ -66,7 +66,7 @@ impl Task {
             true => MutexOptions::new().fixed_ttl(ttl),
             false => MutexOptions::new().ttl(ttl),
         };
-        if self.dice.chance(0.1) {
+        if self.world.scenario.limited && self.dice.chance(0.2) {
             options = options.max_hold(self.dice.millis(100..=2_000));
         }
         let mutex = self.locks.mutex_with(lock, options).unwrap();

@@ -32,6 +32,8 @@ pub(crate) struct Scenario {
     /// The tasks of each client.
     pub(crate) tasks: usize,
     pub(crate) locks: usize,
+    /// Whether some are held for a limited time, which makes their last leases as short as can be.
+    pub(crate) limited: bool,
     pub(crate) faults: Faults,
     /// For how long things go wrong.
     pub(crate) chaos: Duration,
@@ -72,6 +74,7 @@ impl Scenario {
             clients,
             tasks: dice.within(1..=2) as usize,
             locks,
+            limited: dice.chance(0.5),
             faults: faults(&mut dice),
             chaos,
             events: Vec::new(),
@@ -90,8 +93,8 @@ impl Scenario {
     }
 
     fn events(&self, dice: &mut Dice) -> Vec<(Duration, Event)> {
-        // What a lease allows a clock to run ahead is a hundredth of it. The shortest of a run is half its ttl.
-        let mut ahead = self.ttl.as_millis() as i64 / 200;
+        // A lease allows the server's clock to run ahead by a hundredth of itself and 2 ms. The shortest is half the ttl.
+        let mut ahead = if self.limited { 2 } else { self.ttl.as_millis() as i64 / 200 + 2 };
         let chaos = self.chaos.as_millis() as u64;
         let mut events: Vec<_> = (0..dice.below(7))
             .map(|_| {
