@@ -62,7 +62,7 @@ impl Task {
     }
 
     async fn acquire(&mut self, lock: &str, ttl: Duration) -> Option<Guard> {
-        let mut options = match self.world.scenario.mode == Mode::FromReply || self.dice.chance(0.3) {
+        let mut options = match self.world.scenario.is_fixed() || self.dice.chance(0.3) {
             true => MutexOptions::new().fixed_ttl(ttl),
             false => MutexOptions::new().ttl(ttl),
         };
@@ -90,7 +90,7 @@ impl Task {
         let valid_until_ns = Some(nanos(until));
         self.record(lock, EventKind::Acquired { token, valid_until_ns, mode: Share::Exclusive });
         // Some use what they no longer hold; their guards must have told them.
-        let careless = self.world.scenario.mode == Mode::FromReply || self.dice.chance(0.3);
+        let careless = self.world.scenario.is_fixed() || self.dice.chance(0.3);
         for _ in 0..self.dice.below(4) {
             let span = self.dice.millis(0..=600);
             tokio::select! {
@@ -102,7 +102,7 @@ impl Task {
                 }
                 () = sleep(span) => {}
             }
-            if self.world.scenario.mode == Mode::FromReply {
+            if self.world.scenario.is_fixed() {
                 continue;
             }
             self.believe(lock, &guard);
@@ -130,7 +130,7 @@ impl Task {
     }
 
     async fn finish(&mut self, lock: &str, guard: Guard) {
-        if self.world.scenario.mode != Mode::FromReply {
+        if !self.world.scenario.is_fixed() {
             self.believe(lock, &guard);
         }
         self.record(lock, EventKind::ReleaseCalled);

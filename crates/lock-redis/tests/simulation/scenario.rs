@@ -16,7 +16,9 @@ pub(crate) enum Mode {
     EmptyRestart,
     /// The server restarts without its data, and its clock is behind.
     EmptyRestartInThePast,
-    /// A client counts its lease from when the answer came, not from when the request was sent.
+    /// As [`Sound`](Self::Sound), with leases that are not renewed.
+    FromRequest,
+    /// The same, but a client counts its lease from when the answer came, not from when the request was sent.
     FromReply,
 }
 
@@ -83,6 +85,11 @@ impl Scenario {
         scenario
     }
 
+    /// Whether no lease is renewed, so that its first deadline is its last.
+    pub(crate) fn is_fixed(&self) -> bool {
+        matches!(self.mode, Mode::FromRequest | Mode::FromReply)
+    }
+
     /// By how much the server's clock steps back in all: so much longer do keys live.
     pub(crate) fn steps_back(&self) -> Duration {
         let steps = self.events.iter().map(|(_, event)| match event {
@@ -109,12 +116,11 @@ impl Scenario {
                 (dice.millis(0..=chaos), event)
             })
             .collect();
-        let extra = if self.mode == Mode::Sound { 0 } else { 3 };
-        for _ in 0..extra {
+        for _ in 0..3 {
             let at = dice.millis(0..=chaos);
             let restart = Event::Restart { down: Duration::ZERO, keep_data: false };
             match self.mode {
-                Mode::Sound | Mode::FromReply => {}
+                Mode::Sound | Mode::FromRequest | Mode::FromReply => {}
                 Mode::EarlyExpiry => {
                     events.push((at, Event::Expire { lock: dice.below(self.locks as u64) as usize }));
                 }
