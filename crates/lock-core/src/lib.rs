@@ -19,6 +19,8 @@ pub mod name;
 pub mod options;
 pub mod owner;
 mod queue;
+#[doc(hidden)]
+pub mod random;
 pub mod renewal;
 pub mod rw;
 pub mod semaphore;

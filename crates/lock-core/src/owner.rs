@@ -22,7 +22,7 @@ impl OwnerId {
     #[must_use]
     pub fn random() -> Self {
         let mut bytes = [0; 16];
-        rand::rng().fill_bytes(&mut bytes);
+        crate::random::rng().fill_bytes(&mut bytes);
         Self(bytes)
     }
 }

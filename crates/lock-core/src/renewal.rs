@@ -95,6 +95,11 @@ struct Entry<K> {
     runtime: Handle,
     /// The deadline that the request on its way may have shortened the lease to.
     shortened: Option<BootInstant>,
+    /// The time to live that the request on its way asks for.
+    sent: Duration,
+    /// No longer time to live is asked for than a request without an answer did: it may be carried out at any time, and
+    /// would cut a longer one short.
+    most: Duration,
     /// Who waits for the next renewal, and who for the one on its way.
     asking: Vec<oneshot::Sender<Renewed>>,
     asked: Vec<oneshot::Sender<Renewed>>,
@@ -149,7 +154,8 @@ impl<R: Renew> Renewer<R> {
         let due = if terms.auto { self.shared.clock.now() + interval(terms.ttl) } else { BootInstant::NEVER };
         let runtime = Handle::current();
         let (asking, asked) = (Vec::new(), Vec::new());
-        let entry = Entry { key, terms, cell, due, runtime, shortened: None, asking, asked };
+        let (sent, most) = (terms.ttl, Duration::MAX);
+        let entry = Entry { key, terms, cell, due, runtime, shortened: None, sent, most, asking, asked };
         let registry: Arc<dyn Registry> = Arc::<Shared<R>>::clone(&self.shared);
 
         let mut book = self.shared.book();
@@ -327,14 +333,19 @@ impl<K> Entry<K> {
     /// holder believes no longer than that.
     fn send(&mut self, now: BootInstant) -> Duration {
         let left = self.terms.hold_until.saturating_duration_since(now);
-        if left <= self.terms.ttl {
+        if left <= self.ttl() {
             self.cell.end_with(LossReason::MaxHold);
         }
-        let ttl = self.terms.ttl.min(left).max(Duration::from_millis(1));
+        let ttl = self.ttl().min(left).max(Duration::from_millis(1));
+        self.sent = ttl;
         let until = now + ttl.saturating_sub(ttl / 100 + DRIFT);
         self.shortened = (until < self.cell.validity().until()).then_some(until);
         self.cell.shorten_to(until);
         ttl
+    }
+
+    fn ttl(&self) -> Duration {
+        self.terms.ttl.min(self.most)
     }
 }
 
@@ -359,7 +370,7 @@ impl<K> Book<K> {
                 let alive = entry.cell.set_until(until);
                 // An answer after the deadline revives nothing.
                 let answer = if alive { Renewed::Until(until) } else { Renewed::NotOurs };
-                (answer, alive && now < entry.terms.hold_until, interval(entry.terms.ttl))
+                (answer, alive && now < entry.terms.hold_until, interval(entry.ttl()))
             }
             Renewed::NotOurs => {
                 entry.cell.lose(LossReason::Removed);
@@ -370,8 +381,9 @@ impl<K> Book<K> {
                 // It may be carried out yet, after whatever is confirmed later.
                 let end = shortened.unwrap_or(BootInstant::NEVER);
                 entry.terms.hold_until = entry.terms.hold_until.min(end);
+                entry.most = entry.most.min(entry.sent);
                 let alive = entry.cell.validity().is_valid();
-                (Renewed::Unknown(error), alive, interval(entry.terms.ttl) / 2)
+                (Renewed::Unknown(error), alive, interval(entry.ttl()) / 2)
             }
         };
         for asked in entry.asked.drain(..) {
@@ -436,7 +448,7 @@ fn millis(ttl: Duration) -> u64 {
 
 /// A third of the time to live, less up to a tenth of that: leases taken together drift apart.
 fn interval(ttl: Duration) -> Duration {
-    (ttl / 3).mul_f64(rand::rng().random_range(0.9..=1.0))
+    (ttl / 3).mul_f64(crate::random::rng().random_range(0.9..=1.0))
 }
 
 #[cfg(test)]
@@ -603,6 +615,19 @@ mod tests {
         assert!(matches!(renewal.extend(TTL / 3).await, Renewed::Unknown(_)));
         drop(renewal.extend(TTL * 9).await);
         assert!(cell.validity().until() <= start + TTL / 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_of_unknown_outcome_cuts_no_longer_ttl_short() {
+        let flaky = |call, until| if call == 0 { unknown() } else { Renewed::Until(until) };
+        let (clock, renewer, _) = renewer(flaky, Duration::from_millis(100));
+        let cell = lease(&clock);
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL).await, Renewed::Unknown(_)));
+        let sent = clock.now();
+        // The first may be carried out just after the second.
+        assert!(matches!(renewal.extend(TTL * 9).await, Renewed::Until(until) if until <= sent + TTL));
+        assert!(cell.validity().until() <= sent + TTL);
     }
 
     #[test]

@@ -228,6 +228,13 @@ impl RedisConfig {
         Ok(Locks::new(Redis::connect(self).await?))
     }
 
+    /// The clock that leases are counted on.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         check_ttl(self.ttl)?;
         if self.connect_timeout.is_zero() || self.command_timeout.is_zero() {

@@ -1,6 +1,6 @@
 //! The push connection: one for each process and server, over which the server tells what becomes of locks.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -41,8 +41,8 @@ struct Shared {
 
 #[derive(Default)]
 struct Book {
-    topics: HashMap<String, Topic>,
-    mailboxes: HashMap<String, Arc<Mail>>,
+    topics: BTreeMap<String, Topic>,
+    mailboxes: BTreeMap<String, Arc<Mail>>,
     /// The connection over which keys are read that are to be watched.
     tracking: Option<MultiplexedConnection>,
     running: bool,
@@ -384,7 +384,7 @@ async fn serve(shared: Arc<Shared>) {
         if shared.book().closed {
             break;
         }
-        let jitter = rand::rng().random_range(0.5..=1.0);
+        let jitter = lock_core::random::rng().random_range(0.5..=1.0);
         sleep(pause.mul_f64(jitter)).await;
         pause = (pause * 2).min(LAST_PAUSE);
     }

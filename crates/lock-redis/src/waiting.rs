@@ -274,9 +274,9 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Waits for the push connection, where there is to be one.
+    /// Waits for the push connection, where there is to be one. If it is there, it is not what is missing.
     async fn until_live(&self, at: Instant) -> Option<Told> {
-        if self.backend.wait != WaitBy::Queue {
+        if self.backend.wait != WaitBy::Queue || self.backend.push.is_live() {
             sleep_until(at).await;
             return None;
         }
@@ -292,9 +292,9 @@ const ROUNDED: Duration = Duration::from_millis(1);
 
 /// A lost message, or a release by a client that tells nobody, costs no more than this.
 fn longest_sleep() -> Duration {
-    Duration::from_millis(rand::rng().random_range(1_000..=2_000))
+    Duration::from_millis(lock_core::random::rng().random_range(1_000..=2_000))
 }
 
 fn poll_pause() -> Duration {
-    Duration::from_millis(rand::rng().random_range(50..=250))
+    Duration::from_millis(lock_core::random::rng().random_range(50..=250))
 }

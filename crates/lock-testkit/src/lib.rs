@@ -6,6 +6,7 @@
 //! * [`redis`] and [`zookeeper`]: real servers as child processes (also behind sentinels and in a cluster), on ports and in directories of their own, that can
 //!   be killed, restarted with or without their data, and frozen. They are up in milliseconds (Redis) or about half
 //!   a second (ZooKeeper), so every test can have its own, and they die with the test whatever happens to it.
+//! * `fake`, with the feature of that name: a Redis in memory, on tokio's clock, over links with faults by seed.
 //! * [`proxy`]: a TCP proxy that delays, holds, loses, resets, and swallows the reply to a chosen request.
 //! * [`process`]: worker processes that speak JSON lines and can be frozen and killed, for tests across processes.
 //! * [`history`] and [`check`](mod@check): what happened in all processes on one clock, and whether it was right.
@@ -21,6 +22,8 @@ pub mod check;
 mod cluster;
 pub mod conformance;
 mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
 pub mod history;
 mod launch;
 mod port;
@@ -37,6 +40,8 @@ pub use certificates::Certificates;
 pub use check::check;
 pub use cluster::RedisCluster;
 pub use error::{Error, Result};
+#[cfg(feature = "fake")]
+pub use fake::FakeRedis;
 pub use history::{Event, EventKind, History, Recorder, now_ns};
 pub use process::{Child, Worker};
 pub use proxy::FaultProxy;

@@ -1,0 +1,65 @@
+//! Where random numbers come from.
+
+use rand::RngCore;
+
+/// The random numbers of this thread: those of the operating system, unless a test has [seeded](seed) them.
+pub fn rng() -> impl RngCore {
+    Source
+}
+
+/// Makes the random numbers of this thread those of a seed, so that a test can be replayed. Identities of acquisitions
+/// can be guessed then: for tests only.
+#[cfg(feature = "test-util")]
+pub fn seed(seed: u64) {
+    use rand::SeedableRng;
+    SEEDED.set(Some(rand::rngs::StdRng::seed_from_u64(seed)));
+}
+
+#[cfg(feature = "test-util")]
+thread_local! {
+    static SEEDED: std::cell::RefCell<Option<rand::rngs::StdRng>> = const { std::cell::RefCell::new(None) };
+}
+
+struct Source;
+
+impl RngCore for Source {
+    fn next_u32(&mut self) -> u32 {
+        with(|source| source.next_u32())
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        with(|source| source.next_u64())
+    }
+
+    fn fill_bytes(&mut self, bytes: &mut [u8]) {
+        with(|source| source.fill_bytes(bytes));
+    }
+}
+
+#[cfg(feature = "test-util")]
+fn with<T>(take: impl FnOnce(&mut dyn RngCore) -> T) -> T {
+    SEEDED.with_borrow_mut(|seeded| match seeded {
+        Some(seeded) => take(seeded),
+        None => take(&mut rand::rng()),
+    })
+}
+
+#[cfg(not(feature = "test-util"))]
+fn with<T>(take: impl FnOnce(&mut dyn RngCore) -> T) -> T {
+    take(&mut rand::rng())
+}
+
+#[cfg(all(test, feature = "test-util"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_always_gives_the_same() {
+        let numbers = |from| {
+            seed(from);
+            [rng().next_u64(), rng().next_u64()]
+        };
+        assert_eq!(numbers(1), numbers(1));
+        assert_ne!(numbers(1), numbers(2));
+    }
+}

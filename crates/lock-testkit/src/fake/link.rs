@@ -1,0 +1,193 @@
+//! The network between one client and the server.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::DuplexStream;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{Dice, FakeRedis, connection};
+
+/// What can go wrong on a link. The chances are for each request, the first one that comes true counts.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// How long a request takes to the server, and a reply or a push back, in milliseconds.
+    pub delay_ms: RangeInclusive<u64>,
+    /// A request takes [`stall_ms`](Self::stall_ms) longer, and all behind it wait.
+    pub stall: f64,
+    /// See [`stall`](Self::stall).
+    pub stall_ms: RangeInclusive<u64>,
+    /// A request never arrives, nor does anything after it: the connection is silent from then on.
+    pub lose_request: f64,
+    /// A request is carried out; neither its reply nor anything after it arrives.
+    pub lose_reply: f64,
+    /// The connection is reset before the request is carried out.
+    pub reset_before: f64,
+    /// The connection is reset after the request was carried out.
+    pub reset_after: f64,
+    /// A new connection is refused.
+    pub refuse: f64,
+}
+
+/// The network between one client and the server: makes connections, and spoils them.
+///
+/// Clones are the same link. What goes wrong, and when, follows from the seed and from what the client sends.
+#[derive(Clone, Debug)]
+pub struct Link {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    redis: FakeRedis,
+    label: String,
+    state: Mutex<State>,
+    /// The stall has changed: who waits looks again. All are woken in the order in which they wait; a watch would choose
+    /// an order by chance.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    faults: Faults,
+    dice: Dice,
+    /// Until when nothing passes.
+    stalled: Option<Instant>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Arrives,
+    IsLost,
+    LosesReply,
+    ResetBefore,
+    ResetAfter,
+}
+
+impl Link {
+    pub(super) fn new(redis: FakeRedis, label: String, seed: u64) -> Self {
+        let state = State { faults: Faults::default(), dice: Dice::new(seed), stalled: None };
+        Self { shared: Arc::new(Shared { redis, label, state: Mutex::new(state), changed: Notify::new() }) }
+    }
+
+    /// Connects to the server.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::ConnectionRefused`] while the server is down, or by chance.
+    pub fn connect(&self) -> io::Result<DuplexStream> {
+        let refused = self.roll(|faults, dice| dice.chance(faults.refuse));
+        let accepted = if refused { None } else { self.shared.redis.server().accept(&self.shared.label) };
+        let accepted = accepted.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionRefused))?;
+        let (ours, theirs) = tokio::io::duplex(BUFFER);
+        drop(tokio::spawn(connection::serve(self.clone(), accepted, theirs)));
+        Ok(ours)
+    }
+
+    /// Sets what goes wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// Lets nothing pass for so long, in neither direction; it is delivered afterwards.
+    pub fn stall(&self, span: Duration) {
+        self.note(&format!("stalls for {span:?}"));
+        self.set_stalled(Some(Instant::now() + span));
+    }
+
+    /// Ends a [`stall`](Self::stall) before its time.
+    pub fn resume(&self) {
+        self.set_stalled(None);
+    }
+
+    /// Resets all connections of this link: what is on its way is lost.
+    pub fn reset(&self) {
+        self.note("is reset");
+        self.redis().server().hang_up_all(&self.shared.label);
+    }
+
+    pub(super) fn redis(&self) -> &FakeRedis {
+        &self.shared.redis
+    }
+
+    /// What becomes of the next request, and how long it takes.
+    pub(super) fn request(&self) -> (Fate, Duration) {
+        self.roll(|faults, dice| {
+            let mut delay = dice.millis(faults.delay_ms.clone());
+            if dice.chance(faults.stall) {
+                delay += dice.millis(faults.stall_ms.clone());
+            }
+            let fates = [
+                (faults.lose_request, Fate::IsLost),
+                (faults.lose_reply, Fate::LosesReply),
+                (faults.reset_before, Fate::ResetBefore),
+                (faults.reset_after, Fate::ResetAfter),
+            ];
+            let fate = fates.into_iter().find(|(chance, _)| dice.chance(*chance));
+            (fate.map_or(Fate::Arrives, |(_, fate)| fate), delay)
+        })
+    }
+
+    /// How long the next reply takes.
+    pub(super) fn reply(&self) -> Duration {
+        self.roll(|faults, dice| dice.millis(faults.delay_ms.clone()))
+    }
+
+    /// Waits until it is so late and the link is not stalled.
+    pub(super) async fn passes(&self, at: Instant) {
+        loop {
+            let mut changed = pin!(self.shared.changed.notified());
+            changed.as_mut().enable();
+            let until = self.state().stalled.map_or(at, |until| until.max(at));
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    pub(super) fn note(&self, what: &str) {
+        self.shared.redis.note(|| format!("the link of {} {what}", self.shared.label));
+    }
+
+    fn set_stalled(&self, until: Option<Instant>) {
+        self.state().stalled = until;
+        self.shared.changed.notify_waiters();
+    }
+
+    fn roll<T>(&self, choose: impl FnOnce(&Faults, &mut Dice) -> T) -> T {
+        let State { faults, dice, .. } = &mut *self.state();
+        choose(faults, dice)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// No faults and no delay.
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            delay_ms: 0..=0,
+            stall: 0.0,
+            stall_ms: 0..=0,
+            lose_request: 0.0,
+            lose_reply: 0.0,
+            reset_before: 0.0,
+            reset_after: 0.0,
+            refuse: 0.0,
+        }
+    }
+}
+
+const BUFFER: usize = 1 << 20;
