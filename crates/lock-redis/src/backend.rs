@@ -14,7 +14,7 @@ use lock_core::{
 
 use crate::config::{RedisConfig, WaitBy};
 use crate::lease::{RedisLease, RenewOnServer};
-use crate::push::Push;
+use crate::push::Pushes;
 use crate::server::{ServerOptions, Sight};
 use crate::topology::Topology;
 use crate::waiting::Waiting;
@@ -38,7 +38,7 @@ pub struct Redis {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) server: Arc<Server>,
-    pub(crate) push: Push,
+    pub(crate) push: Pushes,
     pub(crate) renewer: Renewer<RenewOnServer>,
     pub(crate) prefix: String,
     pub(crate) ttl: Duration,
@@ -63,10 +63,13 @@ impl Redis {
         config.check()?;
         let mut capabilities =
             Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
-        // In a cluster they may listen at another node than the one that is asked.
-        let one = !matches!(config.topology, Topology::Cluster(_));
         capabilities.fifo = config.wait == WaitBy::Queue;
-        capabilities.counts_waiters = config.wait != WaitBy::Poll && one;
+        capabilities.counts_waiters = match config.wait {
+            WaitBy::Queue => true,
+            // In a cluster they may listen at another node than the one that is asked.
+            WaitBy::Notify => !matches!(config.topology, Topology::Cluster(_)),
+            WaitBy::Poll => false,
+        };
         (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         let mut options = ServerOptions::new(BACKEND, config.topology);
         (options.pool, options.dial) = (config.pool, config.dial);
@@ -77,7 +80,7 @@ impl Redis {
         server.connect().await?;
         let renew = RenewOnServer { server: Arc::clone(&server), clock: config.clock.clone() };
         let shared = Shared {
-            push: Push::new(Arc::clone(&server), config.connect_timeout),
+            push: Pushes::new(Arc::clone(&server), config.connect_timeout),
             server,
             renewer: Renewer::new(renew, config.clock.clone()),
             prefix: config.prefix,

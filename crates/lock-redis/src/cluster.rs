@@ -232,6 +232,20 @@ impl Cluster {
         }
     }
 
+    /// What the node that has the slot of this key is called, as far as is known.
+    pub(crate) fn node_name(&self, key: &str) -> Option<String> {
+        self.state().map.node(slot_of(key.as_bytes())).map(name_of)
+    }
+
+    /// The node that is called so.
+    pub(crate) async fn node_named(&self, name: &str) -> Result<ConnectionInfo> {
+        let node = self.state().links.keys().find(|node| name_of(node) == name).cloned();
+        match node {
+            Some(node) => self.link(&node)?.at().await,
+            None => Err(self.place.error(ErrorKind::Unavailable, "the node has left the cluster")),
+        }
+    }
+
     /// The links to all masters.
     pub(crate) async fn links(&self) -> Result<Vec<Arc<Link>>> {
         if self.state().map.ranges.is_empty() {
@@ -290,7 +304,7 @@ impl Cluster {
             return Err(Error::closed(self.place.backend));
         }
         let link = state.links.entry(node.clone()).or_insert_with(|| {
-            let place = Place { backend: self.place.backend, address: format!("{}:{}", node.0, node.1) };
+            let place = Place { backend: self.place.backend, address: name_of(node) };
             let route = Route::Fixed(at(&self.seeds[0], &node.0, node.1));
             Arc::new(Link::new(place, self.settings.clone(), route, Arc::clone(&self.epoch)))
         });
@@ -432,6 +446,10 @@ fn host(info: &ConnectionInfo) -> String {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
         _ => String::new(),
     }
+}
+
+fn name_of(node: &Node) -> String {
+    format!("{}:{}", node.0, node.1)
 }
 
 #[cfg(test)]

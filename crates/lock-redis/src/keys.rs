@@ -29,6 +29,12 @@ impl Keys {
         Self { lock, fence, queue, holders, channel }
     }
 
+    /// A channel in the slot of the lock, for one process.
+    pub(crate) fn inbox(&self, process: &str) -> String {
+        let tagged = self.queue.trim_start_matches("polylock:queue:");
+        format!("polylock:inbox:{process}:{tagged}")
+    }
+
     /// The keys of every script, in the order in which they are declared.
     pub(crate) fn all(&self) -> [&str; 4] {
         [&self.lock, &self.fence, &self.queue, &self.holders]

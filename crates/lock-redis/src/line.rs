@@ -21,12 +21,14 @@ pub(crate) enum Event {
     Message { channel: String, text: String },
     /// A key that is watched has changed, or all of them when `None`.
     Changed(Option<String>),
+    /// The node has given a channel of a shard away.
+    Gone { channel: String },
 }
 
 impl Line {
     /// Makes the connection.
-    pub(crate) async fn connect(server: &Server) -> Result<Self> {
-        let node = server.node_of(None).await?;
+    pub(crate) async fn connect(server: &Server, node: &str) -> Result<Self> {
+        let node = server.node_named(node).await?;
         let (told, pushes) = unbounded_channel();
         match server.pushes(&node, told).await {
             Ok(connection) => Ok(Self::Resp3 { connection, pushes }),
@@ -40,9 +42,9 @@ impl Line {
     }
 
     /// Whether the server lets us publish on this channel, as scripts do; true when it cannot be asked.
-    pub(crate) async fn may_publish(&mut self, channel: &str) -> bool {
+    pub(crate) async fn may_publish(&mut self, channel: &str, sharded: bool) -> bool {
         let Self::Resp3 { connection, .. } = self else { return true };
-        let mut publish = redis::cmd("PUBLISH");
+        let mut publish = redis::cmd(if sharded { "SPUBLISH" } else { "PUBLISH" });
         let answer = publish.arg(channel).arg("").query_async::<i64>(connection).await;
         answer.err().is_none_or(|error| error.kind() != redis::ErrorKind::Server(ServerErrorKind::NoPerm))
     }
@@ -62,15 +64,23 @@ impl Line {
         }
     }
 
-    pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+    pub(crate) async fn subscribe(&mut self, channel: &str, sharded: bool) -> RedisResult<()> {
         match self {
+            Self::Resp3 { connection, .. } if sharded => {
+                redis::cmd("SSUBSCRIBE").arg(channel).query_async(connection).await
+            }
             Self::Resp3 { connection, .. } => connection.subscribe(channel).await,
+            // The driver's RESP2 connection knows no shards.
+            Self::Resp2 { .. } if sharded => Err((redis::ErrorKind::Client, "no sharded pub/sub").into()),
             Self::Resp2 { sink, .. } => sink.subscribe(channel).await,
         }
     }
 
-    pub(crate) async fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
+    pub(crate) async fn unsubscribe(&mut self, channel: &str, sharded: bool) -> RedisResult<()> {
         match self {
+            Self::Resp3 { connection, .. } if sharded => {
+                redis::cmd("SUNSUBSCRIBE").arg(channel).query_async(connection).await
+            }
             Self::Resp3 { connection, .. } => connection.unsubscribe(channel).await,
             Self::Resp2 { sink, .. } => sink.unsubscribe(channel).await,
         }
@@ -119,6 +129,7 @@ fn event(push: &PushInfo) -> Option<Event> {
             Some(Event::Changed(keys.first().and_then(text_of)))
         }
         (PushKind::Invalidate, _) => Some(Event::Changed(None)),
+        (PushKind::SUnsubscribe, [channel, ..]) => Some(Event::Gone { channel: text_of(channel)? }),
         _ => None,
     }
 }
@@ -147,6 +158,8 @@ mod tests {
         let changed = told(PushKind::Invalidate, vec![Value::Array(vec![bulk("k")])]);
         assert_eq!(changed, Some(Event::Changed(Some("k".into()))));
         assert_eq!(told(PushKind::Invalidate, vec![Value::Nil]), Some(Event::Changed(None)));
+        let gone = told(PushKind::SUnsubscribe, vec![bulk("c"), Value::Int(0)]);
+        assert_eq!(gone, Some(Event::Gone { channel: "c".into() }));
         assert_eq!(told(PushKind::Subscribe, vec![bulk("c"), Value::Int(1)]), None);
     }
 }

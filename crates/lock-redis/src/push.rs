@@ -1,5 +1,6 @@
 //! The push connection: one for each process and server, over which the server tells what becomes of locks.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,30 +12,40 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::Server;
 use crate::line::{Event, Line};
+use crate::{Keys, Server};
 
 /// A channel without listeners stays subscribed for this long: whoever waited once may wait again.
-const LINGER: Duration = Duration::from_secs(5);
+const LINGER: Duration = Duration::from_secs(60);
 /// How often a silent connection is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 
-/// One push connection, made when somebody first listens.
+/// The push connections: one, or one for each node of a cluster that has a lock which is waited for.
 #[derive(Debug)]
+pub(crate) struct Pushes {
+    server: Arc<Server>,
+    timeout: Duration,
+    /// This process, as the names of channels have it.
+    process: String,
+    by_node: Mutex<BTreeMap<String, Push>>,
+}
+
+/// One push connection, made when somebody first listens.
+#[derive(Clone, Debug)]
 pub(crate) struct Push {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     server: Arc<Server>,
+    node: String,
     timeout: Duration,
-    /// The channel on which those of this process are told that stand in queues.
-    inbox: String,
+    process: String,
+    /// The inbox for all locks; `None` in a cluster.
+    inbox: Option<String>,
     book: Mutex<Book>,
-    /// Whether the inbox is heard.
-    live: watch::Sender<bool>,
     /// The set of channels changed.
     changed: Notify,
 }
@@ -55,6 +66,10 @@ struct Book {
 struct Topic {
     signal: watch::Sender<Signal>,
     idle_since: Option<Instant>,
+    /// Whether it is the inbox of this process, and not a channel of the lock.
+    is_inbox: bool,
+    /// Another node has it now.
+    gone: bool,
 }
 
 /// What a listener sees of its channel.
@@ -78,10 +93,9 @@ pub(crate) struct Listener {
 /// Hears what is told to one who stands in the queue of a lock.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    shared: Arc<Shared>,
     owner: String,
     mail: Arc<Mail>,
-    live: watch::Receiver<bool>,
+    listener: Listener,
 }
 
 #[derive(Debug, Default)]
@@ -101,60 +115,80 @@ pub(crate) enum Told {
     AskIn(Duration),
 }
 
-impl Push {
+impl Pushes {
     pub(crate) fn new(server: Arc<Server>, timeout: Duration) -> Self {
-        let inbox = format!("polylock:inbox:{}", OwnerId::random());
-        let (book, live, changed) = (Mutex::default(), watch::Sender::new(false), Notify::new());
-        Self { shared: Arc::new(Shared { server, timeout, inbox, book, live, changed }) }
+        Self { server, timeout, process: OwnerId::random().to_string(), by_node: Mutex::default() }
     }
 
-    /// The channel on which this process hears that a lock is granted.
-    pub(crate) fn inbox(&self) -> &str {
-        &self.shared.inbox
+    /// The connection over which is told what becomes of this lock; `None` while it is not known which
+    /// node has it.
+    pub(crate) fn of(&self, keys: &Keys) -> Option<Push> {
+        let node = self.server.node_name(keys)?;
+        let mut by_node = self.by_node();
+        if let Some(push) = by_node.get(&node) {
+            return Some(push.clone());
+        }
+        let shared = Shared {
+            server: Arc::clone(&self.server),
+            node: node.clone(),
+            timeout: self.timeout,
+            process: self.process.clone(),
+            inbox: (!self.server.is_cluster()).then(|| format!("polylock:inbox:{}", self.process)),
+            book: Mutex::default(),
+            changed: Notify::new(),
+        };
+        let push = Push { shared: Arc::new(shared) };
+        by_node.insert(node, push.clone());
+        Some(push)
     }
 
-    /// Whether the inbox is heard.
-    pub(crate) fn is_live(&self) -> bool {
-        *self.shared.live.borrow()
+    pub(crate) fn close(&self) {
+        self.by_node().values().for_each(Push::close);
     }
 
-    /// Has the inbox listened to, if it is not.
-    pub(crate) fn start(&self) {
-        self.shared.start();
+    fn by_node(&self) -> MutexGuard<'_, BTreeMap<String, Push>> {
+        self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Waits until the inbox is heard; for ever where the server does not allow it.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost when the future is dropped.
-    pub(crate) async fn live(&self) {
-        if self.shared.live.subscribe().wait_for(|live| *live).await.is_err() {
-            std::future::pending::<()>().await;
+impl Drop for Pushes {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Push {
+    /// The channel on which this process hears that a lock is granted: one for all locks, or in a cluster
+    /// one for each, in its slot.
+    pub(crate) fn inbox(&self, keys: &Keys) -> Cow<'_, str> {
+        match &self.shared.inbox {
+            Some(inbox) => Cow::Borrowed(inbox),
+            None => Cow::Owned(keys.inbox(&self.shared.process)),
         }
     }
 
-    /// Opens a mailbox for one who is going to stand in a queue.
-    pub(crate) fn mailbox(&self, owner: OwnerId) -> Mailbox {
-        let (owner, mail, live) = (owner.to_string(), Arc::default(), self.shared.live.subscribe());
+    /// Opens a mailbox for one who is going to stand in a queue, if the inbox is heard.
+    pub(crate) fn mailbox(&self, inbox: &str, owner: OwnerId) -> Option<Mailbox> {
+        let listener = self.listen_if_live(inbox)?;
+        let (owner, mail) = (owner.to_string(), Arc::default());
         self.shared.book().mailboxes.insert(owner.clone(), Arc::clone(&mail));
-        Mailbox { shared: Arc::clone(&self.shared), owner, mail, live }
+        Some(Mailbox { owner, mail, listener })
+    }
+
+    /// Whether the inbox is heard.
+    pub(crate) fn hears(&self, inbox: &str) -> bool {
+        self.shared.book().topics.get(inbox).is_some_and(|topic| topic.signal.borrow().live)
+    }
+
+    /// Has the inbox listened to.
+    pub(crate) fn open(&self, inbox: &str) -> Listener {
+        self.listen_as(inbox, true)
     }
 
     /// Listens to a channel. The first news comes when the subscription is confirmed: what was told
     /// before is to be asked for then.
     pub(crate) fn listen(&self, channel: &str) -> Listener {
-        let mut book = self.shared.book();
-        let new = !book.topics.contains_key(channel);
-        let topic = book.topics.entry(channel.to_owned()).or_insert_with(Topic::new);
-        topic.idle_since = None;
-        let signal = topic.signal.subscribe();
-        drop(book);
-        self.shared.start();
-        if new {
-            self.shared.changed.notify_one();
-        }
-        Listener { shared: Arc::clone(&self.shared), channel: channel.to_owned(), signal: Some(signal) }
+        self.listen_as(channel, false)
     }
 
     /// Listens to a channel that is subscribed already; nothing told from now on is missed.
@@ -166,15 +200,20 @@ impl Push {
         Some(Listener { shared: Arc::clone(&self.shared), channel: channel.to_owned(), signal: Some(signal) })
     }
 
-    pub(crate) fn close(&self) {
+    fn listen_as(&self, channel: &str, is_inbox: bool) -> Listener {
+        let mut book = self.shared.book();
+        let topic = book.topics.entry(channel.to_owned()).or_insert_with(|| Topic::new(is_inbox));
+        (topic.idle_since, topic.gone) = (None, false);
+        let signal = topic.signal.subscribe();
+        drop(book);
+        self.shared.start();
+        self.shared.changed.notify_one();
+        Listener { shared: Arc::clone(&self.shared), channel: channel.to_owned(), signal: Some(signal) }
+    }
+
+    fn close(&self) {
         self.shared.book().closed = true;
         self.shared.changed.notify_one();
-    }
-}
-
-impl Drop for Push {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 
@@ -217,10 +256,15 @@ impl Drop for Listener {
 }
 
 impl Mailbox {
+    /// Whether this is the connection, and the channel, that it hears.
+    pub(crate) fn is_of(&self, push: &Push, inbox: &str) -> bool {
+        Arc::ptr_eq(&self.listener.shared, &push.shared) && self.listener.channel == inbox
+    }
+
     /// Forgets what was told so far.
     pub(crate) fn mark_seen(&mut self) {
         *self.mail.told() = None;
-        self.live.mark_unchanged();
+        self.listener.mark_seen();
     }
 
     /// Waits for what is told, and for the connection to come or go, since the last call.
@@ -235,10 +279,7 @@ impl Mailbox {
             }
             tokio::select! {
                 () = self.mail.arrived.notified() => {}
-                changed = self.live.changed() => match changed {
-                    Ok(()) => return Told::Ask,
-                    Err(_) => std::future::pending().await,
-                },
+                () = self.listener.news() => return Told::Ask,
             }
         }
     }
@@ -246,7 +287,7 @@ impl Mailbox {
     /// Has changes of a key told as well, whoever makes them, and says whether it is there. `None` where
     /// that is not to be had.
     pub(crate) fn watch(&self, key: &str) -> impl Future<Output = Option<bool>> + Send + use<> {
-        let connection = self.shared.book().tracking.clone();
+        let connection = self.listener.shared.book().tracking.clone();
         // Reading is what makes the server tell of the next change.
         let mut read = redis::cmd("EXISTS");
         read.arg(key);
@@ -257,7 +298,7 @@ impl Mailbox {
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.shared.book().mailboxes.remove(&self.owner);
+        self.listener.shared.book().mailboxes.remove(&self.owner);
     }
 }
 
@@ -283,8 +324,8 @@ impl Mail {
 }
 
 impl Topic {
-    fn new() -> Self {
-        Self { signal: watch::Sender::default(), idle_since: None }
+    fn new(is_inbox: bool) -> Self {
+        Self { signal: watch::Sender::default(), idle_since: None, is_inbox, gone: false }
     }
 }
 
@@ -304,8 +345,16 @@ impl Shared {
     /// Passes on what the server said.
     fn hear(&self, event: Event) {
         match event {
-            Event::Message { channel, text } if channel == self.inbox => self.deliver(&text),
-            Event::Message { channel, .. } => self.tell(&channel, true),
+            Event::Message { channel, text } => match self.is_inbox(&channel) {
+                true => self.deliver(&text),
+                false => self.tell(&channel, true),
+            },
+            Event::Gone { channel } => {
+                self.tell(&channel, false);
+                if let Some(topic) = self.book().topics.get_mut(&channel) {
+                    topic.gone = true;
+                }
+            }
             Event::Changed(key) => {
                 let book = self.book();
                 let concerned = book.mailboxes.values().filter(|mail| {
@@ -331,16 +380,17 @@ impl Shared {
         }
     }
 
+    fn is_inbox(&self, channel: &str) -> bool {
+        self.book().topics.get(channel).is_some_and(|topic| topic.is_inbox)
+    }
+
     fn tell(&self, channel: &str, live: bool) {
-        if channel == self.inbox {
-            self.live.send_replace(live);
-        } else if let Some(topic) = self.book().topics.get(channel) {
+        if let Some(topic) = self.book().topics.get(channel) {
             topic.signal.send_modify(|signal| *signal = Signal { live, news: signal.news + 1 });
         }
     }
 
     fn tell_all_down(&self) {
-        self.live.send_replace(false);
         let mut book = self.book();
         book.tracking = None;
         for topic in book.topics.values() {
@@ -356,20 +406,21 @@ impl fmt::Debug for Shared {
 }
 
 /// Notes that the task has ended, also when its runtime was shut down under it.
-struct Running(Arc<Shared>);
+struct Running(Option<Arc<Shared>>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.book().running = false;
-        self.0.tell_all_down();
+        let Some(shared) = self.0.take() else { return };
+        shared.book().running = false;
+        shared.tell_all_down();
     }
 }
 
 async fn serve(shared: Arc<Shared>) {
-    let running = Running(Arc::clone(&shared));
+    let mut running = Running(Some(Arc::clone(&shared)));
     let mut pause = FIRST_PAUSE;
     loop {
-        match timeout(shared.timeout, Line::connect(&shared.server)).await {
+        match timeout(shared.timeout, Line::connect(&shared.server, &shared.node)).await {
             Ok(Ok(mut line)) => {
                 pause = FIRST_PAUSE;
                 let ended = follow(&shared, &mut line).await;
@@ -381,8 +432,9 @@ async fn serve(shared: Arc<Shared>) {
             Ok(Err(error)) => tracing::debug!(%error, "no push connection"),
             Err(_) => tracing::debug!("no push connection in time"),
         }
-        if shared.book().closed {
-            break;
+        if shared.book().ends() {
+            running.0 = None;
+            return;
         }
         let jitter = lock_core::random::rng().random_range(0.5..=1.0);
         sleep(pause.mul_f64(jitter)).await;
@@ -397,7 +449,7 @@ async fn follow(shared: &Shared, line: &mut Line) -> bool {
         Ok(Ok(tracking)) => shared.book().tracking = tracking,
         _ => return false,
     }
-    let mut subscribed: Vec<String> = Vec::new();
+    let mut subscribed: Vec<Channel> = Vec::new();
     loop {
         match subscribe(shared, line, &mut subscribed).await {
             Subscribed::Yes => {}
@@ -435,22 +487,24 @@ enum Subscribed {
 }
 
 /// Brings the subscriptions in line with the topics.
-async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<String>) -> Subscribed {
-    let (wanted, unwanted) = shared.book().differ(&shared.inbox, subscribed);
-    for channel in &wanted {
-        match timeout(shared.timeout, line.subscribe(channel)).await {
-            Ok(Ok(())) if *channel == shared.inbox && !line.may_publish(channel).await => {
+async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<Channel>) -> Subscribed {
+    let (wanted, unwanted) = shared.book().differ(subscribed, shared.server.is_cluster());
+    for Channel { name, sharded } in &wanted {
+        match timeout(shared.timeout, line.subscribe(name, *sharded)).await {
+            Ok(Ok(())) if shared.is_inbox(name) && !line.may_publish(name, *sharded).await => {
                 return Subscribed::Refused;
             }
-            Ok(Ok(())) => shared.tell(channel, true),
-            Ok(Err(error)) if error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoPerm) => {
+            Ok(Ok(())) => shared.tell(name, true),
+            Ok(Err(error)) if error.is_cluster_error() => shared.hear(Event::Gone { channel: name.clone() }),
+            Ok(Err(error)) if error.code().is_some() || error.kind() == redis::ErrorKind::Client => {
+                tracing::debug!(%error, "no subscription");
                 return Subscribed::Refused;
             }
             _ => return Subscribed::Broken,
         }
     }
-    for channel in &unwanted {
-        if !matches!(timeout(shared.timeout, line.unsubscribe(channel)).await, Ok(Ok(()))) {
+    for Channel { name, sharded } in &unwanted {
+        if !matches!(timeout(shared.timeout, line.unsubscribe(name, *sharded)).await, Ok(Ok(()))) {
             return Subscribed::Broken;
         }
     }
@@ -459,14 +513,32 @@ async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<String
     Subscribed::Yes
 }
 
+/// A channel that is subscribed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Channel {
+    name: String,
+    sharded: bool,
+}
+
 impl Book {
-    /// What is to be subscribed beside the inbox, and what no longer; topics that nobody needs are
-    /// forgotten.
-    fn differ(&mut self, inbox: &str, subscribed: &[String]) -> (Vec<String>, Vec<String>) {
+    /// What is to be subscribed, and what no longer; topics that nobody needs are forgotten.
+    fn differ(&mut self, subscribed: &mut Vec<Channel>, cluster: bool) -> (Vec<Channel>, Vec<Channel>) {
         self.topics.retain(|_, topic| topic.idle_since.is_none_or(|since| since.elapsed() < LINGER));
-        let wanted = self.topics.keys().map(String::as_str).chain([inbox]);
-        let wanted = wanted.filter(|channel| !subscribed.iter().any(|other| other == channel));
-        let unwanted = subscribed.iter().filter(|other| *other != inbox && !self.topics.contains_key(*other));
-        (wanted.map(str::to_owned).collect(), unwanted.cloned().collect())
+        subscribed.retain(|channel| !self.topics.get(&channel.name).is_some_and(|topic| topic.gone));
+        let topics = self.topics.iter().filter(|(_, topic)| !topic.gone);
+        let channels: Vec<Channel> = topics
+            .map(|(name, topic)| Channel { name: name.clone(), sharded: cluster && topic.is_inbox })
+            .collect();
+        let unwanted = subscribed.iter().filter(|channel| !channels.contains(channel)).cloned().collect();
+        let wanted = channels.into_iter().filter(|channel| !subscribed.contains(channel)).collect();
+        (wanted, unwanted)
+    }
+
+    /// Ends the running if nobody wants a connection any more.
+    fn ends(&mut self) -> bool {
+        if self.closed || self.topics.values().all(|topic| topic.signal.receiver_count() == 0) {
+            self.running = false;
+        }
+        !self.running
     }
 }

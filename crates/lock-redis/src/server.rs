@@ -310,6 +310,28 @@ impl Server {
         }
     }
 
+    /// What the server that has the keys of a lock is called among the nodes of a cluster, as far as is
+    /// known; all the same where there is one server.
+    pub(crate) fn node_name(&self, keys: &Keys) -> Option<String> {
+        match &self.nodes {
+            Nodes::One(_) => Some(String::new()),
+            Nodes::Cluster(cluster) => cluster.node_name(&keys.lock),
+        }
+    }
+
+    /// The server that is called so.
+    pub(crate) async fn node_named(&self, name: &str) -> Result<ConnectionInfo> {
+        match &self.nodes {
+            Nodes::One(link) => link.at().await,
+            Nodes::Cluster(cluster) => cluster.node_named(name).await,
+        }
+    }
+
+    /// Whether it is a cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.nodes, Nodes::Cluster(_))
+    }
+
     /// A RESP3 connection of its own to a [node](Self::node_of) that hands everything that the node
     /// pushes to `told`.
     ///
@@ -690,7 +712,7 @@ impl std::fmt::Display for Entry<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (owner, mode, inbox, info) = (self.owner, mode(self.mode), self.inbox, self.info);
         let (grace, lasting) = (millis(self.grace), fence_millis(self.ttl));
-        write!(f, "{owner} {mode} {grace} {lasting} {inbox} {info}")
+        write!(f, "{owner} {mode} {grace} {lasting} {} {inbox} {info}", inbox.len())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Mode, Outcome, Result, Wait};
+use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Mode, Outcome, OwnerId, Result, Wait};
 use rand::Rng;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -29,6 +29,8 @@ pub(crate) struct Waiting<'a> {
     ttl: Duration,
     attempt: Option<Attempt>,
     listener: Option<Listener>,
+    /// Tells when the inbox is heard.
+    opening: Option<Listener>,
     /// When to ask again, unless there is news before.
     again_at: Instant,
     /// The lock is busy, and who asks is the first in the queue.
@@ -55,7 +57,8 @@ impl<'a> Waiting<'a> {
     pub(crate) fn new(backend: &'a Arc<Shared>, request: &'a AcquireRequest) -> Self {
         let keys = Arc::new(Keys::new(&backend.prefix, &request.name));
         let listens = backend.wait == WaitBy::Notify && request.wait != Wait::Never;
-        let listener = listens.then(|| backend.push.listen_if_live(&keys.channel)).flatten();
+        let push = listens.then(|| backend.push.of(&keys)).flatten();
+        let listener = push.and_then(|push| push.listen_if_live(&keys.channel));
         Self {
             info: serde_json::to_string(&*request.owner).unwrap_or_default(),
             ttl: backend.ttl_of(&request.lease),
@@ -64,6 +67,7 @@ impl<'a> Waiting<'a> {
             request,
             attempt: None,
             listener,
+            opening: None,
             again_at: Instant::now(),
             is_first: false,
             heard: false,
@@ -182,31 +186,46 @@ impl<'a> Waiting<'a> {
         if let Some(listener) = &mut self.listener {
             listener.mark_seen();
         }
-        let push = &self.backend.push;
         if self.backend.wait == WaitBy::Queue && !self.request.wait.is_over() {
-            // Whoever stands in the queue and does not listen loses its place: it is taken for dead.
-            match &mut attempt.queued {
-                Some(queued) => queued.mailbox.mark_seen(),
-                None if push.is_live() => attempt.queued = Some(self.queue_up(attempt.undo.owner)),
-                None => {}
-            }
+            self.queue_up(attempt);
         }
         if let Some(queued) = &attempt.queued {
             attempt.undo.queues(&queued.entry);
         }
     }
 
-    fn queue_up(&self, owner: lock_core::OwnerId) -> Queued {
-        let push = &self.backend.push;
-        let entry = Entry {
+    /// Has the request put us into the queue, if we hear what is told to us there: whoever does not is
+    /// taken for dead.
+    fn queue_up(&self, attempt: &mut Attempt) {
+        let Some(push) = self.backend.push.of(&self.keys) else { return };
+        let inbox = push.inbox(&self.keys);
+        match &mut attempt.queued {
+            Some(queued) if queued.mailbox.is_of(&push, &inbox) => queued.mailbox.mark_seen(),
+            // Another node of the cluster has the lock now.
+            Some(queued) => {
+                if let Some(mailbox) = push.mailbox(&inbox, attempt.undo.owner) {
+                    queued.mailbox = mailbox;
+                }
+            }
+            None => {
+                let mailbox = push.mailbox(&inbox, attempt.undo.owner);
+                attempt.queued = mailbox.map(|mailbox| {
+                    let entry = self.entry(attempt.undo.owner, &inbox);
+                    Queued { entry: entry.to_string().into(), mailbox }
+                });
+            }
+        }
+    }
+
+    fn entry<'e>(&'e self, owner: OwnerId, inbox: &'e str) -> Entry<'e> {
+        Entry {
             owner,
             mode: self.request.mode,
             grace: SHORTEST_GRACE.max(self.backend.round_trip() * 4).min(self.ttl),
             ttl: self.ttl,
-            inbox: push.inbox(),
+            inbox,
             info: &self.info,
-        };
-        Queued { entry: entry.to_string().into(), mailbox: push.mailbox(owner) }
+        }
     }
 
     fn busy(&mut self, ends_in: Option<Duration>, foreign_type: Option<String>, place: Option<usize>) {
@@ -215,18 +234,28 @@ impl<'a> Waiting<'a> {
             tracing::warn!(key = %self.keys.lock, kind, "the key of a lock is used for something else: the lock is busy until it goes");
         }
         self.is_first = place == Some(0);
-        let is_told = self.listener.as_ref().is_some_and(Listener::is_live)
-            || (place.is_some() && self.backend.push.is_live());
-        let longest = if is_told { longest_sleep() } else { poll_pause() };
+        let longest = if self.listens(place.is_some()) { longest_sleep() } else { poll_pause() };
         let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDED));
         self.again_at = Instant::now() + pause;
+    }
+
+    /// Whether we hear of what becomes of the lock; sees to it that we do.
+    fn listens(&mut self, in_queue: bool) -> bool {
+        if self.request.wait.is_over() {
+            return false;
+        }
+        let Some(push) = self.backend.push.of(&self.keys) else { return false };
         match self.backend.wait {
-            _ if self.request.wait.is_over() => {}
-            WaitBy::Queue => self.backend.push.start(),
-            WaitBy::Notify if self.listener.is_none() => {
-                self.listener = Some(self.backend.push.listen(&self.keys.channel));
+            WaitBy::Poll => false,
+            WaitBy::Notify => self.listener.get_or_insert_with(|| push.listen(&self.keys.channel)).is_live(),
+            WaitBy::Queue => {
+                let inbox = push.inbox(&self.keys);
+                let hears = push.hears(&inbox);
+                if !hears {
+                    self.opening = Some(push.open(&inbox));
+                }
+                hears && in_queue
             }
-            WaitBy::Notify | WaitBy::Poll => {}
         }
     }
 
@@ -255,7 +284,7 @@ impl<'a> Waiting<'a> {
         }
         let queued = self.attempt.as_mut().and_then(|attempt| attempt.queued.as_mut());
         let Some(Queued { mailbox, .. }) = queued else {
-            return self.until_live(at).await;
+            return until_heard(self.opening.as_mut(), at).await;
         };
         let watches = std::mem::take(&mut self.is_first);
         tokio::select! {
@@ -273,17 +302,19 @@ impl<'a> Waiting<'a> {
             () = sleep_until(at) => None,
         }
     }
+}
 
-    /// Waits for the push connection, where there is to be one. If it is there, it is not what is missing.
-    async fn until_live(&self, at: Instant) -> Option<Told> {
-        if self.backend.wait != WaitBy::Queue || self.backend.push.is_live() {
-            sleep_until(at).await;
-            return None;
+/// Waits for the push connection, if one is being made.
+async fn until_heard(opening: Option<&mut Listener>, at: Instant) -> Option<Told> {
+    let opened = async {
+        match opening {
+            Some(listener) => listener.news().await,
+            None => std::future::pending().await,
         }
-        tokio::select! {
-            () = self.backend.push.live() => Some(Told::Ask),
-            () = sleep_until(at) => None,
-        }
+    };
+    tokio::select! {
+        () = opened => Some(Told::Ask),
+        () = sleep_until(at) => None,
     }
 }
 

@@ -296,6 +296,44 @@ async fn names_whose_helpers_would_be_elsewhere_are_refused_in_a_cluster() {
     }
 }
 
+#[tokio::test]
+async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let queue = format!("polylock:queue:{{lock:{name}}}");
+    let waiting = async |node: usize| {
+        cluster.masters()[node].command(&["LLEN", &queue]).await.unwrap().int().unwrap_or_default()
+    };
+    let holder = connect(&cluster.url()).await.unwrap();
+    let guard = holder.mutex(&name).acquire().await.unwrap();
+    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..3 {
+        let (locks, name, sender) = (connect(&cluster.url()).await.unwrap(), name.clone(), sender.clone());
+        tokio::spawn(async move {
+            let guard = locks.mutex(&name).acquire().await.unwrap();
+            sender.send(number).unwrap();
+            guard.release().await.unwrap();
+        });
+        let deadline = Instant::now() + PATIENCE;
+        while waiting(0).await <= number {
+            assert!(Instant::now() < deadline, "waiter {number} does not stand in the queue");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    assert_eq!(holder.inspect(&name).await.unwrap().waiters, 3);
+    let told = cluster.masters()[0].command(&["PUBSUB", "SHARDCHANNELS"]).await.unwrap();
+    assert_eq!(told.array().unwrap().len(), 3, "who waits listens at the node that has the lock");
+    migrate(&cluster, slot, 0, 1, Duration::ZERO).await;
+    // They come again by themselves, at the other node, and to the places that they had.
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(waiting(1).await, 3);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    for number in 0..3 {
+        assert_eq!(timeout(PATIENCE, order.recv()).await.unwrap(), Some(number));
+    }
+}
+
 /// Moves a slot, key by key, with a pause before each step.
 async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, pause: Duration) {
     let (from, to, all) = (&cluster.masters()[from], &cluster.masters()[to], cluster.masters());

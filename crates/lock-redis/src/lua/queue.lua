@@ -92,9 +92,11 @@ local function ends_in(mode)
   return redis.call('PTTL', KEYS[1])
 end
 
--- Tells a process something, and says whether it is there to hear it.
+-- Tells a process something, and says whether it is there to hear it. An inbox with a hash tag is a channel of
+-- the shard, of which only the node that has the slot can count those who listen.
 local function tell(inbox, what, owner, rest)
-  local heard = redis.pcall('PUBLISH', inbox, what .. ' ' .. owner .. ' ' .. rest)
+  local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
+  local heard = redis.pcall(publish, inbox, what .. ' ' .. owner .. ' ' .. rest)
   return type(heard) == 'number' and heard > 0
 end
 
@@ -107,8 +109,9 @@ local function advance(me, moved)
     if not entry then
       return false
     end
-    local owner, mode, short, lasting, inbox, info =
-      string.match(entry, '^(%x+) (%w+) (%d+) (%d+) (%S+) (.*)$')
+    local owner, mode, short, lasting, length, rest =
+      string.match(entry, '^(%x+) (%w+) (%d+) (%d+) (%d+) (.*)$')
+    local inbox, info = string.sub(rest or '', 1, length or 0), string.sub(rest or '', (length or 0) + 2)
     if owner and not has_room(mode) then
       if owner == me or not moved or tell(inbox, 'next', owner, ends_in(mode)) then
         return false
