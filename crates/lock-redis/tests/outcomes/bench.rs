@@ -183,7 +183,7 @@ impl Bench {
                 (ours(extended, "extended"), None)
             }
             Op::Raise(who, by) => {
-                let floor = Token::new(case.last + by);
+                let floor = Token::new(case.last.saturating_add_signed(by));
                 let raised = self.server.raise(keys, case.owner(who), floor, seconds(ASKED)).await.unwrap();
                 (ours(raised, "raised"), None)
             }
@@ -356,9 +356,10 @@ impl Case {
         let token = token.map(Token::get);
         let (previous, lost) = (self.last, op == Op::FlushAll);
         if let Op::Raise(_, by) = op
+            && by > 0
             && last.is_some_and(|last| last != previous)
         {
-            assert!(last >= Some(previous + by) || before.fence == Fence::Lost, "{op}: {last:?}");
+            assert_eq!(last, Some(previous.saturating_add_signed(by)), "{op}");
         } else if mints > 0 {
             let last = last.expect("a token was minted");
             assert!(last >= previous + mints, "{op}: {last} after {previous}, with {mints} grants");

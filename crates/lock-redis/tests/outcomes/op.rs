@@ -23,7 +23,7 @@ pub enum Op {
     Yield(Who, Who),
     Extend(Who),
     /// To so much above the last token.
-    Raise(Who, u64),
+    Raise(Who, i64),
     Look(Who),
     Break,
     /// A client of other make: SET NX.
@@ -48,7 +48,6 @@ impl FromStr for Op {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let words: Vec<_> = text.split_whitespace().collect();
-        let number = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
         let ttl = |text: &str| if text == "never" { Ok(None) } else { text.parse().map(Some) };
         let ttl = |text: &str| ttl(text).map_err(|_| format!("{text} is no time"));
         Ok(match words[..] {
@@ -70,6 +69,10 @@ impl FromStr for Op {
             _ => return Err(format!("what is {text:?}?")),
         })
     }
+}
+
+fn number<N: FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| format!("{text} is no number"))
 }
 
 impl fmt::Display for Op {

@@ -275,6 +275,7 @@ async fn raise() {
         ("free | | me",                         "raise me 50", "not ours", "", "free | | me"),
         ("me:200 | | me",                       "raise me 50", "raised",   "", "me:200 | | me"),
         ("me:200 | | me",                       "raise me 0",  "raised",   "", "me:200 | | me"),
+        ("me:200 | | me",                       "raise me -5", "raised",   "", "me:200 | | me"),
         ("me:200",                              "raise me 50", "raised",   "", "me:200 | | somebody"),
         ("ann:200 | | ann",                     "raise me 50", "not ours", "", "ann:200 | | ann"),
         ("foreign:200 | | me",                  "raise me 50", "not ours", "", "foreign:200 | | me"),
@@ -368,14 +369,17 @@ async fn tokens() {
             None => assert!(token >= clock && token < clock + year, "{op} after {last}: {token}"),
         }
     }
-    for (last, by) in [(1000, 1), (1000, year), (clock, year), (EXACT, 1), (EXACT + 2, 7), (99, 1)] {
+    for (last, by) in
+        [(1000_u64, 1_i64), (1000, 1 << 40), (clock, 1 << 40), (EXACT, 1), (EXACT + 2, 7), (99, 1)]
+    {
         let mut case = bench.case("me:200 | | me".parse().unwrap()).await;
         case.set_last(&bench, last).await;
         bench.step(&mut case, Op::Raise("me".parse().unwrap(), by)).await;
+        let floor = last.saturating_add_signed(by);
         let fence: String = bench.redis(&["GET", &case.keys.fence]).await;
-        assert_eq!(fence.split(' ').next(), Some(&*(last + by).to_string()), "{last} raised by {by}");
+        assert_eq!(fence.split(' ').next(), Some(&*floor.to_string()), "{last} raised by {by}");
         let (_, _, token) = bench.step(&mut case, "rotate me ann".parse().unwrap()).await;
-        assert!(token.unwrap().get() > last + by, "{last} raised by {by}: {token:?}");
+        assert!(token.unwrap().get() > floor, "{last} raised by {by}: {token:?}");
     }
 }
 
