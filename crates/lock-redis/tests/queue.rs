@@ -22,6 +22,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// What happens at once: before a queue ends by itself, and long before a lock does.
+const SOON: Duration = Duration::from_secs(4);
 /// No sleep of one who waits is longer.
 const CAP: Duration = Duration::from_secs(2);
 /// Sleeps are this long at least; what comes well before is pushed.
@@ -42,14 +44,14 @@ impl Site {
     }
 
     async fn client(&self) -> Locks {
-        connect(&format!("{}?ttl=10s", self.redis.url())).await
+        connect(&format!("{}?ttl=60s", self.redis.url())).await
     }
 
     /// A user without some rights.
     async fn client_without(&self, rights: &[&str]) -> Locks {
         let all = ["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all"];
         self.redis.command(&[&all[..], rights].concat()).await.unwrap();
-        connect(&format!("redis://worker:pw@{}?ttl=10s", self.redis.addr())).await
+        connect(&format!("redis://worker:pw@{}?ttl=60s", self.redis.addr())).await
     }
 
     async fn redis(&self, words: &[&str]) -> Reply {
@@ -64,7 +66,7 @@ impl Site {
 
     /// Waits until so many stand in the queue.
     async fn queue_is(&self, wanted: i64) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + SOON;
         while self.queued().await != wanted {
             assert!(Instant::now() < deadline, "{} stand in the queue, not {wanted}", self.queued().await);
             sleep(Duration::from_millis(3)).await;
@@ -81,7 +83,7 @@ impl Site {
     }
 
     async fn nothing_is_left(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + SOON;
         loop {
             let left = self.redis(&["EXISTS", KEY, QUEUE, "polylock:holders:{lock:a}"]).await.int();
             if left == Some(0) {
@@ -98,7 +100,7 @@ async fn connect(url: &str) -> Locks {
 }
 
 async fn come(waiter: JoinHandle<(Guard, Instant)>) -> (Guard, Instant) {
-    timeout(PATIENCE, waiter).await.expect("the lock does not come").unwrap()
+    timeout(SOON, waiter).await.expect("the lock does not come").unwrap()
 }
 
 async fn give_back(guard: Guard) {
@@ -197,19 +199,22 @@ async fn a_killed_waiter_at_the_head_costs_nothing() {
 async fn a_stopped_waiter_at_the_head_costs_its_grace() {
     let site = Site::new().await;
     let (holder, next) = (site.client().await, site.client().await);
-    let stopped = best(2, async || {
-        let guard = take(&holder).await;
-        let worker = waiting_process(&site).await;
-        let waiter = site.waits(&next).await;
-        worker.stop();
-        let took = hand_over(guard, waiter).await;
-        worker.kill();
-        took
-    });
-    let stopped = stopped.await;
-    println!("hand-over: {stopped:?} over a stopped waiter, whose grace is {GRACE:?}");
-    assert!(stopped >= GRACE - Duration::from_millis(20), "{stopped:?}: it was not waited for");
-    assert!(stopped < GRACE + Duration::from_millis(50) + NOISE, "{stopped:?}");
+    // One that sees the grace end, and one that has to know when it does.
+    for next in [next, site.client_without(&["-client|tracking"]).await] {
+        let stopped = best(2, async || {
+            let guard = take(&holder).await;
+            let worker = waiting_process(&site).await;
+            let waiter = site.waits(&next).await;
+            worker.stop();
+            let took = hand_over(guard, waiter).await;
+            worker.kill();
+            took
+        });
+        let stopped = stopped.await;
+        println!("hand-over: {stopped:?} over a stopped waiter, whose grace is {GRACE:?}");
+        assert!(stopped >= GRACE - Duration::from_millis(20), "{stopped:?}: it was not waited for");
+        assert!(stopped < GRACE + Duration::from_millis(50) + NOISE / 2, "{stopped:?}");
+    }
     site.nothing_is_left().await;
 }
 
@@ -261,8 +266,9 @@ async fn waiting_process(site: &Site) -> Worker {
     let before = site.queued().await;
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "worker", "--nocapture"]);
-    command.env("QUEUE_WORKER", format!("{}?ttl=10s", site.redis.url()));
+    command.env("QUEUE_WORKER", format!("{}?ttl=60s", site.redis.url()));
     let worker = Worker::spawn(&command).unwrap();
+    worker.recv_deadline(PATIENCE).await.unwrap();
     worker.send(&json!("acquire")).await.unwrap();
     site.queue_is(before + 1).await;
     worker
@@ -277,7 +283,7 @@ async fn worker() {
     std::thread::spawn(move || std::io::stdin().lock().lines().for_each(|line| drop(sender.send(line))));
     let mut held = None;
     // The harness has begun a line.
-    println!();
+    println!("\n{}", json!("ready"));
     while lines.recv().await.is_some() {
         match held.take() {
             None => {
@@ -435,7 +441,7 @@ impl Site {
     async fn client_with_pushes_by_proxy(&self) -> (Locks, Arc<PushesBy>) {
         let proxy = FaultProxy::start(self.redis.addr(), Protocol::Redis).unwrap();
         let dial = Arc::new(PushesBy { proxy });
-        let config = RedisConfig::from_url(&format!("{}?ttl=10s", self.redis.url())).unwrap();
+        let config = RedisConfig::from_url(&format!("{}?ttl=60s", self.redis.url())).unwrap();
         (config.dial(Arc::<PushesBy>::clone(&dial)).connect().await.unwrap(), dial)
     }
 }
@@ -511,11 +517,12 @@ async fn a_release_while_the_push_connection_is_cut_is_found_out() {
     give_back(guard).await;
     let (guard, came) = come(second).await;
     assert!(came - released < PUSHED, "one who stays waits for one who is gone: {:?}", came - released);
-    // It asks without being in the queue, until it is heard again.
-    sleep(Duration::from_millis(300)).await;
-    dial.proxy.refuse(false);
+    // Who is not heard asks again and again.
+    let released = Instant::now();
     give_back(guard).await;
-    let (guard, _) = come(first).await;
+    let (guard, came) = come(first).await;
+    assert!(came - released < PUSHED, "{:?}", came - released);
+    dial.proxy.refuse(false);
     give_back(guard).await;
     site.nothing_is_left().await;
 }
@@ -612,7 +619,7 @@ impl Crew {
     async fn new() -> Self {
         let site = Site::new().await;
         let proxy = FaultProxy::start(site.redis.addr(), Protocol::Redis).unwrap();
-        let locks = connect(&format!("redis://{}?ttl=3s&command_timeout=400ms", proxy.addr())).await;
+        let locks = connect(&format!("redis://{}?ttl=60s&command_timeout=400ms", proxy.addr())).await;
         Self { site, proxy, locks }
     }
 
@@ -714,6 +721,27 @@ async fn another_process_waits_for_sixteen_tasks_at_most() {
     println!("tasks in a row while another process waited: {rows:?}, and {row} after that");
     assert_eq!(rows[0], 16, "{rows:?}");
     assert!(rows[1] <= 16, "{rows:?}");
+    crew.site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_local_hand_overs_every_task_asks_the_server() {
+    let mut crew = Crew::new().await;
+    crew.locks = connect(&format!("redis://{}?ttl=60s&local_handovers=0", crew.proxy.addr())).await;
+    let guard = take(&crew.locks).await;
+    let heir = crew.heir(LockOptions::new()).await;
+    crew.proxy.reset_counters();
+    give_back(guard).await;
+    let (guard, _) = come(heir).await;
+    assert_eq!(crew.proxy.requests(), 2, "a release and an acquisition");
+
+    let heir = crew.heir(LockOptions::new()).await;
+    let other = crew.site.waits(&crew.site.client().await).await;
+    give_back(guard).await;
+    let (guard, _) = come(other).await;
+    assert!(!heir.is_finished());
+    give_back(guard).await;
+    give_back(come(heir).await.0).await;
     crew.site.nothing_is_left().await;
 }
 
