@@ -611,6 +611,74 @@ async fn take_and_give_back(k: usize, mutex: Mutex) -> Option<()> {
     Some(())
 }
 
+// All at once.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_connections_and_cancelled_waits_stop_nobody_for_long() {
+    const SPAN: Duration = Duration::from_secs(4);
+    let site = Site::new().await;
+    let last = Arc::new(std::sync::Mutex::new(Token::new(0)));
+    let end = Instant::now() + SPAN;
+    let mut tasks = Vec::new();
+    for number in 0..12 {
+        // Three tasks on each of four clients.
+        let locks = if number % 3 == 0 { site.client().await } else { tasks_client(&tasks) };
+        let last = Arc::clone(&last);
+        let task = tokio::spawn(contend(locks.clone(), number, last, end));
+        tasks.push((locks, task));
+    }
+    while Instant::now() < end {
+        for kind in ["pubsub", "normal"] {
+            sleep(Duration::from_millis(35)).await;
+            site.redis(&["CLIENT", "KILL", "TYPE", kind]).await;
+        }
+        site.redis(&["SCRIPT", "FLUSH"]).await;
+    }
+    let (mut turns, mut slowest) = (0, Duration::ZERO);
+    for (_, task) in tasks {
+        let (of_task, waited) = timeout(PATIENCE, task).await.unwrap().unwrap();
+        (turns, slowest) = (turns + of_task, slowest.max(waited));
+    }
+    println!("{turns} turns, and nobody waited longer than {slowest:?}");
+    assert!(turns > 50, "{turns} turns");
+    assert!(slowest < CAP + NOISE, "somebody waited for {slowest:?}");
+    site.nothing_is_left().await;
+}
+
+fn tasks_client<T>(tasks: &[(Locks, T)]) -> Locks {
+    tasks.last().unwrap().0.clone()
+}
+
+/// Takes turns until the end, and leaves every third wait early; gives how many there were and the longest wait.
+async fn contend(
+    locks: Locks,
+    number: usize,
+    last: Arc<std::sync::Mutex<Token>>,
+    end: Instant,
+) -> (usize, Duration) {
+    let (mutex, mut turns, mut slowest) = (locks.mutex("a"), 0, Duration::ZERO);
+    for round in number.. {
+        let started = Instant::now();
+        if started >= end {
+            break;
+        }
+        let patience = if round % 3 == 0 { Duration::from_millis(round as u64 % 10) } else { PATIENCE };
+        // The server may have been cut off as soon as it was asked.
+        let Ok(Some(guard)) = mutex.try_acquire_for(patience).await else { continue };
+        (turns, slowest) = (turns + 1, slowest.max(started.elapsed()));
+        let before = std::mem::replace(&mut *last.lock().unwrap(), guard.token());
+        assert!(guard.token() > before, "{} after {before}", guard.token());
+        assert!(guard.is_valid());
+        sleep(Duration::from_millis(round as u64 % 3)).await;
+        assert_eq!(*last.lock().unwrap(), guard.token(), "two hold the lock");
+        match round % 2 {
+            0 => drop(guard),
+            _ => drop(guard.release().await),
+        }
+    }
+    (turns, slowest)
+}
+
 // From task to task of one process.
 
 struct Crew {
