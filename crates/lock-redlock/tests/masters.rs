@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, LockOptions, Locks, Released, Token};
 use lock_redlock::RedlockConfig;
-use lock_testkit::{RedisFive, RedisServer};
+use lock_testkit::proxy::{Direction, Protocol};
+use lock_testkit::{FaultProxy, RedisFive, RedisServer};
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -185,4 +186,61 @@ async fn eight_clients_exclude_each_other() {
         timeout(PATIENCE * 3, task).await.unwrap().unwrap();
     }
     assert_eq!(counter.lock().unwrap().0, 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b06_a_release_does_not_overtake_a_slow_claim() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let masters = three.servers();
+    // The release waits for the claim, or for what may be on its way on a connection that was given up.
+    for (patience, late) in [("5s", 100), ("200ms", 500)] {
+        let proxy = FaultProxy::start(masters[2].addr(), Protocol::Redis).unwrap();
+        let url = format!("redlock://{},{},{}", masters[0].addr(), masters[1].addr(), proxy.addr());
+        let config = RedlockConfig::from_url(&format!("{url}?ttl=60s&master_timeout={patience}")).unwrap();
+        let locks = config.connect().await.unwrap();
+        proxy.hold(Direction::ToServer);
+        let guard = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap();
+        let release = tokio::spawn(guard.release());
+        sleep(Duration::from_millis(late)).await;
+        proxy.deliver();
+        assert_eq!(timeout(PATIENCE, release).await.unwrap().unwrap().unwrap(), Released::Released);
+        no_key_is_left(&three, &[0, 1, 2]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b08_a_minority_is_given_back_before_the_next_attempt() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let (one, two) = (connect(&three).await, connect(&three).await);
+    three.servers()[0].command(&["SET", "lock:a", "theirs"]).await.unwrap();
+    three.servers()[1].command(&["SET", "lock:a", "theirs", "PX", "500"]).await.unwrap();
+    // Both get the third master again and again; neither may keep it from the other.
+    let started = Instant::now();
+    let (first, second) = tokio::join!(timeout(PATIENCE, cycle(&one)), timeout(PATIENCE, cycle(&two)));
+    assert_ne!(first.unwrap(), second.unwrap());
+    assert!(started.elapsed() < Duration::from_millis(2500), "by its ttl: {:?}", started.elapsed());
+    no_key_is_left(&three, &[1, 2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b09_one_vote_for_and_one_against_is_an_end() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let locks = connect(&three).await;
+    three.servers()[1].command(&["SET", "lock:a", "theirs"]).await.unwrap();
+    three.servers()[2].kill();
+    let started = Instant::now();
+    assert!(timeout(PATIENCE, locks.mutex("a").try_acquire()).await.unwrap().unwrap().is_none());
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    no_key_is_left(&three, &[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b10_an_error_of_a_minority_is_no_error_of_the_quorum() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let locks = connect(&three).await;
+    three.servers()[0].command(&["HSET", FENCE, "some", "data"]).await.unwrap();
+    cycle(&locks).await;
+    three.servers()[0].kill();
+    cycle(&locks).await;
+    no_key_is_left(&three, &[1, 2]).await;
 }

@@ -30,10 +30,8 @@ if before.err then
   return before
 end
 local last = string.match(before, '^%d+')
--- Most tokens have as many digits; then their order is that of the text.
-if last and (#last > #token or (#last == #token and last >= token)) then
-  -- A double is exact up to 2^53, which as microseconds is the year 2255.
-  token = string.format('%.0f', tonumber(last) + 1)
+if last and not is_larger(token, last) then
+  token = successor(last)
   redis.call('SET', KEYS[2], token .. rest, 'PX', ARGV[4])
 end
 return {1, token}

@@ -14,10 +14,8 @@ local function mint(owner, info, lasting)
     return before
   end
   local last = string.match(before, '^%d+')
-  -- Most tokens have as many digits; then their order is that of the text.
-  if last and (#last > #micros or (#last == #micros and last >= micros)) then
-    -- A double is exact up to 2^53, which as microseconds is the year 2255.
-    local token = string.format('%.0f', tonumber(last) + 1)
+  if last and not is_larger(micros, last) then
+    local token = successor(last)
     redis.call('SET', KEYS[2], token .. rest, 'PX', lasting)
     return token
   end

@@ -83,11 +83,8 @@ end
 
 -- When there may be room for this mode, in ms: -1 if it does not end by itself.
 local function ends_in(mode)
-  if tonumber(mode) then
-    local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2]
-    if first and redis.pcall('GET', KEYS[1]) == PERMITS then
-      return math.max(0, tonumber(first) - now)
-    end
+  if tonumber(mode) and redis.pcall('GET', KEYS[1]) == PERMITS and sharers() > 0 then
+    return redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] - now
   end
   return redis.call('PTTL', KEYS[1])
 end

@@ -5,7 +5,7 @@ if not holds(ARGV[1]) then
   return 0
 end
 local last, rest = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)(.*)$')
-if not last or tonumber(last) < tonumber(ARGV[2]) then
+if not last or is_larger(ARGV[2], last) then
   redis.call('SET', KEYS[2], ARGV[2] .. (rest or ''), 'PX', ARGV[3])
 end
 return 1

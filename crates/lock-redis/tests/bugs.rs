@@ -1,0 +1,302 @@
+//! The bugs of other lock libraries, by the numbers of docs/BUGS.md. What other tests prove is not repeated here.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use lock_core::{ErrorKind, LockOptions, Locks, LossReason, Outcome, Released, Standing};
+use lock_redis::RedisConfig;
+use lock_testkit::proxy::{Direction, Protocol};
+use lock_testkit::redis::Reply;
+use lock_testkit::{FaultProxy, RedisServer, cancel_after, for_each_poll_count};
+use tokio::time::{Instant, sleep, timeout};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const KEY: &str = "lock:a";
+
+struct Link {
+    redis: RedisServer,
+    proxy: FaultProxy,
+    locks: Locks,
+}
+
+impl Link {
+    async fn new(options: &str) -> Self {
+        let redis = RedisServer::start().await.unwrap();
+        let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
+        let url = format!("redis://{}?{options}", proxy.addr());
+        let locks = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
+        Self { redis, proxy, locks }
+    }
+
+    async fn redis(&self, words: &[&str]) -> Reply {
+        self.redis.command(words).await.unwrap()
+    }
+
+    async fn value(&self) -> String {
+        self.redis(&["GET", KEY]).await.text().unwrap_or_default().to_owned()
+    }
+
+    async fn pttl(&self) -> i64 {
+        self.redis(&["PTTL", KEY]).await.int().unwrap()
+    }
+
+    async fn no_key_is_left(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.redis(&["EXISTS", KEY]).await.int() != Some(0) {
+            assert!(Instant::now() < deadline, "a key is left");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn info(&self, section: &str) -> String {
+        self.redis(&["INFO", section]).await.text().unwrap().to_owned()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b01_no_renewal_outlives_the_release() {
+    let link = Link::new("ttl=300ms").await;
+    link.proxy.delay(Direction::ToServer, Duration::from_millis(15));
+    // Renewed every 100 ms: before, during and after one that is on its way.
+    for held in [80, 90, 100, 110, 120] {
+        let guard = link.locks.mutex("a").acquire().await.unwrap();
+        sleep(Duration::from_millis(held)).await;
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        link.proxy.reset_counters();
+        link.redis(&["SET", KEY, "theirs", "PX", "10000"]).await;
+        sleep(Duration::from_millis(250)).await;
+        assert_eq!(link.value().await, "theirs");
+        assert!(link.pttl().await <= 9_800, "released after {held} ms, and still renewed");
+        assert_eq!(link.proxy.requests(), 0, "released after {held} ms, and still renewed");
+        link.redis(&["DEL", KEY]).await;
+    }
+}
+
+#[tokio::test]
+async fn b02_renewal_revives_no_lost_lock() {
+    let link = Link::new("ttl=300ms").await;
+    for next in [None, Some("theirs")] {
+        let guard = link.locks.mutex("a").acquire().await.unwrap();
+        match next {
+            None => link.redis(&["DEL", KEY]).await,
+            Some(value) => link.redis(&["SET", KEY, value, "PX", "10000"]).await,
+        };
+        assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), LossReason::Removed);
+        link.proxy.reset_counters();
+        sleep(Duration::from_millis(400)).await;
+        assert_eq!(link.proxy.requests(), 0, "renewed after it was lost");
+        assert_eq!(link.value().await, next.unwrap_or_default());
+        let error = guard.extend(Duration::from_secs(1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        // Not even when the key is its own again.
+        link.redis(&["SET", KEY, &guard.owner().to_string(), "PX", "500"]).await;
+        assert!(matches!(guard.standing(), Standing::Lost(_)));
+        drop(guard);
+        link.redis(&["DEL", KEY]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b03_a_release_does_not_race_an_extension() {
+    let link = Link::new("ttl=2s").await;
+    link.proxy.delay(Direction::ToServer, Duration::from_millis(10));
+    let polls = for_each_poll_count(async |k| {
+        let guard = link.locks.mutex("a").acquire().await.unwrap();
+        let extended = cancel_after(k, guard.extend(Duration::from_secs(60))).await;
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        link.redis(&["SET", KEY, "theirs", "PX", "1000"]).await;
+        sleep(Duration::from_millis(40)).await;
+        assert!(link.pttl().await <= 1_000, "extended after the release");
+        link.redis(&["DEL", KEY]).await;
+        extended
+    });
+    assert!(polls.await > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b05_a_cancelled_release_goes_on() {
+    let link = Link::new("ttl=60s").await;
+    link.proxy.delay(Direction::ToClient, Duration::from_millis(10));
+    let polls = for_each_poll_count(async |k| {
+        let guard = link.locks.mutex("a").acquire().await.unwrap();
+        let released = cancel_after(k, guard.release()).await;
+        link.no_key_is_left().await;
+        released
+    });
+    assert!(polls.await > 0);
+}
+
+#[tokio::test]
+async fn b07_a_lock_that_came_too_late_is_none() {
+    let link = Link::new("ttl=300ms&command_timeout=5s").await;
+    link.proxy.delay(Direction::ToClient, Duration::from_millis(350));
+    let error = link.locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Applied));
+    link.proxy.heal();
+    link.no_key_is_left().await;
+    // And so when it is handed over.
+    let long = LockOptions::new().ttl(Duration::from_secs(10));
+    let guard = link.locks.mutex_with("a", long).unwrap().acquire().await.unwrap();
+    let heir = tokio::spawn({
+        let mutex = link.locks.mutex_with("a", LockOptions::new().fixed_ttl(Duration::from_millis(200)));
+        async move {
+            let guard = mutex.unwrap().acquire().await;
+            guard.map(|guard| guard.is_valid())
+        }
+    });
+    sleep(Duration::from_millis(50)).await;
+    link.proxy.delay(Direction::ToClient, Duration::from_millis(250));
+    drop(guard);
+    sleep(Duration::from_millis(400)).await;
+    link.proxy.heal();
+    let valid = timeout(PATIENCE, heir).await.unwrap().unwrap();
+    assert!(valid.is_err() || valid.is_ok_and(|valid| valid), "it got a lock that had ended");
+    link.no_key_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b13_waiting_for_many_locks_takes_one_subscription() {
+    const LOCKS: usize = 50;
+    for wait in ["queue", "notify"] {
+        let link = Link::new(&format!("ttl=10s&wait={wait}")).await;
+        for number in 0..LOCKS {
+            link.redis(&["SET", &format!("lock:{number}"), "theirs"]).await;
+        }
+        let waiters: Vec<_> = (0..LOCKS)
+            .map(|number| {
+                let mutex = link.locks.mutex(number.to_string());
+                tokio::spawn(async move { mutex.acquire().await.unwrap().release().await.unwrap() })
+            })
+            .collect();
+        sleep(Duration::from_millis(300)).await;
+        assert_eq!(link.proxy.connections(), 2, "{wait}: one for commands, and one that is pushed to");
+        if wait == "queue" {
+            let channels = link.redis(&["PUBSUB", "CHANNELS", "*"]).await;
+            assert_eq!(channels.array().unwrap().len(), 1, "one inbox for all locks");
+        }
+        link.redis(&["FLUSHALL"]).await;
+        for waiter in waiters {
+            timeout(PATIENCE, waiter).await.unwrap().unwrap();
+        }
+    }
+}
+
+/// Nothing waits for replicas, and nothing blocks.
+#[tokio::test(flavor = "multi_thread")]
+async fn b16_b25_no_command_blocks_the_shared_connection() {
+    let link = Link::new("ttl=300ms").await;
+    link.redis(&["SET", KEY, "theirs"]).await;
+    let waiter = tokio::spawn({
+        let mutex = link.locks.mutex("a");
+        async move { mutex.acquire().await.unwrap().release().await.unwrap() }
+    });
+    sleep(Duration::from_millis(100)).await;
+    // Others go on while one waits.
+    let started = Instant::now();
+    for _ in 0..20 {
+        link.locks.mutex("b").acquire().await.unwrap().release().await.unwrap();
+    }
+    let took = started.elapsed();
+    assert!(took < Duration::from_millis(900), "behind a command that blocks: {took:?}");
+    assert!(link.info("clients").await.contains("blocked_clients:0"));
+    let guard = link.locks.mutex("c").acquire().await.unwrap();
+    sleep(Duration::from_millis(150)).await;
+    guard.release().await.unwrap();
+    link.redis(&["DEL", KEY]).await;
+    timeout(PATIENCE, waiter).await.unwrap().unwrap();
+
+    let stats = link.info("commandstats").await;
+    let used: BTreeSet<_> = stats.lines().filter_map(|line| line.split([':', '_']).nth(1)).collect();
+    assert!(used.contains("evalsha"), "{used:?}");
+    for blocks in ["wait", "waitaof", "blpop", "brpop", "blmove", "bzpopmin", "xread", "keys", "watch"] {
+        assert!(!used.contains(blocks), "{blocks} was called");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b20_no_lock_is_without_a_ttl() {
+    let link = Link::new("ttl=20s").await;
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    assert!(link.pttl().await > 0);
+    guard.extend(Duration::from_secs(30)).await.unwrap();
+    assert!(link.pttl().await > 20_000);
+    let heir = tokio::spawn({
+        let mutex = link.locks.mutex("a");
+        async move { mutex.acquire().await.unwrap() }
+    });
+    sleep(Duration::from_millis(50)).await;
+    drop(guard);
+    let guard = timeout(PATIENCE, heir).await.unwrap().unwrap();
+    assert!(link.pttl().await > 0, "a lock that was handed over");
+    let other = RedisConfig::from_url(&link.redis.url()).unwrap().connect().await.unwrap();
+    let waiter = tokio::spawn(async move { other.mutex("a").acquire().await.unwrap() });
+    sleep(Duration::from_millis(100)).await;
+    drop(guard);
+    let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+    assert!(link.pttl().await > 0, "a lock that was waited for");
+    drop(guard);
+    let keys = link.redis(&["KEYS", "*"]).await;
+    for key in keys.array().unwrap() {
+        let ttl = link.redis(&["PTTL", key.text().unwrap()]).await.int();
+        assert_ne!(ttl, Some(-1), "{key:?} stays for ever");
+    }
+}
+
+#[test]
+fn b21_a_guard_belongs_to_no_thread() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let link = runtime.block_on(Link::new("ttl=20s"));
+    let guard = runtime.block_on(link.locks.mutex("a").acquire()).unwrap();
+    let released = std::thread::spawn({
+        let handle = runtime.handle().clone();
+        move || handle.block_on(guard.release())
+    });
+    assert_eq!(released.join().unwrap().unwrap(), Released::Released);
+    // And the thread that took a lock does not have it a second time.
+    runtime.block_on(async {
+        let guard = link.locks.mutex("a").acquire().await.unwrap();
+        assert!(link.locks.mutex("a").try_acquire().await.unwrap().is_none());
+        drop(guard);
+        link.no_key_is_left().await;
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b22_a_dropped_future_takes_no_answer_of_another() {
+    let link = Link::new("ttl=20s").await;
+    let dropping = tokio::spawn({
+        let locks = link.locks.clone();
+        async move {
+            for k in (0..4).cycle().take(400) {
+                let mutex = locks.mutex(format!("dropped-{k}"));
+                drop(cancel_after(k, mutex.acquire()).await);
+                drop(cancel_after(k, locks.inspect("dropped")).await);
+            }
+        }
+    });
+    let (mut last, started) = (None, Instant::now());
+    while !dropping.is_finished() {
+        assert!(started.elapsed() < PATIENCE, "an answer was lost");
+        let guard = link.locks.mutex("a").acquire().await.unwrap();
+        assert!(Some(guard.token()) > last, "an answer of somebody else");
+        last = Some(guard.token());
+        assert_eq!(link.value().await, guard.owner().to_string());
+        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    dropping.await.unwrap();
+}
+
+#[tokio::test]
+async fn b24_a_ttl_is_in_milliseconds() {
+    let link = Link::new("ttl=1500ms").await;
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    assert!((1_001..=1_500).contains(&link.pttl().await));
+    guard.extend(Duration::from_millis(2_500)).await.unwrap();
+    assert!((2_001..=2_500).contains(&link.pttl().await));
+    for ttl in [Duration::ZERO, Duration::from_millis(1), Duration::from_micros(99_999)] {
+        let refused = link.locks.mutex_with("b", LockOptions::new().ttl(ttl)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidConfig);
+        assert_eq!(guard.extend(ttl).await.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+}

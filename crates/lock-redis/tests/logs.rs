@@ -1,0 +1,211 @@
+//! What is logged, and what never is.
+
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_core::{Locks, Released};
+use lock_redis::RedisConfig;
+use lock_testkit::proxy::{Protocol, Then, redis_command};
+use lock_testkit::{FaultProxy, RedisServer};
+use tokio::time::{sleep, timeout};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const PASSWORD: &str = "correct-horse-battery-staple";
+
+/// What was logged at any level on this thread, which is all that a test with one thread does.
+#[derive(Clone, Default)]
+struct Log {
+    lines: Arc<Mutex<Vec<(Level, String)>>>,
+}
+
+impl Log {
+    fn begin() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let guard = tracing::subscriber::set_default(log.clone());
+        (log, guard)
+    }
+
+    fn lines(&self) -> Vec<(Level, String)> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    fn warnings_of(&self, part: &str) -> usize {
+        self.lines().iter().filter(|(level, line)| *level <= Level::WARN && line.contains(part)).count()
+    }
+
+    fn note(&self, metadata: &Metadata<'_>, record: impl FnOnce(&mut Line)) {
+        let mut line = Line(format!("{}: {}", metadata.target(), metadata.name()));
+        record(&mut line);
+        self.lines.lock().unwrap().push((*metadata.level(), line.0));
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // The drivers' own words are not ours.
+        metadata.target().starts_with("lock_")
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        self.note(span.metadata(), |line| span.record(line));
+        Id::from_u64(1)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        self.note(event.metadata(), |line| event.record(line));
+    }
+
+    fn record(&self, _: &Id, values: &Record<'_>) {
+        let mut line = Line(String::new());
+        values.record(&mut line);
+        self.lines.lock().unwrap().push((Level::TRACE, line.0));
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        write!(self.0, " {field}={value:?}").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_secret_and_no_command_is_logged() {
+    let (log, _guard) = Log::begin();
+    let options = RedisServer::builder().password(PASSWORD).maxmemory_policy("allkeys-lru");
+    let redis = options.start().await.unwrap();
+    let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
+    let url = |addr| format!("redis://:{PASSWORD}@{addr}?ttl=1s&command_timeout=200ms&connect_timeout=200ms");
+    let (one, two) = (connect(&url(proxy.addr())).await, connect(&url(redis.addr())).await);
+    let mut owners = Vec::new();
+
+    for _ in 0..5 {
+        contend(&one, &two, &mut owners).await;
+    }
+    // Renewals and a release that are not answered, and a connection that cannot be made.
+    let guard = one.mutex("a").acquire().await.unwrap();
+    owners.push(guard.owner().to_string());
+    proxy.swallow_when(redis_command("EVALSHA"), Then::Hang);
+    sleep(Duration::from_millis(500)).await;
+    proxy.refuse(true);
+    proxy.rst();
+    assert!(guard.release().await.is_err());
+    assert!(one.mutex("a").acquire().await.is_err());
+    sleep(Duration::from_millis(300)).await;
+    proxy.heal();
+    contend(&one, &two, &mut owners).await;
+    // Waiting while the server is away.
+    let guard = two.mutex("a").acquire().await.unwrap();
+    owners.push(guard.owner().to_string());
+    let waiter = tokio::spawn(contender(one.clone()));
+    sleep(Duration::from_millis(200)).await;
+    proxy.refuse(true);
+    proxy.rst();
+    sleep(Duration::from_millis(300)).await;
+    proxy.heal();
+    drop(guard);
+    owners.push(timeout(PATIENCE, waiter).await.unwrap().unwrap());
+    // Keys that hold something else, scripts that are gone, a lock that was taken away.
+    let command = async |words: &[&str]| redis.command(words).await.unwrap();
+    command(&["HSET", "lock:hash", "field", "1"]).await;
+    assert!(two.mutex("hash").try_acquire_for(Duration::from_millis(100)).await.unwrap().is_none());
+    command(&["HSET", "polylock:fence:{lock:fence}", "field", "1"]).await;
+    assert!(two.mutex("fence").acquire().await.is_err());
+    command(&["SCRIPT", "FLUSH"]).await;
+    let guard = two.mutex("a").acquire().await.unwrap();
+    command(&["SET", "lock:a", "theirs"]).await;
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    // A wrong password, and a user without rights.
+    let wrong = RedisConfig::from_url(&format!("redis://:{PASSWORD}x@{}", redis.addr())).unwrap();
+    assert!(wrong.connect().await.is_err());
+    let user = format!(">{PASSWORD}");
+    command(&["ACL", "SETUSER", "weak", "on", &user, "~*", "&*", "+@all", "-client", "-subscribe"]).await;
+    let weak = connect(&format!("redis://weak:{PASSWORD}@{}", redis.addr())).await;
+    assert!(weak.mutex("a").try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
+
+    let lines = log.lines();
+    for (level, line) in &lines {
+        println!("{level} {line}");
+    }
+    assert!(lines.len() > 10, "nothing was logged");
+    assert!(owners.len() > 10);
+    for (_, line) in &lines {
+        assert!(!line.contains(PASSWORD), "a password: {line}");
+        assert!(owners.iter().all(|owner| !line.contains(owner)), "an owner: {line}");
+        assert!(!has_id(line), "an id: {line}");
+        for word in ["EVALSHA", "evalsha", "KEYS[", "redis.call", "PEXPIRE", "SCRIPT LOAD", "AUTH "] {
+            assert!(!line.contains(word), "a command: {line}");
+        }
+    }
+}
+
+/// Whether there is something as long as the id of an owner.
+fn has_id(line: &str) -> bool {
+    line.split(|letter: char| !letter.is_ascii_hexdigit()).any(|word| word.len() == 32)
+}
+
+async fn contend(one: &Locks, two: &Locks, owners: &mut Vec<String>) {
+    let tasks = [one, two, one].map(|locks| tokio::spawn(contender(locks.clone())));
+    for task in tasks {
+        owners.push(timeout(PATIENCE, task).await.unwrap().unwrap());
+    }
+}
+
+async fn contender(locks: Locks) -> String {
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    sleep(Duration::from_millis(5)).await;
+    let owner = guard.owner().to_string();
+    // The answer may be lost.
+    let _ = guard.release().await;
+    owner
+}
+
+async fn connect(url: &str) -> Locks {
+    RedisConfig::from_url(url).unwrap().connect().await.unwrap()
+}
+
+#[tokio::test]
+async fn b18_a_server_that_evicts_is_warned_of() {
+    for (policy, warnings) in [("allkeys-lru", 1), ("volatile-ttl", 1), ("noeviction", 0)] {
+        let (log, _guard) = Log::begin();
+        let redis = RedisServer::builder().maxmemory_policy(policy).start().await.unwrap();
+        let locks = connect(&redis.url()).await;
+        // Told once, and not with every connection.
+        redis.command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+        assert_eq!(log.warnings_of(policy), warnings, "{policy}: {:?}", log.lines());
+    }
+}
+
+#[tokio::test]
+async fn a_downgrade_to_polling_is_told_once() {
+    for missing in [&["-subscribe"][..], &["-publish"], &["resetchannels"]] {
+        let (log, _guard) = Log::begin();
+        let redis = RedisServer::start().await.unwrap();
+        let rights = [&["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all"][..], missing].concat();
+        redis.command(&rights).await.unwrap();
+        let url = format!("redis://worker:pw@{}", redis.addr());
+        let (holder, waiter) = (connect(&url).await, connect(&url).await);
+        for _ in 0..3 {
+            let guard = holder.mutex("a").acquire().await.unwrap();
+            let waits = tokio::spawn(contender(waiter.clone()));
+            sleep(Duration::from_millis(300)).await;
+            assert!(!waits.is_finished());
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            timeout(PATIENCE, waits).await.unwrap().unwrap();
+        }
+        assert_eq!(log.warnings_of("falls back to polling"), 1, "{missing:?}: {:?}", log.lines());
+        let left = redis.command(&["EXISTS", "lock:a", "polylock:queue:{lock:a}"]).await.unwrap();
+        assert_eq!(left.int(), Some(0), "{missing:?}");
+    }
+}

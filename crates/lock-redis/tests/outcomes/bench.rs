@@ -1,0 +1,454 @@
+//! A real server, on which a lock is put into a state, operated on, and read again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use lock_core::{LockName, Mode, OwnerId, Result, Token};
+use lock_redis::server::{Ask, Claim, Entry, Extension, Rotated, ServerOptions, Sight, Verdict};
+use lock_redis::{Keys, Server};
+use lock_testkit::RedisServer;
+use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
+use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value, cmd, pipe};
+use tokio::time::timeout;
+
+use crate::model::{ASKED, EXTENDED, Effect, GRACE, Model};
+use crate::op::Op;
+use crate::state::{Fence, Lock, NAMES, Place, State, Ttl, Who, mode_of_entry, ttl_text};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What is left of these is recognised while a minute has not passed.
+const TTLS: [u32; 4] = [GRACE, 200, ASKED, EXTENDED];
+const THEIRS: &str = "theirs";
+const JUNK: &str = "no entry of a queue";
+const SHARED: &str = "polylock:shared";
+const PERMITS: &str = "polylock:permits";
+/// What tells that everything told before has been heard.
+const END: &str = "end";
+const FREE: &str = "polylock:free:*";
+
+pub struct Bench {
+    server: Server,
+    connection: MultiplexedConnection,
+    subscriptions: PubSubSink,
+    messages: PubSubStream,
+    heard: [bool; NAMES.len()],
+    tells_free: bool,
+    cases: u64,
+    // Last, so that it outlives the connections.
+    _redis: RedisServer,
+}
+
+/// One lock, those who use it, and what the model says of it.
+pub struct Case {
+    pub keys: Keys,
+    owners: Vec<OwnerId>,
+    model: Model,
+    /// The largest token so far.
+    last: u64,
+}
+
+impl Bench {
+    pub async fn new(tells_free: bool) -> Self {
+        let redis = RedisServer::start().await.unwrap();
+        let mut options = ServerOptions::new("redis", redis.url().into_connection_info().unwrap());
+        options.tells_free = tells_free;
+        let client = Client::open(redis.url()).unwrap();
+        let connection = client.get_multiplexed_async_connection().await.unwrap();
+        let (mut subscriptions, messages) = client.get_async_pubsub().await.unwrap().split();
+        subscriptions.subscribe(END).await.unwrap();
+        // By a pattern, so that nobody is counted as waiting there.
+        subscriptions.psubscribe(FREE).await.unwrap();
+        let (server, heard) = (Server::new(options).unwrap(), [false; NAMES.len()]);
+        Self { server, connection, subscriptions, messages, heard, tells_free, cases: 0, _redis: redis }
+    }
+
+    /// A new lock in this state.
+    pub async fn case(&mut self, state: State) -> Case {
+        self.cases += 1;
+        let name = LockName::new(format!("case-{}", self.cases)).unwrap();
+        let owners = NAMES.iter().map(|_| OwnerId::random()).collect();
+        let model = Model::new(state, self.tells_free);
+        let case = Case { keys: Keys::new("lock:", &name), owners, model, last: 1000 };
+        self.put(&case).await;
+        self.listen_for(&case.model.alive).await;
+        case
+    }
+
+    /// Does this to the lock and to the model, compares answer, messages and state, and gives them.
+    pub async fn step(&mut self, case: &mut Case, op: Op) -> (Effect, State, Option<Token>) {
+        let before = case.model.state.clone();
+        let (answer, token) = self.run(case, op).await;
+        let told = self.told(case).await;
+        let (state, last) = self.read(case).await;
+
+        let expected = case.model.run(op);
+        self.listen_for(&case.model.alive).await;
+        let (seen, wanted) = (
+            format!("{op}: {answer:?}, told {told:?}, then {state}"),
+            format!("{op}: {:?}, told {:?}, then {}", expected.answer, expected.told, case.model.state),
+        );
+        assert_eq!(seen, wanted, "left: the server, right: the model; before: {before}");
+        case.check_tokens(op, &before, token, last, expected.mints);
+        (expected, state, token)
+    }
+
+    pub async fn redis<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(word);
+        }
+        command.query_async(&mut self.connection.clone()).await.unwrap()
+    }
+
+    async fn put(&self, case: &Case) {
+        let (keys, state) = (&case.keys, &case.model.state);
+        let mut pipe = pipe();
+        match &state.lock {
+            Lock::Free => {}
+            Lock::Hash => hash(&mut pipe, &keys.lock),
+            Lock::Held(who, ttl) => set(&mut pipe, &keys.lock, &case.owner(*who).to_string(), *ttl),
+            Lock::Foreign(ttl) => set(&mut pipe, &keys.lock, THEIRS, *ttl),
+            Lock::Readers(ttl) => set(&mut pipe, &keys.lock, SHARED, *ttl),
+            Lock::Permits(ttl) => set(&mut pipe, &keys.lock, PERMITS, *ttl),
+        }
+        let now = self.now().await;
+        for (who, ttl) in &state.shares {
+            let ends = if *ttl == 0 { 1 } else { now + u64::from(*ttl) * 1000 };
+            pipe.cmd("ZADD").arg(&keys.holders).arg(ends).arg(case.owner(*who).to_string());
+        }
+        for place in &state.queue {
+            let entry = match place {
+                Place::Waits(who, mode) => case.entry(*who, *mode),
+                Place::Junk => JUNK.to_owned(),
+            };
+            pipe.cmd("RPUSH").arg(&keys.queue).arg(entry);
+        }
+        match state.fence {
+            Fence::Lost => {}
+            Fence::Hash => hash(&mut pipe, &keys.fence),
+            Fence::Of(None) => set(&mut pipe, &keys.fence, &case.last.to_string(), None),
+            Fence::Of(Some(who)) => {
+                let text = format!("{} {} 1 {who}", case.last, case.owner(who));
+                set(&mut pipe, &keys.fence, &text, None);
+            }
+        }
+        if !pipe.is_empty() {
+            let _: Value = pipe.query_async(&mut self.connection.clone()).await.unwrap();
+        }
+    }
+
+    async fn run(&self, case: &Case, op: Op) -> (String, Option<Token>) {
+        let (keys, ours) = (&case.keys, |ours, what: &str| (if ours { what } else { "not ours" }).to_owned());
+        let ask = |who: Who, mode, entry| Ask {
+            keys,
+            owner: case.owner(who),
+            mode,
+            ttl: seconds(ASKED),
+            info: NAMES[who.0],
+            entry,
+        };
+        match op {
+            Op::Claim(who, proposal) => {
+                let (owner, ttl, proposal) = (case.owner(who), seconds(ASKED), proposal.map(Token::new));
+                let claim = Claim { keys, owner, ttl, info: NAMES[who.0], proposal };
+                verdict(self.server.claim(&claim).await)
+            }
+            Op::Ask(who, mode) => verdict(self.server.ask(&ask(who, mode, None)).await),
+            Op::Queue(who, mode) => {
+                let entry = case.entry(who, mode);
+                verdict(self.server.ask(&ask(who, mode, Some(&entry))).await)
+            }
+            Op::Release(who) => {
+                let released = self.server.release(keys, case.owner(who), None).await.unwrap();
+                (ours(released == Some(true), "released"), None)
+            }
+            Op::Leave(who, mode) => {
+                let entry = case.entry(who, mode);
+                let released = self.server.release(keys, case.owner(who), Some(&entry)).await.unwrap();
+                (ours(released == Some(true), "released"), None)
+            }
+            Op::Rotate(from, to) | Op::Yield(from, to) => {
+                let (next, yields) = (ask(to, Mode::Exclusive, None), matches!(op, Op::Yield(..)));
+                match self.server.rotate(case.owner(from), &next, yields).await {
+                    Ok(Rotated::Passed(token)) => ("passed".into(), Some(token)),
+                    Ok(Rotated::Yielded) => ("yielded".into(), None),
+                    Ok(Rotated::NotOurs) => ("not ours".into(), None),
+                    Err(error) => (refused(&error), None),
+                }
+            }
+            Op::Extend(who) => {
+                let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
+                let leases = [Extension { keys, owner, shares: true, ttl }];
+                let extended = self.server.extend(&leases).await.unwrap().remove(0).unwrap();
+                (ours(extended, "extended"), None)
+            }
+            Op::Raise(who, by) => {
+                let floor = Token::new(case.last.saturating_add_signed(by));
+                let raised = self.server.raise(keys, case.owner(who), floor, seconds(ASKED)).await.unwrap();
+                (ours(raised, "raised"), None)
+            }
+            Op::Look(who) => {
+                (case.sight(&self.server.look(keys, Some(case.owner(who))).await.unwrap()), None)
+            }
+            Op::Break => (self.server.break_lock(keys).await.unwrap(), None),
+            other => {
+                self.happens(case, other).await;
+                (String::new(), None)
+            }
+        }
+    }
+
+    async fn happens(&self, case: &Case, op: Op) {
+        let key = &*case.keys.lock;
+        let command = match op {
+            Op::Set(ttl) => set_if(key, "NX", ttl),
+            Op::Overwrite(ttl) => set_if(key, "XX", ttl),
+            // On a string it is refused.
+            Op::SetHash => cmd("HSET").arg(key).arg("field").arg(1).to_owned(),
+            Op::Delete => cmd("UNLINK").arg(key).to_owned(),
+            Op::Expire(who) => {
+                let mut command = cmd("ZADD");
+                command.arg(&case.keys.holders).arg("XX").arg(1).arg(case.owner(who).to_string()).to_owned()
+            }
+            Op::FlushAll => cmd("FLUSHALL"),
+            Op::ScriptFlush => cmd("SCRIPT").arg("FLUSH").to_owned(),
+            _ => return,
+        };
+        let _: RedisResult<Value> = command.query_async(&mut self.connection.clone()).await;
+    }
+
+    /// What was told since the last call.
+    async fn told(&mut self, case: &Case) -> Vec<String> {
+        let _: u64 = self.redis(&["PUBLISH", END, ""]).await;
+        let mut told = Vec::new();
+        loop {
+            let message = timeout(PATIENCE, self.messages.next()).await.unwrap().unwrap();
+            let (channel, text) = (message.get_channel_name(), message.get_payload::<String>().unwrap());
+            match text.splitn(3, ' ').collect::<Vec<_>>()[..] {
+                _ if channel == END => return told,
+                _ if channel == case.keys.channel => told.push("free".into()),
+                ["granted", owner, key] if key == case.keys.lock => {
+                    told.push(format!("{} granted", case.addressee(owner, channel)));
+                }
+                ["next", owner, millis] => {
+                    let ends_in = ttl_text(label(millis.parse().unwrap()));
+                    told.push(format!("{} next {ends_in}", case.addressee(owner, channel)));
+                }
+                _ => panic!("{channel} was told {text:?}"),
+            }
+        }
+    }
+
+    /// The state of the lock, and the last token.
+    async fn read(&self, case: &Case) -> (State, Option<u64>) {
+        let keys = &case.keys;
+        let mut reads = pipe();
+        reads.ignore_errors();
+        reads.cmd("TYPE").arg(&keys.lock).cmd("GET").arg(&keys.lock).cmd("PTTL").arg(&keys.lock);
+        reads.cmd("ZRANGE").arg(&keys.holders).arg(0).arg(-1).arg("WITHSCORES");
+        reads.cmd("LRANGE").arg(&keys.queue).arg(0).arg(-1);
+        reads.cmd("TYPE").arg(&keys.fence).cmd("GET").arg(&keys.fence);
+        let now = self.now().await;
+        let answers: Vec<RedisResult<Value>> = reads.query_async(&mut self.connection.clone()).await.unwrap();
+        let mut answers = answers.into_iter();
+        let mut next = || answers.next().unwrap();
+
+        let kind: String = text(next());
+        let (value, ttl) = (text(next()), label(from(next())));
+        let lock = match (kind.as_str(), value.as_str()) {
+            ("none", _) => Lock::Free,
+            ("hash", _) => Lock::Hash,
+            (_, THEIRS) => Lock::Foreign(ttl),
+            (_, SHARED) => Lock::Readers(ttl),
+            (_, PERMITS) => Lock::Permits(ttl),
+            (_, owner) => Lock::Held(case.who(owner).unwrap(), ttl),
+        };
+        let shares: Vec<(String, f64)> = from(next());
+        let shares = shares.into_iter().map(|(owner, ends)| (case.who(&owner).unwrap(), left(ends, now)));
+        let shares: BTreeMap<_, _> = shares.collect();
+        let entries: Vec<String> = from(next());
+        let queue = entries.iter().map(|entry| case.place(entry)).collect();
+        let (kind, fence) = (text(next()), text(next()));
+        let mut words = fence.splitn(4, ' ');
+        let (token, owner) =
+            (words.next().and_then(|word| word.parse().ok()), words.next().map(str::to_owned));
+        let info = words.nth(1).map(str::to_owned);
+        let fence = match (kind.as_str(), owner.and_then(|owner| case.who(&owner))) {
+            ("none", _) => Fence::Lost,
+            ("hash", _) => Fence::Hash,
+            (_, who) => Fence::Of(who),
+        };
+        if let Fence::Of(Some(who)) = fence {
+            assert_eq!(info.as_deref(), Some(NAMES[who.0]), "what is told of the owner");
+        }
+        (State { lock, shares, queue, fence }, token)
+    }
+
+    async fn listen_for(&mut self, alive: &[bool; NAMES.len()]) {
+        for (who, alive) in alive.iter().enumerate() {
+            if *alive && !self.heard[who] {
+                self.subscriptions.subscribe(inbox(Who(who))).await.unwrap();
+            } else if !*alive && self.heard[who] {
+                self.subscriptions.unsubscribe(inbox(Who(who))).await.unwrap();
+            }
+        }
+        self.heard = *alive;
+    }
+
+    /// In milliseconds.
+    async fn now(&self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.redis(&["TIME"]).await;
+        seconds * 1000 + micros / 1000
+    }
+}
+
+impl Case {
+    /// Puts the last token there, before anything is done.
+    pub async fn set_last(&mut self, bench: &Bench, last: u64) {
+        self.last = last;
+        bench.put(self).await;
+    }
+
+    fn owner(&self, who: Who) -> OwnerId {
+        self.owners[who.0]
+    }
+
+    fn who(&self, owner: &str) -> Option<Who> {
+        self.owners.iter().position(|other| other.to_string() == owner).map(Who)
+    }
+
+    fn entry(&self, who: Who, mode: Mode) -> String {
+        let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), inbox(who));
+        let entry = Entry { owner: self.owner(who), mode, grace, ttl, inbox: &inbox, info: NAMES[who.0] };
+        entry.to_string()
+    }
+
+    fn place(&self, entry: &str) -> Place {
+        let mut words = entry.split(' ');
+        let who = words.next().and_then(|owner| self.who(owner));
+        let mode = words.next().and_then(mode_of_entry);
+        match (who, mode) {
+            (Some(who), Some(mode)) => Place::Waits(who, mode),
+            _ => Place::Junk,
+        }
+    }
+
+    fn addressee(&self, owner: &str, channel: &str) -> Who {
+        let who = self.who(owner).unwrap();
+        assert_eq!(channel, inbox(who), "told in the wrong place");
+        who
+    }
+
+    fn sight(&self, sight: &Sight) -> String {
+        let value = match sight.value.as_str() {
+            "" => String::new(),
+            THEIRS => "foreign".into(),
+            SHARED | PERMITS => "shared".into(),
+            owner => self.who(owner).unwrap().to_string(),
+        };
+        let ours = if sight.is_ours { "ours" } else { "" };
+        let words = [sight.kind.as_str(), &value, &format!("waiters={}", sight.waiters), ours];
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Every token that is minted is larger than all before, and the fence has the last.
+    fn check_tokens(&mut self, op: Op, before: &State, token: Option<Token>, last: Option<u64>, mints: u64) {
+        let token = token.map(Token::get);
+        let (previous, lost) = (self.last, op == Op::FlushAll);
+        if let Op::Raise(_, by) = op
+            && by > 0
+            && last.is_some_and(|last| last != previous)
+        {
+            assert_eq!(last, Some(previous.saturating_add_signed(by)), "{op}");
+        } else if mints > 0 {
+            let last = last.expect("a token was minted");
+            assert!(last >= previous + mints, "{op}: {last} after {previous}, with {mints} grants");
+            assert!(token.is_none_or(|token| token > previous && token <= last), "{op}: {token:?}");
+        } else if !lost && before.fence != Fence::Lost && before.fence != Fence::Hash {
+            assert_eq!(last, Some(previous), "{op}: nothing was granted");
+            assert!(token.is_none_or(|token| token == previous), "{op}: {token:?}");
+        }
+        self.last = previous.max(last.unwrap_or_default());
+    }
+}
+
+fn hash(pipe: &mut Pipeline, key: &str) {
+    pipe.cmd("HSET").arg(key).arg("field").arg(1);
+}
+
+fn set(pipe: &mut Pipeline, key: &str, value: &str, ttl: Ttl) {
+    pipe.cmd("SET").arg(key).arg(value);
+    if let Some(seconds) = ttl {
+        pipe.arg("EX").arg(seconds);
+    }
+}
+
+fn set_if(key: &str, condition: &str, ttl: Ttl) -> Cmd {
+    let mut command = cmd("SET");
+    command.arg(key).arg(THEIRS).arg(condition);
+    if let Some(seconds) = ttl {
+        command.arg("EX").arg(seconds);
+    }
+    command
+}
+
+fn verdict(verdict: Result<Verdict>) -> (String, Option<Token>) {
+    match verdict {
+        Ok(Verdict::Granted(token)) => ("granted".into(), Some(token)),
+        Ok(Verdict::Busy { ends_in, foreign_type, place }) => {
+            let ends_in = ends_in.map_or_else(
+                || "never".into(),
+                |left| ttl_text(label(i64::try_from(left.as_millis()).unwrap())),
+            );
+            let kind = foreign_type.map(|kind| format!(" {kind}")).unwrap_or_default();
+            let place = place.map(|place| format!(" place={place}")).unwrap_or_default();
+            (format!("busy {ends_in}{kind}{place}"), None)
+        }
+        Ok(Verdict::Broken) => panic!("the connection broke"),
+        Err(error) => (refused(&error), None),
+    }
+}
+
+fn refused(error: &lock_core::Error) -> String {
+    assert_eq!(error.outcome(), lock_core::Outcome::NotApplied, "{error}");
+    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    "refused".into()
+}
+
+fn inbox(who: Who) -> String {
+    format!("inbox:{who}")
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
+}
+
+fn left(ends: f64, now: u64) -> u32 {
+    let left = ends as i64 - now as i64;
+    if left <= 0 { 0 } else { label(left).unwrap() }
+}
+
+/// What a time to live in milliseconds was when it was set.
+fn label(millis: i64) -> Ttl {
+    match millis {
+        -1 => None,
+        ..=0 => Some(0),
+        millis => {
+            let set = TTLS.into_iter().find(|ttl| {
+                let ttl = i64::from(*ttl) * 1000;
+                millis <= ttl && millis > ttl - 60_000
+            });
+            Some(set.unwrap_or_else(|| panic!("a time to live of {millis} ms")))
+        }
+    }
+}
+
+fn from<T: redis::FromRedisValue>(answer: RedisResult<Value>) -> T {
+    redis::from_redis_value_ref(&answer.unwrap()).unwrap()
+}
+
+/// A string; empty where there is none, or something else.
+fn text(answer: RedisResult<Value>) -> String {
+    answer.ok().and_then(|value| redis::from_redis_value_ref(&value).ok()).unwrap_or_default()
+}

@@ -1,0 +1,337 @@
+//! The model: what every operation answers, tells and leaves.
+
+use lock_core::Mode;
+
+use crate::op::Op;
+use crate::state::{Fence, Lock, NAMES, Place, State, Ttl, Who, ttl_text};
+
+/// How long a lock is kept for one who got it in the queue, what an acquisition asks for, and an extension.
+pub const GRACE: u32 = 100;
+pub const ASKED: u32 = 300;
+pub const EXTENDED: u32 = 400;
+
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub state: State,
+    pub alive: [bool; NAMES.len()],
+    /// Whether a lock that becomes free is told on its channel.
+    pub tells_free: bool,
+}
+
+/// What an operation did beside its change of the state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    pub answer: String,
+    pub told: Vec<String>,
+    /// How many tokens were minted.
+    pub mints: u64,
+}
+
+impl Model {
+    pub fn new(state: State, tells_free: bool) -> Self {
+        let mut alive = [true; NAMES.len()];
+        (alive[6], alive[7]) = (false, false);
+        Self { state, alive, tells_free }
+    }
+
+    pub fn run(&mut self, op: Op) -> Effect {
+        let mut effect = Effect::default();
+        effect.answer = self.answer(op, &mut effect);
+        effect
+    }
+
+    fn answer(&mut self, op: Op, effect: &mut Effect) -> String {
+        match op {
+            Op::Claim(who, _) => self.claim(who, effect),
+            Op::Ask(who, mode) => self.ask(who, mode, false, effect),
+            Op::Queue(who, mode) => self.ask(who, mode, true, effect),
+            Op::Release(who) => self.release(who, None, effect),
+            Op::Leave(who, mode) => self.release(who, Some(mode), effect),
+            Op::Rotate(from, to) => self.rotate(from, to, false, effect),
+            Op::Yield(from, to) => self.rotate(from, to, true, effect),
+            Op::Extend(who) => {
+                let ours = self.holds(who);
+                if ours {
+                    self.extend(who, EXTENDED);
+                }
+                if ours { "extended".into() } else { "not ours".into() }
+            }
+            Op::Raise(who, _) => {
+                if !self.holds(who) {
+                    return "not ours".into();
+                }
+                if self.state.fence == Fence::Lost {
+                    self.state.fence = Fence::Of(None);
+                }
+                "raised".into()
+            }
+            Op::Look(who) => self.look(who),
+            Op::Break => self.break_lock(effect),
+            other => {
+                self.happens(other);
+                String::new()
+            }
+        }
+    }
+
+    /// What others do, and what time does.
+    fn happens(&mut self, op: Op) {
+        let free = self.state.lock == Lock::Free;
+        match op {
+            Op::Set(ttl) if free => self.state.lock = Lock::Foreign(ttl),
+            Op::Overwrite(ttl) if !free => self.state.lock = Lock::Foreign(ttl),
+            Op::SetHash if free => self.state.lock = Lock::Hash,
+            Op::Delete => self.state.lock = Lock::Free,
+            Op::Expire(who) => {
+                self.state.shares.entry(who).and_modify(|ttl| *ttl = 0);
+            }
+            Op::FlushAll => self.state = State::free(),
+            Op::Die(who) => self.alive[who.0] = false,
+            Op::Rise(who) => self.alive[who.0] = true,
+            _ => {}
+        }
+    }
+
+    fn claim(&mut self, who: Who, effect: &mut Effect) -> String {
+        match self.state.lock {
+            Lock::Free => {
+                if !self.mint(who, effect) {
+                    return "refused".into();
+                }
+                self.state.lock = Lock::Held(who, Some(ASKED));
+                "granted".into()
+            }
+            Lock::Held(holder, _) if holder == who => self.token_again(who, effect),
+            _ => self.busy(self.lock_ttl(), None),
+        }
+    }
+
+    fn ask(&mut self, who: Who, mode: Mode, waits: bool, effect: &mut Effect) -> String {
+        if self.holds(who) {
+            self.extend(who, ASKED);
+            return self.token_again(who, effect);
+        }
+        if self.advance(Some(who), false, effect) || (self.state.queue.is_empty() && self.has_room(mode)) {
+            if !self.grant(who, mode, ASKED, effect) {
+                return "refused".into();
+            }
+            self.advance(Some(who), true, effect);
+            return "granted".into();
+        }
+        let place = waits.then(|| {
+            let entry = Place::Waits(who, mode);
+            let at = self.state.queue.iter().position(|other| *other == entry);
+            at.unwrap_or_else(|| {
+                self.state.queue.push(entry);
+                self.state.queue.len() - 1
+            })
+        });
+        let ends_in = self.ends_in(mode);
+        self.busy(ends_in, place)
+    }
+
+    fn release(&mut self, who: Who, entry: Option<Mode>, effect: &mut Effect) -> String {
+        let held = self.holds(who);
+        match self.state.lock {
+            Lock::Held(..) if held => self.state.lock = Lock::Free,
+            Lock::Readers(_) | Lock::Permits(_) if self.state.shares.remove(&who).is_some() => {
+                if self.sharers() == 0 {
+                    self.state.lock = Lock::Free;
+                } else {
+                    self.settle();
+                }
+            }
+            _ => {}
+        }
+        let place = entry.filter(|_| !held).map(|mode| Place::Waits(who, mode));
+        let place = place.and_then(|entry| self.state.queue.iter().position(|other| *other == entry));
+        if let Some(place) = place {
+            self.state.queue.remove(place);
+        }
+        if held || place.is_some() {
+            self.advance(None, true, effect);
+            self.tell_free(effect);
+        }
+        if held { "released".into() } else { "not ours".into() }
+    }
+
+    fn rotate(&mut self, from: Who, to: Who, yields: bool, effect: &mut Effect) -> String {
+        if !matches!(self.state.lock, Lock::Held(who, _) if who == from) {
+            return "not ours".into();
+        }
+        if yields && !self.state.queue.is_empty() {
+            self.state.lock = Lock::Free;
+            self.advance(None, true, effect);
+            if self.state.lock != Lock::Free {
+                return "yielded".into();
+            }
+        }
+        if !self.mint(to, effect) {
+            return "refused".into();
+        }
+        self.state.lock = Lock::Held(to, Some(ASKED));
+        "passed".into()
+    }
+
+    fn look(&self, who: Who) -> String {
+        let (kind, value) = match self.state.lock {
+            Lock::Free => ("none", String::new()),
+            Lock::Hash => ("hash", String::new()),
+            Lock::Foreign(_) => ("string", "foreign".into()),
+            Lock::Held(holder, _) => ("string", holder.to_string()),
+            Lock::Readers(_) | Lock::Permits(_) => match self.state.fence {
+                Fence::Of(Some(last)) if self.holds(last) => ("string", last.to_string()),
+                _ => ("string", "shared".into()),
+            },
+        };
+        let ours = if self.holds(who) { "ours" } else { "" };
+        let words = [kind, &value, &format!("waiters={}", self.state.queue.len()), ours];
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+
+    fn break_lock(&mut self, effect: &mut Effect) -> String {
+        match self.state.lock {
+            Lock::Free => return "none".into(),
+            Lock::Hash => return "hash".into(),
+            _ => {}
+        }
+        self.state.lock = Lock::Free;
+        self.state.shares.clear();
+        self.advance(None, true, effect);
+        self.tell_free(effect);
+        "string".into()
+    }
+
+    /// Grants to those who wait, while there is room; says whether it came to `me`.
+    fn advance(&mut self, me: Option<Who>, mut moved: bool, effect: &mut Effect) -> bool {
+        while let Some(first) = self.state.queue.first().copied() {
+            let Place::Waits(who, mode) = first else {
+                self.state.queue.remove(0);
+                moved = true;
+                continue;
+            };
+            if self.has_room(mode) {
+                self.state.queue.remove(0);
+                moved = true;
+                if me == Some(who) {
+                    return true;
+                }
+                if self.alive[who.0] {
+                    effect.told.push(format!("{who} granted"));
+                    if !self.grant(who, mode, GRACE, effect) {
+                        return false;
+                    }
+                }
+            } else if moved && me != Some(who) && !self.alive[who.0] {
+                self.state.queue.remove(0);
+            } else {
+                if moved && me != Some(who) {
+                    let ends_in = ttl_text(self.ends_in(mode));
+                    effect.told.push(format!("{who} next {ends_in}"));
+                }
+                return false;
+            }
+        }
+        false
+    }
+
+    fn grant(&mut self, who: Who, mode: Mode, ttl: u32, effect: &mut Effect) -> bool {
+        if !self.mint(who, effect) {
+            return false;
+        }
+        if mode == Mode::Exclusive {
+            self.state.lock = Lock::Held(who, Some(ttl));
+            return true;
+        }
+        if self.state.lock == Lock::Free {
+            self.state.shares.clear();
+            self.state.lock = if mode == Mode::Shared { Lock::Readers(None) } else { Lock::Permits(None) };
+        }
+        self.extend(who, ttl);
+        true
+    }
+
+    fn extend(&mut self, who: Who, ttl: u32) {
+        if let Lock::Held(_, old) = &mut self.state.lock {
+            *old = Some(ttl);
+        } else {
+            self.state.shares.insert(who, ttl);
+            self.settle();
+        }
+    }
+
+    /// The lock lasts as long as the last share.
+    fn settle(&mut self) {
+        if let Lock::Readers(ttl) | Lock::Permits(ttl) = &mut self.state.lock {
+            *ttl = self.state.shares.values().max().copied();
+        }
+    }
+
+    fn holds(&self, who: Who) -> bool {
+        match self.state.lock {
+            Lock::Held(holder, _) => holder == who,
+            Lock::Readers(_) | Lock::Permits(_) => self.state.shares.get(&who).is_some_and(|ttl| *ttl > 0),
+            _ => false,
+        }
+    }
+
+    fn has_room(&mut self, mode: Mode) -> bool {
+        match (&self.state.lock, mode) {
+            (Lock::Free, _) | (Lock::Readers(_), Mode::Shared) => true,
+            (Lock::Permits(_), Mode::Permit { max }) => self.sharers() < max.get() as usize,
+            _ => false,
+        }
+    }
+
+    /// How many share the lock; forgets those who do no more.
+    fn sharers(&mut self) -> usize {
+        self.state.shares.retain(|_, ttl| *ttl > 0);
+        self.state.shares.len()
+    }
+
+    fn ends_in(&mut self, mode: Mode) -> Ttl {
+        if let (Lock::Permits(_), Mode::Permit { .. }) = (&self.state.lock, mode)
+            && self.sharers() > 0
+        {
+            return self.state.shares.values().min().copied();
+        }
+        self.lock_ttl()
+    }
+
+    fn lock_ttl(&self) -> Ttl {
+        match self.state.lock {
+            Lock::Free => Some(0),
+            Lock::Hash => None,
+            Lock::Held(_, ttl) | Lock::Foreign(ttl) | Lock::Readers(ttl) | Lock::Permits(ttl) => ttl,
+        }
+    }
+
+    fn busy(&self, ends_in: Ttl, place: Option<usize>) -> String {
+        let kind = if self.state.lock == Lock::Hash { " hash" } else { "" };
+        let place = place.map(|place| format!(" place={place}")).unwrap_or_default();
+        format!("busy {}{kind}{place}", ttl_text(ends_in))
+    }
+
+    fn token_again(&mut self, who: Who, effect: &mut Effect) -> String {
+        if self.state.fence == Fence::Of(Some(who)) || self.mint(who, effect) {
+            "granted".into()
+        } else {
+            "refused".into()
+        }
+    }
+
+    fn mint(&mut self, who: Who, effect: &mut Effect) -> bool {
+        if self.state.fence == Fence::Hash {
+            return false;
+        }
+        self.state.fence = Fence::Of(Some(who));
+        effect.mints += 1;
+        true
+    }
+
+    fn tell_free(&self, effect: &mut Effect) {
+        if self.tells_free && self.state.lock == Lock::Free {
+            effect.told.push("free".into());
+        }
+    }
+}

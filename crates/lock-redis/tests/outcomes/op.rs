@@ -1,0 +1,110 @@
+//! What is done to a lock, in words such as `queue me x`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use lock_core::Mode;
+
+use crate::state::{Ttl, Who, mode, mode_text, ttl_text};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// As a master of a quorum is asked; with the token that is proposed.
+    Claim(Who, Option<u64>),
+    /// By one who does not wait.
+    Ask(Who, Mode),
+    /// By one who waits.
+    Queue(Who, Mode),
+    Release(Who),
+    /// By one who may stand in the queue.
+    Leave(Who, Mode),
+    Rotate(Who, Who),
+    /// Those in the queue come first.
+    Yield(Who, Who),
+    Extend(Who),
+    /// To so much above the last token.
+    Raise(Who, i64),
+    Look(Who),
+    Break,
+    /// A client of other make: SET NX.
+    Set(Ttl),
+    /// A client of other make: SET XX.
+    Overwrite(Ttl),
+    /// A client of other make that uses a hash.
+    SetHash,
+    /// DEL of the lock, or its end.
+    Delete,
+    /// The end of a share.
+    Expire(Who),
+    FlushAll,
+    ScriptFlush,
+    /// A process that no longer listens.
+    Die(Who),
+    Rise(Who),
+}
+
+impl FromStr for Op {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words: Vec<_> = text.split_whitespace().collect();
+        let ttl = |text: &str| if text == "never" { Ok(None) } else { text.parse().map(Some) };
+        let ttl = |text: &str| ttl(text).map_err(|_| format!("{text} is no time"));
+        Ok(match words[..] {
+            ["claim", who] => Self::Claim(who.parse()?, None),
+            ["claim", who, token] => Self::Claim(who.parse()?, Some(number(token)?)),
+            ["ask", who, how] => Self::Ask(who.parse()?, mode(how)),
+            ["queue", who, how] => Self::Queue(who.parse()?, mode(how)),
+            ["release", who] => Self::Release(who.parse()?),
+            ["leave", who, how] => Self::Leave(who.parse()?, mode(how)),
+            ["rotate", from, to] => Self::Rotate(from.parse()?, to.parse()?),
+            ["yield", from, to] => Self::Yield(from.parse()?, to.parse()?),
+            ["extend", who] => Self::Extend(who.parse()?),
+            ["raise", who, by] => Self::Raise(who.parse()?, number(by)?),
+            ["look", who] => Self::Look(who.parse()?),
+            ["break"] => Self::Break,
+            ["set", text] => Self::Set(ttl(text)?),
+            ["overwrite", text] => Self::Overwrite(ttl(text)?),
+            ["expire", who] => Self::Expire(who.parse()?),
+            _ => return Err(format!("what is {text:?}?")),
+        })
+    }
+}
+
+fn number<N: FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| format!("{text} is no number"))
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim(who, None) => write!(f, "claim {who}"),
+            Self::Claim(who, Some(token)) => write!(f, "claim {who} {token}"),
+            Self::Ask(who, how) => write!(f, "ask {who} {}", mode_text(*how)),
+            Self::Queue(who, how) => write!(f, "queue {who} {}", mode_text(*how)),
+            Self::Release(who) => write!(f, "release {who}"),
+            Self::Leave(who, how) => write!(f, "leave {who} {}", mode_text(*how)),
+            Self::Rotate(from, to) => write!(f, "rotate {from} {to}"),
+            Self::Yield(from, to) => write!(f, "yield {from} {to}"),
+            Self::Extend(who) => write!(f, "extend {who}"),
+            Self::Raise(who, by) => write!(f, "raise {who} {by}"),
+            Self::Look(who) => write!(f, "look {who}"),
+            Self::Break => f.write_str("break"),
+            Self::Set(ttl) => write!(f, "set {}", ttl_text(*ttl)),
+            Self::Overwrite(ttl) => write!(f, "overwrite {}", ttl_text(*ttl)),
+            Self::SetHash => f.write_str("set a hash"),
+            Self::Delete => f.write_str("delete"),
+            Self::Expire(who) => write!(f, "expire {who}"),
+            Self::FlushAll => f.write_str("flush all"),
+            Self::ScriptFlush => f.write_str("flush the scripts"),
+            Self::Die(who) => write!(f, "{who} dies"),
+            Self::Rise(who) => write!(f, "{who} is back"),
+        }
+    }
+}
+
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,949 @@
+//! The queue on a real server, through the public API: clients, processes, lost messages, and what others do.
+
+use std::env;
+use std::io::BufRead;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::{Guard, LockOptions, Locks, LossReason, Mutex, Released, Standing, Token};
+use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
+use lock_redis::redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, RedisResult,
+};
+use lock_redis::{Dial, RedisConfig};
+use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
+use lock_testkit::redis::Reply;
+use lock_testkit::{FaultProxy, RedisServer, Worker, cancel_after, for_each_poll_count, now_ns};
+use serde_json::json;
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What happens at once: before a queue ends by itself, and long before a lock does.
+const SOON: Duration = Duration::from_secs(4);
+/// No sleep of one who waits is longer.
+const CAP: Duration = Duration::from_secs(2);
+/// Sleeps are this long at least; what comes well before is pushed.
+const PUSHED: Duration = Duration::from_millis(600);
+const NOISE: Duration = Duration::from_millis(800);
+/// How long a lock is kept for one who got it in the queue.
+const GRACE: Duration = Duration::from_millis(200);
+const KEY: &str = "lock:a";
+const QUEUE: &str = "polylock:queue:{lock:a}";
+
+struct Site {
+    redis: RedisServer,
+}
+
+impl Site {
+    async fn new() -> Self {
+        Self { redis: RedisServer::start().await.unwrap() }
+    }
+
+    async fn client(&self) -> Locks {
+        connect(&format!("{}?ttl=60s", self.redis.url())).await
+    }
+
+    /// A user without some rights.
+    async fn client_without(&self, rights: &[&str]) -> Locks {
+        let all = ["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all"];
+        self.redis.command(&[&all[..], rights].concat()).await.unwrap();
+        connect(&format!("redis://worker:pw@{}?ttl=60s", self.redis.addr())).await
+    }
+
+    async fn redis(&self, words: &[&str]) -> Reply {
+        let reply = self.redis.command(words).await.unwrap();
+        assert!(!reply.is_error(), "{words:?}: {reply:?}");
+        reply
+    }
+
+    async fn queued(&self) -> i64 {
+        self.redis(&["LLEN", QUEUE]).await.int().unwrap()
+    }
+
+    /// Waits until so many stand in the queue.
+    async fn queue_is(&self, wanted: i64) {
+        let deadline = Instant::now() + SOON;
+        while self.queued().await != wanted {
+            assert!(Instant::now() < deadline, "{} stand in the queue, not {wanted}", self.queued().await);
+            sleep(Duration::from_millis(3)).await;
+        }
+    }
+
+    /// Lets a client wait for the lock, and returns when it stands in the queue. The result is when it came.
+    async fn waits(&self, locks: &Locks) -> JoinHandle<(Guard, Instant)> {
+        let before = self.queued().await;
+        let mutex = locks.mutex("a");
+        let waiter = tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) });
+        self.queue_is(before + 1).await;
+        waiter
+    }
+
+    async fn nothing_is_left(&self) {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let left = self.redis(&["EXISTS", KEY, QUEUE, "polylock:holders:{lock:a}"]).await.int();
+            if left == Some(0) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "left: {:?}", self.redis(&["KEYS", "*"]).await);
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+async fn connect(url: &str) -> Locks {
+    RedisConfig::from_url(url).unwrap().connect().await.unwrap()
+}
+
+async fn come(waiter: JoinHandle<(Guard, Instant)>) -> (Guard, Instant) {
+    timeout(SOON, waiter).await.expect("the lock does not come").unwrap()
+}
+
+async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+async fn take(locks: &Locks) -> Guard {
+    timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap()
+}
+
+// Order.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_take_turns_in_the_order_in_which_they_came() {
+    let site = Site::new().await;
+    let holder = take(&site.client().await).await;
+    let (sender, mut order) = mpsc::unbounded_channel();
+    for number in 0..6 {
+        let (locks, sender) = (site.client().await, sender.clone());
+        tokio::spawn(async move {
+            let guard = take(&locks).await;
+            sender.send((number, guard.token())).unwrap();
+            sleep(Duration::from_millis(2)).await;
+            give_back(guard).await;
+        });
+        site.queue_is(number + 1).await;
+    }
+    let mut last = holder.token();
+    give_back(holder).await;
+    for expected in 0..6 {
+        let (number, token) = timeout(PATIENCE, order.recv()).await.unwrap().unwrap();
+        assert_eq!(number, expected);
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_clients_of_one_process_share_fairly() {
+    const ROUNDS: usize = 20;
+    let site = Arc::new(Site::new().await);
+    let holder = take(&site.client().await).await;
+    let (sender, mut order) = mpsc::unbounded_channel();
+    for client in 0..2 {
+        let (site, locks, sender) = (Arc::clone(&site), site.client().await, sender.clone());
+        tokio::spawn(async move {
+            for round in 0..ROUNDS {
+                let guard = take(&locks).await;
+                sender.send((client, guard.token())).unwrap();
+                // The other one wants it as well, until its last round.
+                if round + 1 < ROUNDS {
+                    site.queue_is(1).await;
+                }
+                give_back(guard).await;
+            }
+        });
+    }
+    site.queue_is(2).await;
+    drop(sender);
+    give_back(holder).await;
+    let (mut turns, mut last) = (Vec::new(), Token::new(0));
+    while let Some((client, token)) = timeout(PATIENCE, order.recv()).await.unwrap() {
+        assert!(token > last);
+        last = token;
+        turns.push(client);
+    }
+    assert_eq!(turns.len(), 2 * ROUNDS);
+    assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "they do not alternate: {turns:?}");
+}
+
+// Processes that die or stop.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_waiter_at_the_head_costs_nothing() {
+    let site = Site::new().await;
+    let (holder, next) = (site.client().await, site.client().await);
+    let healthy = best(5, async || {
+        let guard = take(&holder).await;
+        hand_over(guard, site.waits(&next).await).await
+    });
+    let healthy = healthy.await;
+    let killed = best(5, async || {
+        let guard = take(&holder).await;
+        let worker = waiting_process(&site).await;
+        let waiter = site.waits(&next).await;
+        worker.kill();
+        hand_over(guard, waiter).await
+    });
+    let killed = killed.await;
+    println!("hand-over: {healthy:?} to a healthy waiter, {killed:?} over a killed one");
+    assert!(
+        killed < healthy + Duration::from_millis(5),
+        "{killed:?} over a dead waiter, {healthy:?} without"
+    );
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_waiter_at_the_head_costs_its_grace() {
+    let site = Site::new().await;
+    let (holder, next) = (site.client().await, site.client().await);
+    // One that sees the grace end, and one that has to know when it does.
+    for next in [next, site.client_without(&["-client|tracking"]).await] {
+        let stopped = best(2, async || {
+            let guard = take(&holder).await;
+            let worker = waiting_process(&site).await;
+            let waiter = site.waits(&next).await;
+            worker.stop();
+            let took = hand_over(guard, waiter).await;
+            worker.kill();
+            took
+        });
+        let stopped = stopped.await;
+        println!("hand-over: {stopped:?} over a stopped waiter, whose grace is {GRACE:?}");
+        assert!(stopped >= GRACE - Duration::from_millis(20), "{stopped:?}: it was not waited for");
+        assert!(stopped < GRACE + Duration::from_millis(50) + NOISE / 2, "{stopped:?}");
+    }
+    site.nothing_is_left().await;
+}
+
+/// A waiter that slept too long takes back nothing that is not its own, and goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_waiter_that_goes_on_waits_again() {
+    let site = Site::new().await;
+    let (holder, next) = (site.client().await, site.client().await);
+    let guard = take(&holder).await;
+    let worker = waiting_process(&site).await;
+    let waiter = site.waits(&next).await;
+    worker.stop();
+    give_back(guard).await;
+    let (guard, _) = come(waiter).await;
+    worker.cont();
+    site.queue_is(1).await;
+    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    let token = guard.token();
+    give_back(guard).await;
+    let held = worker.recv_deadline(PATIENCE).await.unwrap();
+    assert!(held["held"].as_u64().unwrap() > token.get());
+    worker.send(&json!("release")).await.unwrap();
+    worker.recv_deadline(PATIENCE).await.unwrap();
+    site.nothing_is_left().await;
+}
+
+/// The shortest of some runs: noise only makes them longer.
+async fn best(runs: usize, mut run: impl AsyncFnMut() -> Duration) -> Duration {
+    let mut best = Duration::MAX;
+    for _ in 0..runs {
+        best = best.min(run().await);
+    }
+    best
+}
+
+/// How long it takes from a release until a waiter has the lock.
+async fn hand_over(guard: Guard, waiter: JoinHandle<(Guard, Instant)>) -> Duration {
+    // Until its key is watched.
+    sleep(Duration::from_millis(30)).await;
+    let released = Instant::now();
+    give_back(guard).await;
+    let (next, came) = come(waiter).await;
+    give_back(next).await;
+    came.saturating_duration_since(released)
+}
+
+/// Another process that stands in the queue.
+async fn waiting_process(site: &Site) -> Worker {
+    let before = site.queued().await;
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "worker", "--nocapture"]);
+    command.env("QUEUE_WORKER", format!("{}?ttl=60s", site.redis.url()));
+    let worker = Worker::spawn(&command).unwrap();
+    worker.recv_deadline(PATIENCE).await.unwrap();
+    worker.send(&json!("acquire")).await.unwrap();
+    site.queue_is(before + 1).await;
+    worker
+}
+
+/// The far end: takes the lock for every line that it reads, and releases it with the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn worker() {
+    let Ok(url) = env::var("QUEUE_WORKER") else { return };
+    let locks = connect(&url).await;
+    let (sender, mut lines) = mpsc::unbounded_channel();
+    std::thread::spawn(move || std::io::stdin().lock().lines().for_each(|line| drop(sender.send(line))));
+    let mut held = None;
+    // The harness has begun a line.
+    println!("\n{}", json!("ready"));
+    while lines.recv().await.is_some() {
+        match held.take() {
+            None => {
+                let guard = locks.mutex("a").acquire().await.unwrap();
+                println!("{}", json!({ "held": guard.token().get(), "at": now_ns() }));
+                held = Some(guard);
+            }
+            Some(guard) => println!("{}", json!({ "released": guard.release().await.is_ok() })),
+        }
+    }
+}
+
+// What clients of other make do.
+
+/// What happens to a lock that a client of other make holds, and how much later it is free by that.
+const FOREIGN: &[(&[&str], u64)] = &[
+    (&["DEL", KEY], 0),
+    (&["UNLINK", KEY], 0),
+    (&["FLUSHALL"], 0),
+    (&["EXPIRE", KEY, "0"], 0),
+    (&["RENAME", KEY, "elsewhere"], 0),
+    (&["SET", KEY, "other", "XX", "PX", "150"], 150),
+    (&["SET", KEY, "other", "PX", "150"], 150),
+    (&["PEXPIRE", KEY, "150"], 150),
+    (&["EVAL", "return redis.call('DEL', KEYS[1])", "1", KEY], 0),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_head_learns_by_push_what_clients_of_other_make_do() {
+    let site = Site::new().await;
+    let locks = site.client().await;
+    for ttl in [&[][..], &["PX", "60000"]] {
+        for (action, later) in FOREIGN {
+            let took = foreign(&site, &locks, ttl, action).await;
+            let limit = PUSHED + Duration::from_millis(*later);
+            assert!(took < limit, "{action:?} was found out after {took:?}");
+        }
+    }
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_learns_by_push_once_it_is_the_first() {
+    let site = Site::new().await;
+    let (first, second) = (site.client().await, site.client().await);
+    site.redis(&["SET", KEY, "theirs"]).await;
+    let leaver = site.waits(&first).await;
+    let waiter = site.waits(&second).await;
+    leaver.abort();
+    site.queue_is(1).await;
+    // Until it has been told, and its key is watched.
+    sleep(Duration::from_millis(100)).await;
+    let deleted = Instant::now();
+    site.redis(&["DEL", KEY]).await;
+    let (guard, came) = come(waiter).await;
+    assert!(came - deleted < PUSHED, "{:?}", came - deleted);
+    give_back(guard).await;
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_ttl_is_not_slept_over() {
+    let site = Site::new().await;
+    let locks = site.client().await;
+    site.redis(&["SET", KEY, "theirs", "PX", "400"]).await;
+    let started = Instant::now();
+    let (guard, came) = come(site.waits(&locks).await).await;
+    assert!(came - started < Duration::from_millis(400) + PUSHED, "{:?}", came - started);
+    give_back(guard).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tracking_a_foreign_release_is_found_within_the_cap() {
+    let site = Site::new().await;
+    let locks = site.client_without(&["-client|tracking"]).await;
+    let took = foreign(&site, &locks, &[], &["DEL", KEY]).await;
+    assert!(took < CAP + NOISE, "{took:?}");
+    releases_are_pushed(&site, &locks).await;
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_resp3_a_foreign_release_is_found_within_the_cap() {
+    // No ACL forbids HELLO.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "rename-command HELLO \"\"").unwrap();
+    let redis = RedisServer::builder().config("include", file.path().to_str().unwrap()).start().await;
+    let site = Site { redis: redis.unwrap() };
+    let locks = site.client().await;
+    let took = foreign(&site, &locks, &[], &["DEL", KEY]).await;
+    assert!(took < CAP + NOISE, "{took:?}");
+    assert_eq!(site.redis(&["INFO", "clients"]).await.text().map(tracking), Some("0".into()));
+    releases_are_pushed(&site, &locks).await;
+    site.nothing_is_left().await;
+}
+
+fn tracking(info: &str) -> String {
+    info.lines().find_map(|line| line.strip_prefix("tracking_clients:")).unwrap_or_default().to_owned()
+}
+
+/// How long it takes until a waiter has a lock that somebody else held, after this.
+async fn foreign(site: &Site, locks: &Locks, ttl: &[&str], action: &[&str]) -> Duration {
+    site.redis(&[&["SET", KEY, "theirs"], ttl].concat()).await;
+    let waiter = site.waits(locks).await;
+    sleep(Duration::from_millis(60)).await;
+    let done = Instant::now();
+    site.redis(action).await;
+    let (guard, came) = come(waiter).await;
+    give_back(guard).await;
+    came.saturating_duration_since(done)
+}
+
+async fn releases_are_pushed(site: &Site, next: &Locks) {
+    let holder = site.client().await;
+    let took = best(3, async || {
+        let guard = take(&holder).await;
+        hand_over(guard, site.waits(next).await).await
+    });
+    let took = took.await;
+    assert!(took < PUSHED, "a release was found out after {took:?}");
+}
+
+// Lost messages.
+
+/// Pushes over a proxy, everything else not.
+#[derive(Debug)]
+struct PushesBy {
+    proxy: FaultProxy,
+}
+
+#[async_trait]
+impl Dial for PushesBy {
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        Client::open(to.clone())?.get_multiplexed_async_connection().await
+    }
+
+    async fn pushes(
+        &self,
+        to: &ConnectionInfo,
+        told: UnboundedSender<PushInfo>,
+    ) -> RedisResult<MultiplexedConnection> {
+        let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info = format!("redis://{}", self.proxy.addr()).into_connection_info()?;
+        let client = Client::open(info.set_redis_settings(settings))?;
+        let config = AsyncConnectionConfig::new().set_push_sender(told);
+        client.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
+        Client::open(to.clone())?.get_async_pubsub().await
+    }
+}
+
+impl Site {
+    async fn client_with_pushes_by_proxy(&self) -> (Locks, Arc<PushesBy>) {
+        let proxy = FaultProxy::start(self.redis.addr(), Protocol::Redis).unwrap();
+        let dial = Arc::new(PushesBy { proxy });
+        let config = RedisConfig::from_url(&format!("{}?ttl=60s", self.redis.url())).unwrap();
+        (config.dial(Arc::<PushesBy>::clone(&dial)).connect().await.unwrap(), dial)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_message_costs_no_more_than_the_cap() {
+    let site = Site::new().await;
+    let (deaf, dial) = site.client_with_pushes_by_proxy().await;
+    let (holder, behind) = (site.client().await, site.client().await);
+    let guard = take(&holder).await;
+    let first = site.waits(&deaf).await;
+    let second = site.waits(&behind).await;
+    dial.proxy.black_hole(Direction::ToClient, true);
+    let released = Instant::now();
+    give_back(guard).await;
+    // Who stands behind waits for the grace of the one who does not hear, and no longer.
+    let (guard, came) = come(second).await;
+    let passed = came - released;
+    println!("over a waiter that does not hear: {passed:?}");
+    assert!(passed < GRACE + NOISE, "{passed:?}");
+    give_back(guard).await;
+    let (guard, came) = come(first).await;
+    assert!(came - released < CAP + NOISE, "{:?}", came - released);
+    give_back(guard).await;
+    dial.proxy.heal();
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_keep_their_places_when_the_push_connection_is_cut() {
+    let site = Site::new().await;
+    let guard = take(&site.client().await).await;
+    let mut waiters = Vec::new();
+    for _ in 0..3 {
+        waiters.push(site.waits(&site.client().await).await);
+    }
+    for _ in 0..3 {
+        assert_eq!(site.redis(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.int(), Some(3));
+        let deadline = Instant::now() + PATIENCE;
+        while site.redis(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.text().unwrap().lines().count() < 3 {
+            assert!(Instant::now() < deadline, "they do not subscribe again");
+            sleep(Duration::from_millis(5)).await;
+        }
+        // Until the subscription is confirmed.
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(site.queued().await, 3);
+    let released = Instant::now();
+    give_back(guard).await;
+    let mut last = Token::new(0);
+    for waiter in waiters {
+        let (guard, came) = come(waiter).await;
+        assert!(guard.token() > last, "out of order");
+        assert!(came - released < PUSHED, "not pushed: {:?}", came - released);
+        last = guard.token();
+        give_back(guard).await;
+    }
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_while_the_push_connection_is_cut_is_found_out() {
+    let site = Site::new().await;
+    let (cut, dial) = site.client_with_pushes_by_proxy().await;
+    let (holder, stays) = (site.client().await, site.client().await);
+    let guard = take(&holder).await;
+    let first = site.waits(&cut).await;
+    let second = site.waits(&stays).await;
+    dial.proxy.refuse(true);
+    dial.proxy.rst();
+    sleep(Duration::from_millis(50)).await;
+    let released = Instant::now();
+    give_back(guard).await;
+    let (guard, came) = come(second).await;
+    assert!(came - released < PUSHED, "one who stays waits for one who is gone: {:?}", came - released);
+    // Who is not heard asks again and again.
+    let released = Instant::now();
+    give_back(guard).await;
+    let (guard, came) = come(first).await;
+    assert!(came - released < PUSHED, "{:?}", came - released);
+    dial.proxy.refuse(false);
+    give_back(guard).await;
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_goes_on_over_a_restart_of_the_server() {
+    let redis = RedisServer::builder().appendonly(true).start().await.unwrap();
+    let site = Site { redis };
+    let guard = take(&site.client().await).await;
+    let first = site.waits(&site.client().await).await;
+    site.redis.restart().await.unwrap();
+    let second = site.client().await;
+    assert!(second.mutex("a").try_acquire().await.unwrap().is_none());
+    sleep(Duration::from_millis(500)).await;
+    assert!(!first.is_finished());
+    assert!(guard.is_valid());
+    let (token, released) = (guard.token(), Instant::now());
+    give_back(guard).await;
+    let (guard, came) = come(first).await;
+    assert!(came - released < CAP + NOISE, "{:?}", came - released);
+    assert!(guard.token() > token);
+    give_back(guard).await;
+    site.nothing_is_left().await;
+}
+
+// Giving up.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_leaves_no_entry() {
+    let site = Site::new().await;
+    let (holder, waiter) = (site.client().await, site.client().await);
+    let guard = take(&holder).await;
+    for _ in 0..3 {
+        let mutex = waiter.mutex("a");
+        let waits = mutex.try_acquire_for(Duration::from_millis(150));
+        let (waited, ()) = tokio::join!(waits, site.queue_is(1));
+        assert!(waited.unwrap().is_none());
+        site.queue_is(0).await;
+    }
+    give_back(guard).await;
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_cancelled_at_any_poll_leaves_nothing_and_delays_nobody() {
+    let site = Site::new().await;
+    let (holder, leaves, next) = (site.client().await, site.client().await, site.client().await);
+    // Its push connection is there, so that every round is alike.
+    let guard = take(&holder).await;
+    leaves.mutex("a").try_acquire_for(Duration::from_millis(300)).await.unwrap();
+    site.queue_is(0).await;
+    give_back(guard).await;
+
+    let mut slowest = Duration::ZERO;
+    let polls = for_each_poll_count(async |k| {
+        let guard = take(&holder).await;
+        let mutex = leaves.mutex("a");
+        let leaver = tokio::spawn(take_and_give_back(k, mutex));
+        sleep(Duration::from_millis(30)).await;
+        let mutex = next.mutex("a");
+        let waiter = tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) });
+        sleep(Duration::from_millis(30)).await;
+        let released = Instant::now();
+        give_back(guard).await;
+        let (guard, came) = come(waiter).await;
+        slowest = slowest.max(came - released);
+        give_back(guard).await;
+        let left = leaver.await.unwrap();
+        site.nothing_is_left().await;
+        left
+    });
+    let polls = polls.await;
+    println!("{polls} polls, and at most {slowest:?} to the next");
+    assert!(polls >= 4, "{polls} polls: nothing was cancelled while it waited");
+    assert!(slowest < PUSHED, "the next waited {slowest:?}");
+}
+
+/// Leaves after so many polls, or takes its turn.
+async fn take_and_give_back(k: usize, mutex: Mutex) -> Option<()> {
+    let guard = cancel_after(k, mutex.acquire()).await?;
+    give_back(guard.unwrap()).await;
+    Some(())
+}
+
+// All at once.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_connections_and_cancelled_waits_stop_nobody_for_long() {
+    const SPAN: Duration = Duration::from_secs(4);
+    let site = Site::new().await;
+    let last = Arc::new(std::sync::Mutex::new(Token::new(0)));
+    let end = Instant::now() + SPAN;
+    let mut tasks = Vec::new();
+    for number in 0..12 {
+        // Three tasks on each of four clients.
+        let locks = if number % 3 == 0 { site.client().await } else { tasks_client(&tasks) };
+        let last = Arc::clone(&last);
+        let task = tokio::spawn(contend(locks.clone(), number, last, end));
+        tasks.push((locks, task));
+    }
+    while Instant::now() < end {
+        for kind in ["pubsub", "normal"] {
+            sleep(Duration::from_millis(35)).await;
+            site.redis(&["CLIENT", "KILL", "TYPE", kind]).await;
+        }
+        site.redis(&["SCRIPT", "FLUSH"]).await;
+    }
+    let (mut turns, mut slowest) = (0, Duration::ZERO);
+    for (_, task) in tasks {
+        let (of_task, waited) = timeout(PATIENCE, task).await.unwrap().unwrap();
+        (turns, slowest) = (turns + of_task, slowest.max(waited));
+    }
+    println!("{turns} turns, and nobody waited longer than {slowest:?}");
+    assert!(turns > 50, "{turns} turns");
+    assert!(slowest < CAP + NOISE, "somebody waited for {slowest:?}");
+    site.nothing_is_left().await;
+}
+
+fn tasks_client<T>(tasks: &[(Locks, T)]) -> Locks {
+    tasks.last().unwrap().0.clone()
+}
+
+/// Takes turns until the end, and leaves every third wait early; gives how many there were and the longest wait.
+async fn contend(
+    locks: Locks,
+    number: usize,
+    last: Arc<std::sync::Mutex<Token>>,
+    end: Instant,
+) -> (usize, Duration) {
+    let (mutex, mut turns, mut slowest) = (locks.mutex("a"), 0, Duration::ZERO);
+    for round in number.. {
+        let started = Instant::now();
+        if started >= end {
+            break;
+        }
+        let patience = if round % 3 == 0 { Duration::from_millis(round as u64 % 10) } else { PATIENCE };
+        // The server may have been cut off as soon as it was asked.
+        let Ok(Some(guard)) = mutex.try_acquire_for(patience).await else { continue };
+        (turns, slowest) = (turns + 1, slowest.max(started.elapsed()));
+        let before = std::mem::replace(&mut *last.lock().unwrap(), guard.token());
+        assert!(guard.token() > before, "{} after {before}", guard.token());
+        assert!(guard.is_valid());
+        sleep(Duration::from_millis(round as u64 % 3)).await;
+        assert_eq!(*last.lock().unwrap(), guard.token(), "two hold the lock");
+        match round % 2 {
+            0 => drop(guard),
+            _ => drop(guard.release().await),
+        }
+    }
+    (turns, slowest)
+}
+
+// From task to task of one process.
+
+struct Crew {
+    site: Site,
+    proxy: FaultProxy,
+    locks: Locks,
+}
+
+impl Crew {
+    async fn new() -> Self {
+        let site = Site::new().await;
+        let proxy = FaultProxy::start(site.redis.addr(), Protocol::Redis).unwrap();
+        let locks = connect(&format!("redis://{}?ttl=60s&command_timeout=400ms", proxy.addr())).await;
+        Self { site, proxy, locks }
+    }
+
+    /// Tasks that want the lock, in this order, and say when they have it.
+    async fn tasks(&self, count: usize, told: &UnboundedSender<(usize, Token)>) {
+        for number in 0..count {
+            let (mutex, told) = (self.locks.mutex("a"), told.clone());
+            tokio::spawn(async move {
+                let guard = mutex.acquire().await.unwrap();
+                told.send((number, guard.token())).unwrap();
+                give_back(guard).await;
+            });
+            self.waiters_are(number + 1).await;
+        }
+    }
+
+    /// Waits until so many tasks of this process wait; costs no request.
+    async fn waiters_are(&self, wanted: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.locks.inspect("a").await.unwrap().waiters < wanted {
+            assert!(Instant::now() < deadline);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// A task that waits behind the holder.
+    async fn heir(&self, options: LockOptions) -> JoinHandle<(Guard, Instant)> {
+        let mutex = self.locks.mutex_with("a", options).unwrap();
+        let heir = tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) });
+        self.waiters_are(1).await;
+        heir
+    }
+
+    async fn pttl(&self) -> i64 {
+        self.site.redis(&["PTTL", KEY]).await.int().unwrap()
+    }
+
+    async fn value(&self) -> String {
+        self.site.redis(&["GET", KEY]).await.text().unwrap_or_default().to_owned()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_take_turns_at_one_request_each() {
+    const TASKS: usize = 40;
+    let crew = Crew::new().await;
+    let guard = take(&crew.locks).await;
+    let (told, mut turns) = mpsc::unbounded_channel();
+    crew.tasks(TASKS, &told).await;
+    crew.proxy.reset_counters();
+    let mut last = guard.token();
+    give_back(guard).await;
+    for expected in 0..TASKS {
+        let (number, token) = timeout(PATIENCE, turns.recv()).await.unwrap().unwrap();
+        assert_eq!(number, expected);
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+    crew.site.nothing_is_left().await;
+    assert_eq!(
+        crew.proxy.requests(),
+        TASKS as u64 + 1,
+        "one for each hand-over, and one for the last release"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_waits_for_sixteen_tasks_at_most() {
+    let crew = Crew::new().await;
+    let other = crew.site.client().await;
+    let guard = take(&crew.locks).await;
+    let (told, mut turns) = mpsc::unbounded_channel();
+    crew.tasks(50, &told).await;
+    let waiter = tokio::spawn({
+        let (mutex, told) = (other.mutex("a"), told.clone());
+        async move {
+            for _ in 0..2 {
+                let guard = mutex.acquire().await.unwrap();
+                told.send((usize::MAX, guard.token())).unwrap();
+                give_back(guard).await;
+            }
+        }
+    });
+    crew.site.queue_is(1).await;
+    drop(told);
+    give_back(guard).await;
+    let (mut rows, mut row, mut last) = (Vec::new(), 1, Token::new(0));
+    while let Some((number, token)) = timeout(PATIENCE, turns.recv()).await.unwrap() {
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        if number == usize::MAX {
+            rows.push(row);
+            row = 0;
+        } else {
+            row += 1;
+        }
+    }
+    waiter.await.unwrap();
+    println!("tasks in a row while another process waited: {rows:?}, and {row} after that");
+    assert_eq!(rows[0], 16, "{rows:?}");
+    assert!(rows[1] <= 16, "{rows:?}");
+    crew.site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_local_hand_overs_every_task_asks_the_server() {
+    let mut crew = Crew::new().await;
+    crew.locks = connect(&format!("redis://{}?ttl=60s&local_handovers=0", crew.proxy.addr())).await;
+    let guard = take(&crew.locks).await;
+    let heir = crew.heir(LockOptions::new()).await;
+    crew.proxy.reset_counters();
+    give_back(guard).await;
+    let (guard, _) = come(heir).await;
+    assert_eq!(crew.proxy.requests(), 2, "a release and an acquisition");
+
+    let heir = crew.heir(LockOptions::new()).await;
+    let other = crew.site.waits(&crew.site.client().await).await;
+    give_back(guard).await;
+    let (guard, _) = come(other).await;
+    assert!(!heir.is_finished());
+    give_back(guard).await;
+    give_back(come(heir).await.0).await;
+    crew.site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_guard_is_handed_over_as_well() {
+    let crew = Crew::new().await;
+    let guard = take(&crew.locks).await;
+    let heir = crew.heir(LockOptions::new()).await;
+    crew.proxy.reset_counters();
+    drop(guard);
+    let (guard, _) = come(heir).await;
+    assert_eq!(crew.proxy.requests(), 1);
+    assert_eq!(crew.value().await, guard.owner().to_string());
+    give_back(guard).await;
+    crew.site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_heir_cancelled_at_any_poll_does_not_lose_the_lock() {
+    let crew = Crew::new().await;
+    let other = crew.site.client().await;
+    for more in [true, false] {
+        let polls = for_each_poll_count(async |k| {
+            let guard = take(&crew.locks).await;
+            let mutex = crew.locks.mutex("a");
+            let heir = tokio::spawn(take_and_give_back(k, mutex));
+            if k > 0 {
+                tokio::task::yield_now().await;
+            }
+            // The next is another task of this process, or somebody else.
+            let mutex = if more { crew.locks.mutex("a") } else { other.mutex("a") };
+            let next = tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) });
+            sleep(Duration::from_millis(20)).await;
+            let released = Instant::now();
+            give_back(guard).await;
+            let (guard, came) = come(next).await;
+            assert!(came - released < PUSHED, "the next waited {:?}", came - released);
+            give_back(guard).await;
+            let left = heir.await.unwrap();
+            crew.site.nothing_is_left().await;
+            left
+        });
+        assert!(polls.await >= 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_without_an_answer_ends_right() {
+    for fault in ["hang", "reset", "cut"] {
+        let crew = Crew::new().await;
+        let guard = take(&crew.locks).await;
+        let heir = crew.heir(LockOptions::new()).await;
+        let token = guard.token();
+        match fault {
+            "hang" => crew.proxy.swallow_when(redis_command("EVALSHA"), Then::Hang),
+            "reset" => crew.proxy.swallow_when(redis_command("EVALSHA"), Then::Reset),
+            _ => crew.proxy.cut_when(redis_command("EVALSHA")),
+        }
+        // Whether it is known at once or in the background, it has been released.
+        let _ = guard.release().await;
+        assert_eq!(crew.proxy.fired(), 1, "{fault}");
+        let (guard, _) = come(heir).await;
+        assert!(guard.token() > token, "{fault}");
+        assert_eq!(crew.value().await, guard.owner().to_string(), "{fault}: two hold the lock");
+        // What cleans up does not hit the holder.
+        sleep(Duration::from_millis(600)).await;
+        assert_eq!(crew.value().await, guard.owner().to_string(), "{fault}");
+        assert_eq!(guard.release().await.unwrap(), Released::Released, "{fault}");
+        crew.site.nothing_is_left().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_lock_is_not_handed_over() {
+    let crew = Crew::new().await;
+    let guard = take(&crew.locks).await;
+    let heir = crew.heir(LockOptions::new()).await;
+    crew.site.redis(&["SET", KEY, "theirs", "PX", "60000"]).await;
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    crew.site.queue_is(1).await;
+    assert!(!heir.is_finished());
+    assert_eq!(crew.value().await, "theirs");
+    crew.site.redis(&["DEL", KEY]).await;
+    give_back(come(heir).await.0).await;
+    crew.site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_options_of_the_heir_count() {
+    let crew = Crew::new().await;
+    let short = Duration::from_millis(700);
+
+    let guard = take(&crew.locks).await;
+    let heir = crew.heir(LockOptions::new().fixed_ttl(short)).await;
+    crew.proxy.reset_counters();
+    give_back(guard).await;
+    let (guard, _) = come(heir).await;
+    assert!((1..=700).contains(&crew.pttl().await));
+    assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), LossReason::DeadlinePassed);
+    assert_eq!(crew.proxy.requests(), 1, "handed over, and never renewed");
+    drop(guard);
+    crew.site.nothing_is_left().await;
+
+    let guard = take(&crew.locks).await;
+    let (heir, started) = (crew.heir(LockOptions::new().max_hold(short)).await, Instant::now());
+    give_back(guard).await;
+    let (guard, _) = come(heir).await;
+    assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), LossReason::MaxHold);
+    assert!(started.elapsed() < short + NOISE, "{:?}", started.elapsed());
+    drop(guard);
+    crew.site.nothing_is_left().await;
+
+    // And those of the holder do not.
+    let guard = crew.locks.mutex_with("a", LockOptions::new().fixed_ttl(short)).unwrap();
+    let guard = guard.acquire().await.unwrap();
+    let heir = crew.heir(LockOptions::new().ttl(Duration::from_secs(60)).label("heir")).await;
+    give_back(guard).await;
+    let (guard, _) = come(heir).await;
+    assert!((50_000..=60_000).contains(&crew.pttl().await));
+    let state = crew.locks.inspect("a").await.unwrap();
+    assert!(state.holder.unwrap().to_string().contains("heir"));
+    give_back(guard).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_heir_whose_deadline_has_passed_does_not_keep_the_lock() {
+    let crew = Crew::new().await;
+    let guard = take(&crew.locks).await;
+    let mutex = crew.locks.mutex("a");
+    assert!(mutex.try_acquire_for(Duration::from_millis(100)).await.unwrap().is_none());
+    give_back(guard).await;
+    crew.site.nothing_is_left().await;
+}
