@@ -14,6 +14,8 @@ use crate::{
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_secs(1);
+/// Half of all tokens: what is above lasts for ever.
+const HIGHEST_FLOOR: u64 = i64::MAX as u64 / 2;
 
 /// A lock that is held, until it is [released](Self::release), dropped or lost.
 ///
@@ -163,12 +165,22 @@ impl Guard {
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] where the backend cannot do that, [`ErrorKind::Lost`] when the lock is no
-    /// longer ours, [`ErrorKind::Unavailable`] when the server does not answer.
+    /// longer ours, [`ErrorKind::Unavailable`] when the server does not answer, [`ErrorKind::Exhausted`] when
+    /// hardly any tokens would be left.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the tokens may or may not have been raised; raise them again.
     pub async fn raise_token(&self, floor: Token) -> Result<()> {
+        if floor.get() > HIGHEST_FLOOR {
+            return Err(Error::new(ErrorKind::Exhausted, self.backend)
+                .message(format!("hardly any tokens are left above {floor}"))
+                .hint(
+                    "begin again under another lock name, and let the resource forget the tokens of this one",
+                )
+                .during("raise token")
+                .on(&self.name));
+        }
         self.lease().raise_token(floor).await.map_err(|error| error.during("raise token").on(&self.name))
     }
 

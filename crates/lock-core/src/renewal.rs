@@ -93,8 +93,8 @@ struct Entry<K> {
     due: BootInstant,
     /// The runtime of the holder, where the renewing goes on if there is no other.
     runtime: Handle,
-    /// The deadline that the request on its way may have shortened the lease to.
-    shortened: Option<BootInstant>,
+    /// What the request on its way may have shortened the lease to.
+    shortened: Option<Shortened>,
     /// The time to live that the request on its way asks for.
     sent: Duration,
     /// No longer time to live is asked for than a request without an answer did: it may be carried out at any time, and
@@ -103,6 +103,12 @@ struct Entry<K> {
     /// Who waits for the next renewal, and who for the one on its way.
     asking: Vec<oneshot::Sender<Renewed>>,
     asked: Vec<oneshot::Sender<Renewed>>,
+}
+
+/// A deadline that may count from now on, and the one before it.
+struct Shortened {
+    until: BootInstant,
+    before: BootInstant,
 }
 
 /// A lease that is being renewed. Dropping it ends the renewal.
@@ -339,7 +345,8 @@ impl<K> Entry<K> {
         let ttl = self.ttl().min(left).max(Duration::from_millis(1));
         self.sent = ttl;
         let until = now + ttl.saturating_sub(ttl / 100 + DRIFT);
-        self.shortened = (until < self.cell.validity().until()).then_some(until);
+        let before = self.cell.validity().until();
+        self.shortened = (until < before).then_some(Shortened { until, before });
         self.cell.shorten_to(until);
         ttl
     }
@@ -377,11 +384,17 @@ impl<K> Book<K> {
                 (Renewed::NotOurs, false, Duration::ZERO)
             }
             Renewed::Unknown(error) => {
+                if error.outcome() == Outcome::NotApplied {
+                    if let Some(Shortened { before, .. }) = shortened {
+                        entry.cell.set_until(before);
+                    }
+                } else {
+                    // It may be carried out yet, after whatever is confirmed later.
+                    let end = shortened.map_or(BootInstant::NEVER, |shortened| shortened.until);
+                    entry.terms.hold_until = entry.terms.hold_until.min(end);
+                    entry.most = entry.most.min(entry.sent);
+                }
                 entry.cell.suspect();
-                // It may be carried out yet, after whatever is confirmed later.
-                let end = shortened.unwrap_or(BootInstant::NEVER);
-                entry.terms.hold_until = entry.terms.hold_until.min(end);
-                entry.most = entry.most.min(entry.sent);
                 let alive = entry.cell.validity().is_valid();
                 (Renewed::Unknown(error), alive, interval(entry.ttl()) / 2)
             }
@@ -488,7 +501,7 @@ mod tests {
     }
 
     fn unknown() -> Renewed {
-        Renewed::Unknown(Error::new(ErrorKind::Unavailable, "test"))
+        Renewed::Unknown(Error::new(ErrorKind::Unavailable, "test").with_outcome(Outcome::Unknown))
     }
 
     fn lease(clock: &Clock) -> ValidityCell {
@@ -628,6 +641,20 @@ mod tests {
         // The first may be carried out just after the second.
         assert!(matches!(renewal.extend(TTL * 9).await, Renewed::Until(until) if until <= sent + TTL));
         assert!(cell.validity().until() <= sent + TTL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_ttl_that_was_not_applied_changes_nothing() {
+        let refused = |call, until| match call {
+            0 => Renewed::Unknown(Error::new(ErrorKind::Unavailable, "test")),
+            _ => Renewed::Until(until),
+        };
+        let (clock, renewer, _) = renewer(refused, Duration::from_millis(100));
+        let (start, cell) = (clock.now(), lease(&clock));
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL / 3).await, Renewed::Unknown(_)));
+        assert!(cell.validity().until() >= start + TTL);
+        assert!(matches!(renewal.extend(TTL * 9).await, Renewed::Until(until) if until >= start + TTL * 9));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The keys of a lock.
 
-use lock_core::LockName;
+use lock_core::{Error, ErrorKind, LockName, Result};
+
+/// What the helper keys and channels of all locks begin with.
+const RESERVED: &str = "polylock:";
 
 /// What one lock is called on the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,8 +25,11 @@ impl Keys {
     #[must_use]
     pub fn new(prefix: &str, name: &LockName) -> Self {
         let lock = format!("{prefix}{name}");
-        let (open, close) = if has_hash_tag(&lock) { ("", "") } else { ("{", "}") };
-        let helper = |what| format!("polylock:{what}:{open}{lock}{close}");
+        // Two names never meet: what follows the kind tells which of the two forms it is.
+        let tagged = has_hash_tag(&lock);
+        let helper = |what| {
+            if tagged { format!("{RESERVED}{what}/{lock}") } else { format!("{RESERVED}{what}:{{{lock}}}") }
+        };
         let (fence, queue, holders) = (helper("fence"), helper("queue"), helper("holders"));
         let channel = helper("free");
         Self { lock, fence, queue, holders, channel }
@@ -31,8 +37,24 @@ impl Keys {
 
     /// A channel in the slot of the lock, for one process.
     pub(crate) fn inbox(&self, process: &str) -> String {
-        let tagged = self.queue.trim_start_matches("polylock:queue:");
-        format!("polylock:inbox:{process}:{tagged}")
+        let tagged = &self.queue[RESERVED.len() + "queue".len()..];
+        format!("{RESERVED}inbox:{process}{tagged}")
+    }
+
+    /// Refuses a lock that would be a helper of another one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`].
+    pub fn check(&self, backend: &'static str) -> Result<()> {
+        if self.lock.starts_with(RESERVED) {
+            return Err(Error::new(ErrorKind::InvalidName, backend)
+                .message(format!(
+                    "keys that begin with {RESERVED:?} are kept for what stands beside the locks"
+                ))
+                .hint("choose another name, or a prefix in the URL (?prefix=lock:)"));
+        }
+        Ok(())
     }
 
     /// The keys of every script, in the order in which they are declared.
@@ -60,7 +82,22 @@ mod tests {
     fn helpers_share_the_slot_of_the_lock() {
         assert_eq!(keys("orders/42").lock, "lock:orders/42");
         assert_eq!(keys("orders/42").fence, "polylock:fence:{lock:orders/42}");
-        assert_eq!(keys("{orders}/42").fence, "polylock:fence:lock:{orders}/42");
+        assert_eq!(keys("{orders}/42").fence, "polylock:fence/lock:{orders}/42");
+        assert_eq!(keys("{orders}/42").inbox("p"), "polylock:inbox:p/lock:{orders}/42");
+        assert_eq!(keys("orders/42").inbox("p"), "polylock:inbox:p:{lock:orders/42}");
         assert_eq!(keys("{}/42").fence, "polylock:fence:{lock:{}/42}");
+    }
+
+    #[test]
+    fn two_names_never_share_a_helper() {
+        let bare = |name| Keys::new("", &LockName::new(name).unwrap());
+        let (plain, braced) = (bare("x"), bare("{x}"));
+        assert!(
+            plain.fence != braced.fence
+                && plain.queue != braced.queue
+                && plain.inbox("p") != braced.inbox("p")
+        );
+        assert!(bare("polylock:fence:{x}").check("redis").is_err());
+        assert!(plain.check("redis").is_ok() && keys("polylock:fence:{x}").check("redis").is_ok());
     }
 }

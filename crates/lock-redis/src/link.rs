@@ -137,9 +137,10 @@ impl Link {
         for call in calls {
             pipeline.add_command(call.command.clone());
         }
+        // One connection for both rounds: once a part has been carried out, a second is out of reach in doubt only.
+        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let mut loaded = false;
         loop {
-            let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
             let failure = |error: RedisError| self.failure(error, generation);
             let answers = pipeline.query_async::<Vec<RedisResult<Value>>>(&mut connection).await;
             let answers = answers.map_err(failure)?;

@@ -251,6 +251,10 @@ impl Drop for Listener {
             && topic.signal.receiver_count() == 0
         {
             topic.idle_since = Some(Instant::now());
+            if !book.running {
+                // Nobody is there to forget it later.
+                book.topics.remove(&self.channel);
+            }
         }
     }
 }
@@ -335,10 +339,16 @@ impl Shared {
     }
 
     fn start(self: &Arc<Self>) {
-        let mut book = self.book();
-        if !book.running && !book.refused && !book.closed {
-            book.running = true;
-            drop(tokio::spawn(serve(Arc::clone(self))));
+        let starts = {
+            let mut book = self.book();
+            let starts = !book.running && !book.refused && !book.closed;
+            book.running |= starts;
+            starts
+        };
+        if starts {
+            // Made here, so that it is dropped also when the runtime never polls the task.
+            let running = Running(Some(Arc::clone(self)));
+            drop(tokio::spawn(serve(Arc::clone(self), running)));
         }
     }
 
@@ -411,13 +421,12 @@ struct Running(Option<Arc<Shared>>);
 impl Drop for Running {
     fn drop(&mut self) {
         let Some(shared) = self.0.take() else { return };
-        shared.book().running = false;
         shared.tell_all_down();
+        shared.book().running = false;
     }
 }
 
-async fn serve(shared: Arc<Shared>) {
-    let mut running = Running(Some(Arc::clone(&shared)));
+async fn serve(shared: Arc<Shared>, mut running: Running) {
     let mut pause = FIRST_PAUSE;
     loop {
         match timeout(shared.timeout, Line::connect(&shared.server, &shared.node)).await {
@@ -472,8 +481,11 @@ async fn follow(shared: &Shared, line: &mut Line) -> bool {
             },
             () = shared.changed.notified() => {}
             () = sleep(PING_EVERY) => {
-                if !matches!(timeout(shared.timeout, line.ping()).await, Ok(Ok(_))) {
-                    return false;
+                // An error that the server answers with is a sign of life as well.
+                match timeout(shared.timeout, line.ping()).await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(error)) if error.code().is_some() => {}
+                    _ => return false,
                 }
             }
         }

@@ -122,6 +122,12 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     assert_eq!(bench.claim(other, Some(Token::new(1000))).await, Verdict::Granted(Token::new(5001)));
     bench.server.release(&bench.keys, other, None).await.unwrap();
     assert!(bench.granted(me).await > Token::new(5001));
+    // A token that is ahead of the clock does not end: the clock could not carry on from there.
+    let far = Token::new(5_000_000_000_000_000);
+    assert!(bench.server.raise(&bench.keys, me, far, TTL).await.unwrap());
+    bench.server.release(&bench.keys, me, None).await.unwrap();
+    assert!(bench.granted(other).await > far);
+    assert_eq!(bench.redis(&["PTTL", &bench.keys.fence]).await.int(), Some(-1));
 }
 
 #[tokio::test]

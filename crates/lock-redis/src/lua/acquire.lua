@@ -32,6 +32,11 @@ end
 local last = string.match(before, '^%d+')
 if last and not is_larger(token, last) then
   token = successor(last)
-  redis.call('SET', KEYS[2], token .. rest, 'PX', ARGV[4])
+  if tonumber(token) - tonumber(micros) > 60000000 then
+    -- Far ahead of the clock, which could not carry on from there.
+    redis.call('SET', KEYS[2], token .. rest)
+  else
+    redis.call('SET', KEYS[2], token .. rest, 'PX', ARGV[4])
+  end
 end
 return {1, token}

@@ -6,5 +6,7 @@ if not value then
   return 0
 end
 extend(ARGV[1], value, ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[3])
+if redis.call('PTTL', KEYS[2]) ~= -1 then
+  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+end
 return 1

@@ -16,7 +16,12 @@ local function mint(owner, info, lasting)
   local last = string.match(before, '^%d+')
   if last and not is_larger(micros, last) then
     local token = successor(last)
-    redis.call('SET', KEYS[2], token .. rest, 'PX', lasting)
+    if tonumber(token) - tonumber(micros) > 60000000 then
+      -- Far ahead of the clock, which could not carry on from there.
+      redis.call('SET', KEYS[2], token .. rest)
+    else
+      redis.call('SET', KEYS[2], token .. rest, 'PX', lasting)
+    end
     return token
   end
   return micros

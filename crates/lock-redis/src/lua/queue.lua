@@ -97,6 +97,13 @@ local function tell(inbox, what, owner, rest)
   return type(heard) == 'number' and heard > 0
 end
 
+-- Whether a process is there to hear; true where we may not ask.
+local function listens(inbox)
+  local kind = string.find(inbox, '{', 1, true) and 'SHARDNUMSUB' or 'NUMSUB'
+  local listeners = redis.pcall('PUBSUB', kind, inbox)
+  return listeners.err ~= nil or listeners[2] > 0
+end
+
 -- Grants the lock to those who wait, in order and while there is room, for a short time in which they are to
 -- confirm it; passes over those whose process is gone. The first for whom there is no room learns when it may
 -- look, if it has come to stand there just now. Stops at `me`, and says so.
@@ -110,10 +117,12 @@ local function advance(me, moved)
       string.match(entry, '^(%x+) (%w+) (%d+) (%d+) (%d+) (.*)$')
     local inbox, info = string.sub(rest or '', 1, length or 0), string.sub(rest or '', (length or 0) + 2)
     if owner and not has_room(mode) then
-      if owner == me or not moved or tell(inbox, 'next', owner, ends_in(mode)) then
+      -- Nobody waits behind one that is gone, though the lock may be held for long.
+      if owner == me or (moved and tell(inbox, 'next', owner, ends_in(mode))) or (not moved and listens(inbox)) then
         return false
       end
       redis.call('LPOP', KEYS[3])
+      moved = true
     else
       redis.call('LPOP', KEYS[3])
       if owner and owner == me then

@@ -6,6 +6,7 @@ if not holds(ARGV[1]) then
 end
 local last, rest = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)(.*)$')
 if not last or is_larger(ARGV[2], last) then
-  redis.call('SET', KEYS[2], ARGV[2] .. (rest or ''), 'PX', ARGV[3])
+  -- The next grant says for how long.
+  redis.call('SET', KEYS[2], ARGV[2] .. (rest or ''))
 end
 return 1

@@ -22,7 +22,8 @@ if held == 0 and ARGV[3] ~= '' then
 end
 if held == 1 or left == 1 then
   advance('', true)
-  if ARGV[2] ~= '' and has_room('x') then
+  value = redis.pcall('GET', KEYS[1])
+  if ARGV[2] ~= '' and redis.call('EXISTS', KEYS[3]) == 0 and (not value or is_shared(value)) then
     redis.pcall('PUBLISH', ARGV[2], '')
   end
 end

@@ -150,7 +150,11 @@ impl Model {
         }
         if held || place.is_some() {
             self.advance(None, true, effect);
-            self.tell_free(effect);
+            let is_shared = matches!(self.state.lock, Lock::Readers(_) | Lock::Permits(_));
+            if self.tells_free && self.state.queue.is_empty() && (is_shared || self.state.lock == Lock::Free)
+            {
+                effect.told.push("free".into());
+            }
         }
         if held { "released".into() } else { "not ours".into() }
     }
@@ -222,8 +226,9 @@ impl Model {
                         return false;
                     }
                 }
-            } else if moved && me != Some(who) && !self.alive[who.0] {
+            } else if me != Some(who) && !self.alive[who.0] {
                 self.state.queue.remove(0);
+                moved = true;
             } else {
                 if moved && me != Some(who) {
                     let ends_in = ttl_text(self.ends_in(mode));
