@@ -14,6 +14,7 @@ use lock_core::{
 use crate::config::{RedisConfig, WaitBy};
 use crate::lease::{RedisLease, RenewOnServer};
 use crate::push::Push;
+use crate::recipe::warn_of_timestamps;
 use crate::server::{ServerOptions, Sight};
 use crate::waiting::Waiting;
 use crate::{Keys, Server};
@@ -21,6 +22,8 @@ use crate::{Keys, Server};
 pub(crate) const BACKEND: &str = "redis";
 /// The shortest time to live: below it the drift margin and a round trip eat the lease up.
 const MIN_TTL: Duration = Duration::from_millis(100);
+/// Why a lock of [`Recipe::SetnxTimestamp`](crate::Recipe) has one holder.
+const ONE_TIME: &str = "the key of the recipe setnx-timestamp has room for the time of one holder";
 
 /// The backend for one Redis server.
 ///
@@ -40,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) renewer: Renewer<RenewOnServer>,
     pub(crate) prefix: String,
     pub(crate) ttl: Duration,
+    /// By how much less than its time to live a lease is believed in, as the clocks of clients differ.
+    clock_skew: Duration,
     pub(crate) wait: WaitBy,
     pub(crate) local_handovers: u32,
     pub(crate) clock: Clock,
@@ -59,26 +64,34 @@ impl Redis {
     /// When the future is dropped, the connection is closed.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
-        let mut capabilities =
-            Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
-        capabilities.fifo = config.wait == WaitBy::Queue;
-        capabilities.counts_waiters = config.wait != WaitBy::Poll;
-        (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
+        let (wait, local_handovers, timestamps) = (config.wait_by(), config.handovers(), config.timestamps());
+        let clock_skew = timestamps.as_ref().map_or(Duration::ZERO, |times| times.skew());
+        let min = MIN_TTL + clock_skew;
+        let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min });
+        capabilities.fifo = wait == WaitBy::Queue;
+        capabilities.counts_waiters = wait != WaitBy::Poll;
+        let shared = timestamps.as_ref().map_or(Support::Yes, |_| Support::No(ONE_TIME));
+        (capabilities.shared, capabilities.permits) = (shared, shared);
+        if timestamps.is_some() {
+            warn_of_timestamps();
+        }
         let mut options = ServerOptions::new(BACKEND, config.info);
         (options.pool, options.dial) = (config.pool, config.dial);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
-        (options.clock, options.tells_free) = (config.clock.clone(), config.wait == WaitBy::Notify);
+        (options.clock, options.tells_free) = (config.clock.clone(), wait == WaitBy::Notify);
+        options.timestamps = timestamps.map(Arc::new);
         let server = Arc::new(Server::new(options)?);
         server.connect().await?;
-        let renew = RenewOnServer { server: Arc::clone(&server), clock: config.clock.clone() };
+        let renew = RenewOnServer { server: Arc::clone(&server) };
         let shared = Shared {
             push: Push::new(Arc::clone(&server), config.connect_timeout),
             server,
             renewer: Renewer::new(renew, config.clock.clone()),
             prefix: config.prefix,
             ttl: config.ttl,
-            wait: config.wait,
-            local_handovers: config.local_handovers,
+            clock_skew,
+            wait,
+            local_handovers,
             clock: config.clock,
             round_trip: AtomicU64::new(0),
         };
@@ -128,10 +141,16 @@ impl Backend for Redis {
 }
 
 impl Shared {
-    /// The time to live that a lease begins with.
+    /// The time to live that a lease begins with, as far as it can be believed in.
     pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
-        let ttl = policy.ttl.unwrap_or(self.ttl);
+        let ttl = policy.ttl.unwrap_or(self.ttl).saturating_sub(self.clock_skew);
         policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
+    }
+
+    /// As much of a time to live as can be believed in.
+    pub(crate) fn believed(&self, ttl: Duration) -> Result<Duration> {
+        check_ttl(ttl, self.clock_skew)?;
+        Ok(ttl.saturating_sub(self.clock_skew))
     }
 
     /// The lease of a lock that was asked for at `sent`, and is the owner's until then at least.
@@ -163,8 +182,9 @@ impl Shared {
     }
 }
 
-pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
-    Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MIN_TTL }).check_ttl(ttl, MIN_TTL)
+pub(crate) fn check_ttl(ttl: Duration, clock_skew: Duration) -> Result<()> {
+    let min = MIN_TTL + clock_skew;
+    Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min }).check_ttl(ttl, min)
 }
 
 /// The error for a key that cannot be broken, as it is used for something else.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewal, Renewed};
 use lock_core::{
-    AcquireRequest, BootInstant, Clock, Error, HandOver, Lease, LossReason, Mode, Outcome, OwnerId, Released,
+    AcquireRequest, BootInstant, Error, HandOver, Lease, LossReason, Mode, Outcome, OwnerId, Released,
     Result, Standing, Token, Validity, ValidityCell,
 };
 
-use crate::backend::{BACKEND, Shared, check_ttl};
+use crate::backend::{BACKEND, Shared};
 use crate::server::{Ask, Rotated};
 use crate::undo::Undo;
 use crate::{Keys, Server};
@@ -68,7 +68,7 @@ impl Lease for RedisLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
-        check_ttl(ttl)?;
+        let ttl = self.backend.believed(ttl)?;
         match self.renewal.extend(ttl).await {
             Renewed::Until(until) => Ok(until),
             Renewed::NotOurs => Err(Error::lost(BACKEND)),
@@ -199,7 +199,6 @@ impl Releasing {
 #[derive(Debug)]
 pub(crate) struct RenewOnServer {
     pub(crate) server: Arc<Server>,
-    pub(crate) clock: Clock,
 }
 
 #[async_trait]
@@ -207,13 +206,13 @@ impl Renew for RenewOnServer {
     type Key = (Arc<Keys>, OwnerId);
 
     async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
-        let sent = self.clock.now();
+        let sent = self.server.moment();
         let leases: Vec<_> = batch.iter().map(|((keys, owner), ttl)| (&**keys, *owner, *ttl)).collect();
-        match self.server.extend(&leases).await {
+        match self.server.extend_at(sent, &leases).await {
             Ok(ours) => {
                 let answers = ours.into_iter().zip(&leases);
                 let renewed = answers.map(|(ours, (_, _, ttl))| match ours {
-                    Ok(true) => Renewed::Until(trusted_until(sent, *ttl)),
+                    Ok(true) => Renewed::Until(self.server.trusted_until(sent, *ttl)),
                     Ok(false) => Renewed::NotOurs,
                     Err(error) => Renewed::Unknown(error),
                 });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
-use lock_core::{Clock, Error, ErrorKind, Mode, Outcome, OwnerId, Result, Token};
+use lock_core::{BootInstant, Clock, Error, ErrorKind, Mode, Outcome, OwnerId, Result, Token};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
 use redis::{ConnectionAddr, ConnectionInfo, PushInfo, RedisError, ServerErrorKind, Value};
 use tokio::sync::mpsc::UnboundedSender;
@@ -13,8 +13,10 @@ use tokio::time::sleep;
 use crate::Keys;
 use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
-use crate::link::{Link, load};
-use crate::scripts::{ACQUIRE, ASK, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE, ROTATE};
+use crate::lease::trusted_until;
+use crate::link::Link;
+use crate::recipe::{Moment, Timestamps};
+use crate::scripts::{ACQUIRE, Call, ROTATE, SET_NX_PX, SETNX_TIMESTAMP, Script, Scripts};
 
 /// The last token outlives its lock by this, or by a hundred times the time to live if that is more.
 const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -41,6 +43,8 @@ pub struct ServerOptions {
     pub clock: Clock,
     /// Whether a lock that becomes free is told on its [channel](Keys::channel).
     pub tells_free: bool,
+    /// How times are written where the recipe writes times.
+    pub(crate) timestamps: Option<Arc<Timestamps>>,
 }
 
 /// One Redis server, reached over one connection that all locks on it share.
@@ -48,6 +52,7 @@ pub struct Server {
     link: Link,
     clock: Clock,
     tells_free: bool,
+    timestamps: Option<Arc<Timestamps>>,
 }
 
 /// What an acquisition asks of a server.
@@ -193,6 +198,7 @@ impl ServerOptions {
             command_timeout: Duration::from_secs(1),
             clock: Clock::boot(),
             tells_free: false,
+            timestamps: None,
         }
     }
 }
@@ -212,6 +218,7 @@ impl Server {
             link: Link::new(place, dialer, info, connect_timeout, command_timeout),
             clock: options.clock,
             tells_free: options.tells_free,
+            timestamps: options.timestamps,
         })
     }
 
@@ -284,7 +291,7 @@ impl Server {
             .arg(claim.info)
             .arg(fence_millis(claim.ttl))
             .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
-        self.verdict_of(&call).await
+        self.verdict_of(&call, None).await
     }
 
     /// Asks for a lock, confirms a grant, or queues up, whatever is right: one round trip.
@@ -297,7 +304,14 @@ impl Server {
     ///
     /// As [`claim`](Self::claim).
     pub async fn ask(&self, ask: &Ask<'_>) -> Result<Verdict> {
-        let call = ASK
+        self.ask_at(self.moment(), ask).await
+    }
+
+    /// As [`ask`](Self::ask), for a lease that counts from this moment.
+    pub(crate) async fn ask_at(&self, sent: Moment, ask: &Ask<'_>) -> Result<Verdict> {
+        let mut call = self
+            .scripts()
+            .ask
             .on(&ask.keys.all())
             .arg(ask.owner.to_string())
             .arg(millis(ask.ttl))
@@ -305,7 +319,27 @@ impl Server {
             .arg(fence_millis(ask.ttl))
             .arg(mode(ask.mode))
             .arg(ask.entry.unwrap_or_default());
-        self.verdict_of(&call).await
+        if let Some(times) = &self.timestamps {
+            call = call.arg(times.value(sent, ask.ttl).to_string()).arg(micros(sent.at));
+            call = call.arg(times.unit()).arg(times.over_before().to_string());
+        }
+        self.verdict_of(&call, Some(sent)).await
+    }
+
+    /// Now, for a request that is about to leave.
+    pub(crate) fn moment(&self) -> Moment {
+        // In this order: a pause between the two makes a lease end early rather than late.
+        let at = self.clock.now();
+        Moment { at, wall: self.timestamps.as_ref().map(|times| times.now()).unwrap_or_default() }
+    }
+
+    /// How long a lease can be believed in that was asked for at this moment.
+    pub(crate) fn trusted_until(&self, sent: Moment, ttl: Duration) -> BootInstant {
+        let until = trusted_until(sent.at, ttl);
+        match &self.timestamps {
+            Some(times) => until.min(self.clock.now() + times.left(sent, ttl)),
+            None => until,
+        }
     }
 
     /// Passes a lock on to the next owner of the same process: one round trip. With `yields`, those who
@@ -344,7 +378,7 @@ impl Server {
     ///
     /// When the future is dropped, the lock may or may not be given back; ask again.
     pub async fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Result<Option<bool>> {
-        let call = RELEASE.on(&keys.all()).arg(owner.to_string()).arg(self.channel(keys));
+        let call = self.scripts().release.on(&keys.all()).arg(owner.to_string()).arg(self.channel(keys));
         let call = call.arg(entry.unwrap_or_default());
         let (answer, resent) = self.run(&call).await?;
         let ours = flag(&answer).ok_or_else(|| self.link.place.unexpected(&answer))?;
@@ -361,9 +395,22 @@ impl Server {
     ///
     /// When the future is dropped, any of them may have been extended.
     pub async fn extend(&self, leases: &[(&Keys, OwnerId, Duration)]) -> Result<Vec<Result<bool>>> {
+        self.extend_at(self.moment(), leases).await
+    }
+
+    /// As [`extend`](Self::extend), for leases that count from this moment.
+    pub(crate) async fn extend_at(
+        &self,
+        sent: Moment,
+        leases: &[(&Keys, OwnerId, Duration)],
+    ) -> Result<Vec<Result<bool>>> {
         let calls = leases.iter().map(|(keys, owner, ttl)| {
-            let call = EXTEND.on(&keys.all());
-            call.arg(owner.to_string()).arg(millis(*ttl)).arg(fence_millis(*ttl))
+            let call = self.scripts().extend.on(&keys.all());
+            let call = call.arg(owner.to_string()).arg(millis(*ttl)).arg(fence_millis(*ttl));
+            match &self.timestamps {
+                Some(times) => call.arg(times.value(sent, *ttl).to_string()).arg(micros(sent.at)),
+                None => call,
+            }
         });
         let calls: Vec<_> = calls.collect();
         let answers = self.run_all(&calls).await?;
@@ -381,7 +428,7 @@ impl Server {
     ///
     /// When the future is dropped, it may have been lifted.
     pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
-        let call = RAISE.on(&keys.all());
+        let call = self.scripts().raise.on(&keys.all());
         self.flag(&call.arg(owner.to_string()).arg(floor.get()).arg(fence_millis(ttl))).await
     }
 
@@ -395,8 +442,8 @@ impl Server {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn look(&self, keys: &Keys, owner: Option<OwnerId>) -> Result<Sight> {
-        let call = INSPECT.on(&keys.all()).arg(&keys.channel);
-        let call = call.arg(owner.map_or_else(String::new, |owner| owner.to_string()));
+        let call = self.scripts().inspect.on(&keys.all()).arg(&keys.channel);
+        let call = self.with_times(call.arg(owner.map_or_else(String::new, |owner| owner.to_string())));
         let (answer, _) = self.run(&call).await?;
         sight(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
     }
@@ -413,7 +460,7 @@ impl Server {
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
-        let call = BREAK.on(&keys.all()).arg(self.channel(keys));
+        let call = self.with_times(self.scripts().break_lock.on(&keys.all()).arg(self.channel(keys)));
         let answer = self.send(&call).await.map_err(|failure| self.told(failure))?;
         redis::from_redis_value_ref(&answer).map_err(|_| self.link.place.unexpected(&answer))
     }
@@ -490,10 +537,29 @@ impl Server {
         if self.tells_free { &keys.channel } else { "" }
     }
 
-    async fn verdict_of(&self, call: &Call) -> Result<Verdict> {
+    fn scripts(&self) -> &'static Scripts {
+        if self.timestamps.is_some() { &SETNX_TIMESTAMP } else { &SET_NX_PX }
+    }
+
+    /// With what says which locks are over.
+    fn with_times(&self, call: Call) -> Call {
+        match &self.timestamps {
+            Some(times) => call.arg(times.unit()).arg(times.over_before().to_string()),
+            None => call,
+        }
+    }
+
+    async fn verdict_of(&self, call: &Call, sent: Option<Moment>) -> Result<Verdict> {
         // Never sent twice: an owner whose claim may be on its way in two copies cannot be undone for sure.
         match self.send(call).await {
-            Ok(answer) => verdict(&answer).ok_or_else(|| self.link.place.unexpected(&answer)),
+            Ok(answer) => {
+                if let (Some(times), Some(sent)) = (&self.timestamps, sent)
+                    && let Some(server) = servers_clock(&answer)
+                {
+                    times.compare(sent, server);
+                }
+                verdict(&answer).ok_or_else(|| self.link.place.unexpected(&answer))
+            }
             Err(Failure::Dropped) => Ok(Verdict::Broken),
             Err(Failure::Told(error)) => Err(error),
         }
@@ -551,7 +617,9 @@ impl Server {
                     if !loaded && answers.iter().any(|answer| answer.as_ref().is_err_and(is_no_script)) =>
                 {
                     loaded = true;
-                    load(&mut connection).await.map_err(|error| self.link.place.no_answer(&error))?;
+                    reload(&mut connection, calls)
+                        .await
+                        .map_err(|error| self.link.place.no_answer(&error))?;
                 }
                 Ok(answers) => {
                     let told = |answer: redis::RedisResult<Value>| {
@@ -607,6 +675,17 @@ async fn load_and_run(connection: &mut MultiplexedConnection, call: &Call) -> re
     Ok(answer)
 }
 
+/// Loads the scripts of these calls, in one round trip.
+async fn reload(connection: &mut MultiplexedConnection, calls: &[Call]) -> redis::RedisResult<()> {
+    let mut scripts: Vec<&Script> = calls.iter().map(|call| call.script).collect();
+    scripts.dedup_by(|one, other| std::ptr::eq(*one, *other));
+    let mut pipeline = redis::pipe();
+    for script in scripts {
+        pipeline.add_command(script.load()).ignore();
+    }
+    pipeline.query_async(connection).await
+}
+
 fn is_no_script(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
 }
@@ -614,7 +693,7 @@ fn is_no_script(error: &RedisError) -> bool {
 fn verdict(answer: &Value) -> Option<Verdict> {
     let Value::Array(parts) = answer else { return None };
     match parts.as_slice() {
-        [Value::Int(1), token] => Some(Verdict::Granted(token_of(token)?)),
+        [Value::Int(1), token, ..] => Some(Verdict::Granted(token_of(token)?)),
         [Value::Int(0), Value::Int(pttl), kind, place @ ..] => {
             let place = match place {
                 [] | [Value::Int(..=-1)] => None,
@@ -633,6 +712,14 @@ fn verdict(answer: &Value) -> Option<Verdict> {
         }
         _ => None,
     }
+}
+
+/// The server's clock, where a verdict tells it.
+fn servers_clock(answer: &Value) -> Option<Duration> {
+    let Value::Array(parts) = answer else { return None };
+    let [Value::Int(1), _, micros] = parts.as_slice() else { return None };
+    let micros: String = redis::from_redis_value_ref(micros).ok()?;
+    micros.parse().ok().map(Duration::from_micros)
 }
 
 fn rotated(answer: &Value) -> Option<Rotated> {
@@ -687,6 +774,10 @@ fn mode(mode: Mode) -> String {
 
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+fn micros(at: BootInstant) -> u64 {
+    u64::try_from(at.since_boot().as_micros()).unwrap_or(u64::MAX)
 }
 
 fn fence_millis(ttl: Duration) -> u64 {
