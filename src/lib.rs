@@ -35,7 +35,7 @@ pub use lock_core::{
     Standing, Token, Validity,
 };
 #[cfg(feature = "redis")]
-pub use lock_redis::{Redis, RedisConfig, WaitBy};
+pub use lock_redis::{Recipe, RecipeUnit, Redis, RedisConfig, WaitBy, WallClock};
 #[cfg(feature = "redlock")]
 pub use lock_redlock::{Redlock, RedlockConfig};
 #[cfg(feature = "zk")]
