@@ -509,6 +509,34 @@ async fn without_its_record_a_lock_is_lost_and_not_anybody_elses() {
 }
 
 #[tokio::test]
+async fn the_same_request_again_is_answered_alike_and_the_later_time_counts() {
+    let bench = Bench::new().await;
+    let script = concat!(
+        include_str!("../src/lua/mint.lua"),
+        include_str!("../src/lua/setnx.lua"),
+        include_str!("../src/lua/setnx_ask.lua")
+    );
+    let ask = async |owner: &str, value: &str, sent: &str| {
+        let words =
+            ["EVAL", script, "2", "lock:a", "polylock:fence:{lock:a}", owner, "0", "{}", "60000", "x", ""];
+        let reply = bench.server.command(&[&words[..], &[value, sent, "1", "1600000000000"]].concat()).await;
+        let answer = reply.unwrap();
+        let [granted, token, ..] = answer.array().unwrap() else { panic!("{answer:?}") };
+        (granted.int() == Some(1)).then(|| token.int().unwrap())
+    };
+    let (me, other) = ("a".repeat(32), "b".repeat(32));
+    let token = ask(&me, "1700000000000", "5").await;
+    assert!(token.is_some());
+    for (value, sent, counts) in
+        [("1700000000500", "6", "1700000000500"), ("1700000000400", "5", "1700000000500")]
+    {
+        assert_eq!(ask(&me, value, sent).await, token);
+        assert_eq!(bench.redis(&["GET", "lock:a"]).await, counts);
+    }
+    assert_eq!(ask(&other, "1700000000600", "7").await, None);
+}
+
+#[tokio::test]
 async fn a_renewal_that_arrives_late_does_not_undo_the_one_after_it() {
     let bench = Bench::new().await;
     let guard = bench.ours("").await.mutex("a").acquire().await.unwrap();
