@@ -36,7 +36,7 @@ pub use lock_core::{
     Report, Result, RwLock, Semaphore, Standing, Support, Token, Validity,
 };
 #[cfg(feature = "redis")]
-pub use lock_redis::{Redis, RedisConfig, WaitBy};
+pub use lock_redis::{Recipe, RecipeUnit, Redis, RedisConfig, WaitBy, WallClock};
 #[cfg(feature = "redlock")]
 pub use lock_redlock::{Redlock, RedlockConfig};
 #[cfg(feature = "zk")]

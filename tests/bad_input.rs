@@ -81,6 +81,27 @@ async fn times_that_are_none_or_too_short_are_refused() {
 }
 
 #[tokio::test]
+async fn options_that_a_recipe_cannot_honour_are_refused() {
+    for (options, says) in [
+        ("recipe=setnx", "setnx-timestamp"),
+        ("recipe=setnx-timestamp&recipe_unit=us", "ms or s"),
+        ("recipe=setnx-timestamp&wait=queue", "wait=poll"),
+        ("wait=notify&recipe=setnx-timestamp", "wait=poll"),
+        ("recipe=setnx-timestamp&local_handovers=4", "local_handovers"),
+        ("recipe=setnx-timestamp&clock_skew=1", "500ms"),
+        ("recipe=setnx-timestamp&clock_skew=-1s", "500ms"),
+        ("recipe=setnx-timestamp&clock_skew=30days", "clocks"),
+        ("recipe=setnx-timestamp&clock_skew=10s&ttl=10s", "10.1s"),
+        ("clock_skew=1s", "recipe=setnx-timestamp"),
+        ("recipe=set-nx-px&recipe_unit=s", "recipe=setnx-timestamp"),
+    ] {
+        let error = refused(&format!("redis://h?{options}"), ErrorKind::InvalidConfig, "redis").await;
+        assert!(error.to_string().contains(says), "{options}: does not say {says:?}: {error}");
+    }
+    refused("redlock://a:1,b:2,c:3?recipe=setnx-timestamp", ErrorKind::InvalidConfig, "redlock").await;
+}
+
+#[tokio::test]
 async fn masters_must_be_an_odd_number_of_different_ones() {
     let five = RedisFive::start().await.unwrap();
     let addrs: Vec<_> = five.servers().iter().map(|server| server.addr().to_string()).collect();

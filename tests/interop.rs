@@ -25,6 +25,9 @@ use peers::{Client, FIVE, ONE, Peer, Site};
 /// Every value of the URL option `wait` of `redis://`.
 const WAITS: &[&str] = &["queue", "notify", "poll"];
 
+/// The value of its option `recipe` for older fleets.
+const SETNX: &str = "setnx-timestamp";
+
 /// Most of a trial's time is spent asleep; more threads than that, and it is spent waiting for a processor.
 const THREADS: usize = 8;
 
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
 fn trials() -> Vec<Trial> {
     let (one, five) = (Arc::new(Site::new(ONE)), Arc::new(Site::new(FIVE)));
     let redis = WAITS.iter().map(|wait| Store { name: wait, site: Arc::clone(&one) });
+    let setnx = Store { name: SETNX, site: Arc::clone(&one) };
     let redlock = Store { name: "redlock", site: five };
     let mut trials = Vec::new();
     for store in redis {
@@ -51,6 +55,8 @@ fn trials() -> Vec<Trial> {
         trials.extend(with_client(&redlock, client, &CASES_OF_QUORUM));
     }
     trials.extend(with_type(&redlock));
+    trials.extend(with_client(&setnx, Client::Setnx, &CASES_OF_SETNX));
+    trials.extend(with_type(&setnx));
     trials
 }
 
@@ -72,6 +78,20 @@ const CASES: [Case<At>; 11] = cases![
     their_lock_excludes_us,
     our_lock_excludes_them,
     they_cannot_touch_the_lock_that_replaced_theirs,
+    we_cannot_touch_the_lock_that_replaced_ours,
+];
+
+/// Without those that the recipe does not pass among clients of its own: it extends nothing, and its release looks at the
+/// time that it wrote only.
+const CASES_OF_SETNX: [Case<At>; 9] = cases![
+    no_update_of_a_mixed_fleet_is_lost,
+    our_renewal_keeps_them_out,
+    they_get_the_lock_when_ours_ends,
+    they_get_the_lock_of_a_process_that_is_gone,
+    we_get_the_lock_when_they_release_it,
+    they_get_the_lock_when_we_release_it,
+    their_lock_excludes_us,
+    our_lock_excludes_them,
     we_cannot_touch_the_lock_that_replaced_ours,
 ];
 
@@ -125,6 +145,7 @@ impl Store {
         // On a busy machine a server may be slow to answer, and is no less alive for it.
         let url = match self.name {
             "redlock" => format!("redlock://{addrs}?prefix={prefix}&master_timeout=500ms"),
+            SETNX => format!("redis://{addrs}?prefix={prefix}&recipe={SETNX}"),
             wait => format!("redis://{addrs}?prefix={prefix}&wait={wait}"),
         };
         Locks::connect(&url).await.unwrap()

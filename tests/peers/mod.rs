@@ -36,6 +36,8 @@ pub enum Client {
     NodeRedlock,
     RedlockRb,
     Rslock,
+    /// No client of a name, but the recipe that many have written down for themselves.
+    Setnx,
 }
 
 impl Client {
@@ -59,7 +61,7 @@ impl Client {
         match self {
             Self::PythonRedisLock => "lock:",
             Self::Pottery => "redlock:",
-            Self::RedisPy | Self::NodeRedlock | Self::RedlockRb | Self::Rslock => "",
+            Self::RedisPy | Self::NodeRedlock | Self::RedlockRb | Self::Rslock | Self::Setnx => "",
         }
     }
 
@@ -82,6 +84,7 @@ impl fmt::Display for Client {
             Self::NodeRedlock => "node-redlock",
             Self::RedlockRb => "redlock-rb",
             Self::Rslock => "rslock",
+            Self::Setnx => "setnx",
         })
     }
 }

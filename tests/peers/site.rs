@@ -1,6 +1,6 @@
 //! Servers that clients of every make share.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_testkit::redis::Reply;
 use lock_testkit::{RedisFive, RedisServer};
@@ -69,11 +69,19 @@ impl Site {
         count > self.count / 2
     }
 
-    /// Whether a key has a time to live, of at most `longest`, on a quorum.
+    /// Whether a lock ends by itself within `longest`, on a quorum: by the time to live of its key or, if it has none,
+    /// at the time that is its value.
     pub async fn ends_within(&self, key: &str, longest: Duration) -> bool {
         let longest = i64::try_from(longest.as_millis()).unwrap();
-        let ends = self.everywhere(&["PTTL", key]).await;
-        self.is_quorum(ends.iter().filter(|left| (1..=longest).contains(&left.int().unwrap())).count())
+        let (lasts, values) = (self.everywhere(&["PTTL", key]).await, self.everywhere(&["GET", key]).await);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let now = i64::try_from(now.as_millis()).unwrap();
+        let left = lasts.iter().zip(&values).map(|(lasts, value)| match lasts.int().unwrap() {
+            // The recipe adds one.
+            -1 => value.int().unwrap_or_default() - now - 1,
+            lasts => lasts,
+        });
+        self.is_quorum(left.filter(|left| (1..=longest).contains(left)).count())
     }
 
     async fn servers(&self) -> &[RedisServer] {

@@ -21,8 +21,8 @@ pub use zk::ZkHarness;
 /// The first argument of a process that is a worker.
 pub const WORKER: &str = "--worker";
 
-/// The backends, by the scheme of their URL.
-pub const BACKENDS: [&str; 4] = ["memory", "redis", "redlock", "zk"];
+/// The backends, by the scheme of their URL, and a recipe of `redis` that is one of its own.
+pub const BACKENDS: [&str; 5] = ["memory", "redis", "redlock", "setnx", "zk"];
 
 /// How clients are made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -86,6 +86,7 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         };
         all.push(Arc::new(memory.by(flavour.handle())));
         all.push(Arc::new(RedisHarness::new("redis", 1, flavour, Arc::clone(redis))));
+        all.push(Arc::new(RedisHarness::setnx(flavour, Arc::clone(redis))));
         all.push(Arc::new(RedisHarness::new("redlock", 5, flavour, Arc::clone(&redlock))));
         all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
     }

@@ -10,6 +10,7 @@ use lock_core::{Capabilities, LeaseKind, Locks, Support};
 use lock_testkit::RedisServer;
 use lock_testkit::conformance::{Fault, Handle, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};
+use polylock::Recipe;
 use tokio::sync::OnceCell;
 
 use super::{Flavour, connect, option, set_fault, worker};
@@ -22,11 +23,12 @@ const HOLDERS: &str = "polylock:holders:";
 /// Servers that are started when they are first needed.
 pub type Servers = OnceCell<Vec<RedisServer>>;
 
-/// The backends `redis` and `redlock`.
+/// The backends `redis` and `redlock`, and the recipe of `redis` that older fleets run.
 #[derive(Debug)]
 pub struct RedisHarness {
     name: String,
     scheme: &'static str,
+    recipe: Recipe,
     count: usize,
     flavour: Flavour,
     servers: Arc<Servers>,
@@ -37,8 +39,20 @@ pub struct RedisHarness {
 
 impl RedisHarness {
     pub fn new(scheme: &'static str, count: usize, flavour: Flavour, servers: Arc<Servers>) -> Self {
-        let (name, proxies, deleted) = (format!("{scheme}::{flavour}"), Vec::new(), Mutex::default());
-        Self { name, scheme, count, flavour, servers, proxies, deleted }
+        let (name, recipe) = (format!("{scheme}::{flavour}"), Recipe::SetNxPx);
+        let (proxies, deleted) = (Vec::new(), Mutex::default());
+        Self { name, scheme, recipe, count, flavour, servers, proxies, deleted }
+    }
+
+    pub fn setnx(flavour: Flavour, servers: Arc<Servers>) -> Self {
+        let name = format!("setnx::{flavour}");
+        Self { name, recipe: Recipe::SetnxTimestamp, ..Self::new("redis", 1, flavour, servers) }
+    }
+
+    /// The same on other servers, or over other connections.
+    fn at(&self, servers: Arc<Servers>, proxies: Vec<FaultProxy>) -> Self {
+        let (name, recipe) = (self.name.clone(), self.recipe);
+        Self { name, recipe, proxies, ..Self::new(self.scheme, self.count, self.flavour, servers) }
     }
 
     async fn servers(&self) -> &[RedisServer] {
@@ -61,8 +75,13 @@ impl RedisHarness {
             self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect()
         };
         // On a busy machine a server may be slow to answer, and is no less alive for it.
-        let slow = if self.scheme == "redlock" { "&master_timeout=500ms" } else { "" };
-        format!("{}://{}?ttl={}{slow}", self.scheme, addrs.join(","), option(lease))
+        let more = match (self.scheme, self.recipe) {
+            ("redlock", _) => "&master_timeout=500ms",
+            // All clients are on this host and have one clock.
+            (_, Recipe::SetnxTimestamp) => "&recipe=setnx-timestamp&clock_skew=20ms",
+            _ => "",
+        };
+        format!("{}://{}?ttl={}{more}", self.scheme, addrs.join(","), option(lease))
     }
 }
 
@@ -79,7 +98,7 @@ impl Harness for RedisHarness {
     fn capabilities(&self) -> Capabilities {
         let times = LeaseKind::Ttl { default: Duration::from_secs(30), min: Duration::from_millis(100) };
         let mut capabilities = Capabilities::new(self.scheme, times);
-        if self.scheme == "redis" {
+        if self.scheme == "redis" && self.recipe == Recipe::SetNxPx {
             (capabilities.fifo, capabilities.counts_waiters) = (true, true);
             (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         }
@@ -133,12 +152,11 @@ impl Harness for RedisHarness {
         let servers = self.servers().await.iter();
         let start = |server: &RedisServer| FaultProxy::start(server.addr(), Protocol::Redis);
         let proxies = servers.map(start).collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{error}"));
-        let link = Self::new(self.scheme, self.count, self.flavour, Arc::clone(&self.servers));
-        Box::new(Self { proxies, ..link })
+        Box::new(self.at(Arc::clone(&self.servers), proxies))
     }
 
     async fn private(&self) -> Box<dyn Harness> {
-        Box::new(Self::new(self.scheme, self.count, self.flavour, Arc::default()))
+        Box::new(self.at(Arc::default(), Vec::new()))
     }
 
     async fn fault(&self, fault: Fault) {

@@ -15,6 +15,7 @@ use lock_core::{
 use crate::config::{RedisConfig, WaitBy};
 use crate::lease::{RedisLease, RenewOnServer};
 use crate::push::Pushes;
+use crate::recipe::{Recipe, danger};
 use crate::server::{ServerOptions, Sight};
 use crate::topology::Topology;
 use crate::waiting::Waiting;
@@ -23,6 +24,8 @@ use crate::{Keys, Server};
 pub(crate) const BACKEND: &str = "redis";
 /// The shortest time to live: below it the drift margin and a round trip eat the lease up.
 const MIN_TTL: Duration = Duration::from_millis(100);
+/// Why a lock of [`Recipe::SetnxTimestamp`] has one holder.
+const ONE_TIME: &str = "the key of the recipe setnx-timestamp has room for the time of one holder";
 
 /// The backend for one Redis server.
 ///
@@ -31,6 +34,8 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Redis {
     capabilities: Capabilities,
+    /// What is dangerous about the recipe.
+    danger: Option<Finding>,
     shared: Arc<Shared>,
 }
 
@@ -42,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) renewer: Renewer<RenewOnServer>,
     pub(crate) prefix: String,
     pub(crate) ttl: Duration,
+    /// By how much less than its time to live a lease is believed in, as the clocks of clients differ.
+    clock_skew: Duration,
     pub(crate) wait: WaitBy,
     pub(crate) local_handovers: u32,
     pub(crate) clock: Clock,
@@ -61,36 +68,33 @@ impl Redis {
     /// When the future is dropped, the connection is closed.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
-        let mut capabilities =
-            Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
-        capabilities.fifo = config.wait == WaitBy::Queue;
-        capabilities.counts_waiters = match config.wait {
-            WaitBy::Queue => true,
-            // In a cluster they may listen at another node than the one that is asked.
-            WaitBy::Notify => !matches!(config.topology, Topology::Cluster(_)),
-            WaitBy::Poll => false,
-        };
-        (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
+        let (wait, local_handovers, clock_skew) = (config.wait_by(), config.handovers(), config.skew());
+        let (capabilities, timestamps) = (capabilities(&config), config.timestamps());
+        let danger = timestamps.is_some().then(danger);
+        if let Some(danger) = &danger {
+            tracing::warn!("{}; {}", danger.what, danger.advice);
+        }
         let mut options = ServerOptions::new(BACKEND, config.topology);
         (options.pool, options.dial) = (config.pool, config.dial);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
-        (options.clock, options.tells_free) = (config.clock.clone(), config.wait == WaitBy::Notify);
-        options.wait_replicas = config.wait_replicas;
+        (options.clock, options.tells_free) = (config.clock.clone(), wait == WaitBy::Notify);
+        (options.wait_replicas, options.timestamps) = (config.wait_replicas, timestamps.map(Arc::new));
         let server = Arc::new(Server::new(options)?);
         server.connect().await?;
-        let renew = RenewOnServer { server: Arc::clone(&server), clock: config.clock.clone() };
+        let renew = RenewOnServer { server: Arc::clone(&server) };
         let shared = Shared {
             push: Pushes::new(Arc::clone(&server), config.connect_timeout),
             server,
             renewer: Renewer::new(renew, config.clock.clone()),
             prefix: config.prefix,
             ttl: config.ttl,
-            wait: config.wait,
-            local_handovers: config.local_handovers,
+            clock_skew,
+            wait,
+            local_handovers,
             clock: config.clock,
             round_trip: AtomicU64::new(0),
         };
-        Ok(Self { capabilities, shared: Arc::new(shared) })
+        Ok(Self { capabilities, danger, shared: Arc::new(shared) })
     }
 }
 
@@ -129,6 +133,7 @@ impl Backend for Redis {
 
     async fn doctor(&self) -> Result<Report> {
         let mut findings = self.shared.server.examine().await?;
+        findings.extend(self.danger.clone());
         findings.extend(self.rights().await);
         Ok(Report { findings })
     }
@@ -161,11 +166,35 @@ impl Redis {
     }
 }
 
+fn capabilities(config: &RedisConfig) -> Capabilities {
+    let times = LeaseKind::Ttl { default: config.ttl, min: MIN_TTL + config.skew() };
+    let mut capabilities = Capabilities::new(BACKEND, times);
+    capabilities.fifo = config.wait_by() == WaitBy::Queue;
+    capabilities.counts_waiters = match config.wait_by() {
+        WaitBy::Queue => true,
+        // In a cluster they may listen at another node than the one that is asked.
+        WaitBy::Notify => !matches!(config.topology, Topology::Cluster(_)),
+        WaitBy::Poll => false,
+    };
+    let shared = match config.recipe {
+        Recipe::SetNxPx => Support::Yes,
+        Recipe::SetnxTimestamp => Support::No(ONE_TIME),
+    };
+    (capabilities.shared, capabilities.permits) = (shared, shared);
+    capabilities
+}
+
 impl Shared {
-    /// The time to live that a lease begins with.
+    /// The time to live that a lease begins with, as far as it can be believed in.
     pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
-        let ttl = policy.ttl.unwrap_or(self.ttl);
+        let ttl = policy.ttl.unwrap_or(self.ttl).saturating_sub(self.clock_skew);
         policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
+    }
+
+    /// As much of a time to live as can be believed in.
+    pub(crate) fn believed(&self, ttl: Duration) -> Result<Duration> {
+        check_ttl(ttl, self.clock_skew)?;
+        Ok(ttl.saturating_sub(self.clock_skew))
     }
 
     /// The lease of a lock that was asked for at `sent`, and is the owner's until then at least.
@@ -198,8 +227,9 @@ impl Shared {
     }
 }
 
-pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
-    Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MIN_TTL }).check_ttl(ttl, MIN_TTL)
+pub(crate) fn check_ttl(ttl: Duration, clock_skew: Duration) -> Result<()> {
+    let min = MIN_TTL + clock_skew;
+    Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min }).check_ttl(ttl, min)
 }
 
 /// The error for a key that cannot be broken, as it is used for something else.

@@ -11,15 +11,23 @@ use lock_core::{Clock, Error, ErrorKind, Locks, Result};
 use crate::Redis;
 use crate::backend::{BACKEND, check_ttl};
 use crate::dial::Dial;
+use crate::recipe::{Recipe, RecipeUnit, Timestamps, WallClock};
 use crate::topology::{Access, Scheme, Topology};
 
 /// How long replicas are given when nothing else is said.
 const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
-const OPTIONS: [&str; 8] = [
+/// Hosts that follow NTP differ by a tenth of that; a leap second that only some of them smear makes it
+/// this.
+const CLOCK_SKEW: Duration = Duration::from_secs(1);
+const LARGEST_SKEW: Duration = Duration::from_secs(24 * 3600);
+const OPTIONS: [&str; 11] = [
     "ttl",
     "prefix",
     "wait",
     "local_handovers",
+    "recipe",
+    "recipe_unit",
+    "clock_skew",
     "connect_timeout",
     "command_timeout",
     "wait_replicas",
@@ -61,6 +69,9 @@ pub enum WaitBy {
 /// | `prefix` | `lock:` | what stands before the lock name in the key |
 /// | `wait` | `queue` | how a lock is waited for: `queue`, `notify` or `poll`, see [`WaitBy`] |
 /// | `local_handovers` | `16` | how often in a row the lock goes from task to task of one process while other processes wait for it; 0 for never |
+/// | `recipe` | `set-nx-px` | what is written into the key: `set-nx-px` or, for older fleets, `setnx-timestamp`, see [`Recipe`] |
+/// | `recipe_unit` | `ms` | what the times of `setnx-timestamp` are counted in: `ms` or `s`, see [`RecipeUnit`] |
+/// | `clock_skew` | `1s` | by how much the clocks of clients of `setnx-timestamp` are assumed to differ at most |
 /// | `connect_timeout` | `1s` | how long to wait for a connection |
 /// | `command_timeout` | `1s` | how long to wait for an answer |
 /// | `wait_replicas` | `0` | how many replicas are to have a lock before it counts, see [`wait_replicas`](Self::wait_replicas) |
@@ -74,8 +85,12 @@ pub struct RedisConfig {
     pub(crate) dial: Option<Arc<dyn Dial>>,
     pub(crate) ttl: Duration,
     pub(crate) prefix: String,
-    pub(crate) wait: WaitBy,
-    pub(crate) local_handovers: u32,
+    wait: Option<WaitBy>,
+    local_handovers: Option<u32>,
+    pub(crate) recipe: Recipe,
+    recipe_unit: Option<RecipeUnit>,
+    clock_skew: Option<Duration>,
+    wall_clock: WallClock,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) clock: Clock,
@@ -92,8 +107,12 @@ impl RedisConfig {
             dial: None,
             ttl: Duration::from_secs(30),
             prefix: String::from("lock:"),
-            wait: WaitBy::default(),
-            local_handovers: 16,
+            wait: None,
+            local_handovers: None,
+            recipe: Recipe::default(),
+            recipe_unit: None,
+            clock_skew: None,
+            wall_clock: WallClock::default(),
             connect_timeout: Duration::from_secs(1),
             command_timeout: Duration::from_secs(1),
             clock: Clock::boot(),
@@ -122,14 +141,31 @@ impl RedisConfig {
                 "ttl" => config.ttl = value.duration()?,
                 "prefix" => value.text().clone_into(&mut config.prefix),
                 "wait" => {
-                    config.wait = match value.text() {
+                    config.wait = Some(match value.text() {
                         "queue" => WaitBy::Queue,
                         "notify" => WaitBy::Notify,
                         "poll" => WaitBy::Poll,
                         _ => return Err(value.invalid("use queue, notify or poll")),
-                    }
+                    });
                 }
-                "local_handovers" => config.local_handovers = value.parse("give a number, such as 16")?,
+                "local_handovers" => {
+                    config.local_handovers = Some(value.parse("give a number, such as 16")?);
+                }
+                "recipe" => {
+                    config.recipe = match value.text() {
+                        "set-nx-px" => Recipe::SetNxPx,
+                        "setnx-timestamp" => Recipe::SetnxTimestamp,
+                        _ => return Err(value.invalid("use set-nx-px or setnx-timestamp")),
+                    };
+                }
+                "recipe_unit" => {
+                    config.recipe_unit = Some(match value.text() {
+                        "ms" => RecipeUnit::Millis,
+                        "s" => RecipeUnit::Seconds,
+                        _ => return Err(value.invalid("use ms or s")),
+                    });
+                }
+                "clock_skew" => config.clock_skew = Some(value.duration()?),
                 "wait_replicas" => replicas = value.parse("use a number of replicas")?,
                 "wait_replicas_timeout" => patience = value.duration()?,
                 "connect_timeout" => config.connect_timeout = value.duration()?,
@@ -176,7 +212,7 @@ impl RedisConfig {
     /// How a lock that is held by another process is waited for.
     #[must_use]
     pub fn wait(mut self, wait: WaitBy) -> Self {
-        self.wait = wait;
+        self.wait = Some(wait);
         self
     }
 
@@ -184,7 +220,38 @@ impl RedisConfig {
     /// while other processes wait for it; 0 for never, so that every task queues up on the server.
     #[must_use]
     pub fn local_handovers(mut self, most: u32) -> Self {
-        self.local_handovers = most;
+        self.local_handovers = Some(most);
+        self
+    }
+
+    /// What is written into the key of a lock. Another than the default is for fleets that run it already.
+    #[must_use]
+    pub fn recipe(mut self, recipe: Recipe) -> Self {
+        self.recipe = recipe;
+        self
+    }
+
+    /// What the times of [`Recipe::SetnxTimestamp`] are counted in. Every client that shares the locks
+    /// needs the same.
+    #[must_use]
+    pub fn recipe_unit(mut self, unit: RecipeUnit) -> Self {
+        self.recipe_unit = Some(unit);
+        self
+    }
+
+    /// By how much the clocks of the hosts of [`Recipe::SetnxTimestamp`] are assumed to differ at most. A
+    /// holder believes in its lock for so much less than the ttl, and a lock that is over is left alone for
+    /// so much longer.
+    #[must_use]
+    pub fn clock_skew(mut self, most: Duration) -> Self {
+        self.clock_skew = Some(most);
+        self
+    }
+
+    /// Where [`Recipe::SetnxTimestamp`] takes the time from: for tests.
+    #[must_use]
+    pub fn wall_clock(mut self, clock: WallClock) -> Self {
+        self.wall_clock = clock;
         self
     }
 
@@ -236,13 +303,15 @@ impl RedisConfig {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        check_ttl(self.ttl)?;
+        self.check_recipe()?;
+        check_ttl(self.ttl, self.skew())?;
         if self.connect_timeout.is_zero() || self.command_timeout.is_zero() {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
                 .message("a timeout is zero")
                 .hint("give connect_timeout and command_timeout at least a few milliseconds"));
         }
-        if self.wait_replicas.is_some_and(|(_, patience)| patience.as_millis() == 0 || patience >= self.ttl) {
+        let lasts = self.ttl.saturating_sub(self.skew());
+        if self.wait_replicas.is_some_and(|(_, patience)| patience.as_millis() == 0 || patience >= lasts) {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
                 .message("the time that replicas are given is zero, or longer than the lock lasts")
                 .hint("give wait_replicas_timeout a few milliseconds, well below the ttl"));
@@ -259,6 +328,60 @@ impl RedisConfig {
         }
         Ok(())
     }
+
+    pub(crate) fn wait_by(&self) -> WaitBy {
+        match self.recipe {
+            Recipe::SetNxPx => self.wait.unwrap_or_default(),
+            Recipe::SetnxTimestamp => WaitBy::Poll,
+        }
+    }
+
+    pub(crate) fn handovers(&self) -> u32 {
+        match self.recipe {
+            Recipe::SetNxPx => self.local_handovers.unwrap_or(16),
+            Recipe::SetnxTimestamp => 0,
+        }
+    }
+
+    /// By how much less than its time to live a lease is believed in.
+    pub(crate) fn skew(&self) -> Duration {
+        match self.recipe {
+            Recipe::SetNxPx => Duration::ZERO,
+            Recipe::SetnxTimestamp => self.clock_skew.unwrap_or(CLOCK_SKEW),
+        }
+    }
+
+    /// How times are written, if the recipe writes times.
+    pub(crate) fn timestamps(&self) -> Option<Timestamps> {
+        let unit = self.recipe_unit.unwrap_or_default();
+        let times = || Timestamps::new(unit, self.skew(), self.wall_clock.clone());
+        (self.recipe == Recipe::SetnxTimestamp).then(times)
+    }
+
+    /// Refuses options that the recipe cannot honour.
+    fn check_recipe(&self) -> Result<()> {
+        let invalid =
+            |what, hint| Err(Error::new(ErrorKind::InvalidConfig, BACKEND).message(what).hint(hint));
+        match self.recipe {
+            Recipe::SetNxPx if self.recipe_unit.is_some() || self.clock_skew.is_some() => invalid(
+                "recipe_unit and clock_skew mean nothing to the recipe set-nx-px, which writes no times",
+                "leave them out; or name recipe=setnx-timestamp, if an older fleet runs that",
+            ),
+            Recipe::SetnxTimestamp if !matches!(self.wait, None | Some(WaitBy::Poll)) => invalid(
+                "the recipe setnx-timestamp has no queue, and its clients tell nobody of a release",
+                "leave wait out, or use wait=poll",
+            ),
+            Recipe::SetnxTimestamp if !matches!(self.local_handovers, None | Some(0)) => invalid(
+                "a lock of the recipe setnx-timestamp is not passed on inside a process",
+                "leave local_handovers out, or set it to 0",
+            ),
+            Recipe::SetnxTimestamp if self.clock_skew.is_some_and(|skew| skew > LARGEST_SKEW) => invalid(
+                "a clock_skew of more than a day is none",
+                "repair the clocks, or leave clock_skew out",
+            ),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl fmt::Debug for RedisConfig {
@@ -267,7 +390,8 @@ impl fmt::Debug for RedisConfig {
             .field("topology", &self.topology)
             .field("ttl", &self.ttl)
             .field("prefix", &self.prefix)
-            .field("wait", &self.wait)
+            .field("wait", &self.wait_by())
+            .field("recipe", &self.recipe)
             .finish_non_exhaustive()
     }
 }
@@ -287,7 +411,7 @@ mod tests {
     fn urls() {
         let config = RedisConfig::from_url("redis://me:s3cret@h:7/2?ttl=5s&prefix=&wait=poll").unwrap();
         assert_eq!(
-            (config.ttl, config.prefix.as_str(), config.wait),
+            (config.ttl, config.prefix.as_str(), config.wait_by()),
             (Duration::from_secs(5), "", WaitBy::Poll)
         );
         assert_eq!((config.topology.to_string().as_str(), database(&config.topology)), ("h:7", 2));
@@ -342,6 +466,17 @@ mod tests {
             "redis+sentinel://h/main/first",
             "redis+cluster://a:1,b:2/1",
             "redis+cluster://a:1,,b:2",
+            "redis://h?recipe=setnx",
+            "redis://h?recipe=setnx-timestamp&recipe_unit=us",
+            "redis://h?recipe=setnx-timestamp&clock_skew=1",
+            "redis://h?recipe=setnx-timestamp&clock_skew=2days",
+            "redis://h?recipe=setnx-timestamp&ttl=1s",
+            "redis://h?recipe=setnx-timestamp&wait=queue",
+            "redis://h?wait=notify&recipe=setnx-timestamp",
+            "redis://h?recipe=setnx-timestamp&local_handovers=16",
+            "redis://h?clock_skew=1s",
+            "redis://h?recipe=set-nx-px&recipe_unit=ms",
+            "redis://h?recipe=setnx-timestamp&ttl=2s&wait_replicas=1&wait_replicas_timeout=1s",
         ] {
             let error = RedisConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");

@@ -119,7 +119,7 @@ impl Chart<'_> {
         } else {
             self.note(
                 &format!("the server's clock is {skew:?} {way} ours"),
-                "leases do not depend on it; tokens do when the server loses its data",
+                "leases of the usual recipe do not depend on it; tokens do when the server loses its data",
             );
         }
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewal, Renewed};
 use lock_core::{
-    AcquireRequest, BootInstant, Clock, Error, HandOver, Lease, LossReason, Mode, Outcome, OwnerId, Released,
+    AcquireRequest, BootInstant, Error, HandOver, Lease, LossReason, Mode, Outcome, OwnerId, Released,
     Result, Standing, Token, Validity, ValidityCell,
 };
 
-use crate::backend::{BACKEND, Shared, check_ttl};
+use crate::backend::{BACKEND, Shared};
 use crate::server::{Ask, Extension, Rotated};
 use crate::undo::Undo;
 use crate::{Keys, Server};
@@ -68,7 +68,7 @@ impl Lease for RedisLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
-        check_ttl(ttl)?;
+        let ttl = self.backend.believed(ttl)?;
         match self.renewal.extend(ttl).await {
             Renewed::Until(until) => Ok(until),
             Renewed::NotOurs => Err(Error::lost(BACKEND)),
@@ -151,13 +151,13 @@ impl RedisLease {
         let info = serde_json::to_string(&*next.owner).unwrap_or_default();
         let mut undo = Undo::new(&backend.server, &keys, ttl);
         undo.arm();
-        let sent = backend.clock.now();
+        let sent = backend.server.moment();
         let ask = Ask { keys: &keys, owner: undo.owner, mode: next.mode, ttl, info: &info, entry: None };
         let yields = self.handovers + 1 >= backend.local_handovers;
         match backend.server.rotate(self.owner, &ask, yields).await {
             Ok(Rotated::Passed(token)) => {
                 self.cell.lose(LossReason::Released);
-                let until = trusted_until(sent, ttl);
+                let until = backend.server.trusted_until(sent, ttl);
                 let lease = Extension { keys: &keys, owner: undo.owner, shares: false, ttl };
                 let replicated = backend.server.await_replicas(&lease).await;
                 if replicated.is_err() || backend.clock.now() >= until {
@@ -165,7 +165,7 @@ impl RedisLease {
                     undo.now().await;
                     return Ok(Some(HandOver::Released(releasing.in_time())));
                 }
-                let mut lease = backend.lease(&keys, next, (undo.disarm(), token), (sent, until));
+                let mut lease = backend.lease(&keys, next, (undo.disarm(), token), (sent.at, until));
                 lease.handovers = self.handovers.saturating_add(1);
                 Ok(Some(HandOver::Passed(Box::new(lease))))
             }
@@ -202,7 +202,6 @@ impl Releasing {
 #[derive(Debug)]
 pub(crate) struct RenewOnServer {
     pub(crate) server: Arc<Server>,
-    pub(crate) clock: Clock,
 }
 
 /// What a lease is known by: the lock, who has it, and whether it may share it.
@@ -213,16 +212,16 @@ impl Renew for RenewOnServer {
     type Key = Held;
 
     async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
-        let sent = self.clock.now();
+        let sent = self.server.moment();
         let leases: Vec<_> = batch
             .iter()
             .map(|((keys, owner, shares), ttl)| Extension { keys, owner: *owner, shares: *shares, ttl: *ttl })
             .collect();
-        match self.server.extend(&leases).await {
+        match self.server.extend_at(sent, &leases).await {
             Ok(ours) => {
                 let answers = ours.into_iter().zip(&leases);
                 let renewed = answers.map(|(ours, lease)| match ours {
-                    Ok(true) => Renewed::Until(trusted_until(sent, lease.ttl)),
+                    Ok(true) => Renewed::Until(self.server.trusted_until(sent, lease.ttl)),
                     Ok(false) => Renewed::NotOurs,
                     Err(error) => Renewed::Unknown(error),
                 });

@@ -2,7 +2,7 @@
 //!
 //! The lock is a plain string with a time to live, so that clients in any language that use
 //! `SET key value NX PX ttl` exclude us and are excluded. Everything that compares runs as a script
-//! on the server.
+//! on the server. A fleet that still keeps the time of expiry in the key can be joined, see [`Recipe`].
 //!
 //! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section on the
 //! single instance.
@@ -20,6 +20,7 @@ mod lease;
 mod line;
 mod link;
 mod push;
+mod recipe;
 mod scripts;
 mod sentinel;
 pub mod server;
@@ -36,6 +37,7 @@ pub use deadpool_redis;
 pub use dial::{Dial, with_nodelay};
 pub use keys::Keys;
 pub use lease::trusted_until;
+pub use recipe::{Recipe, RecipeUnit, WallClock};
 pub use redis;
 pub use server::Server;
 pub use tls::Tls;

@@ -13,7 +13,7 @@ use crate::dial::Dial;
 use crate::doctor::examine;
 use crate::error::{Place, is_demoted};
 use crate::greeting::Greeting;
-use crate::scripts::{self, Call};
+use crate::scripts::{self, Call, Script};
 use crate::sentinel::masters;
 use crate::topology::SentinelInfo;
 
@@ -147,7 +147,7 @@ impl Link {
             let forgotten = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_no_script);
             if !loaded && answers.iter().any(forgotten) {
                 loaded = true;
-                load(&mut connection).await.map_err(failure)?;
+                load(&mut connection, calls).await.map_err(failure)?;
                 continue;
             }
             if answers.iter().any(|answer| answer.as_ref().is_err_and(is_demoted)) {
@@ -357,7 +357,7 @@ impl Link {
         Ok(connection)
     }
 
-    /// Asks the server what it is, and loads the scripts, in one round trip.
+    /// Asks the server what it is, and loads the usual scripts, in one round trip.
     async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
         let unreachable = |error: RedisError| self.place.unreachable(&error);
         let mut pipeline = redis::pipe();
@@ -411,10 +411,12 @@ async fn run(connection: &mut MultiplexedConnection, call: &Call, before: &[Cmd]
     Ok(answer)
 }
 
-/// Loads all scripts, in one round trip.
-async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+/// Loads the scripts of these calls, in one round trip.
+async fn load(connection: &mut MultiplexedConnection, calls: &[&Call]) -> RedisResult<()> {
+    let mut scripts: Vec<&Script> = calls.iter().map(|call| call.script).collect();
+    scripts.dedup_by(|one, other| std::ptr::eq(*one, *other));
     let mut pipeline = redis::pipe();
-    for script in scripts::all() {
+    for script in scripts {
         pipeline.add_command(script.load()).ignore();
     }
     pipeline.query_async(connection).await

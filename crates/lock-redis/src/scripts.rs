@@ -34,7 +34,47 @@ pub(crate) static RAISE: LazyLock<Script> = script!("number", "mint", "queue", "
 pub(crate) static INSPECT: LazyLock<Script> = script!("number", "mint", "queue", "inspect");
 pub(crate) static BREAK: LazyLock<Script> = script!("number", "mint", "queue", "break");
 
-/// All of them, to be loaded with every new connection.
+static SETNX_ASK: LazyLock<Script> = script!("number", "mint", "setnx", "setnx_ask");
+static SETNX_RELEASE: LazyLock<Script> = script!("setnx", "setnx_release");
+static SETNX_EXTEND: LazyLock<Script> = script!("setnx", "setnx_extend");
+static SETNX_RAISE: LazyLock<Script> = script!("number", "setnx", "setnx_raise");
+static SETNX_INSPECT: LazyLock<Script> = script!("setnx", "setnx_inspect");
+static SETNX_BREAK: LazyLock<Script> = script!("setnx", "setnx_break");
+
+/// What the scripts of one recipe are for.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    /// How many of [all keys](crate::Keys::all) they have.
+    pub(crate) keys: usize,
+    pub(crate) ask: &'static LazyLock<Script>,
+    pub(crate) release: &'static LazyLock<Script>,
+    pub(crate) extend: &'static LazyLock<Script>,
+    pub(crate) raise: &'static LazyLock<Script>,
+    pub(crate) inspect: &'static LazyLock<Script>,
+    pub(crate) break_lock: &'static LazyLock<Script>,
+}
+
+pub(crate) static SET_NX_PX: Scripts = Scripts {
+    keys: 4,
+    ask: &ASK,
+    release: &RELEASE,
+    extend: &EXTEND,
+    raise: &RAISE,
+    inspect: &INSPECT,
+    break_lock: &BREAK,
+};
+
+pub(crate) static SETNX_TIMESTAMP: Scripts = Scripts {
+    keys: 2,
+    ask: &SETNX_ASK,
+    release: &SETNX_RELEASE,
+    extend: &SETNX_EXTEND,
+    raise: &SETNX_RAISE,
+    inspect: &SETNX_INSPECT,
+    break_lock: &SETNX_BREAK,
+};
+
+/// Those that are loaded with every new connection. The others are when they are first used.
 pub(crate) fn all() -> [&'static Script; 8] {
     [&ACQUIRE, &ASK, &RELEASE, &ROTATE, &EXTEND, &RAISE, &INSPECT, &BREAK]
 }

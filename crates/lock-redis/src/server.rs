@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
-use lock_core::{Clock, Error, ErrorKind, Finding, Level, Mode, Outcome, OwnerId, Result, Token};
+use lock_core::{
+    BootInstant, Clock, Error, ErrorKind, Finding, Level, Mode, Outcome, OwnerId, Result, Token,
+};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{ConnectionInfo, PushInfo, RedisError, Value};
 use tokio::sync::mpsc::UnboundedSender;
@@ -16,8 +18,10 @@ use crate::cluster::Cluster;
 pub use crate::dial::with_nodelay;
 use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
+use crate::lease::trusted_until;
 use crate::link::{Failure, Link, Route, Settings};
-use crate::scripts::{ACQUIRE, ASK, BREAK, Call, EXTEND, INSPECT, RAISE, RELEASE, ROTATE};
+use crate::recipe::{Moment, Timestamps};
+use crate::scripts::{ACQUIRE, Call, ROTATE, SET_NX_PX, SETNX_TIMESTAMP, Script, Scripts};
 use crate::sentinel::follow;
 use crate::tls::unsupported;
 use crate::topology::Topology;
@@ -49,6 +53,8 @@ pub struct ServerOptions {
     pub wait_replicas: Option<(u32, Duration)>,
     /// Whether a lock that becomes free is told on its [channel](Keys::channel).
     pub tells_free: bool,
+    /// How times are written where the recipe writes times.
+    pub(crate) timestamps: Option<Arc<Timestamps>>,
 }
 
 /// One Redis server, reached over one connection that all locks on it share; or the nodes of a cluster,
@@ -60,6 +66,7 @@ pub struct Server {
     clock: Clock,
     wait_replicas: Option<(u32, Duration)>,
     tells_free: bool,
+    timestamps: Option<Arc<Timestamps>>,
     /// Whether a task follows the sentinels.
     following: AtomicBool,
 }
@@ -219,6 +226,7 @@ impl ServerOptions {
             clock: Clock::boot(),
             wait_replicas: None,
             tells_free: false,
+            timestamps: None,
         }
     }
 }
@@ -256,6 +264,7 @@ impl Server {
             wait_replicas,
             tells_free,
             following: AtomicBool::new(false),
+            timestamps: options.timestamps,
         })
     }
 
@@ -389,7 +398,7 @@ impl Server {
             .arg(claim.info)
             .arg(fence_millis(claim.ttl))
             .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
-        self.verdict_of(&call).await
+        self.verdict_of(self.moment(), &call).await
     }
 
     /// Asks for a lock, confirms a grant, or queues up, whatever is right: one round trip.
@@ -402,15 +411,36 @@ impl Server {
     ///
     /// As [`claim`](Self::claim).
     pub async fn ask(&self, ask: &Ask<'_>) -> Result<Verdict> {
-        let call = ASK
-            .on(&ask.keys.all())
+        self.ask_at(self.moment(), ask).await
+    }
+
+    /// As [`ask`](Self::ask), for a lease that counts from this moment.
+    pub(crate) async fn ask_at(&self, sent: Moment, ask: &Ask<'_>) -> Result<Verdict> {
+        let call = self
+            .call(ask.keys, |recipe| recipe.ask)
             .arg(ask.owner.to_string())
             .arg(millis(ask.ttl))
             .arg(ask.info)
             .arg(fence_millis(ask.ttl))
             .arg(mode(ask.mode))
             .arg(ask.entry.unwrap_or_default());
-        self.verdict_of(&call).await
+        self.verdict_of(sent, &self.with_over(self.with_value(call, sent, ask.ttl))).await
+    }
+
+    /// Now, for a request that is about to leave.
+    pub(crate) fn moment(&self) -> Moment {
+        // In this order: a pause between the two makes a lease end early rather than late.
+        let at = self.clock.now();
+        Moment { at, wall: self.timestamps.as_ref().map(|times| times.now()).unwrap_or_default() }
+    }
+
+    /// How long a lease can be believed in that was asked for at this moment.
+    pub(crate) fn trusted_until(&self, sent: Moment, ttl: Duration) -> BootInstant {
+        let until = trusted_until(sent.at, ttl);
+        match &self.timestamps {
+            Some(times) => until.min(self.clock.now() + times.left(sent, ttl)),
+            None => until,
+        }
     }
 
     /// Passes a lock on to the next owner of the same process: one round trip. With `yields`, those who
@@ -458,7 +488,7 @@ impl Server {
             Nodes::One(link) => Arc::clone(link),
             Nodes::Cluster(cluster) => cluster.link_of(&lease.keys.lock).await?,
         };
-        let replicated = link.replicate(&lease.call(), wanted, patience).await;
+        let replicated = link.replicate(&self.extension(self.moment(), lease), wanted, patience).await;
         let (answer, have) = replicated.map_err(|failure| match failure {
             // To follow it would be to wait for the replicas of another master.
             Failure::Refused(error) if error.is_cluster_error() => {
@@ -515,8 +545,8 @@ impl Server {
     ///
     /// When the future is dropped, the lock may or may not be given back; ask again.
     pub async fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Result<Option<bool>> {
-        let call = RELEASE.on(&keys.all()).arg(owner.to_string()).arg(self.channel(keys));
-        let call = call.arg(entry.unwrap_or_default());
+        let call = self.call(keys, |recipe| recipe.release).arg(owner.to_string());
+        let call = call.arg(self.channel(keys)).arg(entry.unwrap_or_default());
         let (answer, resent) = self.run(&call).await?;
         let ours = flag(&answer).ok_or_else(|| self.place.unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
@@ -532,7 +562,16 @@ impl Server {
     ///
     /// When the future is dropped, any of them may have been extended.
     pub async fn extend(&self, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
-        let calls: Vec<_> = leases.iter().map(Extension::call).collect();
+        self.extend_at(self.moment(), leases).await
+    }
+
+    /// As [`extend`](Self::extend), for leases that count from this moment.
+    pub(crate) async fn extend_at(
+        &self,
+        sent: Moment,
+        leases: &[Extension<'_>],
+    ) -> Result<Vec<Result<bool>>> {
+        let calls: Vec<_> = leases.iter().map(|lease| self.extension(sent, lease)).collect();
         let answers = self.run_all(&calls).await?;
         let told = |answer: Value| flag(&answer).ok_or_else(|| self.place.unexpected(&answer));
         Ok(answers.into_iter().map(|answer| answer.and_then(told)).collect())
@@ -548,7 +587,7 @@ impl Server {
     ///
     /// When the future is dropped, it may have been lifted.
     pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
-        let call = RAISE.on(&keys.all());
+        let call = self.call(keys, |recipe| recipe.raise);
         self.flag(&call.arg(owner.to_string()).arg(floor.get()).arg(fence_millis(ttl))).await
     }
 
@@ -562,9 +601,9 @@ impl Server {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn look(&self, keys: &Keys, owner: Option<OwnerId>) -> Result<Sight> {
-        let call = INSPECT.on(&keys.all()).arg(&keys.channel);
+        let call = self.call(keys, |recipe| recipe.inspect).arg(&keys.channel);
         let call = call.arg(owner.map_or_else(String::new, |owner| owner.to_string()));
-        let (answer, _) = self.run(&call).await?;
+        let (answer, _) = self.run(&self.with_over(call)).await?;
         sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
@@ -580,8 +619,8 @@ impl Server {
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
-        let call = BREAK.on(&keys.all()).arg(self.channel(keys));
-        let answer = self.send(&call).await.map_err(|failure| self.place.told(failure))?;
+        let call = self.call(keys, |recipe| recipe.break_lock).arg(self.channel(keys));
+        let answer = self.send(&self.with_over(call)).await.map_err(|failure| self.place.told(failure))?;
         redis::from_redis_value_ref(&answer).map_err(|_| self.place.unexpected(&answer))
     }
 
@@ -651,10 +690,54 @@ impl Server {
         if self.tells_free { &keys.channel } else { "" }
     }
 
-    async fn verdict_of(&self, call: &Call) -> Result<Verdict> {
+    fn scripts(&self) -> &'static Scripts {
+        if self.timestamps.is_some() { &SETNX_TIMESTAMP } else { &SET_NX_PX }
+    }
+
+    /// A script of the recipe, on those keys of the lock that the recipe has.
+    fn call(&self, keys: &Keys, script: impl Fn(&Scripts) -> &'static Script) -> Call {
+        let recipe = self.scripts();
+        script(recipe).on(&keys.all()[..recipe.keys])
+    }
+
+    fn extension(&self, sent: Moment, lease: &Extension<'_>) -> Call {
+        // Only keys that are there: else a cluster would put it off while it moves the slot.
+        let [lock, fence, _, holders] = lease.keys.all();
+        let script = self.scripts().extend;
+        let call = if lease.shares { script.on(&[lock, fence, holders]) } else { script.on(&[lock, fence]) };
+        let call = call.arg(lease.owner.to_string()).arg(millis(lease.ttl)).arg(fence_millis(lease.ttl));
+        self.with_value(call, sent, lease.ttl)
+    }
+
+    /// With the time that is written, where the recipe writes times.
+    fn with_value(&self, call: Call, sent: Moment, ttl: Duration) -> Call {
+        match &self.timestamps {
+            Some(times) => call.arg(times.value(sent, ttl).to_string()).arg(micros(sent.at)),
+            None => call,
+        }
+    }
+
+    /// With what says which locks are over, where the recipe writes times.
+    fn with_over(&self, call: Call) -> Call {
+        match &self.timestamps {
+            Some(times) => call.arg(times.unit()).arg(times.over_before().to_string()),
+            None => call,
+        }
+    }
+
+    fn compare_clocks(&self, sent: Moment, answer: &Value) {
+        if let (Some(times), Some(server)) = (&self.timestamps, servers_clock(answer)) {
+            times.compare(sent, server);
+        }
+    }
+
+    async fn verdict_of(&self, sent: Moment, call: &Call) -> Result<Verdict> {
         // Never sent twice: an owner whose claim may be on its way in two copies cannot be undone for sure.
         match self.send(call).await {
-            Ok(answer) => verdict(&answer).ok_or_else(|| self.place.unexpected(&answer)),
+            Ok(answer) => {
+                self.compare_clocks(sent, &answer);
+                verdict(&answer).ok_or_else(|| self.place.unexpected(&answer))
+            }
             Err(Failure::Dropped) => Ok(Verdict::Broken),
             Err(failure) => Err(self.place.told(failure)),
         }
@@ -698,15 +781,6 @@ impl Server {
     }
 }
 
-impl Extension<'_> {
-    fn call(&self) -> Call {
-        // Only keys that are there: else a cluster would put it off while it moves the slot.
-        let [lock, fence, _, holders] = self.keys.all();
-        let call = if self.shares { EXTEND.on(&[lock, fence, holders]) } else { EXTEND.on(&[lock, fence]) };
-        call.arg(self.owner.to_string()).arg(millis(self.ttl)).arg(fence_millis(self.ttl))
-    }
-}
-
 impl std::fmt::Display for Entry<'_> {
     /// As the scripts read it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -731,7 +805,7 @@ impl std::fmt::Debug for ServerOptions {
 fn verdict(answer: &Value) -> Option<Verdict> {
     let Value::Array(parts) = answer else { return None };
     match parts.as_slice() {
-        [Value::Int(1), token] => Some(Verdict::Granted(token_of(token)?)),
+        [Value::Int(1), token, ..] => Some(Verdict::Granted(token_of(token)?)),
         [Value::Int(0), Value::Int(pttl), kind, place @ ..] => {
             let place = match place {
                 [] | [Value::Int(..=-1)] => None,
@@ -750,6 +824,14 @@ fn verdict(answer: &Value) -> Option<Verdict> {
         }
         _ => None,
     }
+}
+
+/// The server's clock, where a verdict tells it.
+fn servers_clock(answer: &Value) -> Option<Duration> {
+    let Value::Array(parts) = answer else { return None };
+    let [Value::Int(1), _, micros] = parts.as_slice() else { return None };
+    let micros: String = redis::from_redis_value_ref(micros).ok()?;
+    micros.parse().ok().map(Duration::from_micros)
 }
 
 fn rotated(answer: &Value) -> Option<Rotated> {
@@ -804,6 +886,10 @@ fn mode(mode: Mode) -> String {
 
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+fn micros(at: BootInstant) -> u64 {
+    u64::try_from(at.since_boot().as_micros()).unwrap_or(u64::MAX)
 }
 
 fn fence_millis(ttl: Duration) -> u64 {

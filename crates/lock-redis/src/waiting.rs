@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::Keys;
 use crate::backend::{Shared, too_late};
 use crate::config::WaitBy;
-use crate::lease::{RedisLease, trusted_until};
+use crate::lease::RedisLease;
 use crate::push::{Listener, Mailbox, Told};
 use crate::server::{Ask, Entry, Extension, Verdict};
 use crate::undo::Undo;
@@ -124,7 +124,7 @@ impl<'a> Waiting<'a> {
                 None => Attempt { undo: Undo::new(&self.backend.server, &self.keys, self.ttl), queued: None },
             };
             self.about_to_ask(&mut attempt);
-            let sent = self.backend.clock.now();
+            let sent = self.backend.server.moment();
             let entry = attempt.queued.as_ref().map(|queued| &*queued.entry);
             let ask = Ask {
                 keys: &self.keys,
@@ -134,7 +134,7 @@ impl<'a> Waiting<'a> {
                 info: &self.info,
                 entry,
             };
-            match self.backend.server.ask(&ask).await {
+            match self.backend.server.ask_at(sent, &ask).await {
                 Ok(Verdict::Granted(token)) => {
                     let lease = Extension {
                         keys: &self.keys,
@@ -147,7 +147,7 @@ impl<'a> Waiting<'a> {
                         attempt.undo.now().await;
                         return Err(error);
                     }
-                    let until = trusted_until(sent, self.ttl);
+                    let until = self.backend.server.trusted_until(sent, self.ttl);
                     if self.backend.clock.now() >= until {
                         return Err(too_late(self.ttl));
                     }
@@ -156,12 +156,12 @@ impl<'a> Waiting<'a> {
                         &self.keys,
                         self.request,
                         (owner, token),
-                        (sent, until),
+                        (sent.at, until),
                     )));
                 }
                 Ok(Verdict::Busy { ends_in, foreign_type, place }) => {
                     attempt.undo.answered();
-                    self.backend.note_round_trip(sent);
+                    self.backend.note_round_trip(sent.at);
                     self.busy(ends_in, foreign_type, place);
                     self.attempt = Some(attempt);
                     return Ok(None);

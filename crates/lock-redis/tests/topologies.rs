@@ -16,6 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 const SECRET: &str = "s3cret-Pa55";
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The recipes, by their options.
+const RECIPES: [&str; 2] = ["recipe=set-nx-px", "recipe=setnx-timestamp&clock_skew=50ms"];
 
 async fn connect(url: &str) -> Result<Locks> {
     RedisConfig::from_url(url)?.connect().await
@@ -137,8 +139,12 @@ async fn locks_go_on_after_the_master_died() {
 
 #[tokio::test]
 async fn a_failover_on_command_is_followed() {
+    tokio::join!(follows_a_failover(RECIPES[0]), follows_a_failover(RECIPES[1]));
+}
+
+async fn follows_a_failover(recipe: &str) {
     let sentinel = RedisSentinel::start().await.unwrap();
-    let locks = connect(&format!("{}?ttl=6s", sentinel.url())).await.unwrap();
+    let locks = connect(&format!("{}?ttl=6s&{recipe}", sentinel.url())).await.unwrap();
     let held = locks.mutex("held").acquire().await.unwrap();
     // As above.
     sleep(Duration::from_millis(200)).await;
@@ -356,10 +362,14 @@ async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, paus
 
 #[tokio::test]
 async fn a_lock_survives_the_migration_of_its_slot() {
+    tokio::join!(survives_migration(RECIPES[0]), survives_migration(RECIPES[1]));
+}
+
+async fn survives_migration(recipe: &str) {
     let cluster = RedisCluster::start().await.unwrap();
     let name = name_on(&cluster, 0).await;
     let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
-    let locks = connect(&format!("{}?ttl=3s", cluster.url())).await.unwrap();
+    let locks = connect(&format!("{}?ttl=3s&{recipe}", cluster.url())).await.unwrap();
     let guard = locks.mutex(&name).acquire().await.unwrap();
     // Two keys and three pauses: longer than the lock would last without a renewal.
     migrate(&cluster, slot, 0, 1, Duration::from_millis(1500)).await;
@@ -386,6 +396,8 @@ async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
     let locks = connect(&format!("{}?command_timeout=300ms", cluster.url())).await.unwrap();
     let patient = connect(&format!("{}?command_timeout=20s", cluster.url())).await.unwrap();
     let held = locks.mutex("{tag}/held").acquire().await.unwrap();
+    let older = connect(&format!("{}?command_timeout=300ms&{}", cluster.url(), RECIPES[1])).await.unwrap();
+    let old = older.mutex("{tag}/old").acquire().await.unwrap();
     let moving = migrate(&cluster, slot, from, (from + 1) % 3, Duration::from_millis(1500));
     let taking = async {
         sleep(Duration::from_millis(500)).await;
@@ -394,6 +406,8 @@ async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
         let what = (error.kind(), error.outcome());
         assert_eq!(what, (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
         assert!(error.to_string().contains("TRYAGAIN"), "{error}");
+        // None is missing here.
+        assert_eq!(old.release().await.unwrap(), Released::Released);
         // With time enough it is waited for.
         patient.mutex("{tag}/new").acquire().await.unwrap()
     };
@@ -424,6 +438,10 @@ async fn locks_go_on_after_a_master_of_the_cluster_died() {
 
 #[tokio::test]
 async fn a_lock_can_wait_for_replicas() {
+    tokio::join!(waits_for_replicas(RECIPES[0]), waits_for_replicas(RECIPES[1]));
+}
+
+async fn waits_for_replicas(recipe: &str) {
     let master = RedisServer::start().await.unwrap();
     let replica = RedisServer::builder().replica_of(&master).start().await.unwrap();
     let start = Instant::now();
@@ -431,7 +449,8 @@ async fn a_lock_can_wait_for_replicas() {
         assert!(start.elapsed() < PATIENCE, "no replica");
         sleep(Duration::from_millis(20)).await;
     }
-    let locks = connect(&format!("{}?wait_replicas=1&wait_replicas_timeout=1s", master.url())).await.unwrap();
+    let options = format!("wait_replicas=1&wait_replicas_timeout=1s&{recipe}");
+    let locks = connect(&format!("{}?{options}", master.url())).await.unwrap();
     for _ in 0..20 {
         let guard = locks.mutex("a").acquire().await.unwrap();
         assert_eq!(replica.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
@@ -458,15 +477,17 @@ async fn a_lock_can_wait_for_replicas() {
 #[tokio::test]
 async fn an_acquisition_that_waits_for_replicas_can_be_dropped() {
     let master = RedisServer::start().await.unwrap();
-    let locks =
-        connect(&format!("{}?wait_replicas=1&wait_replicas_timeout=300ms", master.url())).await.unwrap();
-    // No replica will ever have it, so every attempt ends with an error at the latest.
-    for_each_poll_count(async |polls| {
-        let ended = cancel_after(polls, locks.mutex("a").acquire()).await;
-        nothing_is_left(std::slice::from_ref(&master)).await;
-        ended
-    })
-    .await;
+    for recipe in RECIPES {
+        let options = format!("wait_replicas=1&wait_replicas_timeout=300ms&{recipe}");
+        let locks = connect(&format!("{}?{options}", master.url())).await.unwrap();
+        // No replica will ever have it, so every attempt ends with an error at the latest.
+        for_each_poll_count(async |polls| {
+            let ended = cancel_after(polls, locks.mutex("a").acquire()).await;
+            nothing_is_left(std::slice::from_ref(&master)).await;
+            ended
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -474,18 +495,20 @@ async fn an_acquisition_in_a_cluster_can_be_dropped() {
     let cluster = RedisCluster::start().await.unwrap();
     let one = format!("redis+cluster://{}", cluster.masters()[0].addr());
     let name = name_on(&cluster, 2).await;
-    for_each_poll_count(async |polls| {
-        // Made anew, so that finding the node and connecting to it is a part of it.
-        let acquiring = async {
-            let locks = connect(&one).await.unwrap();
-            let guard = locks.mutex(&name).acquire().await.unwrap();
-            guard.release().await.unwrap();
-        };
-        let ended = cancel_after(polls, acquiring).await;
-        nothing_is_left(cluster.masters()).await;
-        ended
-    })
-    .await;
+    for recipe in RECIPES {
+        for_each_poll_count(async |polls| {
+            // Made anew, so that finding the node and connecting to it is a part of it.
+            let acquiring = async {
+                let locks = connect(&format!("{one}?{recipe}")).await.unwrap();
+                let guard = locks.mutex(&name).acquire().await.unwrap();
+                guard.release().await.unwrap();
+            };
+            let ended = cancel_after(polls, acquiring).await;
+            nothing_is_left(cluster.masters()).await;
+            ended
+        })
+        .await;
+    }
 }
 
 async fn nothing_is_left(servers: &[RedisServer]) {

@@ -1,0 +1,18 @@
+-- Looks at the lock.
+-- KEYS: lock, fence. ARGV: -, owner or '', unit in ms, the time before which a lock is over.
+-- Answers {type, value, fence, waiters, whether it is the owner's}. A lock that is over is none, and the value of
+-- one that was taken by these scripts is its owner.
+local kind = redis.call('TYPE', KEYS[1]).ok
+local value = kind == 'string' and redis.call('GET', KEYS[1]) or ''
+if is_over(value, ARGV[3], ARGV[4]) then
+  kind, value = 'none', ''
+end
+local fence, text = read_fence(), redis.pcall('GET', KEYS[2])
+text = type(text) == 'string' and text or ''
+if fence then
+  text = table.concat({fence.token, fence.owner, fence.since, fence.info}, ' ')
+  if value == fence.value then
+    value = fence.owner
+  end
+end
+return {kind, value, text, 0, holds(ARGV[2]) and 1 or 0}
