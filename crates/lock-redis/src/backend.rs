@@ -106,7 +106,7 @@ impl Backend for Redis {
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
         self.capabilities.check_mode(request.mode)?;
-        let mut waiting = Waiting::new(&self.shared, &request);
+        let mut waiting = Waiting::new(&self.shared, self.keys(&request.name)?, &request);
         loop {
             if let Some(lease) = waiting.ask().await? {
                 return Ok(Acquired::Held(Box::new(lease)));
@@ -118,12 +118,12 @@ impl Backend for Redis {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let keys = Keys::new(&self.shared.prefix, name);
+        let keys = self.keys(name)?;
         Ok(state(&self.shared.server.look(&keys, None).await?))
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
-        let keys = Keys::new(&self.shared.prefix, name);
+        let keys = self.keys(name)?;
         match self.shared.server.break_lock(&keys).await?.as_str() {
             "string" => Ok(true),
             "none" => Ok(false),
@@ -147,6 +147,11 @@ impl Backend for Redis {
 }
 
 impl Redis {
+    fn keys(&self, name: &LockName) -> Result<Keys> {
+        let keys = Keys::new(&self.shared.prefix, name);
+        keys.check(BACKEND).map(|()| keys)
+    }
+
     /// What is done less well for want of a right.
     async fn rights(&self) -> Option<Finding> {
         if self.shared.wait == WaitBy::Poll {
@@ -249,6 +254,12 @@ pub fn state(sight: &Sight) -> LockState {
             Ok(owner) => LockState::held(Holder::Known(owner)),
             Err(_) => LockState::held(Holder::Foreign(format!("a client with the value {:?}", sight.value))),
         },
+        ("string", false) if sight.value == "polylock:shared" => {
+            LockState::held(Holder::Foreign("readers".into()))
+        }
+        ("string", false) if sight.value == "polylock:permits" => {
+            LockState::held(Holder::Foreign("holders of permits".into()))
+        }
         ("string", false) => {
             LockState::held(Holder::Foreign(format!("a client with the value {:?}", sight.value)))
         }

@@ -68,7 +68,7 @@ pub enum WaitBy {
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
 /// | `prefix` | `lock:` | what stands before the lock name in the key |
 /// | `wait` | `queue` | how a lock is waited for: `queue`, `notify` or `poll`, see [`WaitBy`] |
-/// | `local_handovers` | `16` | how often in a row the lock goes from task to task of one process while other processes wait for it; 0 for never |
+/// | `local_handovers` | `16` | how many tasks of one process may have the lock in a row before others get a chance; 0 or 1 to ask the server each time |
 /// | `recipe` | `set-nx-px` | what is written into the key: `set-nx-px` or, for older fleets, `setnx-timestamp`, see [`Recipe`] |
 /// | `recipe_unit` | `ms` | what the times of `setnx-timestamp` are counted in: `ms` or `s`, see [`RecipeUnit`] |
 /// | `clock_skew` | `1s` | by how much the clocks of clients of `setnx-timestamp` are assumed to differ at most |
@@ -216,8 +216,8 @@ impl RedisConfig {
         self
     }
 
-    /// How often in a row the lock may go from task to task of this process, in one round trip each,
-    /// while other processes wait for it; 0 for never, so that every task queues up on the server.
+    /// How many tasks of this process may have the lock in a row, passed on in one round trip each, before
+    /// other processes get a chance; with 0 or 1 every task asks the server.
     #[must_use]
     pub fn local_handovers(mut self, most: u32) -> Self {
         self.local_handovers = Some(most);

@@ -135,10 +135,11 @@ impl RedisLease {
         Ok(sent)
     }
 
-    /// Only what is surely held is passed on, and it is tried once.
+    /// Only what is surely held is passed on, and it is tried once. After so many in a row the server
+    /// decides who is next: others may wait there, in its queue or in ways of their own.
     fn can_pass_to(&self, next: &AcquireRequest) -> bool {
         next.mode == Mode::Exclusive
-            && self.backend.local_handovers > 0
+            && self.handovers + 1 < self.backend.local_handovers
             && self.releasing.is_none()
             && self.validity.is_valid()
     }
@@ -153,8 +154,7 @@ impl RedisLease {
         undo.arm();
         let sent = backend.server.moment();
         let ask = Ask { keys: &keys, owner: undo.owner, mode: next.mode, ttl, info: &info, entry: None };
-        let yields = self.handovers + 1 >= backend.local_handovers;
-        match backend.server.rotate(self.owner, &ask, yields).await {
+        match backend.server.rotate(self.owner, &ask).await {
             Ok(Rotated::Passed(token)) => {
                 self.cell.lose(LossReason::Released);
                 let until = backend.server.trusted_until(sent, ttl);
@@ -168,11 +168,6 @@ impl RedisLease {
                 let mut lease = backend.lease(&keys, next, (undo.disarm(), token), (sent.at, until));
                 lease.handovers = self.handovers.saturating_add(1);
                 Ok(Some(HandOver::Passed(Box::new(lease))))
-            }
-            Ok(Rotated::Yielded) => {
-                undo.answered();
-                self.cell.lose(LossReason::Released);
-                Ok(Some(HandOver::Released(releasing.in_time())))
             }
             Ok(Rotated::NotOurs) => {
                 undo.answered();

@@ -109,8 +109,10 @@ struct Mail {
 /// What one who stands in a queue is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// To ask: the lock was granted, or something has changed.
+    /// To ask: something has changed.
     Ask,
+    /// To ask: the lock was granted.
+    Granted,
     /// To ask after this time: it is the first in the queue now.
     AskIn(Duration),
 }
@@ -319,7 +321,7 @@ impl Mail {
         {
             let mut told = self.told();
             // To ask at once is never taken back.
-            if *told != Some(Told::Ask) {
+            if matches!(*told, None | Some(Told::AskIn(_))) || news == Told::Granted {
                 *told = Some(news);
             }
         }
@@ -386,7 +388,7 @@ impl Shared {
             (Some("next"), Some(millis)) => mail.tell(Told::AskIn(Duration::from_millis(millis))),
             // The lock does not end by itself.
             (Some("next"), None) => mail.tell(Told::AskIn(Duration::MAX)),
-            _ => mail.tell(Told::Ask),
+            _ => mail.tell(Told::Granted),
         }
     }
 

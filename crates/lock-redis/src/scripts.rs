@@ -28,7 +28,7 @@ macro_rules! script {
 pub(crate) static ACQUIRE: LazyLock<Script> = script!("number", "acquire");
 pub(crate) static ASK: LazyLock<Script> = script!("number", "mint", "ask_fast", "queue", "ask");
 pub(crate) static RELEASE: LazyLock<Script> = script!("release_fast", "number", "mint", "queue", "release");
-pub(crate) static ROTATE: LazyLock<Script> = script!("number", "mint", "rotate_fast", "queue", "rotate");
+pub(crate) static ROTATE: LazyLock<Script> = script!("number", "mint", "rotate");
 pub(crate) static EXTEND: LazyLock<Script> = script!("extend_fast", "number", "mint", "queue", "extend");
 pub(crate) static RAISE: LazyLock<Script> = script!("number", "mint", "queue", "raise");
 pub(crate) static INSPECT: LazyLock<Script> = script!("number", "mint", "queue", "inspect");

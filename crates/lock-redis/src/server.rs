@@ -143,8 +143,6 @@ pub struct Entry<'a> {
 pub enum Rotated {
     /// The lock is the next owner's, with this token.
     Passed(Token),
-    /// The lock was the owner's; somebody else in the queue has it now.
-    Yielded,
     /// The lock was not the owner's.
     NotOurs,
 }
@@ -443,8 +441,8 @@ impl Server {
         }
     }
 
-    /// Passes a lock on to the next owner of the same process: one round trip. With `yields`, those who
-    /// stand in the queue come first.
+    /// Passes a lock on to the next owner of the same process, past those who stand in the queue: one round
+    /// trip.
     ///
     /// # Errors
     ///
@@ -454,15 +452,14 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, as with an unknown outcome.
-    pub async fn rotate(&self, owner: OwnerId, next: &Ask<'_>, yields: bool) -> Result<Rotated> {
+    pub async fn rotate(&self, owner: OwnerId, next: &Ask<'_>) -> Result<Rotated> {
         let call = ROTATE
             .on(&next.keys.all())
             .arg(owner.to_string())
             .arg(next.owner.to_string())
             .arg(millis(next.ttl))
             .arg(next.info)
-            .arg(fence_millis(next.ttl))
-            .arg(if yields { "1" } else { "" });
+            .arg(fence_millis(next.ttl));
         let answer = self.send(&call).await.map_err(|failure| self.place.told(failure))?;
         rotated(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
@@ -839,7 +836,6 @@ fn rotated(answer: &Value) -> Option<Rotated> {
     match parts.as_slice() {
         [Value::Int(0)] => Some(Rotated::NotOurs),
         [Value::Int(1), token] => token_of(token).map(Rotated::Passed),
-        [Value::Int(2)] => Some(Rotated::Yielded),
         _ => None,
     }
 }

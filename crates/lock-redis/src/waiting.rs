@@ -1,11 +1,12 @@
 //! The wait of one acquisition.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Mode, Outcome, OwnerId, Result, Wait};
 use rand::Rng;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::Keys;
 use crate::backend::{Shared, too_late};
@@ -35,6 +36,10 @@ pub(crate) struct Waiting<'a> {
     again_at: Instant,
     /// The lock is busy, and who asks is the first in the queue.
     is_first: bool,
+    /// The key was not there when it was to be watched, and yet the lock is busy.
+    watched_in_vain: bool,
+    /// We were told that the lock is ours, and have not asked since.
+    was_granted: bool,
     /// Whether the server has told us that the lock is busy.
     heard: bool,
     /// Since when the server does not answer, and what it said last.
@@ -54,8 +59,8 @@ struct Queued {
 }
 
 impl<'a> Waiting<'a> {
-    pub(crate) fn new(backend: &'a Arc<Shared>, request: &'a AcquireRequest) -> Self {
-        let keys = Arc::new(Keys::new(&backend.prefix, &request.name));
+    pub(crate) fn new(backend: &'a Arc<Shared>, keys: Keys, request: &'a AcquireRequest) -> Self {
+        let keys = Arc::new(keys);
         let listens = backend.wait == WaitBy::Notify && request.wait != Wait::Never;
         let push = listens.then(|| backend.push.of(&keys)).flatten();
         let listener = push.and_then(|push| push.listen_if_live(&keys.channel));
@@ -70,6 +75,8 @@ impl<'a> Waiting<'a> {
             opening: None,
             again_at: Instant::now(),
             is_first: false,
+            watched_in_vain: false,
+            was_granted: false,
             heard: false,
             outage: None,
             warned: false,
@@ -82,7 +89,15 @@ impl<'a> Waiting<'a> {
     ///
     /// When there is no sense in waiting.
     pub(crate) async fn ask(&mut self) -> Result<Option<RedisLease>> {
-        match self.ask_twice().await {
+        let asked = match self.request.wait {
+            // Only the first answer is waited for beyond the deadline.
+            Wait::Until(deadline) if self.heard => match timeout_at(deadline, self.ask_twice()).await {
+                Ok(asked) => asked,
+                Err(_) => return Ok(None),
+            },
+            _ => self.ask_twice().await,
+        };
+        match asked {
             Ok(lease) => Ok(lease),
             Err(error) => self.failed(error).map(|()| None),
         }
@@ -100,6 +115,10 @@ impl<'a> Waiting<'a> {
             let Some(news) = self.next_news(at).await else { break };
             match news {
                 Told::Ask => break,
+                Told::Granted => {
+                    self.was_granted = true;
+                    break;
+                }
                 Told::AskIn(span) => {
                     self.is_first = true;
                     self.again_at = self.again_at.min(Instant::now() + span.min(longest_sleep()) + ROUNDED);
@@ -163,7 +182,12 @@ impl<'a> Waiting<'a> {
                     attempt.undo.answered();
                     self.backend.note_round_trip(sent.at);
                     self.busy(ends_in, foreign_type, place);
-                    self.attempt = Some(attempt);
+                    if mem::take(&mut self.was_granted) {
+                        // We came too late to confirm. The next entry asks for more time, if answers are slow.
+                        self.again_at = Instant::now();
+                    } else {
+                        self.attempt = Some(attempt);
+                    }
                     return Ok(None);
                 }
                 // At once, so that the next one does not meet this one. If it fails, the next fails as well, and
@@ -230,7 +254,7 @@ impl<'a> Waiting<'a> {
 
     fn busy(&mut self, ends_in: Option<Duration>, foreign_type: Option<String>, place: Option<usize>) {
         (self.heard, self.outage) = (true, None);
-        if let Some(kind) = foreign_type.filter(|_| !std::mem::replace(&mut self.warned, true)) {
+        if let Some(kind) = foreign_type.filter(|_| !mem::replace(&mut self.warned, true)) {
             tracing::warn!(key = %self.keys.lock, kind, "the key of a lock is used for something else: the lock is busy until it goes");
         }
         self.is_first = place == Some(0);
@@ -286,7 +310,7 @@ impl<'a> Waiting<'a> {
         let Some(Queued { mailbox, .. }) = queued else {
             return until_heard(self.opening.as_mut(), at).await;
         };
-        let watches = std::mem::take(&mut self.is_first);
+        let watches = mem::take(&mut self.is_first);
         tokio::select! {
             biased;
             told = mailbox.told() => return Some(told),
@@ -294,11 +318,21 @@ impl<'a> Waiting<'a> {
             () = sleep(WATCH_AFTER), if watches => {}
         }
         let watching = mailbox.watch(&self.keys.lock);
+        let is_there = tokio::select! {
+            biased;
+            told = mailbox.told() => return Some(told),
+            is_there = watching => is_there,
+            () = sleep_until(at) => return None,
+        };
+        match is_there {
+            // It went before the server could tell.
+            Some(false) if !mem::replace(&mut self.watched_in_vain, true) => return Some(Told::Ask),
+            Some(true) => self.watched_in_vain = false,
+            _ => {}
+        }
         tokio::select! {
             biased;
             told = mailbox.told() => Some(told),
-            // It went before the server could tell.
-            Some(false) = watching => Some(Told::Ask),
             () = sleep_until(at) => None,
         }
     }

@@ -46,6 +46,11 @@ pub struct Redlock {
 }
 
 impl Redlock {
+    fn keys(&self, name: &LockName) -> Result<Arc<Keys>> {
+        let keys = Keys::new(&self.prefix, name);
+        keys.check(BACKEND).map(|()| Arc::new(keys))
+    }
+
     /// Connects to the masters; a minority of them may be down.
     ///
     /// # Errors
@@ -89,7 +94,7 @@ impl Backend for Redlock {
     }
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
-        let keys = Arc::new(Keys::new(&self.prefix, &request.name));
+        let keys = self.keys(&request.name)?;
         let info: Arc<str> = serde_json::to_string(&*request.owner).unwrap_or_default().into();
         let mut waiting = Waiting::new(self, &keys);
         loop {
@@ -110,7 +115,7 @@ impl Backend for Redlock {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let keys = Arc::new(Keys::new(&self.prefix, name));
+        let keys = self.keys(name)?;
         let sights = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
             async move { master.server.look(&keys, None).await }
@@ -119,7 +124,7 @@ impl Backend for Redlock {
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
-        let keys = Arc::new(Keys::new(&self.prefix, name));
+        let keys = self.keys(name)?;
         let kinds = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
             async move { master.server.break_lock(&keys).await }

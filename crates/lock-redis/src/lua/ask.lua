@@ -14,7 +14,8 @@ if value then
   return token.err and token or {1, token}
 end
 
-if advance(ARGV[1], false) or (redis.call('EXISTS', KEYS[3]) == 0 and has_room(ARGV[5])) then
+-- Who could share the lock does not wait behind one that is gone, though the lock may be held for long.
+if advance(ARGV[1], false, has_room(ARGV[5])) or (redis.call('EXISTS', KEYS[3]) == 0 and has_room(ARGV[5])) then
   local token = grant(ARGV[1], ARGV[5], ARGV[2], ARGV[3], ARGV[4])
   if token.err then
     return token

@@ -106,8 +106,8 @@ end
 
 -- Grants the lock to those who wait, in order and while there is room, for a short time in which they are to
 -- confirm it; passes over those whose process is gone. The first for whom there is no room learns when it may
--- look, if it has come to stand there just now. Stops at `me`, and says so.
-local function advance(me, moved)
+-- look, if it has come to stand there just now. Stops at `me`, and says so. `doubts` whether the first is still there.
+local function advance(me, moved, doubts)
   while true do
     local entry = redis.call('LINDEX', KEYS[3], 0)
     if not entry then
@@ -117,8 +117,13 @@ local function advance(me, moved)
       string.match(entry, '^(%x+) (%w+) (%d+) (%d+) (%d+) (.*)$')
     local inbox, info = string.sub(rest or '', 1, length or 0), string.sub(rest or '', (length or 0) + 2)
     if owner and not has_room(mode) then
-      -- Nobody waits behind one that is gone, though the lock may be held for long.
-      if owner == me or (moved and tell(inbox, 'next', owner, ends_in(mode))) or (not moved and listens(inbox)) then
+      local stays = owner == me
+      if not stays and moved then
+        stays = tell(inbox, 'next', owner, ends_in(mode))
+      elseif not stays then
+        stays = not doubts or listens(inbox)
+      end
+      if stays then
         return false
       end
       redis.call('LPOP', KEYS[3])

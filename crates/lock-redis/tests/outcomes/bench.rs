@@ -168,11 +168,9 @@ impl Bench {
                 let released = self.server.release(keys, case.owner(who), Some(&entry)).await.unwrap();
                 (ours(released == Some(true), "released"), None)
             }
-            Op::Rotate(from, to) | Op::Yield(from, to) => {
-                let (next, yields) = (ask(to, Mode::Exclusive, None), matches!(op, Op::Yield(..)));
-                match self.server.rotate(case.owner(from), &next, yields).await {
+            Op::Rotate(from, to) => {
+                match self.server.rotate(case.owner(from), &ask(to, Mode::Exclusive, None)).await {
                     Ok(Rotated::Passed(token)) => ("passed".into(), Some(token)),
-                    Ok(Rotated::Yielded) => ("yielded".into(), None),
                     Ok(Rotated::NotOurs) => ("not ours".into(), None),
                     Err(error) => (refused(&error), None),
                 }

@@ -47,8 +47,7 @@ impl Model {
             Op::Queue(who, mode) => self.ask(who, mode, true, effect),
             Op::Release(who) => self.release(who, None, effect),
             Op::Leave(who, mode) => self.release(who, Some(mode), effect),
-            Op::Rotate(from, to) => self.rotate(from, to, false, effect),
-            Op::Yield(from, to) => self.rotate(from, to, true, effect),
+            Op::Rotate(from, to) => self.rotate(from, to, effect),
             Op::Extend(who) => {
                 let ours = self.holds(who);
                 if ours {
@@ -111,11 +110,14 @@ impl Model {
             self.extend(who, ASKED);
             return self.token_again(who, effect);
         }
-        if self.advance(Some(who), false, effect) || (self.state.queue.is_empty() && self.has_room(mode)) {
+        let doubts = self.has_room(mode);
+        if self.advance(Some(who), false, doubts, effect)
+            || (self.state.queue.is_empty() && self.has_room(mode))
+        {
             if !self.grant(who, mode, ASKED, effect) {
                 return "refused".into();
             }
-            self.advance(Some(who), true, effect);
+            self.advance(Some(who), true, false, effect);
             return "granted".into();
         }
         let place = waits.then(|| {
@@ -149,7 +151,7 @@ impl Model {
             self.state.queue.remove(place);
         }
         if held || place.is_some() {
-            self.advance(None, true, effect);
+            self.advance(None, true, false, effect);
             let is_shared = matches!(self.state.lock, Lock::Readers(_) | Lock::Permits(_));
             if self.tells_free && self.state.queue.is_empty() && (is_shared || self.state.lock == Lock::Free)
             {
@@ -159,16 +161,9 @@ impl Model {
         if held { "released".into() } else { "not ours".into() }
     }
 
-    fn rotate(&mut self, from: Who, to: Who, yields: bool, effect: &mut Effect) -> String {
+    fn rotate(&mut self, from: Who, to: Who, effect: &mut Effect) -> String {
         if !matches!(self.state.lock, Lock::Held(who, _) if who == from) {
             return "not ours".into();
-        }
-        if yields && !self.state.queue.is_empty() {
-            self.state.lock = Lock::Free;
-            self.advance(None, true, effect);
-            if self.state.lock != Lock::Free {
-                return "yielded".into();
-            }
         }
         if !self.mint(to, effect) {
             return "refused".into();
@@ -201,13 +196,13 @@ impl Model {
         }
         self.state.lock = Lock::Free;
         self.state.shares.clear();
-        self.advance(None, true, effect);
+        self.advance(None, true, false, effect);
         self.tell_free(effect);
         "string".into()
     }
 
     /// Grants to those who wait, while there is room; says whether it came to `me`.
-    fn advance(&mut self, me: Option<Who>, mut moved: bool, effect: &mut Effect) -> bool {
+    fn advance(&mut self, me: Option<Who>, mut moved: bool, doubts: bool, effect: &mut Effect) -> bool {
         while let Some(first) = self.state.queue.first().copied() {
             let Place::Waits(who, mode) = first else {
                 self.state.queue.remove(0);
@@ -226,7 +221,7 @@ impl Model {
                         return false;
                     }
                 }
-            } else if me != Some(who) && !self.alive[who.0] {
+            } else if me != Some(who) && !self.alive[who.0] && (moved || doubts) {
                 self.state.queue.remove(0);
                 moved = true;
             } else {

@@ -19,8 +19,6 @@ pub enum Op {
     /// By one who may stand in the queue.
     Leave(Who, Mode),
     Rotate(Who, Who),
-    /// Those in the queue come first.
-    Yield(Who, Who),
     Extend(Who),
     /// To so much above the last token.
     Raise(Who, i64),
@@ -58,7 +56,6 @@ impl FromStr for Op {
             ["release", who] => Self::Release(who.parse()?),
             ["leave", who, how] => Self::Leave(who.parse()?, mode(how)),
             ["rotate", from, to] => Self::Rotate(from.parse()?, to.parse()?),
-            ["yield", from, to] => Self::Yield(from.parse()?, to.parse()?),
             ["extend", who] => Self::Extend(who.parse()?),
             ["raise", who, by] => Self::Raise(who.parse()?, number(by)?),
             ["look", who] => Self::Look(who.parse()?),
@@ -85,7 +82,6 @@ impl fmt::Display for Op {
             Self::Release(who) => write!(f, "release {who}"),
             Self::Leave(who, how) => write!(f, "leave {who} {}", mode_text(*how)),
             Self::Rotate(from, to) => write!(f, "rotate {from} {to}"),
-            Self::Yield(from, to) => write!(f, "yield {from} {to}"),
             Self::Extend(who) => write!(f, "extend {who}"),
             Self::Raise(who, by) => write!(f, "raise {who} {by}"),
             Self::Look(who) => write!(f, "look {who}"),
