@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use super::{Flavour, connect, option, set_fault, worker};
 
 /// What is meant to stay on the server: the counters of the tokens.
-const FENCE: &str = "polylock:fence:";
+const FENCE: &str = "polylock:fence";
 /// Those who share a lock, kept beside it.
 const HOLDERS: &str = "polylock:holders:";
 
