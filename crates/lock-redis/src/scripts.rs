@@ -25,7 +25,7 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = script!("number", "acquire");
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("number", "mint", "acquire");
 pub(crate) static ASK: LazyLock<Script> = script!("number", "mint", "ask_fast", "queue", "ask");
 pub(crate) static RELEASE: LazyLock<Script> = script!("release_fast", "number", "mint", "queue", "release");
 pub(crate) static ROTATE: LazyLock<Script> = script!("number", "mint", "rotate");

@@ -143,6 +143,7 @@ impl<'a> Waiting<'a> {
                 None => Attempt { undo: Undo::new(&self.backend.server, &self.keys, self.ttl), queued: None },
             };
             self.about_to_ask(&mut attempt);
+            let was_granted = mem::take(&mut self.was_granted);
             let sent = self.backend.server.moment();
             let entry = attempt.queued.as_ref().map(|queued| &*queued.entry);
             let ask = Ask {
@@ -182,7 +183,7 @@ impl<'a> Waiting<'a> {
                     attempt.undo.answered();
                     self.backend.note_round_trip(sent.at);
                     self.busy(ends_in, foreign_type, place);
-                    if mem::take(&mut self.was_granted) {
+                    if was_granted {
                         // We came too late to confirm. The next entry asks for more time, if answers are slow.
                         self.again_at = Instant::now();
                     } else {

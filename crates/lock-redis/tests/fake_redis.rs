@@ -8,6 +8,7 @@ use lock_testkit::{FakeRedis, RedisServer};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, RedisConnectionInfo, Value};
@@ -15,14 +16,36 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Our scripts, with their number of keys and arguments.
+/// A script of these parts, as the backend puts it together.
+macro_rules! script {
+    ($($part:literal),+) => {
+        concat!($(include_str!(concat!("../src/lua/", $part, ".lua"))),+)
+    };
+}
+
+/// Our scripts, with their keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
-    (include_str!("../src/lua/acquire.lua"), &["k", "f", "owner", "ttl", "info", "ttl", "token"]),
-    (include_str!("../src/lua/release.lua"), &["k", "owner", "channel"]),
-    (include_str!("../src/lua/extend.lua"), &["k", "f", "owner", "ttl", "ttl"]),
-    (include_str!("../src/lua/raise.lua"), &["k", "f", "owner", "number", "ttl"]),
-    (include_str!("../src/lua/inspect.lua"), &["k", "f", "channel"]),
-    (include_str!("../src/lua/break.lua"), &["k", "channel"]),
+    (script!("number", "mint", "acquire"), &["k", "f", "owner", "ttl", "info", "ttl", "token"]),
+    (
+        script!("number", "mint", "ask_fast", "queue", "ask"),
+        &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],
+    ),
+    (
+        script!("release_fast", "number", "mint", "queue", "release"),
+        &["k", "f", "q", "holders", "owner", "channel", "entry"],
+    ),
+    (
+        script!("number", "mint", "rotate"),
+        &["k", "f", "q", "holders", "owner", "owner", "ttl", "info", "ttl"],
+    ),
+    (script!("extend_fast", "number", "mint", "queue", "extend"), &["k", "f", "owner", "ttl", "ttl"]),
+    (
+        script!("extend_fast", "number", "mint", "queue", "extend"),
+        &["k", "f", "holders", "owner", "ttl", "ttl"],
+    ),
+    (script!("number", "mint", "queue", "raise"), &["k", "f", "q", "holders", "owner", "number", "ttl"]),
+    (script!("number", "mint", "queue", "inspect"), &["k", "f", "q", "holders", "channel", "owner"]),
+    (script!("number", "mint", "queue", "break"), &["k", "f", "q", "holders", "channel"]),
 ];
 
 /// Scripts that show how values are turned into each other.
@@ -120,6 +143,22 @@ fn random_commands_and_scripts_are_answered_alike() {
     }
 }
 
+#[tokio::test]
+async fn our_scripts_are_whole() {
+    let mut runner = TestRunner::deterministic();
+    for (source, names) in SCRIPTS {
+        let is_key = |name: &&str| ["k", "f", "q", "holders"].contains(name);
+        let (keys, arguments): (Vec<&str>, Vec<&str>) = names.iter().copied().partition(is_key);
+        let redis = FakeRedis::new();
+        drop(redis.command(&["SET", "k", "cafe", "PX", "100000"]));
+        let arguments = words(arguments).new_tree(&mut runner).unwrap().current();
+        let rest = keys.iter().map(|key| (*key).to_owned()).chain(arguments).collect();
+        let eval = eval(source, keys.len(), rest);
+        let answer = redis.command(&eval.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(!format!("{answer:?}").contains("Error"), "{names:?}: {answer:?}");
+    }
+}
+
 #[test]
 fn the_comparison_sees_a_fake_that_differs() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -147,7 +186,7 @@ fn command(theme: &'static str) -> impl Strategy<Value = Vec<String>> {
         words(template.split(' ').map(move |name| if name == "k" { home } else { name }))
     });
     let scripts = select(SCRIPTS).prop_flat_map(|(source, names)| {
-        let keys = names.iter().filter(|name| ["k", "f"].contains(name)).count();
+        let keys = names.iter().filter(|name| ["k", "f", "q", "holders"].contains(name)).count();
         words(names.iter().copied()).prop_map(move |rest| eval(source, keys, rest))
     });
     let conversions = select(CONVERSIONS)
@@ -199,6 +238,16 @@ fn word(name: &str) -> BoxedStrategy<String> {
         "n" => &["0", "1", "2", "-1", "-2", "5", "-100"],
         "(n" => &["(0", "(1", "(5"],
         "channel" => &["", "c1", "c2"],
+        "q" => &["q1", "q1", "q1", "q1", "k2"],
+        "holders" => &["w1", "w1", "w1", "w1", "k2"],
+        "mode" => &["x", "x", "r", "1", "2"],
+        "entry" => &[
+            "",
+            "cafe x 100000 5000000 2 c1 {}",
+            "beef r 100000 5000000 2 c1 {}",
+            "a 2 100000 5000000 2 c2 {}",
+            "junk",
+        ],
         other => return Just(other.to_owned()).boxed(),
     };
     select(choices).prop_map(str::to_owned).boxed()
