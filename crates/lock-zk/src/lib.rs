@@ -8,6 +8,7 @@
 
 mod backend;
 mod config;
+mod ensemble;
 mod fault;
 mod layout;
 mod lease;
@@ -18,6 +19,7 @@ mod sessions;
 
 pub use backend::Zk;
 pub use config::ZkConfig;
+pub use ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
 pub use layout::Layout;
 pub use zookeeper_client;
 

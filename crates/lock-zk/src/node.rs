@@ -129,15 +129,19 @@ impl Node {
         let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
         let prefix = spot.layout.prefix(self.owner);
         self.state = State::Creating(InFlight::new(async move {
-            let path = spot.child(&prefix);
-            let (stat, sequence) = session.create(&path, &data).await?;
-            let (path, name) = (format!("{path}{sequence}"), format!("{prefix}{sequence}"));
+            let prefix = spot.child(&prefix);
+            let (path, stat) = session.create(&prefix, &data).await?;
+            let sequence = path.strip_prefix(&prefix).and_then(|number| number.parse().ok());
+            let sequence = sequence.ok_or_else(|| {
+                Fault::Unknown(zk::Error::UnexpectedError(format!("the server made {path} for {prefix}")))
+            })?;
             let mut czxid = stat.czxid;
             if stat.is_invalid() {
                 // A server before 3.5 does not tell.
                 czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
             }
-            Ok(Made { name, path, sequence: sequence.into_i64(), czxid })
+            let name = path[spot.dir.len() + 1..].to_owned();
+            Ok(Made { name, path, sequence, czxid })
         }));
         let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
         join(self.created(), session.children(&spot.dir)).await
