@@ -58,7 +58,6 @@ pub struct Redlock {
     prefix: String,
     pub(crate) ttl: Duration,
     longest_ttl: Duration,
-    pub(crate) master_timeout: Duration,
     patience: Duration,
     pub(crate) clock: Clock,
     wall_clock: WallClock,
@@ -101,7 +100,6 @@ impl Redlock {
             prefix: config.prefix,
             ttl: config.ttl,
             longest_ttl,
-            master_timeout: config.master_timeout,
             patience: (config.connect_timeout + config.master_timeout) * 2,
             clock: config.clock,
             wall_clock: config.wall_clock,
@@ -194,6 +192,14 @@ impl Redlock {
         u64::try_from(self.wall_clock.now().as_micros()).unwrap_or(0)
     }
 
+    /// From when on a quorum may vote, if masters that restarted are why there is none now.
+    pub(crate) fn votes_from(&self) -> Option<Instant> {
+        let mut barred: Vec<_> = self.masters.iter().filter_map(|master| master.is_barred_until()).collect();
+        barred.sort_unstable();
+        let others = self.masters.len() - barred.len();
+        barred.get(quorum(self.masters.len()).checked_sub(others + 1)?).copied()
+    }
+
     pub(crate) fn lease(
         &self,
         footprint: Arc<Footprint>,
@@ -236,7 +242,7 @@ impl Redlock {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let answers = ask_all(&self.masters, self.master_timeout, ask).await;
+        let answers = ask_all(&self.masters, ask).await;
         let good = answers.iter().filter(|answer| answer.is_ok()).count();
         if good < quorum(self.masters.len()) {
             let failed = answers.into_iter().find_map(Result::err);
@@ -249,7 +255,6 @@ impl Redlock {
 /// What each master answers. One that is sick is not waited for longer than its deadline.
 pub(crate) async fn ask_all<T, F>(
     masters: &Arc<[Arc<Master>]>,
-    patience: Duration,
     ask: impl Fn(Arc<Master>) -> F,
 ) -> Vec<Result<T>>
 where
@@ -264,7 +269,7 @@ where
         }
     });
     let now = Instant::now();
-    let patience = masters.iter().map(|master| now + master.patience(patience));
+    let patience = masters.iter().map(|master| now + master.patience());
     let mut wave = Wave::new(requests).until(patience.collect::<Vec<_>>());
     let mut answers: Vec<Option<Result<T>>> = masters.iter().map(|_| None).collect();
     while wave.outstanding() > 0 {

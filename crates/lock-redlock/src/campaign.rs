@@ -13,6 +13,7 @@ use crate::backend::no_quorum;
 use crate::footprint::{Because, Footprint};
 use crate::line::Seat;
 use crate::master::{Master, Readiness};
+use crate::patience::Patience;
 use crate::quorum::{Heard, Wave, quorum};
 
 /// One attempt. Dropping it takes back what it may have left.
@@ -24,10 +25,10 @@ pub(crate) struct Campaign {
     wave: Wave<Result<Verdict>>,
     votes: Vec<(usize, Token)>,
     busy: Busy,
-    failed: Vec<Error>,
-    late: bool,
-    /// Connections broke, perhaps only because they had been idle for too long.
-    broken: bool,
+    failed: Vec<(usize, Error)>,
+    patience: Patience,
+    /// Whether it is worth asking again if there is no quorum.
+    again: bool,
 }
 
 /// What the masters that refused said, and which they are.
@@ -44,18 +45,10 @@ pub(crate) struct Busy {
 pub(crate) enum Vote {
     Won,
     Busy(Busy),
-    /// No quorum, for a reason that may be gone when they are asked again at once.
-    Again(Error, Why),
+    /// No quorum, and it may be worth asking again at once: connections broke, perhaps only because they had been idle
+    /// for too long, or a master was left out that may be well by now.
+    Again(Error),
     NoQuorum(Error),
-}
-
-/// Why it may be worth asking again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Connections broke.
-    Broken,
-    /// Answers were late.
-    Late,
 }
 
 impl Campaign {
@@ -69,7 +62,11 @@ impl Campaign {
         seat: Option<&Arc<Seat>>,
     ) -> Self {
         let footprint = Footprint::new(masters, keys, ttl, info, seat);
-        let wave = Wave::new(skipped(masters).into_iter().enumerate().map(|(number, skipped)| {
+        let skipped = skipped(masters);
+        let is_sick = |master: &Arc<Master>| matches!(master.readiness(), Readiness::Sick(_));
+        let again =
+            skipped.iter().zip(&**masters).any(|(skipped, master)| skipped.is_some() && is_sick(master));
+        let wave = Wave::new(skipped.into_iter().enumerate().map(|(number, skipped)| {
             let footprint = Arc::clone(&footprint);
             async move { footprint.claim(number, footprint.ttl, proposal, skipped).await }
         }));
@@ -80,8 +77,8 @@ impl Campaign {
             votes: Vec::with_capacity(masters.len()),
             busy: Busy::default(),
             failed: Vec::new(),
-            late: false,
-            broken: false,
+            patience: Patience::new(masters),
+            again,
         }
     }
 
@@ -92,30 +89,24 @@ impl Campaign {
             let Some((master, heard)) = self.wave.next().await else { break };
             match heard {
                 Heard::Answer(answer) => self.note(master, answer),
-                Heard::Late => {
-                    self.late = true;
-                    self.failed.push(self.footprint.masters[master].is_late());
-                }
+                Heard::Late => self.failed.push((master, self.patience.is_late(master))),
             }
             if self.votes.len() >= quorum(masters) {
                 return Vote::Won;
             }
-            if self.votes.len() + self.wave.outstanding() < quorum(masters) {
+            if !self.may_win() && self.is_known_why() {
                 break;
             }
+            self.patience.wait_on(&mut self.wave, self.failed.len());
         }
         if !self.busy.ends_in.is_empty() && self.failed.len() <= masters - quorum(masters) {
             self.busy.ours = self.votes.iter().map(|(master, _)| *master).collect();
             return Vote::Busy(std::mem::take(&mut self.busy));
         }
         // A wrong password is more worth telling than a host that is down.
-        self.failed.sort_by_key(|error| error.kind() != ErrorKind::Unavailable);
-        let error = no_quorum(masters, self.votes.len(), self.failed.pop());
-        match (self.broken, self.late) {
-            (true, _) => Vote::Again(error, Why::Broken),
-            (_, true) => Vote::Again(error, Why::Late),
-            _ => Vote::NoQuorum(error),
-        }
+        self.failed.sort_by_key(|(_, error)| error.kind() != ErrorKind::Unavailable);
+        let error = no_quorum(masters, self.votes.len(), self.last_failure());
+        if self.again { Vote::Again(error) } else { Vote::NoQuorum(error) }
     }
 
     /// The fencing token of a vote that was won.
@@ -156,15 +147,17 @@ impl Campaign {
         while wave.outstanding() > 0 {
             match wave.next().await {
                 Some((_, Heard::Answer(Ok(ours)))) => confirmed += usize::from(ours),
-                Some((_, Heard::Answer(Err(error)))) => self.failed.push(error),
-                Some((master, Heard::Late)) => self.failed.push(footprint.masters[master].is_late()),
+                Some((master, Heard::Answer(Err(error)))) => self.failed.push((master, error)),
+                Some((master, Heard::Late)) => {
+                    self.failed.push((master, footprint.masters[master].is_late()));
+                }
                 None => break,
             }
             if confirmed >= quorum(masters) {
                 return Ok(largest);
             }
         }
-        Err(no_quorum(masters, confirmed, self.failed.pop()))
+        Err(no_quorum(masters, confirmed, self.last_failure()))
     }
 
     /// Keeps what was won. Masters that refused are asked once more, in the background: the release of the holder
@@ -187,7 +180,25 @@ impl Campaign {
         while wave.outstanding() > 0 && wave.next().await.is_some() {}
     }
 
+    fn last_failure(&mut self) -> Option<Error> {
+        self.failed.pop().map(|(_, error)| error)
+    }
+
+    fn may_win(&self) -> bool {
+        let missing = quorum(self.footprint.masters.len()).saturating_sub(self.votes.len());
+        self.wave.outstanding() + self.patience.hopes_for(self.failed.len()) >= missing
+    }
+
+    /// Whether it is known why it is not won: a quorum has answered, or can answer no more.
+    fn is_known_why(&self) -> bool {
+        let masters = self.footprint.masters.len();
+        let answered = self.votes.len() + self.busy.ends_in.len();
+        answered >= quorum(masters) || self.failed.len() > masters - quorum(masters)
+    }
+
     fn note(&mut self, master: usize, answer: Result<Verdict>) {
+        // It was late, and is here now.
+        self.failed.retain(|(failed, _)| *failed != master);
         match answer {
             Ok(Verdict::Granted(token)) => self.votes.push((master, token)),
             Ok(Verdict::Busy { foreign_type, ends_in, .. }) => {
@@ -195,10 +206,10 @@ impl Campaign {
                 self.busy.foreign_type = self.busy.foreign_type.take().or(foreign_type);
             }
             Ok(Verdict::Broken) => {
-                self.broken = true;
-                self.failed.push(self.footprint.masters[master].server.broken());
+                self.again = true;
+                self.failed.push((master, self.footprint.masters[master].server.broken()));
             }
-            Err(error) => self.failed.push(error),
+            Err(error) => self.failed.push((master, error)),
         }
     }
 }

@@ -21,8 +21,7 @@ pub(crate) struct ClockReading {
 
 /// Examines every master, and what is between them.
 pub(crate) async fn examine(masters: &Arc<[Arc<Master>]>, ttl: Duration, wall_clock: &WallClock) -> Report {
-    let patience = masters.iter().map(|master| master.server.command_timeout()).max().unwrap_or_default();
-    let answers = ask_all(masters, patience, |master| async move { master.server.examine().await }).await;
+    let answers = ask_all(masters, |master| async move { master.server.examine().await }).await;
     let mut report = Report::default();
     for (master, answer) in masters.iter().zip(answers) {
         match answer {
@@ -49,8 +48,7 @@ pub(crate) async fn clocks(
     masters: &Arc<[Arc<Master>]>,
     wall_clock: &WallClock,
 ) -> Vec<Option<ClockReading>> {
-    let patience = masters.iter().map(|master| master.server.command_timeout()).max().unwrap_or_default();
-    let answers = ask_all(masters, patience, |master| {
+    let answers = ask_all(masters, |master| {
         let wall_clock = wall_clock.clone();
         async move {
             let (sent, before) = (Instant::now(), wall_clock.now());

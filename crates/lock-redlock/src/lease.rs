@@ -9,12 +9,15 @@ use lock_core::{
     BootInstant, Error, ErrorKind, Lease, LossReason, Outcome, OwnerId, Released, Result, Standing, Token,
     Validity, ValidityCell,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::backend::{BACKEND, check_ttl, no_quorum};
 use crate::campaign::deadlines;
 use crate::footprint::{Because, Footprint};
 use crate::quorum::{Heard, Wave, quorum};
+
+/// How long after it failed an extension is tried again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(crate) struct RedlockLease {
@@ -55,10 +58,16 @@ impl Lease for RedlockLease {
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         check_ttl(ttl, self.longest_ttl)?;
-        match self.renewal.extend(ttl).await {
-            Renewed::Until(until) => Ok(until),
-            Renewed::NotOurs => Err(Error::lost(BACKEND)),
-            Renewed::Unknown(error) => Err(error),
+        let give_up = Instant::now() + self.patience;
+        loop {
+            match self.renewal.extend(ttl).await {
+                Renewed::Until(until) => return Ok(until),
+                Renewed::NotOurs => return Err(Error::lost(BACKEND)),
+                // It unlocks nothing, and is tried again while there is time.
+                Renewed::Unknown(_) if self.validity.is_valid() && Instant::now() < give_up => {}
+                Renewed::Unknown(error) => return Err(error),
+            }
+            sleep(PAUSE).await;
         }
     }
 

@@ -17,6 +17,7 @@ mod footprint;
 mod lease;
 mod line;
 mod master;
+mod patience;
 mod quarantine;
 mod quorum;
 mod renew;

@@ -184,12 +184,17 @@ impl Master {
     }
 
     /// How long an answer is waited for that nobody is in a hurry for.
-    pub(crate) fn patience(&self, longest: Duration) -> Duration {
-        let state = self.state();
+    pub(crate) fn patience(&self) -> Duration {
+        let (state, longest) = (self.state(), self.server.command_timeout());
         match state.sick {
             None => longest,
             Some(_) => state.trip.deadline(Duration::ZERO, longest),
         }
+    }
+
+    /// From when on it votes, if not by now.
+    pub(crate) fn is_barred_until(&self) -> Option<Instant> {
+        self.state().votes_from.filter(|from| Instant::now() < *from)
     }
 
     /// Notes who it is, and from when on it votes if not at once: the judgement at first sight.

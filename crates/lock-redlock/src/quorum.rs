@@ -54,6 +54,11 @@ impl<T: Send + 'static> Wave<T> {
         self
     }
 
+    /// Waits for the answers of these masters again, until then.
+    pub(crate) fn wait_on(&mut self, masters: impl IntoIterator<Item = usize>, until: Instant) {
+        masters.into_iter().for_each(|master| self.awaited[master] = Some(until));
+    }
+
     /// What is heard next, and of which master.
     ///
     /// # Cancel safety

@@ -1,5 +1,6 @@
 //! The renewal of the locks that are held on a quorum.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::backend::no_quorum;
 use crate::campaign::{deadlines, skipped};
 use crate::footprint::Footprint;
 use crate::master::Master;
+use crate::patience::Patience;
 use crate::quorum::{Heard, Wave, quorum};
 
 /// What the leases are renewed by: one pipeline to each master for all that are due.
@@ -57,6 +59,8 @@ impl Renew for RenewOnQuorum {
         let shortest = batch.iter().map(|(_, ttl)| *ttl).min().unwrap_or_default();
         let mut round = Round {
             wave: wave.until(deadlines(&self.masters, shortest)),
+            patience: Patience::new(&self.masters),
+            failed: BTreeSet::new(),
             count: Count::new(self.masters.len(), batch.len()),
             without: vec![0; batch.len()],
             masters: Arc::clone(&self.masters),
@@ -85,6 +89,9 @@ async fn extend(master: &Arc<Master>, leases: &[Due]) -> Answer {
 /// One batch on its way to the masters.
 struct Round {
     wave: Wave<Answer>,
+    patience: Patience,
+    /// The masters that did not answer, or are late.
+    failed: BTreeSet<usize>,
     count: Count,
     /// Of each lease the masters that do not have its key, one bit for each.
     without: Vec<u64>,
@@ -97,14 +104,22 @@ impl Round {
     async fn hear(&mut self) -> bool {
         let Some((master, heard)) = self.wave.next().await else { return false };
         match heard {
-            Heard::Late => self.count.failed = Some(self.masters[master].is_late()),
+            Heard::Late => {
+                self.failed.insert(master);
+                self.count.failed = Some(self.patience.is_late(master));
+            }
             Heard::Answer(answer) => {
+                match answer {
+                    Ok(_) => self.failed.remove(&master),
+                    Err(_) => self.failed.insert(master),
+                };
                 for (without, answer) in self.without.iter_mut().zip(answer.iter().flatten()) {
                     *without |= u64::from(matches!(answer, Ok(false))) << master;
                 }
                 self.count.add(answer);
             }
         }
+        self.patience.wait_on(&mut self.wave, self.failed.len());
         true
     }
 

@@ -14,7 +14,7 @@ use rand::Rng;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::backend::{Redlock, too_late};
-use crate::campaign::{Busy, Campaign, Vote, Why};
+use crate::campaign::{Busy, Campaign, Vote};
 use crate::lease::RedlockLease;
 use crate::line::Seat;
 use crate::master::Readiness;
@@ -127,23 +127,11 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Asks once; once more if there was no quorum for broken connections, as they may have been idle for too long; and
-    /// while answers are late for as long as a master that is slow and not dead may take.
+    /// Asks once, and once more if there was no quorum for a reason that may be gone.
     async fn attempts(&mut self) -> Result<Option<Box<RedlockLease>>> {
-        let (started, mut may_break) = (Instant::now(), true);
-        loop {
-            let (error, why) = match self.attempt().await? {
-                Tried::Held(lease) => return Ok(Some(lease)),
-                Tried::Busy => return Ok(None),
-                Tried::Again(error, why) => (error, why),
-            };
-            let again = match why {
-                Why::Broken => mem::replace(&mut may_break, false),
-                Why::Late => started.elapsed() < self.backend.master_timeout,
-            };
-            if !again {
-                return Err(error);
-            }
+        match self.attempt().await? {
+            Tried::Again(_) => self.attempt().await?.ended(),
+            tried => tried.ended(),
         }
     }
 
@@ -165,10 +153,10 @@ impl<'a> Waiting<'a> {
                 self.busy(busy);
                 return Ok(Tried::Busy);
             }
-            Vote::Again(error, why) => {
+            Vote::Again(error) => {
                 self.backend.tally.failed();
                 campaign.give_back().await;
-                return Ok(Tried::Again(error, why));
+                return Ok(Tried::Again(error));
             }
             Vote::NoQuorum(error) => {
                 self.backend.tally.failed();
@@ -319,17 +307,19 @@ impl<'a> Waiting<'a> {
     }
 
     /// An outage while waiting is ridden out for as long as a lease lasts; the first answer is not
-    /// waited for.
+    /// waited for. Masters that restarted are waited for until they vote.
     fn failed(&mut self, error: Error) -> Result<()> {
         let since = self.outage.take().map_or_else(Instant::now, |(since, _)| since);
-        let patient =
-            self.heard && error.kind() == ErrorKind::Unavailable && since.elapsed() < self.backend.ttl;
-        if !patient {
+        let votes_from = self.backend.votes_from();
+        let waits = !self.request.wait.is_over() && votes_from.is_some();
+        let patient = waits || (self.heard && since.elapsed() < self.backend.ttl);
+        if !patient || error.kind() != ErrorKind::Unavailable {
             return Err(error);
         }
         tracing::debug!(%error, "waiting goes on");
         self.outage = Some((since, error));
-        self.again_at = Instant::now() + poll_pause();
+        let pause = votes_from.map(|from| from.saturating_duration_since(Instant::now()) + ROUNDED);
+        self.again_at = Instant::now() + pause.map_or_else(poll_pause, |pause| pause.min(longest_sleep()));
         Ok(())
     }
 
@@ -367,7 +357,18 @@ impl Drop for Waiting<'_> {
 enum Tried {
     Held(Box<RedlockLease>),
     Busy,
-    Again(Error, Why),
+    /// There was no quorum, and may be one now.
+    Again(Error),
+}
+
+impl Tried {
+    fn ended(self) -> Result<Option<Box<RedlockLease>>> {
+        match self {
+            Self::Held(lease) => Ok(Some(lease)),
+            Self::Busy => Ok(None),
+            Self::Again(error) => Err(error),
+        }
+    }
 }
 
 /// A lost message, or a release by a client that tells nobody, costs no more than this.
