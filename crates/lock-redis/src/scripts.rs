@@ -26,6 +26,7 @@ macro_rules! script {
 }
 
 pub(crate) static ACQUIRE: LazyLock<Script> = script!("number", "mint", "acquire");
+pub(crate) static VACATE: LazyLock<Script> = script!("vacate");
 pub(crate) static ASK: LazyLock<Script> =
     script!("number", "mint", "ask_fast", "lock", "ask_held", "queue", "ask");
 pub(crate) static RELEASE: LazyLock<Script> =
@@ -78,8 +79,8 @@ pub(crate) static SETNX_TIMESTAMP: Scripts = Scripts {
 };
 
 /// Those that are loaded with every new connection. The others are when they are first used.
-pub(crate) fn all() -> [&'static Script; 8] {
-    [&ACQUIRE, &ASK, &RELEASE, &ROTATE, &EXTEND, &RAISE, &INSPECT, &BREAK]
+pub(crate) fn all() -> [&'static Script; 9] {
+    [&ACQUIRE, &VACATE, &ASK, &RELEASE, &ROTATE, &EXTEND, &RAISE, &INSPECT, &BREAK]
 }
 
 impl Script {

@@ -25,7 +25,11 @@ macro_rules! script {
 
 /// Our scripts, with their keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
-    (script!("number", "mint", "acquire"), &["k", "f", "owner", "ttl", "info", "ttl", "token"]),
+    (
+        script!("number", "mint", "acquire"),
+        &["k", "f", "holders", "f", "owner", "ttl", "info", "ttl", "token", "owner", "channel", "number"],
+    ),
+    (script!("vacate"), &["k", "holders", "f", "owner", "owner", "channel", "number", "number"]),
     (
         script!("number", "mint", "ask_fast", "lock", "ask_held", "queue", "ask"),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],
