@@ -1,7 +1,9 @@
 //! The choice of a backend by URL.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
+use lock_core::backend::Backend;
 use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
@@ -72,6 +74,13 @@ impl Deref for Locks {
 
     fn deref(&self) -> &Self::Target {
         &self.0
+    }
+}
+
+/// The locks of a backend of your own, or of one that you keep a hand on.
+impl From<Arc<dyn Backend>> for Locks {
+    fn from(backend: Arc<dyn Backend>) -> Self {
+        Self(lock_core::Locks::from_dyn(backend))
     }
 }
 

@@ -6,11 +6,12 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_testkit::Event;
-use polylock::Locks;
-use polylock::backend::LeaseKind;
+use polylock::backend::{Backend, LeaseKind, LockUrl};
+use polylock::{Locks, Redlock, RedlockConfig, Votes};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 
@@ -107,6 +108,15 @@ pub(crate) enum News {
     Events(Vec<Event>),
     /// How long empty round trips took, in nanoseconds.
     RoundTrips(Vec<u64>),
+    /// Behind the events of one who contended for a quorum: how the votes went.
+    Votes {
+        /// Locks that it won.
+        won: u64,
+        /// Of those, at the first try.
+        won_at_once: u64,
+        /// Votes that nobody won.
+        split: u64,
+    },
     /// What many locks cost.
     Cost(held::Cost),
     /// It cannot go on.
@@ -153,7 +163,7 @@ async fn work() -> Outcome<()> {
 
 /// Works with a lock of ours.
 async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
-    let locks = Locks::connect(&job.url).await?;
+    let (locks, redlock) = connect(&job.url).await?;
     let lease = match locks.capabilities().lease {
         LeaseKind::Ttl { default, .. } => default,
         LeaseKind::Session { timeout } => timeout,
@@ -166,6 +176,10 @@ async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
             let Some(window) = orders.window().await? else { return Ok(()) };
             contended::contend(&mutex, &mut diary, window, hold).await?;
             tell(&News::Events(diary.into_events()))?;
+            if let Some(redlock) = redlock {
+                let Votes { won, won_at_once, split, .. } = redlock.votes();
+                tell(&News::Votes { won, won_at_once, split })?;
+            }
         }
         Task::Hold => {
             diary.acquire_called();
@@ -193,6 +207,16 @@ async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
         Task::Probe | Task::Relay { .. } => {}
     }
     Ok(locks.close().await?)
+}
+
+/// Redlock is also given as what it is: it counts its votes.
+async fn connect(url: &str) -> Outcome<(Locks, Option<Arc<Redlock>>)> {
+    if !LockUrl::parse(url)?.scheme.starts_with("redlock") {
+        return Ok((Locks::connect(url).await?, None));
+    }
+    let redlock = Arc::new(Redlock::connect(RedlockConfig::from_url(url)?).await?);
+    let backend: Arc<dyn Backend> = Arc::<Redlock>::clone(&redlock);
+    Ok((Locks::from(backend), Some(redlock)))
 }
 
 async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {

@@ -79,6 +79,10 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     prober.order(Order::Contend(window)).await?;
     let fought = Fight::of(fight(&crew, window).await?, window, plan.processes)?;
     let round_trips = round_trips(&prober).await?;
+    let votes = match target.backend() {
+        BackendName::Redlock => Some(votes(&crew).await?),
+        _ => None,
+    };
     drop((crew, prober));
     let bare = match target.backend() {
         // No message of one master says that a quorum is free.
@@ -87,6 +91,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     };
     let mut measured = fought.measured(target.name(), Some(&round_trips), bare.as_ref());
 
+    measured.rows.extend(votes.into_iter().flatten());
     let mut counted = counted(bench, target.backend(), target.url(), &bench.lock("counted")).await?;
     measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", counted.requests));
     measured.events.append(&mut counted.events);
@@ -212,6 +217,22 @@ async fn fight_inside(bench: &Bench, target: &Target, lock: &str, window: Window
         events.append(&mut done??);
     }
     Ok(events)
+}
+
+/// How the votes went, of all processes together.
+async fn votes(crew: &[Hand]) -> Outcome<[Row; 2]> {
+    let (mut all, mut at_once, mut splits) = (0, 0, 0);
+    for hand in crew {
+        match hand.hear(2 * GRACE).await? {
+            News::Votes { won, won_at_once, split } => {
+                (all, at_once, splits) = (all + won, at_once + won_at_once, splits + split);
+            }
+            other => return Err(unexpected(&other)),
+        }
+    }
+    let row = |metric, unit, value| Row::new("contended", BackendName::Redlock.as_str(), metric, unit, value);
+    let share = at_once as f64 / all as f64 * 100.0;
+    Ok([row("first_try", "%", share), row("split_votes", "", splits as f64)])
 }
 
 /// How long the bare hand-over takes.
