@@ -364,13 +364,11 @@ async fn connect_quorum(masters: &Arc<[Arc<Master>]>, longest_ttl: Duration) -> 
 /// Measures how far away the masters are and what their clocks say, and refuses what cannot work.
 async fn meet(masters: &Arc<[Arc<Master>]>, ttl: Duration, wall_clock: &WallClock) -> Result<()> {
     let clocks = doctor::clocks(masters, wall_clock).await;
-    if let Some(finding) = compare_clocks(masters, &clocks, ttl) {
+    if let Some(finding) = compare_clocks(&clocks, ttl) {
         tracing::warn!("{finding}");
     }
-    let mut trips: Vec<_> = clocks.iter().flatten().map(|clock| clock.round_trip).collect();
-    trips.sort_unstable();
-    let Some(trip) = trips.get(quorum(masters.len()) - 1) else { return Ok(()) };
-    let least = *trip * u32::try_from(masters.len()).unwrap_or(u32::MAX);
+    let Some(trip) = doctor::round_trip(masters.len(), &clocks) else { return Ok(()) };
+    let least = trip * u32::try_from(masters.len()).unwrap_or(u32::MAX);
     if ttl >= least {
         return Ok(());
     }

@@ -12,8 +12,9 @@ use crate::master::{Master, Readiness};
 use crate::quorum::quorum;
 
 /// What was read of the clock of one master.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ClockReading {
+    master: String,
     /// How far it is ahead of ours at least, and at most; negative is behind. In microseconds.
     ahead: (i128, i128),
     pub(crate) round_trip: Duration,
@@ -37,17 +38,14 @@ pub(crate) async fn examine(masters: &Arc<[Arc<Master>]>, ttl: Duration, wall_cl
         }
     }
     let clocks = clocks(masters, wall_clock).await;
-    report.findings.extend(compare_clocks(masters, &clocks, ttl));
-    report.findings.extend(far_away(masters, &clocks, ttl));
+    report.findings.extend(compare_clocks(&clocks, ttl));
+    report.findings.extend(far_away(masters.len(), &clocks, ttl));
     report.findings.sort_by(|one, other| one.server.cmp(&other.server));
     report
 }
 
 /// Reads the clocks of all masters.
-pub(crate) async fn clocks(
-    masters: &Arc<[Arc<Master>]>,
-    wall_clock: &WallClock,
-) -> Vec<Option<ClockReading>> {
+pub(crate) async fn clocks(masters: &Arc<[Arc<Master>]>, wall_clock: &WallClock) -> Vec<ClockReading> {
     let answers = ask_all(masters, |master| {
         let wall_clock = wall_clock.clone();
         async move {
@@ -57,21 +55,16 @@ pub(crate) async fn clocks(
             let micros = |time: Duration| i128::try_from(time.as_micros()).unwrap_or(i128::MAX);
             // It was read at some time between the two.
             let ahead = (micros(theirs) - micros(after), micros(theirs) - micros(before));
-            Ok(ClockReading { ahead, round_trip })
+            Ok(ClockReading { master: master.server.address().to_owned(), ahead, round_trip })
         }
     });
-    answers.await.into_iter().map(Result::ok).collect()
+    answers.await.into_iter().flatten().collect()
 }
 
 /// Warns when two clocks differ by more than the drift that leases allow for.
-pub(crate) fn compare_clocks(
-    masters: &[Arc<Master>],
-    clocks: &[Option<ClockReading>],
-    ttl: Duration,
-) -> Option<Finding> {
-    let read = || masters.iter().zip(clocks).filter_map(|(master, clock)| Some((master, (*clock)?)));
-    let (slowest, slow) = read().min_by_key(|(_, clock)| clock.ahead.1)?;
-    let (fastest, fast) = read().max_by_key(|(_, clock)| clock.ahead.0)?;
+pub(crate) fn compare_clocks(clocks: &[ClockReading], ttl: Duration) -> Option<Finding> {
+    let slow = clocks.iter().min_by_key(|clock| clock.ahead.1)?;
+    let fast = clocks.iter().max_by_key(|clock| clock.ahead.0)?;
     let differ = Duration::from_micros(u64::try_from(fast.ahead.0 - slow.ahead.1).ok()?);
     let margin = ttl / 100 + Duration::from_millis(2);
     (differ > margin).then(|| Finding {
@@ -79,8 +72,7 @@ pub(crate) fn compare_clocks(
         server: String::new(),
         what: format!(
             "the clock of {} is at least {differ:?} ahead of that of {}, and the drift margin is {margin:?}",
-            fastest.server.address(),
-            slowest.server.address()
+            fast.master, slow.master
         ),
         advice: String::from(
             "check what keeps the clocks of the masters (chrony, ntpd): one that is stepped while locks are held \
@@ -90,10 +82,8 @@ pub(crate) fn compare_clocks(
 }
 
 /// Warns when the masters are too far away for the time to live.
-fn far_away(masters: &[Arc<Master>], clocks: &[Option<ClockReading>], ttl: Duration) -> Option<Finding> {
-    let mut trips: Vec<_> = clocks.iter().flatten().map(|clock| clock.round_trip).collect();
-    trips.sort_unstable();
-    let trip = *trips.get(quorum(masters.len()) - 1)?;
+fn far_away(masters: usize, clocks: &[ClockReading], ttl: Duration) -> Option<Finding> {
+    let trip = round_trip(masters, clocks)?;
     // A renewal is sent when a third is left to go wrong in, and tried again.
     (trip * 12 > ttl).then(|| Finding {
         level: Level::Warning,
@@ -103,7 +93,37 @@ fn far_away(masters: &[Arc<Master>], clocks: &[Option<ClockReading>], ttl: Durat
     })
 }
 
+/// In which time a quorum answers.
+pub(crate) fn round_trip(masters: usize, clocks: &[ClockReading]) -> Option<Duration> {
+    let mut trips: Vec<_> = clocks.iter().map(|clock| clock.round_trip).collect();
+    trips.sort_unstable();
+    trips.get(quorum(masters) - 1).copied()
+}
+
 fn about(master: &Master, what: String, advice: &str) -> Finding {
     let server = master.server.address().to_owned();
     Finding { level: Level::Warning, server, what, advice: advice.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock that is so far ahead, in milliseconds, as far as a round trip of 10 ms tells.
+    fn clock(master: &str, ahead: i128) -> ClockReading {
+        let ahead = (ahead * 1000 - 5000, ahead * 1000 + 5000);
+        ClockReading { master: master.into(), ahead, round_trip: Duration::from_millis(10) }
+    }
+
+    #[test]
+    fn clocks_that_differ_are_told_with_the_figures() {
+        let ttl = Duration::from_secs(10);
+        assert_eq!(compare_clocks(&[], ttl), None);
+        let near = [clock("a:1", -50), clock("b:1", 0), clock("c:1", 60)];
+        assert_eq!(compare_clocks(&near, ttl), None, "within the margin of 102 ms");
+        let far = [clock("a:1", 60), clock("b:1", 0), clock("c:1", -200)];
+        let what = compare_clocks(&far, ttl).unwrap().what;
+        assert!(what.starts_with("the clock of a:1 is at least 250ms ahead of that of c:1"), "{what}");
+        assert!(what.contains("102ms"), "{what}");
+    }
 }

@@ -57,6 +57,9 @@ impl Lease for RedlockLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        if !self.validity.is_valid() {
+            return Err(Error::lost(BACKEND));
+        }
         check_ttl(ttl, self.longest_ttl)?;
         let give_up = Instant::now() + self.patience;
         loop {

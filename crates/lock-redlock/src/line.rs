@@ -26,6 +26,7 @@ pub(crate) struct Seat {
     /// Where it may stand in the line, one bit for each master.
     stood: AtomicU64,
     left: AtomicBool,
+    runtime: Option<Handle>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -51,6 +52,7 @@ impl Seat {
             inboxes: Mutex::new(vec![Inbox::default(); masters]),
             stood: AtomicU64::new(0),
             left: AtomicBool::new(false),
+            runtime: Handle::try_current().ok(),
         })
     }
 
@@ -95,9 +97,11 @@ impl Seat {
 
     /// Ends the wait without a lock: leaves the lines in the background, and lets the next come up who was behind.
     pub(crate) fn leave(self: &Arc<Self>, masters: &Arc<[Arc<Master>]>, keys: &Arc<Keys>) {
-        if self.left.swap(true, Ordering::AcqRel) || Handle::try_current().is_err() {
+        if self.left.swap(true, Ordering::AcqRel) {
             return;
         }
+        let Some(runtime) = &self.runtime else { return };
+        let _runtime = runtime.enter();
         let stood = self.stood.load(Ordering::Acquire);
         let leaves = (0..masters.len()).filter(|master| stood & (1 << master) != 0).map(|number| {
             let (seat, master, keys) = (Arc::clone(self), Arc::clone(&masters[number]), Arc::clone(keys));

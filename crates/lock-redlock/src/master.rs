@@ -221,7 +221,9 @@ impl Master {
     /// Looks whether it is another server than before.
     fn judge(&self, state: &mut State) {
         let Some(identity) = self.server.identity() else { return };
-        if state.known.as_ref().is_some_and(|known| known.run_id == identity.run_id) {
+        let is_same =
+            |known: &Arc<Identity>| Arc::ptr_eq(known, &identity) || known.run_id == identity.run_id;
+        if state.known.as_ref().is_some_and(is_same) {
             return;
         }
         state.votes_from = after_restart(&identity, state.heard, self.longest_ttl);

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The smallest number of masters that any other such number has one in common with.
 pub(crate) const fn quorum(masters: usize) -> usize {
@@ -20,6 +20,7 @@ pub(crate) struct Wave<T: Send + 'static> {
     /// Of each master: until when its answer is waited for, while it is.
     awaited: Vec<Option<Instant>>,
     has_deadlines: bool,
+    timer: Option<Pin<Box<Sleep>>>,
     runtime: Option<Handle>,
 }
 
@@ -44,7 +45,7 @@ impl<T: Send + 'static> Wave<T> {
             pending.push(numbered);
         }
         let awaited = vec![Some(Instant::now()); pending.len()];
-        Self { pending, awaited, has_deadlines: false, runtime: Handle::try_current().ok() }
+        Self { pending, awaited, has_deadlines: false, timer: None, runtime: Handle::try_current().ok() }
     }
 
     /// With a deadline for the answer of each master.
@@ -65,17 +66,31 @@ impl<T: Send + 'static> Wave<T> {
     ///
     /// Nothing is lost when the future is dropped.
     pub(crate) async fn next(&mut self) -> Option<(usize, Heard<T>)> {
-        let first = self.awaited.iter().enumerate().filter_map(|(master, at)| Some(((*at)?, master))).min();
-        let Some((at, late)) = first.filter(|_| self.has_deadlines) else {
-            return self.answer().await;
-        };
-        tokio::select! {
-            // An answer that is there counts, however late we look.
-            biased;
-            answer = self.answer() => answer,
-            () = sleep_until(at) => {
+        loop {
+            let awaited = self.awaited.iter().enumerate();
+            let first = awaited.filter_map(|(master, at)| Some(((*at)?, master))).min();
+            let Some((at, late)) = first.filter(|_| self.has_deadlines) else {
+                return self.answer().await;
+            };
+            // One timer for all, which is set again only when it has run out: most waves end before.
+            let mut timer = self.timer.take().unwrap_or_else(|| Box::pin(sleep_until(at)));
+            if timer.is_elapsed() || timer.deadline() > at {
+                timer.as_mut().reset(at);
+            }
+            let timer = self.timer.insert(timer);
+            tokio::select! {
+                // An answer that is there counts, however late we look.
+                biased;
+                answer = self.pending.next() => {
+                    let (master, answer) = answer?;
+                    self.awaited[master] = None;
+                    return Some((master, Heard::Answer(answer)));
+                }
+                () = timer.as_mut() => {}
+            }
+            if Instant::now() >= at {
                 self.awaited[late] = None;
-                Some((late, Heard::Late))
+                return Some((late, Heard::Late));
             }
         }
     }

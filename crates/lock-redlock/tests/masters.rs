@@ -68,6 +68,41 @@ async fn a_frozen_master_slows_nothing_and_keeps_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hung_master_is_waited_for_by_nobody_until_it_is_back() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let masters = three.servers();
+    let proxy = FaultProxy::start(masters[2].addr(), Protocol::Redis).unwrap();
+    let url = format!("redlock://{},{},{}", masters[0].addr(), masters[1].addr(), proxy.addr());
+    let locks = RedlockConfig::from_url(&format!("{url}?ttl=3s")).unwrap().connect().await.unwrap();
+    cycle(&locks).await;
+    proxy.hold(Direction::ToClient);
+    cycle(&locks).await;
+    sleep(Duration::from_millis(500)).await;
+    // One is for us and one against: whoever asked the third would have to wait for it.
+    masters[0].command(&["SET", "lock:a", "theirs"]).await.unwrap();
+    let started = Instant::now();
+    for _ in 0..100 {
+        assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
+    }
+    // Waiting for its deadline each time would take twenty seconds.
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    masters[0].command(&["DEL", "lock:a"]).await.unwrap();
+    proxy.deliver();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        sleep(Duration::from_millis(50)).await;
+        let held = masters[2].command(&["EXISTS", "lock:a"]).await.unwrap().int() == Some(1);
+        guard.release().await.unwrap();
+        if held {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it is never asked again");
+    }
+    no_key_is_left(&three, &[0, 1, 2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_minority_may_be_dead_from_the_start() {
     let five = RedisFive::start().await.unwrap();
     five.servers()[0].kill();
