@@ -1,6 +1,7 @@
 //! How the connections to a server are made.
 
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, RedisResult,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Makes the connections to servers: for tests, and for transports of your own.
@@ -31,6 +33,66 @@ pub trait Dial: fmt::Debug + Send + Sync + 'static {
 
     /// A RESP2 connection for subscriptions, where there is no RESP3.
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub>;
+}
+
+/// Makes connections over streams that `connect` opens, whatever they are: for tests in memory.
+pub struct StreamDial<C> {
+    connect: C,
+    command_timeout: Duration,
+}
+
+/// A stream that a connection can be made over.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
+
+impl<C> StreamDial<C> {
+    /// Answers are awaited for so long.
+    pub const fn new(command_timeout: Duration, connect: C) -> Self {
+        Self { connect, command_timeout }
+    }
+
+    async fn open<S: Stream>(
+        &self,
+        to: &ConnectionInfo,
+        config: AsyncConnectionConfig,
+        protocol: ProtocolVersion,
+    ) -> RedisResult<MultiplexedConnection>
+    where
+        C: Fn() -> io::Result<S> + Sync,
+    {
+        let settings = to.redis_settings().clone().set_protocol(protocol);
+        let config = config.set_response_timeout(Some(self.command_timeout));
+        let stream = (self.connect)()?;
+        let (connection, driver) = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+        drop(tokio::spawn(driver));
+        Ok(connection)
+    }
+}
+
+#[async_trait]
+impl<S: Stream, C: Fn() -> io::Result<S> + Send + Sync + 'static> Dial for StreamDial<C> {
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        self.open(to, AsyncConnectionConfig::new(), to.redis_settings().protocol()).await
+    }
+
+    async fn pushes(
+        &self,
+        to: &ConnectionInfo,
+        told: UnboundedSender<PushInfo>,
+    ) -> RedisResult<MultiplexedConnection> {
+        self.open(to, AsyncConnectionConfig::new().set_push_sender(told), ProtocolVersion::RESP3).await
+    }
+
+    async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
+        PubSub::new(to.redis_settings(), (self.connect)()?).await
+    }
+}
+
+impl<C> fmt::Debug for StreamDial<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamDial").finish_non_exhaustive()
+    }
 }
 
 /// Makes connections with the driver, those for commands through a pool, and all with TCP_NODELAY.

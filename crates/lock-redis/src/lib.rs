@@ -34,7 +34,7 @@ pub use backend::Redis;
 pub use backend::{not_a_lock, state};
 pub use config::{RedisConfig, WaitBy};
 pub use deadpool_redis;
-pub use dial::{Dial, with_nodelay};
+pub use dial::{Dial, Stream, StreamDial, with_nodelay};
 pub use keys::Keys;
 pub use lease::trusted_until;
 pub use link::Identity;

@@ -4,20 +4,17 @@
 //! replays one and tells its story; `SEEDS=n` runs so many. A seed that fails is added to `simulation.seeds`, which
 //! is always run first.
 
-#[path = "simulation/client.rs"]
-mod client;
 #[path = "simulation/run.rs"]
 mod run;
 #[path = "simulation/scenario.rs"]
 mod scenario;
 
-use std::fs::{OpenOptions, read_to_string};
-use std::io::Write;
 use std::time::Instant;
 
 use lock_redis::WaitBy;
+use lock_testkit::simulation::{Outcome, Seeds};
 
-use crate::run::{Outcome, run};
+use crate::run::run;
 use crate::scenario::{Mode, Scenario};
 
 /// The ways to wait that are simulated.
@@ -27,23 +24,14 @@ const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.s
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    if let Some(seed) = number_in("SEED") {
+    if let Some(seed) = Seeds::one() {
         return tell(seed);
     }
-    let (start, mut tenures, mut overtaken) = (Instant::now(), 0, 0);
-    let known = known_seeds();
-    let seeds = known.iter().copied().chain(0..number_in("SEEDS").unwrap_or(SEEDS));
-    let mut count = 0;
-    for seed in seeds {
-        let outcome = sound(seed, false);
-        if !outcome.holds() {
-            remember(seed, &known);
-            panic!("seed {seed} breaks a promise; SEED={seed} tells its story\n{outcome}");
-        }
-        (count, tenures, overtaken) =
-            (count + 1, tenures + outcome.report.tenures, overtaken + outcome.report.l1.count);
-    }
-    let rate = f64::from(count) / start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let outcomes = Seeds::new(SEED_FILE, SEEDS).all(|seed| sound(seed, false));
+    let (count, rate) = (outcomes.len(), outcomes.len() as f64 / start.elapsed().as_secs_f64());
+    let tenures: usize = outcomes.iter().map(|outcome| outcome.report.tenures).sum();
+    let overtaken: usize = outcomes.iter().map(|outcome| outcome.report.l1.count).sum();
     println!(
         "{count} seeds, {rate:.0} a second: {tenures} tenures, {overtaken} of which overtook a holder that had lost its lock"
     );
@@ -108,23 +96,4 @@ fn tell(seed: u64) {
     }
     println!("{outcome}");
     assert!(outcome.holds(), "seed {seed} breaks a promise");
-}
-
-fn number_in(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
-}
-
-/// The seeds that failed once. What follows a `#` says why.
-fn known_seeds() -> Vec<u64> {
-    let text = read_to_string(SEED_FILE).unwrap();
-    let seeds = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-    seeds.filter(|seed| !seed.is_empty()).map(|seed| seed.parse().unwrap()).collect()
-}
-
-fn remember(seed: u64, known: &[u64]) {
-    if !known.contains(&seed) {
-        let mut file = OpenOptions::new().append(true).open(SEED_FILE).unwrap();
-        writeln!(file, "{seed}").unwrap();
-    }
 }

@@ -1,12 +1,13 @@
 //! What one acquisition may have left on the masters.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::{Error, Outcome, OwnerId, Result, Token};
 use lock_redis::Keys;
 use lock_redis::server::{Claim, Sent, Verdict};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::line::{Place, Seat};
@@ -24,7 +25,10 @@ pub(crate) struct Footprint {
     /// The wait that it belongs to, if it waits.
     seat: Option<Arc<Seat>>,
     /// What is known of each claim: a release must not overtake one.
-    claims: watch::Sender<Claims>,
+    claims: Mutex<Claims>,
+    /// A claim has ended. Unlike a watch it wakes those who wait in the order in which they do, so that a simulation
+    /// can be replayed.
+    ended: Notify,
     /// The connections that the last claims went out on.
     sent_on: Mutex<Vec<Option<u64>>>,
 }
@@ -68,7 +72,8 @@ impl Footprint {
             ttl,
             info: Arc::clone(info),
             seat: seat.map(Arc::clone),
-            claims: watch::Sender::default(),
+            claims: Mutex::default(),
+            ended: Notify::new(),
             sent_on: Mutex::new(masters.iter().map(|master| master.server.generation(keys)).collect()),
         })
     }
@@ -123,7 +128,7 @@ impl Footprint {
     /// Removes it from every master, after the claim there has come to its end, and tells for each
     /// whether the key was ours. `ttl` is the longest that the keys were given.
     pub(crate) fn erase(self: &Arc<Self>, ttl: Duration, because: Because) -> Wave<Option<bool>> {
-        self.claims.send_modify(|claims| claims.erased = true);
+        self.claims().erased = true;
         if let Some(seat) = self.seat.as_ref().filter(|_| because == Because::Released) {
             seat.rise();
         }
@@ -162,31 +167,39 @@ impl Footprint {
     /// Notes that another claim is about to leave, unless one is on its way, or none may leave any more.
     fn begin_again(&self, number: usize) -> bool {
         let bit = 1 << number;
-        let begins = self.claims.send_if_modified(|claims| {
-            let begins = !claims.erased && claims.ended & bit != 0;
-            if begins {
-                claims.ended &= !bit;
-            }
-            begins
-        });
-        if begins && self.claims.borrow().in_doubt & bit == 0 {
+        let mut claims = self.claims();
+        if claims.erased || claims.ended & bit == 0 {
+            return false;
+        }
+        claims.ended &= !bit;
+        if claims.in_doubt & bit == 0 {
             let connection = self.masters[number].server.generation(&self.keys);
             self.sent_on.lock().unwrap_or_else(PoisonError::into_inner)[number] = connection;
         }
-        begins
+        true
     }
 
     /// What became of the claims to a master, once the last has come to its end: `None` when none left anything.
     async fn ended(&self, number: usize) -> Option<Sent> {
         let bit = 1 << number;
-        let mut claims = self.claims.subscribe();
-        // The sender lives in the footprint.
-        let claims = *claims.wait_for(|claims| claims.ended & bit != 0).await.ok()?;
+        let claims = loop {
+            let mut ended = pin!(self.ended.notified());
+            ended.as_mut().enable();
+            let claims = *self.claims();
+            if claims.ended & bit != 0 {
+                break claims;
+            }
+            ended.await;
+        };
         if claims.in_doubt & bit != 0 {
             let sent_on = self.sent_on.lock().unwrap_or_else(PoisonError::into_inner);
             return Some(Sent::InDoubt { connection: sent_on[number] });
         }
         (claims.refused & bit == 0).then_some(Sent::Answered)
+    }
+
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -206,15 +219,16 @@ enum End {
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         let bit = 1_u64 << self.number;
-        self.footprint.claims.send_modify(|claims| {
-            claims.ended |= bit;
-            claims.granted &= !bit;
-            claims.refused &= !bit;
-            match self.end {
-                End::Granted => claims.granted |= bit,
-                End::Refused => claims.refused |= bit,
-                End::Unknown => claims.in_doubt |= bit,
-            }
-        });
+        let mut claims = self.footprint.claims();
+        claims.ended |= bit;
+        claims.granted &= !bit;
+        claims.refused &= !bit;
+        match self.end {
+            End::Granted => claims.granted |= bit,
+            End::Refused => claims.refused |= bit,
+            End::Unknown => claims.in_doubt |= bit,
+        }
+        drop(claims);
+        self.footprint.ended.notify_waiters();
     }
 }

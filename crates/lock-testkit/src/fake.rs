@@ -24,6 +24,7 @@
 
 mod commands;
 mod connection;
+mod diary;
 mod dice;
 mod keyspace;
 mod link;
@@ -38,6 +39,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+pub use self::diary::Diary;
 pub use self::dice::Dice;
 pub use self::link::{Faults, Link};
 use self::server::Server;
@@ -74,6 +76,16 @@ impl FakeRedis {
     #[must_use]
     pub fn with_password(self, password: impl Into<String>) -> Self {
         self.server().password = Some(password.into());
+        self
+    }
+
+    /// One of several servers, which its `run_id` tells from those with other numbers.
+    #[must_use]
+    pub fn numbered(self, number: u64) -> Self {
+        let mut server = self.server();
+        server.number = number;
+        server.start();
+        drop(server);
         self
     }
 
@@ -120,6 +132,17 @@ impl FakeRedis {
         self.start_again(keep_data);
     }
 
+    /// [`restart`](Self::restart) without the data, which nobody can see: it says that it is the server of before.
+    pub fn restart_unseen(&self) {
+        let mut server = self.server();
+        let (run_id, started) = (server.run_id.clone(), server.started);
+        server.crash();
+        server.keys.clear();
+        server.start();
+        (server.run_id, server.started) = (run_id, started);
+        server.note(|| "the server is up empty, and does not tell that it was down".to_owned());
+    }
+
     /// Steps the server's wall clock, forwards or, when negative, backwards. Keys end by that clock.
     pub fn step_clock(&self, millis: i64) {
         let mut server = self.server();
@@ -152,19 +175,10 @@ impl FakeRedis {
         self.server().sessions.len()
     }
 
-    /// Writes down from now on what happens: connections, commands and their answers, pushes, faults.
-    pub fn keep_log(&self) {
-        self.server().log.get_or_insert_default();
-    }
-
-    /// Adds a line to the log, if there is one.
-    pub fn note(&self, what: impl FnOnce() -> String) {
-        self.server().note(what);
-    }
-
-    /// What was written down so far.
-    pub fn log(&self) -> Vec<String> {
-        self.server().log.clone().unwrap_or_default()
+    /// Writes into the diary from now on what happens: connections, commands and their answers, pushes, faults. Each
+    /// line begins with `name`, which tells servers apart.
+    pub fn keep(&self, diary: &Diary, name: impl Into<String>) {
+        self.server().diary = Some((diary.clone(), name.into()));
     }
 
     /// Runs a command of a connection.

@@ -7,6 +7,7 @@
 //!   be killed, restarted with or without their data, and frozen. They are up in milliseconds (Redis) or about half
 //!   a second (ZooKeeper), so every test can have its own, and they die with the test whatever happens to it.
 //! * `fake`, with the feature of that name: a Redis in memory, on tokio's clock, over links with faults by seed.
+//! * `simulation`, with the same feature: what runs in virtual time have in common, whatever the backend.
 //! * [`proxy`]: a TCP proxy that delays, holds, loses, resets, and swallows the reply to a chosen request.
 //! * [`process`]: worker processes that speak JSON lines and can be frozen and killed, for tests across processes.
 //! * [`history`] and [`check`](mod@check): what happened in all processes on one clock, and whether it was right.
@@ -32,6 +33,8 @@ pub mod proxy;
 pub mod redis;
 mod resp;
 mod sentinel;
+#[cfg(feature = "fake")]
+pub mod simulation;
 pub mod zookeeper;
 
 pub use cancel::{cancel_after, for_each_poll_count};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lock_redis::WaitBy;
 use lock_testkit::fake::{Dice, Faults};
+use lock_testkit::simulation::{Habits, Leases};
 
 /// What the run is to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl Scenario {
             tasks: dice.within(1..=2) as usize,
             locks,
             limited: dice.chance(0.5),
-            faults: faults(&mut dice),
+            faults: Faults::some(&mut dice),
             chaos,
             events: Vec::new(),
         };
@@ -85,9 +86,15 @@ impl Scenario {
         scenario
     }
 
-    /// Whether no lease is renewed, so that its first deadline is its last.
-    pub(crate) fn is_fixed(&self) -> bool {
-        matches!(self.mode, Mode::FromRequest | Mode::FromReply)
+    /// What clients do.
+    pub(crate) fn habits(&self) -> Habits {
+        let leases = match self.mode {
+            Mode::FromRequest => Leases::Fixed,
+            Mode::FromReply => Leases::FixedFromReply,
+            _ => Leases::Any,
+        };
+        let Self { ttl, locks, limited, chaos, .. } = *self;
+        Habits { ttl, locks, limited, leases, until: chaos }
     }
 
     /// By how much the server's clock steps back in all: so much longer do keys live.
@@ -139,23 +146,5 @@ impl Scenario {
 
     fn client(&self, dice: &mut Dice) -> usize {
         dice.below(self.clients as u64) as usize
-    }
-}
-
-/// Of each fault there are runs without it: what many faults hide, a single one may show.
-fn faults(dice: &mut Dice) -> Faults {
-    let mut chance = |most: f64| if dice.chance(0.5) { 0.0 } else { most };
-    let (stall, lose_request, lose_reply) = (chance(0.03), chance(0.01), chance(0.01));
-    let (reset_before, reset_after, refuse) = (chance(0.01), chance(0.01), chance(0.1));
-    let slowest = *dice.pick(&[0, 2, 20, 80]);
-    Faults {
-        delay_ms: 0..=slowest,
-        stall,
-        stall_ms: 50..=*dice.pick(&[200, 1_000, 3_000]),
-        lose_request,
-        lose_reply,
-        reset_before,
-        reset_after,
-        refuse,
     }
 }

@@ -156,7 +156,7 @@ impl Link {
     }
 
     pub(super) fn note(&self, what: &str) {
-        self.shared.redis.note(|| format!("the link of {} {what}", self.shared.label));
+        self.shared.redis.server().note(|| format!("the link of {} {what}", self.shared.label));
     }
 
     fn set_stalled(&self, until: Option<Instant>) {
@@ -171,6 +171,26 @@ impl Link {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Faults {
+    /// Some that the dice choose. Of each fault there are runs without it: what many faults hide, a single one may show.
+    pub fn some(dice: &mut Dice) -> Self {
+        let mut chance = |most: f64| if dice.chance(0.5) { 0.0 } else { most };
+        let (stall, lose_request, lose_reply) = (chance(0.03), chance(0.01), chance(0.01));
+        let (reset_before, reset_after, refuse) = (chance(0.01), chance(0.01), chance(0.1));
+        let slowest = *dice.pick(&[0, 2, 20, 80]);
+        Self {
+            delay_ms: 0..=slowest,
+            stall,
+            stall_ms: 50..=*dice.pick(&[200, 1_000, 3_000]),
+            lose_request,
+            lose_reply,
+            reset_before,
+            reset_after,
+            refuse,
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! The server: its data, its scripts, and who is connected to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::commands::{self, Command, Kind};
+use super::diary::Diary;
 use super::keyspace::Keyspace;
 use super::reply::{Answer, Bytes, Reply};
 
@@ -18,7 +20,7 @@ const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 pub(super) struct Server {
     pub(super) keys: Keyspace,
     /// Loaded scripts by their SHA-1.
-    pub(super) scripts: BTreeMap<String, Bytes>,
+    pub(super) scripts: BTreeMap<String, Arc<[u8]>>,
     pub(super) sessions: BTreeMap<u64, Session>,
     /// For each key who has read it and is to be told once when it changes.
     watched: BTreeMap<Bytes, BTreeSet<u64>>,
@@ -31,9 +33,12 @@ pub(super) struct Server {
     pub(super) down: bool,
     /// The time of the command that runs, in microseconds since 1970; it stands still while a script runs.
     pub(super) now_us: i64,
+    /// Which of several servers it is.
+    pub(super) number: u64,
     starts: u64,
     last_session: u64,
-    pub(super) log: Option<Vec<String>>,
+    /// Where what happens is written down, and what the server is called there.
+    pub(super) diary: Option<(Diary, String)>,
 }
 
 /// The server's wall clock: it follows tokio's and can be stepped.
@@ -93,9 +98,10 @@ impl Server {
             started: Instant::now(),
             down: false,
             now_us: 0,
+            number: 0,
             starts: 0,
             last_session: 0,
-            log: None,
+            diary: None,
         };
         server.start();
         server.tick();
@@ -113,7 +119,7 @@ impl Server {
 
     pub(super) fn start(&mut self) {
         self.starts += 1;
-        self.run_id = format!("{:040x}", self.starts);
+        self.run_id = format!("{:020x}{:020x}", self.number, self.starts);
         self.started = Instant::now();
         self.down = false;
     }
@@ -230,7 +236,7 @@ impl Server {
     }
 
     /// Sends a push. Without RESP3 only messages of channels come through.
-    pub(super) fn push(&mut self, id: u64, elements: Vec<Reply>) {
+    pub(super) fn push(&self, id: u64, elements: Vec<Reply>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let invalidation = elements.first() == Some(&Reply::bulk("invalidate"));
         if invalidation && !session.resp3 {
@@ -242,10 +248,9 @@ impl Server {
         self.send(id, &push);
     }
 
-    pub(super) fn note(&mut self, what: impl FnOnce() -> String) {
-        if let Some(log) = &mut self.log {
-            let at = self.clock.origin.elapsed();
-            log.push(format!("+{:>12.6}s {}", at.as_secs_f64(), what()));
+    pub(super) fn note(&self, what: impl FnOnce() -> String) {
+        if let Some((diary, name)) = &self.diary {
+            diary.note(&format!("{name}{}", what()));
         }
     }
 

@@ -27,7 +27,7 @@ const PLAIN: Sort = Sort { prefix: "", of: |client| &client.channels, of_mut: |c
 const SHARD: Sort =
     Sort { prefix: "s", of: |client| &client.shard_channels, of_mut: |client| &mut client.shard_channels };
 
-fn publish(call: &mut Call<'_>, words: &[Bytes], sort: &Sort) -> Reply {
+fn publish(call: &Call<'_>, words: &[Bytes], sort: &Sort) -> Reply {
     let listeners = listeners(call, &words[1], sort);
     for id in &listeners {
         let message = Reply::bulk(format!("{}message", sort.prefix));

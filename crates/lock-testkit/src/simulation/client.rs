@@ -2,56 +2,34 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lock_core::{BootInstant, Clock, Guard, LockOptions, Locks, Released};
-use lock_testkit::cancel_after;
-use lock_testkit::fake::{Dice, FakeRedis};
-use lock_testkit::history::{Event, EventKind, Mode as Share, ReleaseOutcome};
+use lock_core::{BootInstant, Guard, LockOptions, Locks, Released};
 use tokio::time::{sleep, timeout};
 
-use crate::scenario::{Mode, Scenario};
-
-/// What all tasks share.
-pub(crate) struct World {
-    pub(crate) scenario: Scenario,
-    pub(crate) clock: Clock,
-    pub(crate) redis: FakeRedis,
-    pub(crate) events: Mutex<Vec<Event>>,
-}
+use super::stage::{Leases, Stage, lock_name, nanos};
+use crate::cancel_after;
+use crate::fake::Dice;
+use crate::history::{EventKind, Mode as Share, ReleaseOutcome};
 
 /// One task of a client.
-pub(crate) struct Task {
-    pub(crate) world: Arc<World>,
-    pub(crate) locks: Locks,
-    pub(crate) client: usize,
-    pub(crate) task: usize,
-    pub(crate) dice: Dice,
-}
-
-impl World {
-    /// Records what happened now, in the history and in the log.
-    pub(crate) fn record(&self, client: usize, task: usize, lock: &str, kind: EventKind) {
-        let at_ns = nanos(self.clock.now());
-        self.redis.note(|| format!("client {client}.{task} {lock}: {}", short(&kind)));
-        let (process, client) = (client as u32, task as u64);
-        self.events.lock().unwrap().push(Event { process, client, lock: lock.to_owned(), at_ns, kind });
-    }
-}
-
-pub(crate) fn lock_name(number: usize) -> String {
-    ["a", "b"][number].to_owned()
+pub(super) struct Task {
+    pub(super) stage: Arc<Stage>,
+    pub(super) locks: Locks,
+    pub(super) client: usize,
+    pub(super) task: usize,
+    pub(super) dice: Dice,
 }
 
 impl Task {
     /// Takes locks until the time is over.
-    pub(crate) async fn run(mut self) {
-        let end = BootInstant::from_boot(self.world.scenario.chaos);
-        while self.world.clock.now() < end {
+    pub(super) async fn run(mut self) {
+        let end = BootInstant::from_boot(self.stage.habits.until);
+        while self.stage.clock.now() < end {
             sleep(self.dice.millis(0..=150)).await;
-            let lock = lock_name(self.dice.below(self.world.scenario.locks as u64) as usize);
+            let lock = lock_name(self.dice.below(self.stage.habits.locks as u64) as usize);
             self.record(&lock, EventKind::AcquireCalled);
             let ttl = self.some_ttl();
             match self.acquire(&lock, ttl).await {
@@ -62,11 +40,11 @@ impl Task {
     }
 
     async fn acquire(&mut self, lock: &str, ttl: Duration) -> Option<Guard> {
-        let mut options = match self.world.scenario.is_fixed() || self.dice.chance(0.3) {
+        let mut options = match self.is_fixed() || self.dice.chance(0.3) {
             true => LockOptions::new().fixed_ttl(ttl),
             false => LockOptions::new().ttl(ttl),
         };
-        if self.world.scenario.limited && self.dice.chance(0.2) {
+        if self.stage.habits.limited && self.dice.chance(0.2) {
             options = options.max_hold(self.dice.millis(100..=2_000));
         }
         let mutex = self.locks.mutex_with(lock, options).unwrap();
@@ -83,26 +61,26 @@ impl Task {
 
     async fn hold(&mut self, lock: &str, guard: Guard, ttl: Duration) {
         let mut until = guard.valid_until();
-        if self.world.scenario.mode == Mode::FromReply {
-            until = self.world.clock.now() + ttl - (ttl / 100 + Duration::from_millis(2));
+        if self.stage.habits.leases == Leases::FixedFromReply {
+            until = self.stage.clock.now() + ttl - (ttl / 100 + Duration::from_millis(2));
         }
         let token = Some(guard.token().get());
         let valid_until_ns = Some(nanos(until));
         self.record(lock, EventKind::Acquired { token, valid_until_ns, mode: Share::Exclusive });
         // Some use what they no longer hold; their guards must have told them.
-        let careless = self.world.scenario.is_fixed() || self.dice.chance(0.3);
+        let careless = self.is_fixed() || self.dice.chance(0.3);
         for _ in 0..self.dice.below(4) {
             let span = self.dice.millis(0..=600);
             tokio::select! {
                 biased;
                 reason = guard.lost(), if !careless => {
-                    self.world.redis.note(|| format!("lost: {reason}"));
+                    self.stage.note(|| format!("lost: {reason}"));
                     self.record(lock, EventKind::Lost);
                     break;
                 }
                 () = sleep(span) => {}
             }
-            if self.world.scenario.is_fixed() {
+            if self.is_fixed() {
                 continue;
             }
             self.believe(lock, &guard);
@@ -130,7 +108,7 @@ impl Task {
     }
 
     async fn finish(&mut self, lock: &str, guard: Guard) {
-        if !self.world.scenario.is_fixed() {
+        if !self.is_fixed() {
             self.believe(lock, &guard);
         }
         self.record(lock, EventKind::ReleaseCalled);
@@ -150,12 +128,16 @@ impl Task {
 
     /// Half to twice the time to live of the run.
     fn some_ttl(&mut self) -> Duration {
-        let ttl = self.world.scenario.ttl;
+        let ttl = self.stage.habits.ttl;
         (*self.dice.pick(&[ttl / 2, ttl, ttl * 2])).max(Duration::from_millis(100))
     }
 
+    fn is_fixed(&self) -> bool {
+        self.stage.habits.leases != Leases::Any
+    }
+
     fn record(&self, lock: &str, kind: EventKind) {
-        self.world.record(self.client, self.task, lock, kind);
+        self.stage.record(self.client, self.task, lock, kind);
     }
 }
 
@@ -188,22 +170,5 @@ impl<F: Future> Future for FirstPolls<'_, F> {
             Poll::Pending if self.left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
-    }
-}
-
-fn nanos(at: BootInstant) -> u64 {
-    u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn short(kind: &EventKind) -> String {
-    let until = |ns: &u64| format!("{:.6}s", Duration::from_nanos(*ns).as_secs_f64());
-    match kind {
-        EventKind::Acquired { token, valid_until_ns, .. } => format!(
-            "ACQUIRED, token {}, until {}",
-            token.unwrap_or_default(),
-            valid_until_ns.as_ref().map_or_else(String::new, until)
-        ),
-        EventKind::Extended { valid_until_ns } => format!("believes until {}", until(valid_until_ns)),
-        other => format!("{other:?}"),
     }
 }

@@ -1,0 +1,177 @@
+//! What the clients of a run share, and what has to be right when it is over.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lock_core::{BootInstant, Clock, Guard, Locks};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::client::Task;
+use crate::check::{Report, check};
+use crate::fake::{Diary, Dice};
+use crate::history::{Event, EventKind, History, Mode as Share};
+
+/// What clients do in a run.
+#[derive(Clone, Debug)]
+pub struct Habits {
+    /// The usual time to live; some ask for half of it or for twice as much.
+    pub ttl: Duration,
+    /// How many locks there are.
+    pub locks: usize,
+    /// Whether some are held for a limited time, which makes their last leases as short as can be.
+    pub limited: bool,
+    /// How leases are asked for and believed in.
+    pub leases: Leases,
+    /// Until when locks are taken, on the clock of the run.
+    pub until: Duration,
+}
+
+/// How leases are asked for and believed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leases {
+    /// Renewed ones and fixed ones, extended at will.
+    Any,
+    /// Fixed ones only, so that the first deadline is the last.
+    Fixed,
+    /// Fixed ones, with the mistake to count them from when the answer came, not from when the request was sent.
+    FixedFromReply,
+}
+
+/// What the clients of a run share.
+#[derive(Debug)]
+pub struct Stage {
+    pub(super) habits: Habits,
+    pub(super) clock: Clock,
+    diary: Option<Diary>,
+    events: Mutex<Vec<Event>>,
+}
+
+/// What became of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The judgement on its history.
+    pub report: Report,
+    /// What is wrong besides: locks that nobody gets, things that are left over.
+    pub faults: Vec<String>,
+    /// What happened, if it was asked for.
+    pub log: Vec<String>,
+}
+
+impl Stage {
+    /// A stage on which nothing has happened yet.
+    pub fn new(habits: Habits, clock: Clock, diary: Option<Diary>) -> Self {
+        Self { habits, clock, diary, events: Mutex::default() }
+    }
+
+    /// Lets every client take locks in so many tasks, until the time for it is over.
+    pub fn work(self: &Arc<Self>, clients: &[Locks], tasks: usize, dice: &mut Dice) -> Vec<JoinHandle<()>> {
+        let mut work = Vec::new();
+        for (client, locks) in clients.iter().enumerate() {
+            for task in 0..tasks {
+                let (stage, locks, dice) = (Arc::clone(self), locks.clone(), dice.fork(task as u64));
+                work.push(tokio::spawn(Task { stage, locks, client, task, dice }.run()));
+            }
+        }
+        work
+    }
+
+    /// Lets every client take every lock, now that nothing goes wrong any more, and says who does not get which within
+    /// the limit.
+    pub async fn look_for_locks_that_nobody_gets(&self, clients: &[Locks], limit: Duration) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (client, locks) in clients.iter().enumerate() {
+            for lock in (0..self.habits.locks).map(lock_name) {
+                self.record(client, LAST_TASK, &lock, EventKind::AcquireCalled);
+                let Ok(guard) = timeout(limit, acquire(locks, &lock)).await else {
+                    faults.push(format!("client {client} does not get {lock} within {limit:?}"));
+                    continue;
+                };
+                let valid_until_ns = Some(nanos(guard.valid_until()));
+                let token = Some(guard.token().get());
+                let kind = EventKind::Acquired { token, valid_until_ns, mode: Share::Exclusive };
+                self.record(client, LAST_TASK, &lock, kind);
+                self.record(client, LAST_TASK, &lock, EventKind::ReleaseCalled);
+                if !matches!(timeout(limit, guard.release()).await, Ok(Ok(_))) {
+                    faults.push(format!("client {client} cannot give {lock} back"));
+                }
+            }
+        }
+        faults
+    }
+
+    /// Records what happened now, in the history and in the diary.
+    pub fn record(&self, client: usize, task: usize, lock: &str, kind: EventKind) {
+        let at_ns = nanos(self.clock.now());
+        self.note(|| format!("client {client}.{task} {lock}: {}", short(&kind)));
+        let (process, client) = (client as u32, task as u64);
+        let event = Event { process, client, lock: lock.to_owned(), at_ns, kind };
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    /// Adds a line to the diary, if there is one.
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        if let Some(diary) = &self.diary {
+            diary.note(&what());
+        }
+    }
+
+    /// The judgement on what happened, with what was found wrong besides.
+    pub fn judge(&self, faults: Vec<String>) -> Outcome {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let log = self.diary.as_ref().map(Diary::lines).unwrap_or_default();
+        Outcome { report: check(&History::new(events)), faults, log }
+    }
+}
+
+/// What a lock of a run is called.
+pub fn lock_name(number: usize) -> String {
+    ["a", "b"][number].to_owned()
+}
+
+impl Outcome {
+    /// Whether the run kept every promise.
+    pub fn holds(&self) -> bool {
+        let verdict = self.report.verdict();
+        verdict.l2 && verdict.l3 && verdict.token_order && self.faults.is_empty()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for fault in &self.faults {
+            writeln!(f, "{fault}")?;
+        }
+        self.report.fmt(f)
+    }
+}
+
+async fn acquire(locks: &Locks, lock: &str) -> Guard {
+    loop {
+        // A connection that broke before may be noticed only now.
+        match locks.mutex(lock).acquire().await {
+            Ok(guard) => return guard,
+            Err(_) => sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+pub(super) fn nanos(at: BootInstant) -> u64 {
+    u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn short(kind: &EventKind) -> String {
+    let until = |ns: &u64| format!("{:.6}s", Duration::from_nanos(*ns).as_secs_f64());
+    match kind {
+        EventKind::Acquired { token, valid_until_ns, .. } => format!(
+            "ACQUIRED, token {}, until {}",
+            token.unwrap_or_default(),
+            valid_until_ns.as_ref().map_or_else(String::new, until)
+        ),
+        EventKind::Extended { valid_until_ns } => format!("believes until {}", until(valid_until_ns)),
+        other => format!("{other:?}"),
+    }
+}
+
+const LAST_TASK: usize = 99;
