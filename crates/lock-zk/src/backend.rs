@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, Holder, LeaseKind, LockName,
     LockState, Result, Support, Token, Wait,
@@ -116,10 +117,8 @@ impl Backend for Zk {
     }
 
     async fn close(&self) -> Result<()> {
-        match self.sessions.close() {
-            Some(session) => session.close().await,
-            None => Ok(()),
-        }
+        let farewells = self.sessions.close().into_iter().map(|session| async move { session.close().await });
+        join_all(farewells).await.into_iter().collect()
     }
 }
 

@@ -15,7 +15,7 @@ use zookeeper_client as zk;
 
 use crate::fault::Fault;
 use crate::layout::Spot;
-use crate::session::{PAUSE, Session};
+use crate::session::{PAUSE, Seat, Session};
 
 /// Our node, or the attempt to make one. Dropping it undoes in the background what the server may have done.
 ///
@@ -23,7 +23,7 @@ use crate::session::{PAUSE, Session};
 /// So the requests that change something live in here and not in the future of the caller: when that is dropped,
 /// a task waits for their answers and then deletes what there is.
 pub(crate) struct Node {
-    session: Arc<Session>,
+    session: Seat,
     spot: Arc<Spot>,
     owner: OwnerId,
     state: State,
@@ -89,7 +89,7 @@ pub(crate) struct Card {
 impl Node {
     /// No node yet.
     pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, owner: OwnerId) -> Self {
-        let (session, spot) = (Arc::clone(session), Arc::clone(spot));
+        let (session, spot) = (Seat::take(session), Arc::clone(spot));
         Self { session, spot, owner, state: State::Nothing, certain: true }
     }
 
@@ -97,7 +97,7 @@ impl Node {
         self.owner
     }
 
-    pub(crate) const fn session(&self) -> &Arc<Session> {
+    pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
@@ -212,7 +212,7 @@ impl Drop for Node {
         if (matches!(state, State::Nothing) && self.certain) || self.session.is_over() {
             return;
         }
-        let (session, spot, owner) = (Arc::clone(&self.session), Arc::clone(&self.spot), self.owner);
+        let (session, spot, owner) = (Seat::take(&self.session), Arc::clone(&self.spot), self.owner);
         // The task holds no node, so that it can be dropped in its turn when the runtime shuts down.
         drop(self.session.runtime().spawn(undo(session, spot, owner, state, self.certain)));
     }
@@ -254,8 +254,8 @@ pub(crate) async fn delete(session: &Session, spot: &Spot, made: &Made, retried:
                 tracing::debug!(%error, path = made.path, "a deletion is repeated");
                 (sent, pause) = (true, PAUSE);
             }
-            Err(Fault::Refused(error)) => {
-                tracing::warn!(%error, path = made.path, "our own node cannot be deleted; trying again");
+            Err(error) => {
+                tracing::warn!(?error, path = made.path, "our own node cannot be deleted; trying again");
                 pause = (pause * 2).min(LAST_PAUSE);
             }
         }
@@ -313,11 +313,11 @@ async fn remove(session: &Session, spot: &Spot, made: &Made) -> Gone {
         Err(Fault::Over) => Gone::WithSession,
         Err(Fault::Unknown(_)) => delete(session, spot, made, true).await,
         // Somebody waits, or the node is gone.
-        Err(Fault::Refused(_)) => delete(session, spot, made, false).await,
+        Err(_) => delete(session, spot, made, false).await,
     }
 }
 
-async fn undo(session: Arc<Session>, spot: Arc<Spot>, owner: OwnerId, state: State, mut certain: bool) {
+async fn undo(session: Seat, spot: Arc<Spot>, owner: OwnerId, state: State, mut certain: bool) {
     match state {
         State::Nothing => {}
         State::Creating(creation) => match creation.end().await {
