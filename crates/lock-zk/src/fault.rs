@@ -29,6 +29,7 @@ pub(crate) enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     Read,
+    Write,
     /// Of the nodes below.
     Create,
     /// Of the nodes below.
@@ -39,6 +40,7 @@ impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Read => "read",
+            Self::Write => "write",
             Self::Create => "create",
             Self::Delete => "delete",
         })

@@ -15,6 +15,7 @@ mod four_letter;
 mod layout;
 mod lease;
 mod node;
+mod queue;
 mod recipe;
 mod session;
 mod sessions;

@@ -293,11 +293,23 @@ impl Session {
         read.map_err(|fault| fault.needing(Right::Read, path))
     }
 
-    /// Watches a node that exists; `NoNode` leaves no watch behind.
-    pub(crate) async fn watch(&self, path: &str) -> Result<Watch, Fault> {
+    /// Replaces the data of a node, if it has this version.
+    pub(crate) async fn set_data(
+        &self,
+        path: &str,
+        data: &[u8],
+        version: Option<i32>,
+    ) -> Result<Stat, Fault> {
+        let (client, sent) = self.asked()?;
+        let written = self.write(sent, client.set_data(path, data, version)).await;
+        written.map_err(|fault| fault.needing(Right::Write, path))
+    }
+
+    /// Watches a node that exists, and gives its data; `NoNode` leaves no watch behind.
+    pub(crate) async fn watch(&self, path: &str) -> Result<(Watch, Vec<u8>), Fault> {
         let watched = self.read(self.client()?.watch_data(path)).await;
-        let (_, _, watching) = watched.map_err(|fault| fault.needing(Right::Read, path))?;
-        Ok(watching.map(|event| Event::of(event.event_type)).boxed())
+        let (data, _, watching) = watched.map_err(|fault| fault.needing(Right::Read, path))?;
+        Ok((watching.map(|event| Event::of(event.event_type)).boxed(), data))
     }
 
     /// Repeats a request that has no effect for as long as its answers are lost, up to a session timeout.
