@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, Holder, LeaseKind, LockName,
-    LockState, Result, Support, Token, Wait,
+    LockState, Result, Support, Wait,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -27,7 +27,7 @@ use crate::{BACKEND, ZkConfig};
 /// Processes get a lock in the order in which they asked, and a release wakes only the next ones. A lock lasts as
 /// long as the session of its holder; a guard stops believing in it a quarter of the session timeout before a server
 /// may end the session. The token is the number of the transaction that made the holder's node (its `czxid`), which
-/// grows for as long as the ensemble keeps its data.
+/// grows for as long as the ensemble keeps its data, and what was [raised](lock_core::Guard::raise_token) on top.
 #[derive(Debug)]
 pub struct Zk {
     capabilities: Capabilities,
@@ -224,7 +224,7 @@ async fn inspect(session: &Session, spot: &Spot) -> Result<(LockState, Vec<Strin
         let mut state = LockState::held(read_holder(&holder.name, &data));
         state.since =
             u64::try_from(stat.ctime).ok().map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
-        state.token = u64::try_from(stat.czxid).ok().map(Token::new);
+        state.token = session.base(&spot.dir).token(session, stat.czxid).await.ok();
         state.waiters = queue.contenders.len() - queue.holders().len();
         return Ok((state, queue.strangers));
     }

@@ -11,6 +11,7 @@ mod backend;
 mod config;
 mod ensemble;
 mod fault;
+mod fenced;
 mod four_letter;
 mod layout;
 mod lease;
@@ -20,11 +21,13 @@ mod recipe;
 mod session;
 mod sessions;
 mod tls;
+mod token;
 
 pub use acl::NodeAcl;
 pub use backend::Zk;
 pub use config::ZkConfig;
 pub use ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
+pub use fenced::{Committed, FencedExt, FencedWriter};
 pub use layout::Layout;
 pub use zookeeper_client;
 

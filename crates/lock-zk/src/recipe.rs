@@ -13,12 +13,13 @@
 
 use std::future::poll_fn;
 use std::mem;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{join_all, join3};
+use futures_util::future::{FusedFuture, join_all, join3};
 use lock_core::{AcquireRequest, Error, ErrorKind, Result, Standing, Wait};
 use tokio::time::{Instant, timeout_at};
 use zookeeper_client::{self as zk, CreateMode};
@@ -54,11 +55,17 @@ pub(crate) async fn attempt(
     request: &AcquireRequest,
 ) -> Result<Attempt> {
     let mut node = Node::new(session, spot, request.mode, request.writes);
-    let mut answered = false;
-    match contend(&mut node, chroot, request, &mut answered).await {
-        Ok(Some((made, own))) => {
-            Ok(Attempt::Held(Box::new(ZkLease::new(node, &made, own, request.lease.max_hold)?)))
-        }
+    let (mut answered, base) = (false, session.base(&spot.dir));
+    let contended = alongside(base.watch(session), contend(&mut node, chroot, request, &mut answered)).await;
+    match contended {
+        Ok(Some((made, own))) => match base.token(session, made.czxid).await {
+            Ok(token) => Ok(Attempt::Held(Box::new(ZkLease::new(node, &made, own, token, request)))),
+            Err(_) if session.is_over() => Ok(Attempt::Again { answered }),
+            Err(error) => {
+                give_up(node).await;
+                Err(error)
+            }
+        },
         Ok(None) => {
             give_up(node).await;
             Ok(Attempt::Busy)
@@ -67,6 +74,18 @@ pub(crate) async fn attempt(
         Err(Stop::Failed(error)) => {
             give_up(node).await;
             Err(error)
+        }
+    }
+}
+
+/// Lets `other` go on, begun first, for as long as `main` takes.
+async fn alongside<T>(other: impl Future, main: impl Future<Output = T>) -> T {
+    let (mut other, mut main) = (pin!(other.fuse()), pin!(main));
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut other, if !other.is_terminated() => {}
+            answer = &mut main => return answer,
         }
     }
 }

@@ -223,7 +223,7 @@ async fn a_permit_that_comes_back_tells_few_however_many_wait() {
     }
     until_children(&client, "a", 0).await;
     // The watches for those who did not go are removed.
-    until("a watch is left", async || server.mntr().await.unwrap()["zk_watch_count"] == "0").await;
+    until("a watch is left", async || lock_watches(&server).await == 0).await;
 }
 
 #[tokio::test]
