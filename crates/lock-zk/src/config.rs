@@ -8,12 +8,13 @@ use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Locks, Result};
 
 use crate::ensemble::Driver;
-use crate::{BACKEND, Ensemble, Layout, Zk};
+use crate::{BACKEND, Ensemble, Layout, Recipe, Zk};
 
 /// The options of the ZooKeeper backend.
 ///
 /// URL: `zk://[user:password@]host[:port][,host[:port]...][/chroot][?option=value&...]`, with the options
-/// `session_timeout`, `connect_timeout`, `dir` and `layout`.
+/// `session_timeout`, `connect_timeout`, `dir`, `layout`, `recipe` (`queue` or `ephemeral`) and, for the latter, `wait`
+/// (`watch` or `poll`).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -35,6 +36,7 @@ pub struct ZkConfig {
     connect_timeout: Option<Duration>,
     dir: String,
     layout: Layout,
+    recipe: Recipe,
     clock: Clock,
     ensemble: Option<Arc<dyn Ensemble>>,
 }
@@ -56,6 +58,7 @@ impl ZkConfig {
             connect_timeout: None,
             dir: "/locks".to_owned(),
             layout: Layout::default(),
+            recipe: Recipe::default(),
             clock: Clock::boot(),
             ensemble: None,
         }
@@ -74,15 +77,29 @@ impl ZkConfig {
             (user, None) if user.is_empty() => None,
             _ => return Err(invalid("the URL has a user but no password", "write user:password@")),
         };
-        url.options(BACKEND, &["session_timeout", "connect_timeout", "dir", "layout"], |key, value| {
+        let mut wait = None;
+        let options = ["session_timeout", "connect_timeout", "dir", "layout", "recipe", "wait"];
+        url.options(BACKEND, &options, |key, value| {
             match key {
                 "session_timeout" => config.session_timeout = value.duration()?,
                 "connect_timeout" => config.connect_timeout = Some(value.duration()?),
                 "dir" => value.text().clone_into(&mut config.dir),
-                _ => config.layout = value.parse("use curator, plain or kazoo")?,
+                "layout" => config.layout = value.parse("use curator, plain or kazoo")?,
+                "recipe" => config.recipe = value.parse("use queue or ephemeral")?,
+                _ => wait = Some(value.parse("use watch or poll")?),
             }
             Ok(())
         })?;
+        match (wait, &mut config.recipe) {
+            (Some(wait), Recipe::Ephemeral(by)) => *by = wait,
+            (Some(_), Recipe::Queue) => {
+                return Err(invalid(
+                    "wait means nothing to the recipe queue",
+                    "leave it out; or name recipe=ephemeral, if an older fleet runs that",
+                ));
+            }
+            (None, _) => {}
+        }
         config.check()?;
         Ok(config)
     }
@@ -132,6 +149,13 @@ impl ZkConfig {
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = layout;
+        self
+    }
+
+    /// How a lock stands in the tree; a [queue](Recipe::Queue) if not said.
+    #[must_use]
+    pub fn recipe(mut self, recipe: Recipe) -> Self {
+        self.recipe = recipe;
         self
     }
 
@@ -240,6 +264,10 @@ impl ZkConfig {
         self.layout
     }
 
+    pub(crate) const fn lock_recipe(&self) -> Recipe {
+        self.recipe
+    }
+
     pub(crate) const fn lease_clock(&self) -> &Clock {
         &self.clock
     }
@@ -255,6 +283,7 @@ impl fmt::Debug for ZkConfig {
             .field("connect_timeout", &self.connect_timeout)
             .field("dir", &self.dir)
             .field("layout", &self.layout)
+            .field("recipe", &self.recipe)
             .finish_non_exhaustive()
     }
 }
@@ -289,6 +318,7 @@ fn invalid(message: &str, hint: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WaitBy;
 
     #[test]
     fn urls() {
@@ -302,7 +332,10 @@ mod tests {
         );
         assert_eq!((config.base(), config.node_layout()), ("/l", Layout::Kazoo));
         assert!(!format!("{config:?}").contains("p@ss"), "{config:?}");
+        let config = ZkConfig::from_url("zk://a/?wait=poll&recipe=ephemeral").unwrap();
+        assert_eq!(config.lock_recipe(), Recipe::Ephemeral(WaitBy::Poll));
         let config = ZkConfig::from_url("zk://a/").unwrap();
+        assert_eq!(config.lock_recipe(), Recipe::Queue);
         assert_eq!((config.cluster().as_str(), config.chroot_path(), config.base()), ("a", "/", "/locks"));
     }
 
@@ -325,6 +358,9 @@ mod tests {
             ("zk://a?session_timeout=90days", "session_timeout"),
             ("zk://a?connect_timeout=0s", "connect_timeout"),
             ("zk://a?layout=maven", "curator, plain or kazoo"),
+            ("zk://a?recipe=persistent", "queue or ephemeral"),
+            ("zk://a?recipe=ephemeral&wait=queue", "watch or poll"),
+            ("zk://a?wait=poll", "recipe=ephemeral"),
             ("zk://a?ttl=3s", "session_timeout"),
         ] {
             let error = ZkConfig::from_url(url).unwrap_err();

@@ -9,6 +9,7 @@
 mod backend;
 mod config;
 mod ensemble;
+mod ephemeral;
 mod fault;
 mod layout;
 mod lease;
@@ -22,6 +23,7 @@ pub use backend::Zk;
 pub use config::ZkConfig;
 pub use ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
 pub use layout::Layout;
+pub use recipe::{Recipe, WaitBy};
 pub use zookeeper_client;
 
 /// The name of this backend in errors, capabilities and results.

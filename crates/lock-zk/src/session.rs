@@ -197,16 +197,15 @@ impl Session {
 /// Requests. They are sent when they are polled first, in this order, and what was sent is not undone by dropping
 /// them. They wait while there is no connection, until the session is over.
 impl Session {
-    /// Creates an ephemeral sequential node, and gives its path and what the server says about it.
-    pub(crate) async fn create(&self, prefix: &str, data: &[u8]) -> Result<(String, Stat), Fault> {
-        let mode = CreateMode::EphemeralSequential;
+    /// Creates a node, and gives its path and what the server says about it.
+    pub(crate) async fn create(
+        &self,
+        path: &str,
+        data: &[u8],
+        mode: CreateMode,
+    ) -> Result<(String, Stat), Fault> {
         let (client, sent) = self.asked()?;
-        self.write(sent, client.create(prefix, data, mode, Acls::anyone_all())).await
-    }
-
-    pub(crate) async fn create_directory(&self, path: &str, mode: CreateMode) -> Result<(), Fault> {
-        let (client, sent) = self.asked()?;
-        self.write(sent, client.create(path, &[], mode, Acls::anyone_all())).await.map(drop)
+        self.write(sent, client.create(path, data, mode, Acls::anyone_all())).await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Fault> {
