@@ -29,8 +29,8 @@ pub trait FencedExt {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for a lock of another backend, and in [`Layout::Plain`](crate::Layout::Plain), whose
-    /// node names may come again; [`ErrorKind::Lost`] when the lock is known to be lost.
+    /// [`ErrorKind::Unsupported`] for a lock of another backend, and in [`Layout::Plain`](crate::Layout::Plain) and
+    /// [`Recipe::Ephemeral`](crate::Recipe::Ephemeral), whose node names come again; [`ErrorKind::Lost`] when the lock is known to be lost.
     fn fenced(&self) -> Result<FencedWriter<'_>>;
 }
 
@@ -44,8 +44,10 @@ impl FencedExt for Guard {
         };
         if !lease.has_unique_name() {
             return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .message("the names of nodes may come again in this layout, so that a check of ours would not tell")
-                .hint("use layout=curator or kazoo")
+                .message(
+                    "node names come again in this layout or recipe, so that a check of ours would not tell",
+                )
+                .hint("use recipe=queue with layout=curator or kazoo")
                 .on(self.name()));
         }
         if !self.is_valid() {

@@ -82,7 +82,7 @@ impl ZkLease {
 
     /// Whether no other node ever has the name of ours.
     pub(crate) fn has_unique_name(&self) -> bool {
-        self.node.spot().layout.is_unique()
+        self.node.spot().is_unique()
     }
 
     pub(crate) fn lose(&self, reason: LossReason) {

@@ -10,6 +10,7 @@ mod acl;
 mod backend;
 mod config;
 mod ensemble;
+mod ephemeral;
 mod fault;
 mod fenced;
 mod four_letter;
@@ -29,6 +30,7 @@ pub use config::ZkConfig;
 pub use ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
 pub use fenced::{Committed, FencedExt, FencedWriter};
 pub use layout::Layout;
+pub use recipe::{Recipe, WaitBy};
 pub use zookeeper_client;
 
 /// The name of this backend in errors, capabilities and results.

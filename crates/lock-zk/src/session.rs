@@ -267,18 +267,16 @@ impl Session {
 /// Requests. They are sent when they are polled first, in this order, and what was sent is not undone by dropping
 /// them. They wait while there is no connection, until the session is over.
 impl Session {
-    /// Creates an ephemeral sequential node, and gives its path and what the server says about it.
-    pub(crate) async fn create(&self, prefix: &str, data: &[u8]) -> Result<(String, Stat), Fault> {
-        let mode = CreateMode::EphemeralSequential;
+    /// Creates a node, and gives its path and what the server says about it.
+    pub(crate) async fn create(
+        &self,
+        path: &str,
+        data: &[u8],
+        mode: CreateMode,
+    ) -> Result<(String, Stat), Fault> {
         let (client, sent) = self.asked()?;
-        let created = self.write(sent, client.create(prefix, data, mode, self.acl.acls())).await;
-        created.map_err(|fault| fault.needing(Right::Create, parent(prefix)))
-    }
-
-    pub(crate) async fn create_directory(&self, path: &str, mode: CreateMode) -> Result<(), Fault> {
-        let (client, sent) = self.asked()?;
-        let created = self.write(sent, client.create(path, &[], mode, self.acl.acls())).await;
-        created.map(drop).map_err(|fault| fault.needing(Right::Create, parent(path)))
+        let created = self.write(sent, client.create(path, data, mode, self.acl.acls())).await;
+        created.map_err(|fault| fault.needing(Right::Create, parent(path)))
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Fault> {
