@@ -9,10 +9,11 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, Holder, LeaseKind, LockName,
-    LockState, Result, Support, Wait,
+    LockState, Report, Result, Support, Wait,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::doctor::examine;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
 use crate::lease::REVOKE;
@@ -157,6 +158,12 @@ impl Backend for Zk {
                 Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir)),
             }
         }
+    }
+
+    async fn doctor(&self) -> Result<Report> {
+        let (session, config) = (self.sessions.get().await?, self.sessions.config());
+        let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
+        Ok(Report { findings })
     }
 
     async fn close(&self) -> Result<()> {

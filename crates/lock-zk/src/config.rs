@@ -396,6 +396,15 @@ impl ZkConfig {
         Ok(())
     }
 
+    /// Whether the servers want TLS.
+    pub(crate) fn speaks_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        let typed = self.typed.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let typed = false;
+        typed || self.tls.is_some()
+    }
+
     /// Whether a server can tell who we are.
     fn proves_itself(&self) -> bool {
         let certificate = self.tls.as_ref().is_some_and(|tls| tls.cert.is_some());

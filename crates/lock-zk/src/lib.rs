@@ -9,6 +9,7 @@
 mod acl;
 mod backend;
 mod config;
+mod doctor;
 mod ensemble;
 mod ephemeral;
 mod fault;

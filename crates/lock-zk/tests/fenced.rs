@@ -12,7 +12,7 @@ fn is_applied(committed: &Committed) -> bool {
     matches!(committed, Committed::Applied(_))
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn writes_take_effect_all_or_not_at_all() {
     let server = common::server().await;
     let (locks, other) = (config(&server).connect().await.unwrap(), client(&server).await);
@@ -38,7 +38,7 @@ async fn writes_take_effect_all_or_not_at_all() {
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_lock_that_is_lost_writes_nothing() {
     let server = common::server().await;
     let proxy = proxy(&server);
@@ -66,7 +66,7 @@ async fn a_lock_that_is_lost_writes_nothing() {
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_session_that_ended_writes_nothing() {
     let server = common::server().await;
     let proxy = proxy(&server);
@@ -83,7 +83,7 @@ async fn a_session_that_ended_writes_nothing() {
     assert_eq!(other.get_data("/order").await.unwrap().0, b"");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_cannot_be_fenced_is_told() {
     let server = common::server().await;
     let memory = MemoryConfig::new().connect().unwrap();

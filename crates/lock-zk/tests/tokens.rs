@@ -32,7 +32,7 @@ async fn raise(locks: &Locks, name: &str, floor: Token) {
     guard.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn tokens_go_on_where_those_of_another_store_ended() {
     let server = common::server().await;
     let (one, two) = (config(&server).connect().await.unwrap(), config(&server).connect().await.unwrap());
@@ -62,7 +62,7 @@ async fn tokens_go_on_where_those_of_another_store_ended() {
     assert!(token(&elsewhere, "a").await < REDIS);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_base_that_does_not_change_costs_nothing() {
     let server = common::server().await;
     let proxy = proxy(&server);
@@ -112,14 +112,14 @@ async fn rounds(holder: &Locks, waiter: &Locks, watcher: &Client, count: u64) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_next_holder_cannot_miss_a_raise() {
     let server = common::server().await;
     let (one, two) = (config(&server).connect().await.unwrap(), config(&server).connect().await.unwrap());
     rounds(&one, &two, &client(&server).await, 60).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_next_holder_cannot_miss_a_raise_on_a_follower() {
     let ensemble = ZkEnsemble::start().await.unwrap();
     let leader = ensemble.leader().await.unwrap();
@@ -145,7 +145,7 @@ async fn the_next_holder_cannot_miss_a_raise_on_a_follower() {
     next.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_raise_is_not_missed_while_cut_off() {
     let server = common::server().await;
     let proxy = proxy(&server);
@@ -175,7 +175,7 @@ async fn a_raise_is_not_missed_while_cut_off() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn tokens_grow_through_directories_that_come_and_go() {
     let reaper = ZooKeeper::builder().property("znode.container.checkIntervalMs", "20");
     let server = reaper.start().await.unwrap();
@@ -201,7 +201,7 @@ async fn tokens_grow_through_directories_that_come_and_go() {
     assert_eq!(reaped, 3);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn only_who_holds_the_lock_raises() {
     let server = common::server().await;
     let (locks, operator) = (config(&server).connect().await.unwrap(), client(&server).await);
@@ -216,7 +216,7 @@ async fn only_who_holds_the_lock_raises() {
     assert_eq!(guard.raise_token(highest).await.unwrap_err().kind(), ErrorKind::Exhausted);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn raises_at_the_same_time_do_not_undo_each_other() {
     let server = common::server().await;
     let mut raising = tokio::task::JoinSet::new();
@@ -243,7 +243,7 @@ async fn raises_at_the_same_time_do_not_undo_each_other() {
     assert!(token(&config(&server).connect().await.unwrap(), "a").await > floor);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn who_shares_a_lock_raises_it_too() {
     let server = common::server().await;
     let (one, two) = (config(&server).connect().await.unwrap(), config(&server).connect().await.unwrap());
@@ -256,7 +256,7 @@ async fn who_shares_a_lock_raises_it_too() {
     writer.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_answer_to_a_raise_is_lost() {
     for then in [Then::Reset, Then::Hang] {
         let server = common::server().await;
@@ -273,7 +273,7 @@ async fn the_answer_to_a_raise_is_lost() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_base_that_somebody_broke_is_told() {
     let server = common::server().await;
     let (locks, operator) = (config(&server).connect().await.unwrap(), client(&server).await);
