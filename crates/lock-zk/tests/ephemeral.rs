@@ -55,7 +55,7 @@ async fn must_be_clean(server: &ZooKeeper) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_node_is_the_lock() {
     let server = server().await;
     let client = client(&server).await;
@@ -125,7 +125,7 @@ async fn holders_never_overlap_and_tokens_grow() {
     must_be_clean(&server).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_who_watch_are_told_of_a_release() {
     let (server, mut told) = (server().await, Vec::new());
     for count in [2, 8] {
@@ -151,7 +151,7 @@ async fn all_who_watch_are_told_of_a_release() {
     assert_eq!(told, [2, 8], "that is the herd");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_to_a_creation_is_lost() {
     for by in WAYS {
         let server = server().await;
@@ -183,7 +183,7 @@ async fn the_answer_to_a_creation_is_lost() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_creation_that_nobody_waits_for_is_undone() {
     let server = server().await;
     for by in WAYS {
@@ -204,7 +204,7 @@ async fn a_creation_that_nobody_waits_for_is_undone() {
     must_be_clean(&server).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_died_is_followed() {
     let server = server().await;
     for by in WAYS {
@@ -226,7 +226,7 @@ async fn a_holder_that_died_is_followed() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_nodes_of_that_name_are_not_taken() {
     let server = server().await;
     let client = client(&server).await;
