@@ -506,7 +506,7 @@ async fn whatever_request_of_a_waiter_is_lost_it_gets_its_turn() {
             }
         }
         drop(locks);
-        until("a watch is left", async || server.mntr().await.unwrap()["zk_watch_count"] == "0").await;
+        until("a watch is left", async || lock_watches(&server).await == 0).await;
     }
 }
 
