@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use futures_util::future::join;
 use lock_core::{
     AcquireRequest, BootInstant, Error, ErrorKind, Lease, LossReason, Mode, OwnerId, Released, Result,
@@ -203,8 +204,10 @@ struct Sentry {
 impl Sentry {
     /// A lock that is released at once is never watched. One that is watched stays so until its node is gone: the
     /// watch ends with the node by itself, and dropping it earlier would cost a request.
+    ///
+    /// There is one of these for every lock that is held, so what it does only for a moment is not part of it.
     async fn stand(self, mut watch: Option<Watch>, released: oneshot::Receiver<()>) {
-        if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).await.is_ok() {
+        if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).boxed().await.is_ok() {
             return;
         }
         loop {
@@ -212,7 +215,7 @@ impl Sentry {
                 Some(watch) => watch,
                 None => {
                     let Some(session) = self.session.upgrade() else { return };
-                    match session.watch(&self.made.path).await {
+                    match session.watch(&self.made.path).boxed().await {
                         Ok((watch, data)) => {
                             self.read(&data);
                             watch
@@ -220,7 +223,7 @@ impl Sentry {
                         Err(fault) if fault.is_no_node() => return self.cell.lose(LossReason::Removed),
                         Err(Fault::Over) => return,
                         Err(_) => {
-                            tokio::time::sleep(PAUSE).await;
+                            tokio::time::sleep(PAUSE).boxed().await;
                             continue;
                         }
                     }
@@ -236,7 +239,7 @@ impl Sentry {
                 },
                 () = ended(&validity, self.until) => {
                     if let Some(session) = self.session.upgrade() {
-                        delete(&session, &self.spot, &self.made, false).await;
+                        delete(&session, &self.spot, &self.made, false).boxed().await;
                     }
                     return drop(watched);
                 }
@@ -258,7 +261,7 @@ async fn ended(validity: &Validity, until: BootInstant) {
     if until == BootInstant::NEVER {
         std::future::pending::<()>().await;
     }
-    while validity.lost().await != LossReason::MaxHold {
+    while validity.lost().boxed().await != LossReason::MaxHold {
         std::future::pending::<()>().await;
     }
 }
