@@ -4,10 +4,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use futures_util::future::join;
 use lock_core::{
-    BootInstant, Error, ErrorKind, Lease, LossReason, OwnerId, Released, Result, Revocation, RevocationCell,
-    Standing, Token, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Error, ErrorKind, Lease, LossReason, Mode, OwnerId, Released, Result,
+    Revocation, RevocationCell, Standing, Token, Validity, ValidityCell,
 };
 use tokio::sync::oneshot;
 
@@ -16,6 +17,7 @@ use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
 use crate::node::{Gone, Made, Node, delete};
 use crate::session::{Event, PAUSE, Session, Watch};
+use crate::token::NotRaised;
 
 /// A lock that is held: our node is the lowest, and nothing but its deletion or the end of the session changes that.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(crate) struct ZkLease {
     node: Node,
     path: String,
     czxid: i64,
+    /// Whether nobody shares the lock.
+    exclusive: bool,
     token: Token,
     /// What concerns this lock alone: its removal, and `max_hold`.
     cell: ValidityCell,
@@ -36,14 +40,10 @@ pub(crate) struct ZkLease {
 
 impl ZkLease {
     /// The lease of this node, which is watched from a moment later on unless it is already.
-    pub(crate) fn new(node: Node, made: &Made, own: Own, max_hold: Option<Duration>) -> Result<Self> {
-        let token = u64::try_from(made.czxid).map(Token::new).map_err(|_| {
-            Error::new(ErrorKind::Unexpected, BACKEND)
-                .message(format!("the server says that transaction {} made {}", made.czxid, made.path))
-        })?;
+    pub(crate) fn new(node: Node, made: &Made, own: Own, token: Token, request: &AcquireRequest) -> Self {
         let session = node.session();
         let clock = session.clock();
-        let until = max_hold.map_or(BootInstant::NEVER, |hold| clock.now() + hold);
+        let until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| clock.now() + hold);
         let cell = ValidityCell::new(clock.clone(), until);
         cell.end_with(LossReason::MaxHold);
         let (held, released) = oneshot::channel();
@@ -59,9 +59,10 @@ impl ZkLease {
         let revocation = sentry.revocation.revocation();
         drop(session.runtime().spawn(sentry.stand(own.watch, released)));
         let validity = session.validity().clone().and(cell.validity());
-        Ok(Self {
+        Self {
             path: made.path.clone(),
             czxid: made.czxid,
+            exclusive: request.mode == Mode::Exclusive,
             node,
             token,
             cell,
@@ -69,7 +70,24 @@ impl ZkLease {
             revocation,
             was_ours: None,
             held: Some(held),
-        })
+        }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        self.node.session()
+    }
+
+    /// Whether no other node ever has the name of ours.
+    pub(crate) fn has_unique_name(&self) -> bool {
+        self.node.spot().is_unique()
+    }
+
+    pub(crate) fn lose(&self, reason: LossReason) {
+        self.cell.lose(reason);
     }
 
     async fn look(&self) -> Result<Standing, Fault> {
@@ -87,7 +105,7 @@ impl ZkLease {
         Ok(self.validity.standing())
     }
 
-    fn silent(&self) -> Error {
+    pub(crate) fn silent(&self) -> Error {
         unavailable(&format!("no answer about {} within {:?}", self.path, self.node.session().patience()))
     }
 }
@@ -122,6 +140,26 @@ impl Lease for ZkLease {
         }
         match tokio::time::timeout(self.node.session().patience(), self.look()).await {
             Ok(answer) => answer.map_err(|fault| fault.on(&self.path)),
+            Err(_) => Err(self.silent()),
+        }
+    }
+
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        if self.verify().await? != Standing::Valid && !self.validity.is_valid() {
+            return Err(Error::lost(BACKEND));
+        }
+        let session = self.node.session();
+        // Whoever comes after a holder has a later node; of those who share a lock, it may be an earlier one.
+        let after = u64::try_from(self.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
+        let base = session.base(&self.node.spot().dir);
+        let raised = base.raise(session, &self.path, after, floor);
+        match tokio::time::timeout(session.patience(), raised).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(NotRaised::Failed(error))) => Err(error),
+            Ok(Err(NotRaised::Lost)) => {
+                self.cell.lose(LossReason::Removed);
+                Err(Error::lost(BACKEND))
+            }
             Err(_) => Err(self.silent()),
         }
     }
@@ -166,8 +204,10 @@ struct Sentry {
 impl Sentry {
     /// A lock that is released at once is never watched. One that is watched stays so until its node is gone: the
     /// watch ends with the node by itself, and dropping it earlier would cost a request.
+    ///
+    /// There is one of these for every lock that is held, so what it does only for a moment is not part of it.
     async fn stand(self, mut watch: Option<Watch>, released: oneshot::Receiver<()>) {
-        if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).await.is_ok() {
+        if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).boxed().await.is_ok() {
             return;
         }
         loop {
@@ -175,7 +215,7 @@ impl Sentry {
                 Some(watch) => watch,
                 None => {
                     let Some(session) = self.session.upgrade() else { return };
-                    match session.watch(&self.made.path).await {
+                    match session.watch(&self.made.path).boxed().await {
                         Ok((watch, data)) => {
                             self.read(&data);
                             watch
@@ -183,7 +223,7 @@ impl Sentry {
                         Err(fault) if fault.is_no_node() => return self.cell.lose(LossReason::Removed),
                         Err(Fault::Over) => return,
                         Err(_) => {
-                            tokio::time::sleep(PAUSE).await;
+                            tokio::time::sleep(PAUSE).boxed().await;
                             continue;
                         }
                     }
@@ -199,7 +239,7 @@ impl Sentry {
                 },
                 () = ended(&validity, self.until) => {
                     if let Some(session) = self.session.upgrade() {
-                        delete(&session, &self.spot, &self.made, false).await;
+                        delete(&session, &self.spot, &self.made, false).boxed().await;
                     }
                     return drop(watched);
                 }
@@ -221,7 +261,7 @@ async fn ended(validity: &Validity, until: BootInstant) {
     if until == BootInstant::NEVER {
         std::future::pending::<()>().await;
     }
-    while validity.lost().await != LossReason::MaxHold {
+    while validity.lost().boxed().await != LossReason::MaxHold {
         std::future::pending::<()>().await;
     }
 }

@@ -184,10 +184,11 @@ pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
     let lease = Duration::from_secs(2);
     let link = harness.link().await;
     let (locks, name) = (client_with(&*link, lease).await, fresh());
-    // A session's holder believes for less than its timeout anyway; the delay must be seen beyond that.
+    // The holder of a session counts from an earlier request, one that the server has surely noted. So it believes for
+    // less than the timeout anyway, and its session does not outlive a longer delay.
     let delay = match locks.capabilities().lease {
         LeaseKind::Ttl { .. } => Duration::from_millis(100),
-        LeaseKind::Session { timeout } => timeout * 3 / 10,
+        LeaseKind::Session { timeout } => timeout * 3 / 20,
     };
     give_back(take(&locks, &name).await).await;
     link.fault(Fault::DelayReplies(delay)).await;

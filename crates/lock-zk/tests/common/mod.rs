@@ -87,12 +87,13 @@ pub(crate) fn proxy(server: &ZooKeeper) -> FaultProxy {
     FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap()
 }
 
+/// A client that stands for a process of its own.
 pub(crate) fn config(server: &ZooKeeper) -> ZkConfig {
-    ZkConfig::new(server.connect_string()).session_timeout(TIMEOUT)
+    ZkConfig::new(server.connect_string()).session_timeout(TIMEOUT).private_session(true)
 }
 
 pub(crate) fn through(proxy: &FaultProxy) -> ZkConfig {
-    ZkConfig::new(proxy.addr().to_string()).session_timeout(TIMEOUT)
+    ZkConfig::new(proxy.addr().to_string()).session_timeout(TIMEOUT).private_session(true)
 }
 
 pub(crate) async fn connect(server: &ZooKeeper) -> Locks {
@@ -122,6 +123,18 @@ pub(crate) async fn until_children(client: &Client, name: &str, count: usize) {
         assert!(start.elapsed() < Duration::from_secs(10), "{children:?} and not {count} nodes");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// How many watches there are for the nodes of locks. Every session that takes locks has another for the base of tokens.
+pub(crate) async fn lock_watches(server: &ZooKeeper) -> usize {
+    let by_path = server.four_letter("wchp").await.unwrap();
+    let mut of_locks = false;
+    let watches = by_path.lines().filter(|line| {
+        let session = line.starts_with(char::is_whitespace);
+        of_locks = if session { of_locks } else { !line.ends_with("!token-base") };
+        session && of_locks
+    });
+    watches.count()
 }
 
 /// Creates a node and what is missing above it.
