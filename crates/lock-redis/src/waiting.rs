@@ -259,6 +259,10 @@ impl<'a> Waiting<'a> {
             tracing::warn!(key = %self.keys.lock, kind, "the key of a lock is used for something else: the lock is busy until it goes");
         }
         self.is_first = place == Some(0);
+        if let Some(place) = place {
+            // The holder is none of those in the line.
+            self.request.queued_behind(place + 1);
+        }
         let longest = if self.listens(place.is_some()) { longest_sleep() } else { poll_pause() };
         let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDED));
         self.again_at = Instant::now() + pause;

@@ -277,6 +277,7 @@ cases! {
         a_waiter_gets_the_released_lock: every_backend,
         tasks_of_one_client_take_turns: every_backend,
         clients_take_turns: fair_backends,
+        waiters_are_told_how_many_are_before_them: fair_backends,
     }
     release, always {
         a_second_release_frees_nobody: every_backend,

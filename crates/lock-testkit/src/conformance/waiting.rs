@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lock_core::LockOptions;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
@@ -132,4 +133,32 @@ pub(super) async fn clients_take_turns(harness: &dyn Harness) {
         turns.push(number);
     }
     assert_eq!(turns, [0, 1, 2, 3], "not in the order in which they asked");
+}
+
+pub(super) async fn waiters_are_told_how_many_are_before_them(harness: &dyn Harness) {
+    let (one, name) = (client(harness).await, fresh());
+    let guard = take(&one, &name).await;
+    let (sender, mut told) = mpsc::unbounded_channel();
+    let mut waiters = Vec::new();
+    for place in 1..=3 {
+        let (locks, sender) = (client(harness).await, sender.clone());
+        let tell = move |before| sender.send((place, before)).unwrap_or_default();
+        let mutex = locks.mutex_with(&name, LockOptions::new().on_queued(tell)).unwrap();
+        waiters.push(tokio::spawn(async move { mutex.acquire().await.unwrap() }));
+        let mine = async {
+            while let Some((waiter, before)) = told.recv().await {
+                if waiter == place {
+                    return before;
+                }
+                assert_eq!(before, waiter, "the place of one who waits has changed, and nobody has left");
+            }
+            unreachable!("there is a sender left")
+        };
+        assert_eq!(within(SOON, "the place in the queue", mine).await, place);
+    }
+    give_back(guard).await;
+    for waiter in waiters {
+        give_back(within(SOON, "its turn", waiter).await.unwrap()).await;
+    }
+    nothing_left(harness, &name).await;
 }
