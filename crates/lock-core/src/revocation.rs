@@ -1,17 +1,23 @@
 //! The wish of somebody that a holder gives up its lock.
 
-use tokio::sync::watch;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
 
 /// Whether somebody has asked the holder of a lock to give it up. A wish only: the lock stays held.
 #[derive(Clone, Debug)]
-pub struct Revocation {
-    requested: watch::Receiver<bool>,
-}
+pub struct Revocation(Arc<Wish>);
 
 /// The writing side of a [`Revocation`]: what a backend knows of the wish.
 #[derive(Clone, Debug, Default)]
-pub struct RevocationCell {
-    requested: watch::Sender<bool>,
+pub struct RevocationCell(Arc<Wish>);
+
+#[derive(Debug, Default)]
+struct Wish {
+    requested: AtomicBool,
+    told: Notify,
 }
 
 impl RevocationCell {
@@ -23,13 +29,14 @@ impl RevocationCell {
 
     /// Notes that somebody asked. There is no way back.
     pub fn request(&self) {
-        self.requested.send_if_modified(|requested| !std::mem::replace(requested, true));
+        self.0.requested.store(true, Ordering::Release);
+        self.0.told.notify_waiters();
     }
 
     /// The reading side.
     #[must_use]
     pub fn revocation(&self) -> Revocation {
-        Revocation { requested: self.requested.subscribe() }
+        Revocation(Arc::clone(&self.0))
     }
 }
 
@@ -37,7 +44,7 @@ impl Revocation {
     /// Whether somebody has asked.
     #[must_use]
     pub fn is_requested(&self) -> bool {
-        *self.requested.borrow()
+        self.0.requested.load(Ordering::Acquire)
     }
 
     /// Waits until somebody asks; for ever if nobody does.
@@ -46,8 +53,11 @@ impl Revocation {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn requested(&self) {
-        if self.requested.clone().wait_for(|requested| *requested).await.is_err() {
-            std::future::pending::<()>().await;
+        let mut told = pin!(self.0.told.notified());
+        // From here on no wish is missed.
+        told.as_mut().enable();
+        if !self.is_requested() {
+            told.await;
         }
     }
 }

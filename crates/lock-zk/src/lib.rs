@@ -13,6 +13,7 @@ mod fault;
 mod layout;
 mod lease;
 mod node;
+mod queue;
 mod recipe;
 mod session;
 mod sessions;

@@ -245,10 +245,21 @@ impl Session {
         self.read(self.client()?.data(path)).await
     }
 
-    /// Watches a node that exists; `NoNode` leaves no watch behind.
-    pub(crate) async fn watch(&self, path: &str) -> Result<Watch, Fault> {
-        let (_, _, watching) = self.read(self.client()?.watch_data(path)).await?;
-        Ok(watching.map(|event| Event::of(event.event_type)).boxed())
+    /// Replaces the data of a node, if it has this version.
+    pub(crate) async fn set_data(
+        &self,
+        path: &str,
+        data: &[u8],
+        version: Option<i32>,
+    ) -> Result<Stat, Fault> {
+        let (client, sent) = self.asked()?;
+        self.write(sent, client.set_data(path, data, version)).await
+    }
+
+    /// Watches a node that exists, and gives its data; `NoNode` leaves no watch behind.
+    pub(crate) async fn watch(&self, path: &str) -> Result<(Watch, Vec<u8>), Fault> {
+        let (data, _, watching) = self.read(self.client()?.watch_data(path)).await?;
+        Ok((watching.map(|event| Event::of(event.event_type)).boxed(), data))
     }
 
     /// Repeats a request that has no effect for as long as its answers are lost, up to a session timeout.
