@@ -51,7 +51,7 @@ async fn foreign(client: &Client, prefix: &str) -> String {
     format!("/locks/a/{prefix}{sequence}")
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn nodes_are_named_as_other_libraries_name_them() {
     let server = server().await;
     let client = client(&server).await;
@@ -75,7 +75,7 @@ async fn nodes_are_named_as_other_libraries_name_them() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_writer_tells_its_readers_and_nobody_else() {
     let server = server().await;
     let (holder, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
@@ -120,7 +120,7 @@ async fn a_writer_tells_its_readers_and_nobody_else() {
     until_children(&client, "a", 0).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn readers_and_writers_of_other_libraries_share_and_exclude() {
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
@@ -143,7 +143,7 @@ async fn readers_and_writers_of_other_libraries_share_and_exclude() {
     give_back(locks.rw("a").try_write().await.unwrap().unwrap()).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_writer_that_becomes_a_reader_lets_readers_in_and_no_writer() {
     let server = server().await;
     let client = client(&server).await;
@@ -180,7 +180,7 @@ async fn a_writer_that_becomes_a_reader_lets_readers_in_and_no_writer() {
     give_back(soon(last).await).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_permit_that_comes_back_tells_few_however_many_wait() {
     let server = server().await;
     let (client, proxy) = (client(&server).await, proxy(&server));
@@ -226,7 +226,7 @@ async fn a_permit_that_comes_back_tells_few_however_many_wait() {
     until("a watch is left", async || server.mntr().await.unwrap()["zk_watch_count"] == "0").await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_waiter_for_more_permits_does_not_overtake_one_for_fewer() {
     let server = server().await;
     let client = client(&server).await;
@@ -251,7 +251,7 @@ async fn a_waiter_for_more_permits_does_not_overtake_one_for_fewer() {
     give_back(last).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn holders_are_asked_to_give_the_lock_up() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -288,7 +288,7 @@ async fn holders_are_asked_to_give_the_lock_up() {
     give_back(early).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_waiter_that_is_asked_knows_it_when_it_holds_the_lock() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -306,7 +306,7 @@ async fn a_waiter_that_is_asked_knows_it_when_it_holds_the_lock() {
     give_back(guard).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn waiters_are_told_how_many_are_before_them() {
     let server = server().await;
     let client = client(&server).await;
@@ -330,7 +330,7 @@ async fn waiters_are_told_how_many_are_before_them() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_long_queue_costs_few_requests_and_tells_one_at_a_time() {
     const WAITERS: usize = 40;
     let server = server().await;
@@ -365,7 +365,7 @@ async fn a_long_queue_costs_few_requests_and_tells_one_at_a_time() {
     assert!(pushes <= first * 3 + others, "{pushes} notifications");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn ten_thousand_wait_in_one_directory() {
     const WAITERS: usize = 10_000;
     let server = server().await;
