@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use lock_core::{ErrorKind, Guard, LossReason, Outcome, Released, Standing};
-use lock_testkit::cancel_after;
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
+use lock_testkit::{cancel_after, for_each_poll_count};
 use lock_zk::Layout;
 use lock_zk::zookeeper_client::{Acl, AuthId, Permission};
 use tokio::time::{sleep, timeout};
@@ -94,6 +94,8 @@ async fn b03_the_node_of_a_dying_session_is_not_adopted() {
         // By our own deadline the session is over, while the server still has its node.
         sleep(SHORT * 4 / 5).await;
         scene.proxy.heal();
+        // And the next session has to look for its own.
+        scene.proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Reset);
         let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
         let new = scene.client.check_stat(&only_node(&scene).await).await.unwrap().unwrap();
         assert_ne!(new.ephemeral_owner, old.ephemeral_owner, "{layout:?}");
@@ -155,6 +157,33 @@ async fn b07_a_mutex_is_used_again_whatever_happened() {
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     drop(works().await);
     released(works().await).await;
+    scene.is_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn b09_a_waiter_for_a_permit_leaves_nothing() {
+    let scene = Scene::new().await;
+    let (ours, theirs) = (scene.locks.semaphore("a", 2), scene.other.semaphore("a", 2));
+    let held = [theirs.acquire().await.unwrap(), theirs.acquire().await.unwrap()];
+    assert!(ours.try_acquire().await.unwrap().is_none());
+    assert!(ours.try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    until_children(&scene.client, "a", 2).await;
+    let polls = for_each_poll_count(async |k| {
+        let patience = Duration::from_millis(30);
+        let waited = cancel_after(k, async { ours.try_acquire_for(patience).await.unwrap() }).await;
+        until_children(&scene.client, "a", 2).await;
+        waited.map(|permit| assert!(permit.is_none()))
+    });
+    assert!(polls.await > 2);
+    // Nobody holds more than its permits: the next waits for one of them only.
+    let waiter = tokio::spawn(async move { ours.acquire().await.unwrap() });
+    until_children(&scene.client, "a", 3).await;
+    let [one, two] = held;
+    assert_eq!(one.release().await.unwrap(), Released::Released);
+    let three = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+    for permit in [two, three] {
+        assert_eq!(permit.release().await.unwrap(), Released::Released);
+    }
     scene.is_clean().await;
 }
 
