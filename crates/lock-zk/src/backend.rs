@@ -153,10 +153,8 @@ impl Backend for Zk {
     }
 
     async fn close(&self) -> Result<()> {
-        match self.sessions.close() {
-            Some(session) => session.close().await,
-            None => Ok(()),
-        }
+        let farewells = self.sessions.close().into_iter().map(|session| async move { session.close().await });
+        join_all(farewells).await.into_iter().collect()
     }
 }
 

@@ -6,10 +6,12 @@
 //! died by one session timeout. [`ZkConfig`] is the entry.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acl;
 mod backend;
 mod config;
 mod ensemble;
 mod fault;
+mod four_letter;
 mod layout;
 mod lease;
 mod node;
@@ -17,7 +19,9 @@ mod queue;
 mod recipe;
 mod session;
 mod sessions;
+mod tls;
 
+pub use acl::NodeAcl;
 pub use backend::Zk;
 pub use config::ZkConfig;
 pub use ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};

@@ -15,7 +15,7 @@ use zookeeper_client as zk;
 
 use crate::fault::Fault;
 use crate::layout::Spot;
-use crate::session::{PAUSE, Session};
+use crate::session::{PAUSE, Seat, Session};
 
 /// Our node, or the attempt to make one. Dropping it undoes in the background what the server may have done.
 ///
@@ -23,7 +23,7 @@ use crate::session::{PAUSE, Session};
 /// So the requests that change something live in here and not in the future of the caller: when that is dropped,
 /// a task waits for their answers and then deletes what there is.
 pub(crate) struct Node {
-    session: Arc<Session>,
+    session: Seat,
     spot: Arc<Spot>,
     ours: Arc<Ours>,
     state: State,
@@ -97,7 +97,7 @@ pub(crate) struct Card {
 impl Node {
     /// No node yet, but for this acquisition.
     pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, mode: Mode, writes: bool) -> Self {
-        let (session, spot, owner) = (Arc::clone(session), Arc::clone(spot), OwnerId::random());
+        let (session, spot, owner) = (Seat::take(session), Arc::clone(spot), OwnerId::random());
         let ours = Arc::new(Ours { owner, prefix: spot.layout.prefix(owner, mode, writes) });
         Self { session, spot, ours, state: State::Nothing, certain: true }
     }
@@ -106,7 +106,7 @@ impl Node {
         self.ours.owner
     }
 
-    pub(crate) const fn session(&self) -> &Arc<Session> {
+    pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
@@ -222,7 +222,7 @@ impl Drop for Node {
             return;
         }
         let (session, spot, ours) =
-            (Arc::clone(&self.session), Arc::clone(&self.spot), Arc::clone(&self.ours));
+            (Seat::take(&self.session), Arc::clone(&self.spot), Arc::clone(&self.ours));
         // The task holds no node, so that it can be dropped in its turn when the runtime shuts down.
         drop(self.session.runtime().spawn(undo(session, spot, ours, state, self.certain)));
     }
@@ -264,8 +264,8 @@ pub(crate) async fn delete(session: &Session, spot: &Spot, made: &Made, retried:
                 tracing::debug!(%error, path = made.path, "a deletion is repeated");
                 (sent, pause) = (true, PAUSE);
             }
-            Err(Fault::Refused(error)) => {
-                tracing::warn!(%error, path = made.path, "our own node cannot be deleted; trying again");
+            Err(error) => {
+                tracing::warn!(?error, path = made.path, "our own node cannot be deleted; trying again");
                 pause = (pause * 2).min(LAST_PAUSE);
             }
         }
@@ -322,11 +322,11 @@ async fn remove(session: &Session, spot: &Spot, made: &Made) -> Gone {
         Err(Fault::Over) => Gone::WithSession,
         Err(Fault::Unknown(_)) => delete(session, spot, made, true).await,
         // Somebody waits, or the node is gone.
-        Err(Fault::Refused(_)) => delete(session, spot, made, false).await,
+        Err(_) => delete(session, spot, made, false).await,
     }
 }
 
-async fn undo(session: Arc<Session>, spot: Arc<Spot>, ours: Arc<Ours>, state: State, mut certain: bool) {
+async fn undo(session: Seat, spot: Arc<Spot>, ours: Arc<Ours>, state: State, mut certain: bool) {
     match state {
         State::Nothing => {}
         State::Creating(creation) => match creation.end().await {

@@ -1,6 +1,8 @@
 //! One session with the ensemble: its requests, and how long it may be believed in.
 
 use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -11,11 +13,12 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use zookeeper_client as zk;
-use zookeeper_client::{Acls, CreateMode, EventType, SessionState, Stat};
+use zookeeper_client::{CreateMode, EventType, SessionState, Stat};
 
 use crate::ensemble::{Change, SessionClient, States};
-use crate::fault::{Fault, no_chroot, unavailable};
-use crate::{BACKEND, ZkConfig};
+use crate::fault::{Fault, Right, denied, no_chroot, too_old, unavailable};
+use crate::four_letter::first_version;
+use crate::{BACKEND, NodeAcl, ZkConfig};
 
 /// A session with the ensemble.
 ///
@@ -33,13 +36,41 @@ pub(crate) struct Session {
     id: i64,
     timeout: Duration,
     client: Mutex<Option<Arc<dyn SessionClient>>>,
+    /// How many nodes of locks it has, may have, or is about to have.
+    nodes: AtomicUsize,
     over: CancellationToken,
     cell: ValidityCell,
     validity: Validity,
+    /// Of the nodes that it creates.
+    acl: NodeAcl,
     /// When the request was sent that moved the deadline last.
     confirmed: Mutex<BootInstant>,
     clock: Clock,
     runtime: Handle,
+}
+
+/// A session as the home of one node of a lock, for as long as there may be one.
+pub(crate) struct Seat(Arc<Session>);
+
+impl Seat {
+    pub(crate) fn take(session: &Arc<Session>) -> Self {
+        session.nodes.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(session))
+    }
+}
+
+impl Deref for Seat {
+    type Target = Arc<Session>;
+
+    fn deref(&self) -> &Arc<Session> {
+        &self.0
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.nodes.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What became of a node that is watched.
@@ -75,8 +106,13 @@ impl Session {
     }
 
     async fn connect(config: &ZkConfig, runtime: Handle) -> Result<Arc<Self>> {
-        let opened = config.opener().open(config.asked_timeout()).await;
-        let client = opened.map_err(|error| not_open(error, config))?;
+        let client = match config.opener()?.open(config.asked_timeout()).await {
+            Ok(client) => client,
+            Err(zk::Error::Unimplemented) => {
+                return Err(too_old(first_version(config.hosts()).await.as_deref()));
+            }
+            Err(error) => return Err(not_open(error, config)),
+        };
         let clock = config.lease_clock().clone();
         let sent = clock.now();
         let (synced, root) = join(client.sync("/"), client.stat("/")).await;
@@ -91,8 +127,10 @@ impl Session {
             timeout,
             validity: cell.validity(),
             cell,
+            nodes: AtomicUsize::new(0),
             over: CancellationToken::new(),
             confirmed: Mutex::new(sent),
+            acl: config.node_acl(),
             clock,
             runtime,
             client: Mutex::new(Some(client)),
@@ -106,6 +144,11 @@ impl Session {
     /// The id, which the ephemeral nodes of this session carry.
     pub(crate) const fn id(&self) -> i64 {
         self.id
+    }
+
+    /// How many locks it has, held or waited for.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.load(Ordering::Relaxed)
     }
 
     /// The session timeout that was negotiated.
@@ -201,23 +244,26 @@ impl Session {
     pub(crate) async fn create(&self, prefix: &str, data: &[u8]) -> Result<(String, Stat), Fault> {
         let mode = CreateMode::EphemeralSequential;
         let (client, sent) = self.asked()?;
-        self.write(sent, client.create(prefix, data, mode, Acls::anyone_all())).await
+        let created = self.write(sent, client.create(prefix, data, mode, self.acl.acls())).await;
+        created.map_err(|fault| fault.needing(Right::Create, parent(prefix)))
     }
 
     pub(crate) async fn create_directory(&self, path: &str, mode: CreateMode) -> Result<(), Fault> {
         let (client, sent) = self.asked()?;
-        self.write(sent, client.create(path, &[], mode, Acls::anyone_all())).await.map(drop)
+        let created = self.write(sent, client.create(path, &[], mode, self.acl.acls())).await;
+        created.map(drop).map_err(|fault| fault.needing(Right::Create, parent(path)))
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Fault> {
         let (client, sent) = self.asked()?;
-        self.write(sent, client.delete(path, None)).await
+        let deleted = self.write(sent, client.delete(path, None)).await;
+        deleted.map_err(|fault| fault.needing(Right::Delete, parent(path)))
     }
 
     /// Replaces the directory by an empty one of the same name, whose numbers start at zero, if this node is the
     /// only one in it. `NotEmpty` otherwise, and then nothing has changed.
     pub(crate) async fn rotate(&self, path: &str, dir: &str) -> Result<(), Fault> {
-        let (mode, acl) = (CreateMode::Container, Acls::anyone_all());
+        let (mode, acl) = (CreateMode::Container, self.acl.acls());
         let changes = [
             Change::Delete { path, version: None },
             Change::Delete { path: dir, version: None },
@@ -234,7 +280,8 @@ impl Session {
     }
 
     pub(crate) async fn children(&self, dir: &str) -> Result<Vec<String>, Fault> {
-        self.read(self.client()?.children(dir)).await
+        let listed = self.read(self.client()?.children(dir)).await;
+        listed.map_err(|fault| fault.needing(Right::Read, dir))
     }
 
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, Fault> {
@@ -242,7 +289,8 @@ impl Session {
     }
 
     pub(crate) async fn data(&self, path: &str) -> Result<(Vec<u8>, Stat), Fault> {
-        self.read(self.client()?.data(path)).await
+        let read = self.read(self.client()?.data(path)).await;
+        read.map_err(|fault| fault.needing(Right::Read, path))
     }
 
     /// Replaces the data of a node, if it has this version.
@@ -253,12 +301,14 @@ impl Session {
         version: Option<i32>,
     ) -> Result<Stat, Fault> {
         let (client, sent) = self.asked()?;
-        self.write(sent, client.set_data(path, data, version)).await
+        let written = self.write(sent, client.set_data(path, data, version)).await;
+        written.map_err(|fault| fault.needing(Right::Write, path))
     }
 
     /// Watches a node that exists, and gives its data; `NoNode` leaves no watch behind.
     pub(crate) async fn watch(&self, path: &str) -> Result<(Watch, Vec<u8>), Fault> {
-        let (data, _, watching) = self.read(self.client()?.watch_data(path)).await?;
+        let watched = self.read(self.client()?.watch_data(path)).await;
+        let (data, _, watching) = watched.map_err(|fault| fault.needing(Right::Read, path))?;
         Ok((watching.map(|event| Event::of(event.event_type)).boxed(), data))
     }
 
@@ -427,7 +477,7 @@ impl Monitor {
             match answer {
                 Err(Fault::Over) => session.end(LossReason::SessionEnded),
                 // Not every server lets everybody sync every path; the answer came from the leader all the same.
-                Ok(()) | Err(Fault::Refused(_)) => drop(session.confirm(sent)),
+                Ok(()) | Err(Fault::Refused(_) | Fault::Denied { .. }) => drop(session.confirm(sent)),
                 Err(Fault::Unknown(_)) => session.cell.suspect(),
             }
         }
@@ -445,8 +495,10 @@ fn not_open(error: zk::Error, config: &ZkConfig) -> Error {
         zk::Error::AuthFailed => Error::new(ErrorKind::Denied, BACKEND)
             .message("the servers refuse the credentials")
             .hint("correct user:password@ in the URL"),
-        zk::Error::BadArguments(_) => Error::new(ErrorKind::InvalidConfig, BACKEND)
-            .message(format!("the driver refuses the servers {}", config.cluster()))
+        // Of all that has happened by then only the creation of the chroot can be refused.
+        zk::Error::NoAuth => denied(Right::Create, parent(config.chroot_path())),
+        zk::Error::BadArguments(what) => Error::new(ErrorKind::InvalidConfig, BACKEND)
+            .message(format!("the driver refuses {}{}: {what}", config.hosts(), config.chroot_path()))
             .hint("write host:port[,host:port...][/chroot]"),
         error => unreachable(config).caused_by(error),
     }
@@ -455,6 +507,14 @@ fn not_open(error: zk::Error, config: &ZkConfig) -> Error {
 fn unreachable(config: &ZkConfig) -> Error {
     let message = format!("no server opened a session at {} within {:?}", config.hosts(), config.patience());
     unavailable(&message).with_outcome(lock_core::Outcome::NotApplied)
+}
+
+/// The node above.
+fn parent(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -126,12 +126,13 @@ pub(crate) fn proxy(server: &ZooKeeper) -> FaultProxy {
     FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap()
 }
 
+/// A client that stands for a process of its own.
 pub(crate) fn config(server: &ZooKeeper) -> ZkConfig {
-    ZkConfig::new(server.connect_string()).session_timeout(TIMEOUT)
+    ZkConfig::new(server.connect_string()).session_timeout(TIMEOUT).private_session(true)
 }
 
 pub(crate) fn through(proxy: &FaultProxy) -> ZkConfig {
-    ZkConfig::new(proxy.addr().to_string()).session_timeout(TIMEOUT)
+    ZkConfig::new(proxy.addr().to_string()).session_timeout(TIMEOUT).private_session(true)
 }
 
 pub(crate) async fn connect(server: &ZooKeeper) -> Locks {
