@@ -12,7 +12,7 @@ use lock_core::{ErrorKind, LockName};
 use lock_testkit::ZooKeeper;
 use lock_zk::ZkConfig;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_before_3_5_is_refused_with_its_version() {
     for (words, found) in [(true, "3.4.14"), (false, "does not tell its version")] {
         let server = OldServer::start(words);
@@ -24,7 +24,7 @@ async fn a_server_before_3_5_is_refused_with_its_version() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_read_only_server_is_no_server() {
     let options = ZooKeeper::builder().property("readonlymode.enabled", "true");
     let ensemble = options.start_ensemble(3).await.unwrap();
@@ -47,7 +47,7 @@ async fn a_read_only_server_is_no_server() {
     assert!(error.to_string().contains("majority"), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn every_name_has_a_directory_of_its_own() {
     let server = common::server().await;
     let (locks, other) = (config(&server).connect().await.unwrap(), common::client(&server).await);
@@ -68,7 +68,7 @@ async fn every_name_has_a_directory_of_its_own() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_dir_below_an_ephemeral_node_is_told() {
     use lock_zk::zookeeper_client::{Acls, CreateMode};
 

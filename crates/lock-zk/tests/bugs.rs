@@ -213,12 +213,12 @@ async fn b11_a_try_ends_although_no_server_answers() {
     scene.is_clean().await;
 }
 
-/// Of one client, and of two that were made alike.
+/// Of one client, and of two that were made alike and so have one session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn b15_waiters_of_one_process_have_nothing_in_common() {
     for layout in LAYOUTS {
         let server = server().await;
-        let alike = async || config(&server).layout(layout).connect().await.unwrap();
+        let alike = async || config(&server).layout(layout).private_session(false).connect().await.unwrap();
         let (one, two) = (alike().await, alike().await);
         let guard = one.mutex("a").acquire().await.unwrap();
         for locks in [&one, &two] {
@@ -257,13 +257,15 @@ async fn b15_waiters_of_one_process_have_nothing_in_common() {
 async fn z09_a_failed_acquisition_takes_no_lock_of_its_neighbour() {
     for layout in LAYOUTS {
         let scene = Scene::with(TIMEOUT, layout).await;
-        let alike = through(&scene.proxy).session_timeout(TIMEOUT).layout(layout).connect().await.unwrap();
+        let alike =
+            async || through(&scene.proxy).layout(layout).private_session(false).connect().await.unwrap();
+        let (one, two) = (alike().await, alike().await);
         for then in [Then::Reset, Then::Hang] {
-            let guard = scene.locks.mutex("a").acquire().await.unwrap();
+            let guard = one.mutex("a").acquire().await.unwrap();
             let node = only_node(&scene).await;
             scene.proxy.reset_counters();
             scene.proxy.swallow_when(zk_opcode(opcode::CREATE2), then);
-            let failed = timeout(Duration::from_millis(300), alike.mutex("a").acquire()).await;
+            let failed = timeout(Duration::from_millis(300), two.mutex("a").acquire()).await;
             assert!(failed.is_err(), "{layout:?}: it got a lock that is held");
             assert_eq!(scene.proxy.fired(), 1);
             until_children(&scene.client, "a", 1).await;

@@ -29,7 +29,7 @@ fn must_name(error: &Error, right: &str, path: &str) {
     assert!(!format!("{error} {error:?}").contains("Pa55"), "{error:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn nodes_belong_to_who_has_the_credentials() {
     let server = common::server().await;
     let ours = config(&server).credentials("me", "Pa55").connect().await.unwrap();
@@ -55,7 +55,7 @@ async fn nodes_belong_to_who_has_the_credentials() {
     take_and_give_back(&same).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn who_may_do_what_can_be_chosen() {
     let server = common::server().await;
     let with = |acl, name: &str| {
@@ -87,7 +87,7 @@ async fn who_may_do_what_can_be_chosen() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_missing_chroot_is_created_on_request() {
     let server = common::server().await;
     let url = format!("{}/apps/orders?session_timeout=4s", server.url());
@@ -108,7 +108,7 @@ async fn a_missing_chroot_is_created_on_request() {
     must_name(&error, "create", "/mine");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_directory_that_only_lets_us_look_is_told() {
     let server = common::server().await;
     let other = client(&server).await;
@@ -122,7 +122,7 @@ async fn a_directory_that_only_lets_us_look_is_told() {
 }
 
 #[cfg(feature = "sasl")]
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn sasl_lets_in_who_knows_the_password() {
     use lock_zk::zookeeper_client::SaslOptions;
 
@@ -145,7 +145,7 @@ async fn sasl_lets_in_who_knows_the_password() {
 }
 
 #[cfg(feature = "tls")]
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn tls() {
     let certificates = Certificates::new().unwrap();
     for client_certificates in [false, true] {
@@ -173,7 +173,7 @@ async fn tls() {
 }
 
 #[cfg(feature = "tls")]
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn servers_that_we_do_not_trust_get_nothing() {
     let (certificates, others) = (Certificates::new().unwrap(), Certificates::new().unwrap());
     let server = ZooKeeper::builder().tls(&certificates, false).start().await.unwrap();
@@ -204,7 +204,7 @@ async fn servers_that_we_do_not_trust_get_nothing() {
 }
 
 #[cfg(not(feature = "tls"))]
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_build_without_tls_says_so() {
     let error = ZkConfig::from_url("zks://a?tls_ca=/x").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);

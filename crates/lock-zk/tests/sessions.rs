@@ -34,7 +34,7 @@ fn shared(server: &ZooKeeper) -> ZkConfig {
     ZkConfig::new(server.connect_string()).session_timeout(TIMEOUT)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn connections_that_are_alike_share_a_session() {
     let server = common::server().await;
     let (one, two) = (shared(&server).connect().await.unwrap(), shared(&server).connect().await.unwrap());
@@ -76,7 +76,7 @@ async fn connections_that_are_alike_share_a_session() {
     assert_eq!(second.release().await.unwrap(), Released::Released);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_last_one_that_is_closed_ends_a_shared_session() {
     let server = common::server().await;
     let (one, two) = (shared(&server).connect().await.unwrap(), shared(&server).connect().await.unwrap());
@@ -131,7 +131,7 @@ fn runtimes_do_not_share() {
     drop(guard);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_further_session_is_opened_when_one_is_full() {
     let server = common::server().await;
     let connect = || shared(&server).locks_per_session(3).connect();
@@ -170,7 +170,7 @@ async fn a_further_session_is_opened_when_one_is_full() {
     assert!(counts().await.is_empty(), "all sessions were closed");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn every_full_session_is_replaced_after_its_end() {
     let server = common::server().await;
     let proxy = proxy(&server);
@@ -213,7 +213,7 @@ async fn connect(ensemble: &ZkEnsemble) -> Locks {
     config.session_timeout(PATIENT).locks_per_session(2).connect().await.unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_rolling_restart_loses_no_lock() {
     let ensemble = ZkEnsemble::start().await.unwrap();
     let (ours, theirs) = (connect(&ensemble).await, connect(&ensemble).await);
@@ -244,7 +244,7 @@ async fn a_rolling_restart_loses_no_lock() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_failover_of_the_leader_loses_no_lock() {
     let ensemble = ZkEnsemble::start().await.unwrap();
     let locks = connect(&ensemble).await;
