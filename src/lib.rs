@@ -38,7 +38,7 @@ pub use lock_core::{
 #[cfg(feature = "redis")]
 pub use lock_redis::{Recipe, RecipeUnit, Redis, RedisConfig, WaitBy, WallClock};
 #[cfg(feature = "redlock")]
-pub use lock_redlock::{Redlock, RedlockConfig};
+pub use lock_redlock::{MasterConfig, Redlock, RedlockConfig};
 #[cfg(feature = "zk")]
 pub use lock_zk::{Layout, NodeAcl, Zk, ZkConfig};
 

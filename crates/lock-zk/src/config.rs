@@ -9,7 +9,7 @@ use lock_core::{Clock, Error, ErrorKind, Locks, Result};
 
 use crate::ensemble::Driver;
 use crate::tls::TlsFiles;
-use crate::{BACKEND, Ensemble, Layout, NodeAcl, Zk};
+use crate::{BACKEND, Ensemble, Layout, NodeAcl, Recipe, Zk};
 
 /// The options of the ZooKeeper backend.
 ///
@@ -23,6 +23,8 @@ use crate::{BACKEND, Ensemble, Layout, NodeAcl, Zk};
 /// | `create_chroot` | `false` | whether to create the chroot when it is missing |
 /// | `dir` | `/locks` | the node below the chroot that has the directories of the locks |
 /// | `layout` | `curator` | the names of the nodes: `curator`, `plain` or `kazoo` |
+/// | `recipe` | `queue` | [how locks are taken](Recipe): `queue` or `ephemeral` |
+/// | `wait` | `watch` | how the recipe `ephemeral` waits: `watch` or `poll` |
 /// | `auth` | `digest` | what user and password are for: ACLs of scheme `digest`, or `sasl` (DIGEST-MD5, feature `sasl`) |
 /// | `acl` | `creator` with credentials, else `open` | [who may do what](NodeAcl): `creator`, `creator-and-readers` or `open` |
 /// | `session` | `shared` | `private` for a session that no other connection of this process uses |
@@ -56,6 +58,7 @@ pub struct ZkConfig {
     connect_timeout: Option<Duration>,
     dir: String,
     layout: Layout,
+    recipe: Recipe,
     clock: Clock,
     ensemble: Option<Arc<dyn Ensemble>>,
 }
@@ -115,6 +118,7 @@ impl ZkConfig {
             connect_timeout: None,
             dir: "/locks".to_owned(),
             layout: Layout::default(),
+            recipe: Recipe::default(),
             clock: Clock::boot(),
             ensemble: None,
         }
@@ -133,7 +137,7 @@ impl ZkConfig {
             (user, None) if user.is_empty() => None,
             _ => return Err(invalid("the URL has a user but no password", "write user:password@")),
         };
-        let mut tls = TlsFiles::default();
+        let (mut tls, mut wait) = (TlsFiles::default(), None);
         url.options(BACKEND, &OPTIONS, |key, value| {
             let file = || Some(value.text().to_owned());
             match key {
@@ -142,6 +146,8 @@ impl ZkConfig {
                 "create_chroot" => config.create_chroot = value.parse("use true or false")?,
                 "dir" => value.text().clone_into(&mut config.dir),
                 "layout" => config.layout = value.parse("use curator, plain or kazoo")?,
+                "recipe" => config.recipe = value.parse("use queue or ephemeral")?,
+                "wait" => wait = Some(value.parse("use watch or poll")?),
                 "auth" => {
                     config.auth = match value.text() {
                         "digest" => Auth::Digest,
@@ -168,6 +174,16 @@ impl ZkConfig {
             config.tls = Some(tls);
         } else if tls != TlsFiles::default() {
             return Err(invalid("options for TLS without TLS", "write zks:// instead of zk://"));
+        }
+        match (wait, &mut config.recipe) {
+            (Some(wait), Recipe::Ephemeral(by)) => *by = wait,
+            (Some(_), Recipe::Queue) => {
+                return Err(invalid(
+                    "wait means nothing to the recipe queue",
+                    "leave it out; or name recipe=ephemeral, if an older fleet runs that",
+                ));
+            }
+            (None, _) => {}
         }
         config.check()?;
         Ok(config)
@@ -278,6 +294,13 @@ impl ZkConfig {
         self
     }
 
+    /// How a lock stands in the tree; a [queue](Recipe::Queue) if not said.
+    #[must_use]
+    pub fn recipe(mut self, recipe: Recipe) -> Self {
+        self.recipe = recipe;
+        self
+    }
+
     /// The clock that sessions are counted on.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -371,6 +394,15 @@ impl ZkConfig {
             ));
         }
         Ok(())
+    }
+
+    /// Whether the servers want TLS.
+    pub(crate) fn speaks_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        let typed = self.typed.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let typed = false;
+        typed || self.tls.is_some()
     }
 
     /// Whether a server can tell who we are.
@@ -487,6 +519,10 @@ impl ZkConfig {
         self.layout
     }
 
+    pub(crate) const fn lock_recipe(&self) -> Recipe {
+        self.recipe
+    }
+
     pub(crate) const fn lease_clock(&self) -> &Clock {
         &self.clock
     }
@@ -506,16 +542,19 @@ impl fmt::Debug for ZkConfig {
             .field("connect_timeout", &self.connect_timeout)
             .field("dir", &self.dir)
             .field("layout", &self.layout)
+            .field("recipe", &self.recipe)
             .finish_non_exhaustive()
     }
 }
 
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 14] = [
     "session_timeout",
     "connect_timeout",
     "create_chroot",
     "dir",
     "layout",
+    "recipe",
+    "wait",
     "auth",
     "acl",
     "session",
@@ -555,6 +594,7 @@ fn invalid(message: &str, hint: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WaitBy;
 
     #[test]
     fn urls() {
@@ -568,7 +608,10 @@ mod tests {
         );
         assert_eq!((config.base(), config.node_layout()), ("/l", Layout::Kazoo));
         assert!(!format!("{config:?}").contains("p@ss"), "{config:?}");
+        let config = ZkConfig::from_url("zk://a/?wait=poll&recipe=ephemeral").unwrap();
+        assert_eq!(config.lock_recipe(), Recipe::Ephemeral(WaitBy::Poll));
         let config = ZkConfig::from_url("zk://a/").unwrap();
+        assert_eq!(config.lock_recipe(), Recipe::Queue);
         assert_eq!((config.hosts(), config.chroot_path(), config.base()), ("a", "/", "/locks"));
     }
 
@@ -591,6 +634,9 @@ mod tests {
             ("zk://a?session_timeout=90days", "session_timeout"),
             ("zk://a?connect_timeout=0s", "connect_timeout"),
             ("zk://a?layout=maven", "curator, plain or kazoo"),
+            ("zk://a?recipe=persistent", "queue or ephemeral"),
+            ("zk://a?recipe=ephemeral&wait=queue", "watch or poll"),
+            ("zk://a?wait=poll", "recipe=ephemeral"),
             ("zk://a?ttl=3s", "session_timeout"),
             ("zk://a?create_chroot=maybe", "true or false"),
             ("zk://a?auth=kerberos", "digest or sasl"),

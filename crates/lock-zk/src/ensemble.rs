@@ -149,6 +149,19 @@ pub enum Change<'a> {
     },
 }
 
+impl<'a> Change<'a> {
+    /// The node that it is about.
+    #[must_use]
+    pub const fn path(&self) -> &'a str {
+        match self {
+            Self::Check { path, .. }
+            | Self::Create { path, .. }
+            | Self::Set { path, .. }
+            | Self::Delete { path, .. } => path,
+        }
+    }
+}
+
 /// The driver's sessions with the servers of a configuration.
 #[derive(Clone)]
 pub(crate) struct Driver {

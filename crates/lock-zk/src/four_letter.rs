@@ -72,6 +72,17 @@ mod tests {
         assert_eq!(version("This ZooKeeper instance is not currently serving requests"), None);
     }
 
+    #[tokio::test]
+    async fn words_that_are_not_allowed_are_told() {
+        let options = lock_testkit::ZooKeeper::builder().config("4lw.commands.whitelist", "srvr, conf");
+        let server = options.start().await.unwrap();
+        let address = server.addr().to_string();
+        assert!(version(&ask(&address, "srvr").await.unwrap()).is_some());
+        assert_eq!(ask(&address, "mntr").await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        server.kill();
+        assert_eq!(ask(&address, "srvr").await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
     #[test]
     fn the_port_is_2181_if_left_out() {
         for (server, full) in

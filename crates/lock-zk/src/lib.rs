@@ -9,8 +9,11 @@
 mod acl;
 mod backend;
 mod config;
+mod doctor;
 mod ensemble;
+mod ephemeral;
 mod fault;
+mod fenced;
 mod four_letter;
 mod layout;
 mod lease;
@@ -20,12 +23,15 @@ mod recipe;
 mod session;
 mod sessions;
 mod tls;
+mod token;
 
 pub use acl::NodeAcl;
 pub use backend::Zk;
 pub use config::ZkConfig;
 pub use ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
+pub use fenced::{Committed, FencedExt, FencedWriter};
 pub use layout::Layout;
+pub use recipe::{Recipe, WaitBy};
 pub use zookeeper_client;
 
 /// The name of this backend in errors, capabilities and results.

@@ -144,8 +144,7 @@ async fn a_deadline_is_kept_and_leaves_nothing() {
     assert!(took >= Duration::from_millis(200) && took < Duration::from_millis(400), "{took:?}");
     assert_eq!(children(&client, "a").await.len(), 1);
     // The watches go with the wait: one of the holder's own is left.
-    let watches = server.mntr().await.unwrap()["zk_watch_count"].clone();
-    assert_eq!(watches, "1");
+    assert_eq!(lock_watches(&server).await, 1);
     guard.release().await.unwrap();
 }
 

@@ -164,6 +164,18 @@ pub(crate) async fn until_children(client: &Client, name: &str, count: usize) {
     }
 }
 
+/// How many watches there are for the nodes of locks. Every session that takes locks has another for the base of tokens.
+pub(crate) async fn lock_watches(server: &ZooKeeper) -> usize {
+    let by_path = server.four_letter("wchp").await.unwrap();
+    let mut of_locks = false;
+    let watches = by_path.lines().filter(|line| {
+        let session = line.starts_with(char::is_whitespace);
+        of_locks = if session { of_locks } else { !line.ends_with("!token-base") };
+        session && of_locks
+    });
+    watches.count()
+}
+
 /// Creates a node and what is missing above it.
 pub(crate) async fn mkdir(client: &Client, path: &str) {
     client.mkdir(path, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
