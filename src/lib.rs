@@ -33,12 +33,12 @@ pub use connect::Locks;
 pub use lock_core::{
     BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Guard, Holder, LeaseKind, Level, LockName,
     LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released,
-    Report, Result, RwLock, Semaphore, Standing, Support, Token, Validity,
+    Report, Result, RwLock, Semaphore, ServerView, Standing, Support, Token, Validity, View,
 };
 #[cfg(feature = "redis")]
 pub use lock_redis::{Recipe, RecipeUnit, Redis, RedisConfig, WaitBy, WallClock};
 #[cfg(feature = "redlock")]
-pub use lock_redlock::{MasterConfig, Redlock, RedlockConfig};
+pub use lock_redlock::{MasterConfig, Redlock, RedlockConfig, Votes};
 #[cfg(feature = "zk")]
 pub use lock_zk::{Layout, NodeAcl, Zk, ZkConfig};
 

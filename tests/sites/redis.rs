@@ -76,7 +76,11 @@ impl RedisHarness {
         };
         // On a busy machine a server may be slow to answer, and is no less alive for it.
         let more = match (self.scheme, self.recipe) {
-            ("redlock", _) => "&master_timeout=500ms",
+            ("redlock", _) => {
+                // Masters that were restarted do not vote for so long.
+                let longest = lease.max(Duration::from_secs(24));
+                &format!("&master_timeout=500ms&longest_ttl={}", option(longest))
+            }
             // All clients are on this host and have one clock.
             (_, Recipe::SetnxTimestamp) => "&recipe=setnx-timestamp&clock_skew=20ms",
             _ => "",

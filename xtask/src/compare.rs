@@ -5,11 +5,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::failure::Failure;
-use crate::{setup, steps};
+use crate::{peers, setup, steps};
 
 const HELP: &str = "\
-cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java), builds the harness in release mode and
-runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
+cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java; without --quick also Curator and the other
+peers), builds the harness in release mode and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
 
 ";
 
@@ -19,6 +19,9 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         print!("{HELP}");
     } else {
         setup::ensure()?;
+        if !args.iter().any(|arg| arg == "--quick") {
+            peers::ensure()?;
+        }
     }
     let error = harness(args).exec();
     Err(Failure::new(format!("cannot run cargo: {error}")))

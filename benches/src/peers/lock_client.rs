@@ -37,8 +37,9 @@ impl Contender for DriverLock {
     }
 
     async fn release(&self, held: OwnedLockClient) -> Outcome<ReleaseOutcome> {
-        // There is no other way, and nothing to wait for: the node is deleted in the background.
-        drop(held);
-        Ok(ReleaseOutcome::Unknown)
+        // Its drop deletes the node in the background, where nobody can wait for it.
+        self.client.delete(held.lock_path(), None).await?;
+        std::mem::forget(held);
+        Ok(ReleaseOutcome::Released)
     }
 }

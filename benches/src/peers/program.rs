@@ -74,7 +74,9 @@ impl Program {
     ///
     /// When it ends before.
     pub(crate) async fn contend(&mut self, until_ns: u64, hold_ns: u64, diary: &mut Diary) -> Outcome<()> {
-        let ahead_ns = now_ns() - monotonic_ns();
+        // Read first, as it is never ahead.
+        let theirs_ns = monotonic_ns();
+        let ahead_ns = now_ns() - theirs_ns;
         self.say(&format!("{} {hold_ns}", until_ns.saturating_sub(ahead_ns))).await?;
         loop {
             let line = self.hear().await?;

@@ -36,7 +36,7 @@ pub use doctor::{Finding, Level, Report};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use guard::Guard;
 pub use lease::{HandOver, Lease, LossReason, Released, Standing, Validity, ValidityCell};
-pub use locks::{Holder, LockState, Locks};
+pub use locks::{Holder, LockState, Locks, ServerView, View};
 pub use memory::{Memory, MemoryConfig};
 pub use mutex::Mutex;
 pub use name::LockName;

@@ -37,6 +37,38 @@ pub struct LockState {
     pub waiters: usize,
     /// The fencing token of that holder, or the last one that was granted; `None` if there was none.
     pub token: Option<Token>,
+    /// What each of several independent servers sees, where a quorum of them keeps the lock; empty elsewhere.
+    pub servers: Vec<ServerView>,
+}
+
+/// What one of several servers sees of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerView {
+    /// The server, as host and port.
+    pub server: String,
+    /// What it sees.
+    pub view: View,
+}
+
+impl ServerView {
+    /// What this server sees.
+    #[must_use]
+    pub fn new(server: impl Into<String>, view: View) -> Self {
+        Self { server: server.into(), view }
+    }
+}
+
+/// What a server sees of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum View {
+    /// The lock is free.
+    Free,
+    /// It is held.
+    Held(Holder),
+    /// The server did not say; the text tells why.
+    Unknown(String),
 }
 
 /// Who holds a lock.

@@ -16,6 +16,10 @@ pub struct Keys {
     pub queue: String,
     /// The sorted set of those who share the lock, by the time at which the share of each ends.
     pub holders: String,
+    /// The sorted set of those who wait for the lock on several masters, by the time since when they do.
+    pub line: String,
+    /// Who of that line has been called, for a moment.
+    pub turn: String,
     /// The channel on which a lock that has become free is told to those who wait in no queue.
     pub channel: String,
 }
@@ -31,8 +35,8 @@ impl Keys {
             if tagged { format!("{RESERVED}{what}/{lock}") } else { format!("{RESERVED}{what}:{{{lock}}}") }
         };
         let (fence, queue, holders) = (helper("fence"), helper("queue"), helper("holders"));
-        let channel = helper("free");
-        Self { lock, fence, queue, holders, channel }
+        let (line, turn, channel) = (helper("line"), helper("turn"), helper("free"));
+        Self { lock, fence, queue, holders, line, turn, channel }
     }
 
     /// A channel in the slot of the lock, for one process.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use crate::dial::Dial;
 use crate::doctor::examine;
 use crate::error::{Place, is_demoted};
-use crate::greeting::Greeting;
+use crate::greeting::{Greeting, info_field};
 use crate::scripts::{self, Call, Script};
 use crate::sentinel::masters;
 use crate::topology::SentinelInfo;
@@ -50,6 +50,21 @@ pub(crate) struct Settings {
     pub(crate) dialer: Arc<dyn Dial>,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
+    pub(crate) asks_identity: bool,
+}
+
+/// Who a server was when it was greeted: after a restart it is another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Identity {
+    /// What the process of the server is known by.
+    pub run_id: String,
+    /// How long it had been up, by its wall clock and in whole seconds.
+    pub uptime: Duration,
+    /// How many keys there were in the database.
+    pub keys: u64,
+    /// When it said so.
+    pub at: Instant,
 }
 
 /// Why a request has no answer.
@@ -78,6 +93,8 @@ struct Pinned {
     at: Option<ConnectionInfo>,
     /// The master that the sentinels announced, and when.
     announced: Option<(Instant, ConnectionInfo)>,
+    /// Who said that it is the server, the last time.
+    identity: Option<Arc<Identity>>,
     generation: u64,
     closed: bool,
 }
@@ -193,6 +210,18 @@ impl Link {
     pub(crate) fn generation(&self) -> Option<u64> {
         let pinned = self.pinned();
         pinned.connection.as_ref().map(|_| pinned.generation)
+    }
+
+    /// Who the server was when it was last greeted.
+    pub(crate) fn identity(&self) -> Option<Arc<Identity>> {
+        self.pinned().identity.clone()
+    }
+
+    /// Sends a command that changes nothing.
+    pub(crate) async fn query(&self, command: &Cmd) -> Result<Value, Failure> {
+        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+        let answer = connection.req_packed_command(command).await.and_then(Value::extract_error);
+        answer.map_err(|error| self.failure(error, generation))
     }
 
     /// What the error means; a connection that it makes useless is dropped.
@@ -362,6 +391,9 @@ impl Link {
         let unreachable = |error: RedisError| self.place.unreachable(&error);
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors().cmd("HELLO");
+        if self.settings.asks_identity {
+            pipeline.cmd("INFO").arg("server").cmd("DBSIZE");
+        }
         for script in scripts::all() {
             pipeline.add_command(script.load());
         }
@@ -370,6 +402,10 @@ impl Link {
         if let Some(hello) = answers.next() {
             let greeting = Greeting::read(hello, connection).await.map_err(unreachable)?;
             self.judge(&greeting)?;
+        }
+        if self.settings.asks_identity {
+            let identity = Identity::read(answers.next(), answers.next());
+            self.pinned().identity = identity.map(Arc::new);
         }
         answers.try_for_each(|answer| answer.map(drop)).map_err(unreachable)
     }
@@ -398,6 +434,22 @@ impl Link {
 
     fn pinned(&self) -> MutexGuard<'_, Pinned> {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Identity {
+    /// A server that says now that it has been up for so long, and has so many keys.
+    #[must_use]
+    pub fn new(run_id: impl Into<String>, uptime: Duration, keys: u64) -> Self {
+        Self { run_id: run_id.into(), uptime, keys, at: Instant::now() }
+    }
+
+    /// Reads the answers to INFO and DBSIZE; `None` when the server would not say.
+    fn read(info: Option<RedisResult<Value>>, keys: Option<RedisResult<Value>>) -> Option<Self> {
+        let info = redis::from_redis_value::<String>(info?.ok()?).ok()?;
+        let uptime = Duration::from_secs(info_field(&info, "uptime_in_seconds")?.parse().ok()?);
+        let keys = redis::from_redis_value(keys?.ok()?).ok()?;
+        Some(Self::new(info_field(&info, "run_id")?, uptime, keys))
     }
 }
 

@@ -24,7 +24,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The push connections: one, or one for each node of a cluster that has a lock which is waited for.
 #[derive(Debug)]
-pub(crate) struct Pushes {
+pub struct Pushes {
     server: Arc<Server>,
     timeout: Duration,
     /// This process, as the names of channels have it.
@@ -34,7 +34,7 @@ pub(crate) struct Pushes {
 
 /// One push connection, made when somebody first listens.
 #[derive(Clone, Debug)]
-pub(crate) struct Push {
+pub struct Push {
     shared: Arc<Shared>,
 }
 
@@ -83,7 +83,7 @@ struct Signal {
 
 /// Hears what is told on one channel.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     shared: Arc<Shared>,
     channel: String,
     /// `None` only while it is dropped.
@@ -92,7 +92,7 @@ pub(crate) struct Listener {
 
 /// Hears what is told to one who stands in the queue of a lock.
 #[derive(Debug)]
-pub(crate) struct Mailbox {
+pub struct Mailbox {
     owner: String,
     mail: Arc<Mail>,
     listener: Listener,
@@ -108,7 +108,7 @@ struct Mail {
 
 /// What one who stands in a queue is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub enum Told {
     /// To ask: something has changed.
     Ask,
     /// To ask: the lock was granted.
@@ -118,13 +118,15 @@ pub(crate) enum Told {
 }
 
 impl Pushes {
-    pub(crate) fn new(server: Arc<Server>, timeout: Duration) -> Self {
+    /// Those to this server; none is made before somebody listens. `timeout` is for each request.
+    #[must_use]
+    pub fn new(server: Arc<Server>, timeout: Duration) -> Self {
         Self { server, timeout, process: OwnerId::random().to_string(), by_node: Mutex::default() }
     }
 
     /// The connection over which is told what becomes of this lock; `None` while it is not known which
     /// node has it.
-    pub(crate) fn of(&self, keys: &Keys) -> Option<Push> {
+    pub fn of(&self, keys: &Keys) -> Option<Push> {
         let node = self.server.node_name(keys)?;
         let mut by_node = self.by_node();
         if let Some(push) = by_node.get(&node) {
@@ -144,7 +146,8 @@ impl Pushes {
         Some(push)
     }
 
-    pub(crate) fn close(&self) {
+    /// Closes them for good.
+    pub fn close(&self) {
         self.by_node().values().for_each(Push::close);
     }
 
@@ -162,7 +165,7 @@ impl Drop for Pushes {
 impl Push {
     /// The channel on which this process hears that a lock is granted: one for all locks, or in a cluster
     /// one for each, in its slot.
-    pub(crate) fn inbox(&self, keys: &Keys) -> Cow<'_, str> {
+    pub fn inbox(&self, keys: &Keys) -> Cow<'_, str> {
         match &self.shared.inbox {
             Some(inbox) => Cow::Borrowed(inbox),
             None => Cow::Owned(keys.inbox(&self.shared.process)),
@@ -170,7 +173,7 @@ impl Push {
     }
 
     /// Opens a mailbox for one who is going to stand in a queue, if the inbox is heard.
-    pub(crate) fn mailbox(&self, inbox: &str, owner: OwnerId) -> Option<Mailbox> {
+    pub fn mailbox(&self, inbox: &str, owner: OwnerId) -> Option<Mailbox> {
         let listener = self.listen_if_live(inbox)?;
         let (owner, mail) = (owner.to_string(), Arc::default());
         self.shared.book().mailboxes.insert(owner.clone(), Arc::clone(&mail));
@@ -178,12 +181,12 @@ impl Push {
     }
 
     /// Whether the inbox is heard.
-    pub(crate) fn hears(&self, inbox: &str) -> bool {
+    pub fn hears(&self, inbox: &str) -> bool {
         self.shared.book().topics.get(inbox).is_some_and(|topic| topic.signal.borrow().live)
     }
 
     /// Has the inbox listened to.
-    pub(crate) fn open(&self, inbox: &str) -> Listener {
+    pub fn open(&self, inbox: &str) -> Listener {
         self.listen_as(inbox, true)
     }
 
@@ -221,19 +224,19 @@ impl Push {
 
 impl Listener {
     /// Whether messages arrive; if not, it has to be asked for.
-    pub(crate) fn is_live(&self) -> bool {
+    pub fn is_live(&self) -> bool {
         self.signal.as_ref().is_some_and(|signal| signal.borrow().live)
     }
 
     /// Forgets the news so far.
-    pub(crate) fn mark_seen(&mut self) {
+    pub fn mark_seen(&mut self) {
         if let Some(signal) = &mut self.signal {
             signal.mark_unchanged();
         }
     }
 
     /// Waits for news since the last call.
-    pub(crate) async fn news(&mut self) {
+    pub async fn news(&mut self) {
         let heard = match &mut self.signal {
             Some(signal) => signal.changed().await.is_ok(),
             None => false,
@@ -268,7 +271,7 @@ impl Mailbox {
     }
 
     /// Forgets what was told so far.
-    pub(crate) fn mark_seen(&mut self) {
+    pub fn mark_seen(&mut self) {
         *self.mail.told() = None;
         self.listener.mark_seen();
     }
@@ -278,7 +281,7 @@ impl Mailbox {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub(crate) async fn told(&mut self) -> Told {
+    pub async fn told(&mut self) -> Told {
         loop {
             if let Some(told) = self.mail.told().take() {
                 return told;

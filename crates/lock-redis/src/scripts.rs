@@ -26,13 +26,17 @@ macro_rules! script {
 }
 
 pub(crate) static ACQUIRE: LazyLock<Script> = script!("number", "mint", "acquire");
-pub(crate) static ASK: LazyLock<Script> = script!("number", "mint", "ask_fast", "queue", "ask");
-pub(crate) static RELEASE: LazyLock<Script> = script!("release_fast", "number", "mint", "queue", "release");
+pub(crate) static VACATE: LazyLock<Script> = script!("vacate");
+pub(crate) static ASK: LazyLock<Script> =
+    script!("number", "mint", "ask_fast", "lock", "ask_held", "queue", "ask");
+pub(crate) static RELEASE: LazyLock<Script> =
+    script!("lock", "release_fast", "number", "mint", "queue", "release");
 pub(crate) static ROTATE: LazyLock<Script> = script!("number", "mint", "rotate");
-pub(crate) static EXTEND: LazyLock<Script> = script!("extend_fast", "number", "mint", "queue", "extend");
-pub(crate) static RAISE: LazyLock<Script> = script!("number", "mint", "queue", "raise");
-pub(crate) static INSPECT: LazyLock<Script> = script!("number", "mint", "queue", "inspect");
-pub(crate) static BREAK: LazyLock<Script> = script!("number", "mint", "queue", "break");
+pub(crate) static EXTEND: LazyLock<Script> =
+    script!("lock", "extend_fast", "number", "mint", "queue", "extend");
+pub(crate) static RAISE: LazyLock<Script> = script!("lock", "number", "mint", "queue", "raise");
+pub(crate) static INSPECT: LazyLock<Script> = script!("lock", "number", "mint", "queue", "inspect");
+pub(crate) static BREAK: LazyLock<Script> = script!("lock", "number", "mint", "queue", "break");
 
 static SETNX_ASK: LazyLock<Script> = script!("number", "mint", "setnx", "setnx_ask");
 static SETNX_RELEASE: LazyLock<Script> = script!("setnx", "setnx_release");
@@ -75,8 +79,8 @@ pub(crate) static SETNX_TIMESTAMP: Scripts = Scripts {
 };
 
 /// Those that are loaded with every new connection. The others are when they are first used.
-pub(crate) fn all() -> [&'static Script; 8] {
-    [&ACQUIRE, &ASK, &RELEASE, &ROTATE, &EXTEND, &RAISE, &INSPECT, &BREAK]
+pub(crate) fn all() -> [&'static Script; 9] {
+    [&ACQUIRE, &VACATE, &ASK, &RELEASE, &ROTATE, &EXTEND, &RAISE, &INSPECT, &BREAK]
 }
 
 impl Script {

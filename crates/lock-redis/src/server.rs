@@ -19,9 +19,9 @@ pub use crate::dial::with_nodelay;
 use crate::dial::{Dial, DriverDial};
 use crate::error::Place;
 use crate::lease::trusted_until;
-use crate::link::{Failure, Link, Route, Settings};
+use crate::link::{Failure, Identity, Link, Route, Settings};
 use crate::recipe::{Moment, Timestamps};
-use crate::scripts::{ACQUIRE, Call, ROTATE, SET_NX_PX, SETNX_TIMESTAMP, Script, Scripts};
+use crate::scripts::{ACQUIRE, Call, ROTATE, SET_NX_PX, SETNX_TIMESTAMP, Script, Scripts, VACATE};
 use crate::sentinel::follow;
 use crate::tls::unsupported;
 use crate::topology::Topology;
@@ -53,6 +53,8 @@ pub struct ServerOptions {
     pub wait_replicas: Option<(u32, Duration)>,
     /// Whether a lock that becomes free is told on its [channel](Keys::channel).
     pub tells_free: bool,
+    /// Whether every new connection asks who the server is, for [`identity`](Server::identity).
+    pub asks_identity: bool,
     /// How times are written where the recipe writes times.
     pub(crate) timestamps: Option<Arc<Timestamps>>,
 }
@@ -89,6 +91,17 @@ pub struct Claim<'a> {
     pub info: &'a str,
     /// The token to use if it is larger than the last; the server's clock when `None`.
     pub proposal: Option<Token>,
+}
+
+/// Who waits for a lock on several masters, in the line of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter<'a> {
+    /// The identity of the wait, which lasts through all its attempts.
+    pub id: OwnerId,
+    /// The channel on which its process listens.
+    pub inbox: &'a str,
+    /// Since when it waits, in microseconds since 1970; `None` when it is to leave the line.
+    pub since: Option<u64>,
 }
 
 /// What one who may queue up asks of a server.
@@ -224,6 +237,7 @@ impl ServerOptions {
             clock: Clock::boot(),
             wait_replicas: None,
             tells_free: false,
+            asks_identity: false,
             timestamps: None,
         }
     }
@@ -243,7 +257,8 @@ impl Server {
         }
         let driver = DriverDial { pool, connect_timeout, command_timeout };
         let dialer = options.dial.unwrap_or_else(|| Arc::new(driver));
-        let settings = Settings { dialer, connect_timeout, command_timeout };
+        let asks_identity = options.asks_identity;
+        let settings = Settings { dialer, connect_timeout, command_timeout, asks_identity };
         let one =
             |route| Nodes::One(Arc::new(Link::new(place.clone(), settings.clone(), route, Arc::default())));
         let nodes = match topology {
@@ -389,14 +404,28 @@ impl Server {
     ///
     /// When the future is dropped, the lock may be taken: [`undo`](Self::undo) it.
     pub async fn claim(&self, claim: &Claim<'_>) -> Result<Verdict> {
+        self.claim_in_line(claim, None).await
+    }
+
+    /// As [`claim`](Self::claim), for one who stands in the line of the lock, or comes to stand in it when the
+    /// lock is busy: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`claim`](Self::claim).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`claim`](Self::claim); the place in the line goes with [`vacate`](Self::vacate).
+    pub async fn claim_in_line(&self, claim: &Claim<'_>, waiter: Option<&Waiter<'_>>) -> Result<Verdict> {
         let call = ACQUIRE
-            .on(&[&claim.keys.lock, &claim.keys.fence])
+            .on(&[&claim.keys.lock, &claim.keys.fence, &claim.keys.line, &claim.keys.turn])
             .arg(claim.owner.to_string())
             .arg(millis(claim.ttl))
             .arg(claim.info)
             .arg(fence_millis(claim.ttl))
             .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
-        self.verdict_of(self.moment(), &call).await
+        self.verdict_of(self.moment(), &with_waiter(call, waiter)).await
     }
 
     /// Asks for a lock, confirms a grant, or queues up, whatever is right: one round trip.
@@ -543,10 +572,37 @@ impl Server {
     /// When the future is dropped, the lock may or may not be given back; ask again.
     pub async fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Result<Option<bool>> {
         let call = self.call(keys, |recipe| recipe.release).arg(owner.to_string());
-        let call = call.arg(self.channel(keys)).arg(entry.unwrap_or_default());
-        let (answer, resent) = self.run(&call).await?;
+        self.removed(&call.arg(self.channel(keys)).arg(entry.unwrap_or_default())).await
+    }
+
+    /// Sends what removes a lock, and says whether there was one.
+    async fn removed(&self, call: &Call) -> Result<Option<bool>> {
+        let (answer, resent) = self.run(call).await?;
         let ours = flag(&answer).ok_or_else(|| self.place.unexpected(&answer))?;
         Ok(Some(ours).filter(|ours| *ours || !resent))
+    }
+
+    /// Gives back what an owner has on one of several masters, has the waiter leave the line or stand in it again,
+    /// and, if it `calls`, tells the next whose process listens that it is its turn: one round trip. Answers as
+    /// [`release`](Self::release).
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    pub async fn vacate(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        waiter: Option<&Waiter<'_>>,
+        calls: bool,
+    ) -> Result<Option<bool>> {
+        let call = VACATE.on(&[&keys.lock, &keys.line, &keys.turn]).arg(owner.to_string());
+        let call = with_waiter(call, waiter).arg(if calls { "1" } else { "" });
+        self.removed(&call).await
     }
 
     /// Lets locks end later, all in one round trip, and says for each whether it is the owner's.
@@ -639,10 +695,28 @@ impl Server {
         ttl: Duration,
         sent: Sent,
     ) -> Option<bool> {
+        self.take_back(keys, ttl, sent, || self.release(keys, owner, entry)).await
+    }
+
+    /// As [`undo`](Self::undo), by requests that [release](Self::release) or [vacate](Self::vacate).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`undo`](Self::undo).
+    pub async fn take_back<F>(
+        &self,
+        keys: &Keys,
+        ttl: Duration,
+        sent: Sent,
+        release: impl Fn() -> F + Send,
+    ) -> Option<bool>
+    where
+        F: Future<Output = Result<Option<bool>>> + Send,
+    {
         let until = self.clock.now() + ttl + self.command_timeout();
         let (mut pause, mut in_doubt) = (FIRST_PAUSE, false);
         while self.clock.now() < until {
-            match self.release(keys, owner, entry).await {
+            match release().await {
                 Ok(Some(true)) => return Some(true),
                 Ok(removed) => {
                     in_doubt |= removed.is_none();
@@ -657,6 +731,38 @@ impl Server {
             pause = (pause * 2).min(LAST_PAUSE);
         }
         Some(false).filter(|_| !in_doubt)
+    }
+
+    /// Who the server was when the last connection to it was made, if it [was asked](ServerOptions::asks_identity) and
+    /// would say; not for a cluster.
+    #[must_use]
+    pub fn identity(&self) -> Option<Arc<Identity>> {
+        match &self.nodes {
+            Nodes::One(link) => link.identity(),
+            Nodes::Cluster(_) => None,
+        }
+    }
+
+    /// The time since 1970 by the server's clock: one round trip. Not for a cluster.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn time(&self) -> Result<Duration> {
+        let link = match &self.nodes {
+            Nodes::One(link) => link,
+            Nodes::Cluster(_) => {
+                return Err(self.place.error(ErrorKind::Unsupported, "a cluster has no clock of its own"));
+            }
+        };
+        let answer = link.query(&redis::cmd("TIME")).await.map_err(|failure| self.place.told(failure))?;
+        let parts = redis::from_redis_value_ref::<(u64, u64)>(&answer);
+        let (seconds, micros) = parts.map_err(|_| self.place.unexpected(&answer))?;
+        Ok(Duration::from_secs(seconds) + Duration::from_micros(micros))
     }
 
     /// The error of a [broken](Verdict::Broken) connection.
@@ -796,6 +902,16 @@ impl std::fmt::Debug for Server {
 impl std::fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServerOptions").field("topology", &self.topology).finish_non_exhaustive()
+    }
+}
+
+fn with_waiter(call: Call, waiter: Option<&Waiter<'_>>) -> Call {
+    match waiter {
+        None => call.arg("").arg("").arg(""),
+        Some(waiter) => {
+            let since = waiter.since.map_or_else(String::new, |since| since.to_string());
+            call.arg(waiter.id.to_string()).arg(waiter.inbox).arg(since)
+        }
     }
 }
 

@@ -25,27 +25,34 @@ macro_rules! script {
 
 /// Our scripts, with their keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
-    (script!("number", "mint", "acquire"), &["k", "f", "owner", "ttl", "info", "ttl", "token"]),
     (
-        script!("number", "mint", "ask_fast", "queue", "ask"),
+        script!("number", "mint", "acquire"),
+        &["k", "f", "holders", "f", "owner", "ttl", "info", "ttl", "token", "owner", "channel", "number"],
+    ),
+    (script!("vacate"), &["k", "holders", "f", "owner", "owner", "channel", "number", "number"]),
+    (
+        script!("number", "mint", "ask_fast", "lock", "ask_held", "queue", "ask"),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],
     ),
     (
-        script!("release_fast", "number", "mint", "queue", "release"),
+        script!("lock", "release_fast", "number", "mint", "queue", "release"),
         &["k", "f", "q", "holders", "owner", "channel", "entry"],
     ),
     (
         script!("number", "mint", "rotate"),
         &["k", "f", "q", "holders", "owner", "owner", "ttl", "info", "ttl"],
     ),
-    (script!("extend_fast", "number", "mint", "queue", "extend"), &["k", "f", "owner", "ttl", "ttl"]),
+    (script!("lock", "extend_fast", "number", "mint", "queue", "extend"), &["k", "f", "owner", "ttl", "ttl"]),
     (
-        script!("extend_fast", "number", "mint", "queue", "extend"),
+        script!("lock", "extend_fast", "number", "mint", "queue", "extend"),
         &["k", "f", "holders", "owner", "ttl", "ttl"],
     ),
-    (script!("number", "mint", "queue", "raise"), &["k", "f", "q", "holders", "owner", "number", "ttl"]),
-    (script!("number", "mint", "queue", "inspect"), &["k", "f", "q", "holders", "channel", "owner"]),
-    (script!("number", "mint", "queue", "break"), &["k", "f", "q", "holders", "channel"]),
+    (
+        script!("lock", "number", "mint", "queue", "raise"),
+        &["k", "f", "q", "holders", "owner", "number", "ttl"],
+    ),
+    (script!("lock", "number", "mint", "queue", "inspect"), &["k", "f", "q", "holders", "channel", "owner"]),
+    (script!("lock", "number", "mint", "queue", "break"), &["k", "f", "q", "holders", "channel"]),
 ];
 
 /// Scripts that show how values are turned into each other.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, LockName, OwnerId, Token};
 use lock_redis::redis::IntoConnectionInfo;
-use lock_redis::server::{Claim, Extension, Sent, ServerOptions, Sight, Verdict};
+use lock_redis::server::{Claim, Extension, Sent, ServerOptions, Sight, Verdict, Waiter};
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
 
@@ -33,6 +33,16 @@ impl Bench {
             Verdict::Granted(token) => token,
             busy => panic!("{busy:?}"),
         }
+    }
+
+    /// Asks as one who waits, and says whether it is granted.
+    async fn queue_up(&self, owner: OwnerId, waiter: &Waiter<'_>) -> bool {
+        let claim = Claim { keys: &self.keys, owner, ttl: TTL, info: "", proposal: None };
+        matches!(self.server.claim_in_line(&claim, Some(waiter)).await.unwrap(), Verdict::Granted(_))
+    }
+
+    async fn vacate(&self, owner: OwnerId, waiter: Option<&Waiter<'_>>, calls: bool) -> bool {
+        self.server.vacate(&self.keys, owner, waiter, calls).await.unwrap() == Some(true)
     }
 
     async fn redis(&self, words: &[&str]) -> String {
@@ -186,4 +196,81 @@ async fn a_claim_that_arrives_after_it_was_undone_is_undone_again() {
     let (found, _) = tokio::time::timeout(TTL / 2, async { tokio::join!(undo, late) }).await.unwrap();
     assert_eq!(found, Some(true));
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
+}
+
+/// Somebody listens on these channels.
+async fn listen(bench: &Bench, channels: &[&str]) -> redis::aio::PubSub {
+    let client = redis::Client::open(bench.redis.url()).unwrap();
+    let mut connection = client.get_async_pubsub().await.unwrap();
+    for channel in channels {
+        connection.subscribe(channel).await.unwrap();
+    }
+    connection
+}
+
+#[tokio::test]
+async fn the_first_in_line_is_called_and_the_others_hold_back() {
+    let (bench, (holder, _)) = (Bench::new().await, owners());
+    let mut calls = listen(&bench, &["inbox:1", "inbox:2"]).await;
+    let ids: Vec<_> = (0..3).map(|_| OwnerId::random()).collect();
+    // Who came first counts, not who asked first; the one without a process is passed over.
+    let dead = Waiter { id: ids[0], inbox: "inbox:dead", since: Some(1) };
+    let first = Waiter { id: ids[1], inbox: "inbox:1", since: Some(2) };
+    let second = Waiter { id: ids[2], inbox: "inbox:2", since: Some(3) };
+    bench.granted(holder).await;
+    for waiter in [&second, &first, &dead] {
+        assert!(!bench.queue_up(OwnerId::random(), waiter).await);
+        assert!(!bench.queue_up(OwnerId::random(), waiter).await, "it stands there once");
+    }
+    assert!(!bench.vacate(OwnerId::random(), None, true).await, "not the holder's");
+    assert!(bench.vacate(holder, None, true).await);
+    let message = { futures_util::StreamExt::next(&mut calls.on_message()).await.unwrap() };
+    let told: String = message.get_payload().unwrap();
+    assert_eq!((message.get_channel_name(), told), ("inbox:1", format!("turn {} lock:a", first.id)));
+    assert!(!bench.queue_up(OwnerId::random(), &second).await, "it was not called");
+    assert!(matches!(bench.claim(OwnerId::random(), None).await, Verdict::Busy { foreign_type: None, .. }));
+    let owner = OwnerId::random();
+    assert!(bench.queue_up(owner, &first).await);
+    assert_eq!(bench.redis(&["EXISTS", &bench.keys.turn]).await, "Int(0)");
+
+    // One that lost elsewhere stands in line again, in its place, and calls nobody.
+    assert!(bench.vacate(owner, Some(&first), false).await);
+    assert_eq!(bench.redis(&["ZCARD", &bench.keys.line]).await, "Int(2)");
+    assert_eq!(bench.redis(&["EXISTS", &bench.keys.turn]).await, "Int(0)");
+    bench.granted(holder).await;
+    assert!(bench.vacate(holder, None, true).await);
+    assert_eq!(bench.redis(&["GET", &bench.keys.turn]).await, first.id.to_string());
+    // One that leaves when it was called passes the call on.
+    let leaves = Waiter { since: None, ..first };
+    assert!(!bench.vacate(OwnerId::random(), Some(&leaves), true).await);
+    assert_eq!(bench.redis(&["GET", &bench.keys.turn]).await, second.id.to_string());
+    assert!(bench.queue_up(owner, &second).await);
+    assert_eq!(bench.redis(&["EXISTS", &bench.keys.line, &bench.keys.turn]).await, "Int(0)");
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_follows_keeps_the_lock_for_a_moment_only() {
+    let (bench, (holder, other)) = (Bench::new().await, owners());
+    let _calls = listen(&bench, &["inbox:1"]).await;
+    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1", since: Some(1) };
+    bench.granted(holder).await;
+    assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
+    assert!(bench.vacate(holder, None, true).await);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while matches!(bench.claim(other, None).await, Verdict::Busy { .. }) {
+        assert!(tokio::time::Instant::now() < deadline, "it is kept for one that does not come");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_holds_something_else_is_in_nobodys_way() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1", since: Some(1) };
+    bench.redis(&["SET", &bench.keys.line, "something"]).await;
+    bench.redis(&["HSET", &bench.keys.turn, "some", "data"]).await;
+    assert!(bench.queue_up(me, &waiter).await);
+    assert!(!bench.queue_up(other, &waiter).await);
+    assert!(bench.vacate(me, Some(&waiter), true).await);
+    assert!(bench.queue_up(other, &waiter).await);
 }

@@ -1,25 +1,31 @@
 //! The backend: acquire, wait, inspect.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding,
-    LeaseKind, Level, LockName, LockState, Outcome, Report, Result, Support, Token, ValidityCell,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind,
+    LeasePolicy, LockName, LockState, Outcome, Report, Result, ServerView, Support, Token, ValidityCell,
+    View,
 };
 use lock_redis::server::{ServerOptions, Sight};
-use lock_redis::{Keys, Server, WallClock, state, trusted_until};
-use rand::Rng;
-use tokio::time::{Instant, sleep};
+use lock_redis::{Identity, Keys, Server, WallClock, state, trusted_until};
+use tokio::time::Instant;
 
 use crate::RedlockConfig;
-use crate::campaign::{Busy, Campaign, Vote};
-use crate::lease::{RedlockLease, RenewOnQuorum};
-use crate::master::Master;
-use crate::quorum::{Wave, quorum};
+use crate::doctor::{self, compare_clocks};
+use crate::footprint::Footprint;
+use crate::lease::RedlockLease;
+use crate::master::{Master, Roll, same_server};
+use crate::quarantine::at_first_sight;
+use crate::quorum::{Heard, Wave, quorum};
+use crate::renew::{Held, RenewOnQuorum};
+use crate::votes::{Tally, Votes};
+use crate::waiting::Waiting;
 
 pub(crate) const BACKEND: &str = "redlock";
 /// The shortest time to live: below it the drift margin and the round trips eat the lease up.
@@ -31,62 +37,81 @@ const NO_PERMITS: &str = "every master would let in its own choice of holders, a
 
 /// The backend for a quorum of independent Redis servers.
 ///
-/// It goes on while a minority of the masters is down. Two may hold a lock after a master lost its
-/// data, or when clocks jump: let the resource check the fencing token. It grows as
-/// long as a majority keeps its data, and beyond that as long as the clients' clocks agree.
+/// It goes on while a minority of the masters is down, and a master that does not answer slows it once. Two may hold a
+/// lock when masters lose data in ways that cannot be seen (FLUSHALL, eviction), or when clocks jump: let the
+/// resource check the fencing token. It grows as long as a majority keeps its data, and beyond that as
+/// long as the clients' clocks agree.
+///
+/// # Masters that restart
+///
+/// A master that has restarted may have forgotten what it granted. It does not vote, and does not count for a
+/// renewal, until `longest_ttl` has passed since its start: set it alike for all clients, to the longest time to live
+/// that any of them uses. So a lock is held on, and can be taken, while a minority restarts; when a majority
+/// restarts at once, nobody gets a lock for as long. A client that connects for the first time tells restarted
+/// masters by their uptime, unless most masters are as young: then it takes the fleet for a new one, in which only a
+/// master without any key waits if another one has keys.
 #[derive(Debug)]
 pub struct Redlock {
     capabilities: Capabilities,
-    masters: Arc<[Arc<Master>]>,
+    pub(crate) masters: Arc<[Arc<Master>]>,
     renewer: Renewer<RenewOnQuorum>,
     prefix: String,
-    ttl: Duration,
+    pub(crate) ttl: Duration,
+    longest_ttl: Duration,
     patience: Duration,
-    clock: Clock,
+    pub(crate) clock: Clock,
     wall_clock: WallClock,
+    pub(crate) tally: Tally,
+    /// Whether the last lock that was asked for was busy.
+    pub(crate) contended: AtomicBool,
 }
 
 impl Redlock {
-    fn keys(&self, name: &LockName) -> Result<Arc<Keys>> {
-        let keys = Keys::new(&self.prefix, name);
-        keys.check(BACKEND).map(|()| Arc::new(keys))
-    }
-
     /// Connects to the masters; a minority of them may be down.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`], [`ErrorKind::Unavailable`], or [`ErrorKind::Denied`].
+    /// [`ErrorKind::InvalidConfig`], also when two masters are one server or the time to live is too short for how
+    /// far away they are, [`ErrorKind::Unavailable`], or [`ErrorKind::Denied`].
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the connections are closed.
     pub async fn connect(config: RedlockConfig) -> Result<Self> {
         config.check()?;
+        let (roll, longest_ttl) = (Arc::new(Roll::default()), config.longest_ttl_of_all());
         let masters = config.masters.into_iter().map(|master| {
             let mut options = ServerOptions::new(BACKEND, master.info);
             (options.pool, options.dial) = (master.pool, master.dial);
             options.connect_timeout = config.connect_timeout;
             options.command_timeout = config.master_timeout;
-            options.clock = config.clock.clone();
-            Server::new(options).map(Master::new)
+            (options.clock, options.asks_identity) = (config.clock.clone(), true);
+            let server = Server::new(options)?;
+            Ok(Master::new(server, config.connect_timeout, longest_ttl, &roll))
         });
         let masters: Arc<[_]> = masters.collect::<Result<Vec<_>>>()?.into();
-        connect_quorum(&masters).await?;
+        connect_quorum(&masters, longest_ttl).await?;
+        meet(&masters, config.ttl, &config.wall_clock).await?;
         let renew = RenewOnQuorum { masters: Arc::clone(&masters), clock: config.clock.clone() };
-        let mut capabilities =
-            Capabilities::new(BACKEND, LeaseKind::Ttl { default: config.ttl, min: MIN_TTL });
-        (capabilities.shared, capabilities.permits) = (Support::No(NO_READERS), Support::No(NO_PERMITS));
         Ok(Self {
-            capabilities,
+            capabilities: capabilities(config.ttl),
             masters,
             renewer: Renewer::new(renew, config.clock.clone()),
             prefix: config.prefix,
             ttl: config.ttl,
+            longest_ttl,
             patience: (config.connect_timeout + config.master_timeout) * 2,
             clock: config.clock,
             wall_clock: config.wall_clock,
+            tally: Tally::default(),
+            contended: AtomicBool::new(false),
         })
+    }
+
+    /// How the votes on all locks went so far: counters that only grow.
+    #[must_use]
+    pub fn votes(&self) -> Votes {
+        self.tally.votes()
     }
 }
 
@@ -97,43 +122,41 @@ impl Backend for Redlock {
     }
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        self.capabilities.check_mode(request.mode)?;
+        check_ttl(self.ttl_of(&request.lease), self.longest_ttl)?;
         let keys = self.keys(&request.name)?;
-        let info: Arc<str> = serde_json::to_string(&*request.owner).unwrap_or_default().into();
-        let mut waiting = Waiting::new(self, &keys);
-        loop {
-            match self.attempt(&keys, &request, &info).await {
-                Ok(Attempt::Held(lease)) => return Ok(Acquired::Held(Box::new(lease))),
-                Ok(Attempt::Busy(busy)) => waiting.busy(busy),
-                Ok(Attempt::Broken(error)) | Err(error) => waiting.failed(error)?,
-            }
-            if request.wait.is_over() {
-                return waiting.give_up();
-            }
-            let left = request.wait.left();
-            sleep(left.map_or(waiting.pause, |left| left.min(waiting.pause))).await;
-            if request.wait.is_over() {
-                return waiting.give_up();
-            }
-        }
+        Waiting::new(self, &keys, &request).acquire().await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let keys = self.keys(name)?;
-        let sights = self.ask_all(|master| {
-            let keys = Arc::clone(&keys);
-            async move { master.server.look(&keys, None).await }
-        });
-        Ok(state(&agreed(sights.await?, self.masters.len())))
+        let looks = self.look(&self.keys(name)?).await?;
+        let masters = looks.iter().zip(&*self.masters);
+        let servers = masters.map(|(sight, master)| view(master.server.address(), sight)).collect();
+        let sights = looks.into_iter().flatten().collect();
+        let mut state = state(&agreed(sights, self.masters.len()));
+        state.servers = servers;
+        Ok(state)
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
         let keys = self.keys(name)?;
+        let is_lock = |kind: &str| matches!(kind, "string" | "none");
+        // Before anything is removed anywhere.
+        let sights = self.look(&keys).await?;
+        if let Some(sight) = sights.iter().flatten().find(|sight| !is_lock(&sight.kind)) {
+            return Err(lock_redis::not_a_lock(BACKEND, &sight.kind));
+        }
         let kinds = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
-            async move { master.server.break_lock(&keys).await }
+            async move {
+                let kind = master.server.break_lock(&keys).await?;
+                // For those who wait; they find out by themselves when it fails.
+                drop(master.server.vacate(&keys, lock_core::OwnerId::random(), None, true).await);
+                Ok(kind)
+            }
         });
-        let kinds = kinds.await?;
-        if let Some(kind) = kinds.iter().find(|kind| !matches!(kind.as_str(), "string" | "none")) {
+        let kinds: Vec<_> = kinds.await?.into_iter().flatten().collect();
+        if let Some(kind) = kinds.iter().find(|kind| !is_lock(kind)) {
             return Err(lock_redis::not_a_lock(BACKEND, kind));
         }
         let broken = kinds.iter().filter(|kind| *kind == "string").count();
@@ -141,82 +164,57 @@ impl Backend for Redlock {
     }
 
     async fn doctor(&self) -> Result<Report> {
-        let mut wave = Wave::new(self.masters.iter().map(|master| {
-            let master = Arc::clone(master);
-            async move { master.server.examine().await }
-        }));
-        let mut report = Report::default();
-        while let Some((master, answer)) = wave.next().await {
-            match answer {
-                Ok(findings) => report.findings.extend(findings),
-                Err(error) => report.findings.push(Finding {
-                    level: Level::Warning,
-                    server: self.masters[master].server.address().to_owned(),
-                    what: format!("the master is not there: {error}"),
-                    advice: String::from("bring it back: until then fewer others may fail"),
-                }),
-            }
-        }
-        report.findings.sort_by(|one, other| one.server.cmp(&other.server));
-        Ok(report)
+        Ok(doctor::examine(&self.masters, self.ttl, &self.wall_clock).await)
     }
 
     async fn close(&self) -> Result<()> {
         self.renewer.stop_all();
-        self.masters.iter().for_each(|master| master.server.close());
+        self.masters.iter().for_each(|master| master.close());
         Ok(())
     }
 }
 
-enum Attempt {
-    Held(RedlockLease),
-    Busy(Busy),
-    /// There was no quorum, as connections broke.
-    Broken(Error),
-}
-
 impl Redlock {
-    /// Asks once, and once more if there was no quorum for broken connections: they may have been idle
-    /// for too long.
-    async fn attempt(&self, keys: &Arc<Keys>, request: &AcquireRequest, info: &Arc<str>) -> Result<Attempt> {
-        match self.ask(keys, request, info).await? {
-            Attempt::Broken(_) => self.ask(keys, request, info).await,
-            attempt => Ok(attempt),
-        }
+    /// The time to live that a lease begins with.
+    pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
+        let ttl = policy.ttl.unwrap_or(self.ttl);
+        policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
     }
 
-    async fn ask(&self, keys: &Arc<Keys>, request: &AcquireRequest, info: &Arc<str>) -> Result<Attempt> {
-        let ttl = request.lease.ttl.unwrap_or(self.ttl);
-        let ttl = request.lease.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL));
-        let sent = self.clock.now();
-        let mut campaign = Campaign::start(&self.masters, keys, ttl, info, proposal(&self.wall_clock));
-        let token = match campaign.count().await {
-            Vote::Won => campaign.token().await?,
-            Vote::Busy(busy) => return Ok(Attempt::Busy(busy)),
-            Vote::Broken(error) => return Ok(Attempt::Broken(error)),
-            Vote::NoQuorum(error) => return Err(error),
-        };
-        if self.clock.now() >= trusted_until(sent, ttl) {
-            return Err(too_late(ttl));
-        }
-        Ok(Attempt::Held(self.lease(campaign, request, token, sent, ttl)))
+    /// The clock in microseconds, as the tokens of a single server are. A clock that is behind costs a
+    /// round trip, not the order.
+    pub(crate) fn proposal(&self) -> Token {
+        Token::new(self.micros())
     }
 
-    fn lease(
+    /// The time since 1970 in microseconds.
+    pub(crate) fn micros(&self) -> u64 {
+        u64::try_from(self.wall_clock.now().as_micros()).unwrap_or(0)
+    }
+
+    /// From when on a quorum may vote, if masters that restarted are why there is none now.
+    pub(crate) fn votes_from(&self) -> Option<Instant> {
+        let mut barred: Vec<_> = self.masters.iter().filter_map(|master| master.is_barred_until()).collect();
+        barred.sort_unstable();
+        let others = self.masters.len() - barred.len();
+        barred.get(quorum(self.masters.len()).checked_sub(others + 1)?).copied()
+    }
+
+    pub(crate) fn lease(
         &self,
-        campaign: Campaign,
+        footprint: Arc<Footprint>,
         request: &AcquireRequest,
         token: Token,
-        sent: BootInstant,
-        ttl: Duration,
+        (sent, ttl): (BootInstant, Duration),
     ) -> RedlockLease {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
         let cell = ValidityCell::new(self.clock.clone(), trusted_until(sent, ttl).min(hold_until));
         let terms = Terms { ttl, auto: request.lease.renewed, hold_until };
-        let footprint = campaign.keep();
+        let held = Arc::new(Held { footprint: Arc::clone(&footprint), token });
         RedlockLease {
-            renewal: self.renewer.add((Arc::clone(&footprint.keys), footprint.owner), terms, cell.clone()),
+            renewal: self.renewer.add(held, terms, cell.clone()),
             patience: self.patience,
+            longest_ttl: self.longest_ttl,
             footprint,
             token,
             validity: cell.validity(),
@@ -225,78 +223,83 @@ impl Redlock {
         }
     }
 
-    /// The answers of all masters that give one, at least a quorum.
-    async fn ask_all<T, F>(&self, ask: impl Fn(Arc<Master>) -> F) -> Result<Vec<T>>
+    fn keys(&self, name: &LockName) -> Result<Arc<Keys>> {
+        let keys = Keys::new(&self.prefix, name);
+        keys.check(BACKEND).map(|()| Arc::new(keys))
+    }
+
+    async fn look(&self, keys: &Arc<Keys>) -> Result<Vec<Result<Sight>>> {
+        self.ask_all(|master| {
+            let keys = Arc::clone(keys);
+            async move { master.server.look(&keys, None).await }
+        })
+        .await
+    }
+
+    /// What each master answers, if a quorum does.
+    async fn ask_all<T, F>(&self, ask: impl Fn(Arc<Master>) -> F) -> Result<Vec<Result<T>>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let mut wave = Wave::new(self.masters.iter().map(|master| ask(Arc::clone(master))));
-        let (mut answers, mut failed) = (Vec::new(), None);
-        while let Some((_, answer)) = wave.next().await {
-            match answer {
-                Ok(answer) => answers.push(answer),
-                Err(error) => failed = Some(error),
-            }
-        }
-        if answers.len() < quorum(self.masters.len()) {
-            return Err(no_quorum(self.masters.len(), answers.len(), failed));
+        let answers = ask_all(&self.masters, ask).await;
+        let good = answers.iter().filter(|answer| answer.is_ok()).count();
+        if good < quorum(self.masters.len()) {
+            let failed = answers.into_iter().find_map(Result::err);
+            return Err(no_quorum(self.masters.len(), good, failed));
         }
         Ok(answers)
     }
 }
 
-/// The wait of one acquisition.
-struct Waiting<'a> {
-    backend: &'a Redlock,
-    keys: &'a Keys,
-    pause: Duration,
-    /// Whether the masters have told us that the lock is busy.
-    heard: bool,
-    /// Since when there is no quorum, and what was said last.
-    outage: Option<(Instant, Error)>,
-    warned: bool,
+/// What each master answers. One that is sick is not waited for longer than its deadline.
+pub(crate) async fn ask_all<T, F>(
+    masters: &Arc<[Arc<Master>]>,
+    ask: impl Fn(Arc<Master>) -> F,
+) -> Vec<Result<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    let requests = masters.iter().map(|master| {
+        let (master, answer) = (Arc::clone(master), ask(Arc::clone(master)));
+        async move {
+            let sent = Instant::now();
+            master.noted(sent, answer.await)
+        }
+    });
+    let now = Instant::now();
+    let patience = masters.iter().map(|master| now + master.patience());
+    let mut wave = Wave::new(requests).until(patience.collect::<Vec<_>>());
+    let mut answers: Vec<Option<Result<T>>> = masters.iter().map(|_| None).collect();
+    while wave.outstanding() > 0 {
+        match wave.next().await {
+            Some((master, Heard::Answer(answer))) => answers[master] = Some(answer),
+            Some((master, Heard::Late)) => answers[master] = Some(Err(masters[master].is_late())),
+            None => break,
+        }
+    }
+    let unasked = || Err(no_quorum(masters.len(), 0, None));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
 }
 
-impl<'a> Waiting<'a> {
-    const fn new(backend: &'a Redlock, keys: &'a Keys) -> Self {
-        Self { backend, keys, pause: Duration::ZERO, heard: false, outage: None, warned: false }
-    }
-
-    fn busy(&mut self, busy: Busy) {
-        (self.heard, self.outage) = (true, None);
-        if let Some(kind) = busy.foreign_type.filter(|_| !std::mem::replace(&mut self.warned, true)) {
-            tracing::warn!(key = %self.keys.lock, kind, "the key of a lock is used for something else: the lock is busy until it goes");
-        }
-        // Those who split the vote ask again soon, but not together; a holder is given more time.
-        self.pause = if busy.split { random_millis(1, 25) } else { random_millis(10, 100) };
-    }
-
-    /// An outage while waiting is ridden out for as long as a lease lasts; the first answer is not
-    /// waited for.
-    fn failed(&mut self, error: Error) -> Result<()> {
-        let since = self.outage.take().map_or_else(Instant::now, |(since, _)| since);
-        let patient =
-            self.heard && error.kind() == ErrorKind::Unavailable && since.elapsed() < self.backend.ttl;
-        if !patient {
-            return Err(error);
-        }
-        tracing::debug!(%error, "waiting goes on");
-        self.outage = Some((since, error));
-        self.pause = random_millis(50, 250);
-        Ok(())
-    }
-
-    fn give_up(self) -> Result<Acquired> {
-        match self.outage {
-            Some((_, error)) => Err(error),
-            None => Ok(Acquired::Busy),
-        }
-    }
+fn capabilities(ttl: Duration) -> Capabilities {
+    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MIN_TTL });
+    (capabilities.shared, capabilities.permits) = (Support::No(NO_READERS), Support::No(NO_PERMITS));
+    capabilities
 }
 
-pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
-    Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MIN_TTL }).check_ttl(ttl, MIN_TTL)
+/// Refuses a time to live that is too short, or longer than masters that restart are kept from voting.
+pub(crate) fn check_ttl(ttl: Duration, longest_ttl: Duration) -> Result<()> {
+    capabilities(ttl).check_ttl(ttl, MIN_TTL)?;
+    if ttl <= longest_ttl {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+        .message(format!(
+            "a ttl of {ttl:?} is longer than longest_ttl ({longest_ttl:?}): a master that restarts would vote again before the lock has ended"
+        ))
+        .hint("raise longest_ttl in the URL of all clients (?longest_ttl=...)"))
 }
 
 /// The error of a vote that no quorum took part in.
@@ -312,16 +315,16 @@ pub(crate) fn no_quorum(masters: usize, votes: usize, last: Option<Error>) -> Er
     }
 }
 
-fn too_late(ttl: Duration) -> Error {
+pub(crate) fn too_late(ttl: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, BACKEND)
         .message(format!(
-            "the masters granted the lock, but their answers took longer than the ttl of {ttl:?}"
+            "the masters granted the lock, but after their answers less than a tenth of the ttl of {ttl:?} was left"
         ))
         .hint("use a longer ttl; the lock is given back")
         .with_outcome(Outcome::Applied)
 }
 
-async fn connect_quorum(masters: &Arc<[Arc<Master>]>) -> Result<()> {
+async fn connect_quorum(masters: &Arc<[Arc<Master>]>, longest_ttl: Duration) -> Result<()> {
     let mut wave = Wave::new(masters.iter().map(|master| {
         let master = Arc::clone(master);
         async move { master.server.connect().await }
@@ -329,19 +332,63 @@ async fn connect_quorum(masters: &Arc<[Arc<Master>]>) -> Result<()> {
     let (mut connected, mut failed) = (0, Vec::new());
     while let Some((master, answer)) = wave.next().await {
         match answer {
-            Ok(()) => connected += 1,
-            Err(error) => {
+            Heard::Answer(Ok(())) => connected += 1,
+            Heard::Answer(Err(error)) => {
                 tracing::warn!(master = masters[master].server.address(), %error, "a master is not there");
-                failed.push(error);
+                failed.push(error.clone());
+                drop(masters[master].noted::<()>(Instant::now(), Err(error)));
             }
+            Heard::Late => {}
         }
     }
-    if connected >= quorum(masters.len()) {
+    if connected < quorum(masters.len()) {
+        // A wrong password is more worth telling than a host that is down.
+        failed.sort_by_key(|error| error.kind() == ErrorKind::Denied);
+        return Err(no_quorum(masters.len(), connected, failed.pop()));
+    }
+    let fleet: Vec<Option<Arc<Identity>>> = masters.iter().map(|master| master.server.identity()).collect();
+    let known: Vec<_> = fleet.iter().map(Option::as_deref).collect();
+    let votes_from = at_first_sight(&known, longest_ttl);
+    for ((master, identity), from) in masters.iter().zip(fleet).zip(votes_from) {
+        if let Some(identity) = identity {
+            master.first_seen(identity, from);
+        }
+    }
+    let twin = masters.iter().find_map(|master| Some((master.server.address(), master.twin()?)));
+    match twin {
+        Some((one, other)) => Err(same_server(one, &other)),
+        None => Ok(()),
+    }
+}
+
+/// Measures how far away the masters are and what their clocks say, and refuses what cannot work.
+async fn meet(masters: &Arc<[Arc<Master>]>, ttl: Duration, wall_clock: &WallClock) -> Result<()> {
+    let clocks = doctor::clocks(masters, wall_clock).await;
+    if let Some(finding) = compare_clocks(masters, &clocks, ttl) {
+        tracing::warn!("{finding}");
+    }
+    let mut trips: Vec<_> = clocks.iter().flatten().map(|clock| clock.round_trip).collect();
+    trips.sort_unstable();
+    let Some(trip) = trips.get(quorum(masters.len()) - 1) else { return Ok(()) };
+    let least = *trip * u32::try_from(masters.len()).unwrap_or(u32::MAX);
+    if ttl >= least {
         return Ok(());
     }
-    // A wrong password is more worth telling than a host that is down.
-    failed.sort_by_key(|error| error.kind() == ErrorKind::Denied);
-    Err(no_quorum(masters.len(), connected, failed.pop()))
+    Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+        .message(format!(
+            "a ttl of {ttl:?} is too short for masters of which a quorum answers in {trip:?}: {} round trips do not fit",
+            masters.len()
+        ))
+        .hint(format!("use at least {least:?}, or masters that are nearer")))
+}
+
+/// What one master sees of a lock.
+fn view(address: &str, sight: &Result<Sight>) -> ServerView {
+    let view = match sight {
+        Ok(sight) => state(sight).holder.map_or(View::Free, View::Held),
+        Err(error) => View::Unknown(error.to_string()),
+    };
+    ServerView::new(address, view)
 }
 
 /// What a quorum of the masters sees alike, and the largest token of all.
@@ -354,14 +401,4 @@ fn agreed(sights: Vec<Sight>, masters: usize) -> Sight {
     let winner = votes.into_values().find(|sights| sights.len() >= quorum(masters));
     let free = Sight { kind: "none".into(), ..Sight::default() };
     Sight { token, ..winner.and_then(|mut sights| sights.pop()).unwrap_or(free) }
-}
-
-/// The clock in microseconds, as the tokens of a single server are. A clock that is behind costs a
-/// round trip, not the order.
-fn proposal(clock: &WallClock) -> Token {
-    Token::new(u64::try_from(clock.now().as_micros()).unwrap_or(0))
-}
-
-fn random_millis(least: u64, most: u64) -> Duration {
-    Duration::from_millis(lock_core::random::rng().random_range(least..=most))
 }

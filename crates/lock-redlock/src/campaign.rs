@@ -1,129 +1,112 @@
-//! One attempt to win a quorum, and what it leaves on the masters.
+//! One attempt to win a quorum.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Error, Outcome, OwnerId, Result, Token};
+use lock_core::{Error, ErrorKind, Outcome, Result, Token};
 use lock_redis::Keys;
-use lock_redis::server::{Claim, Sent, Verdict};
+use lock_redis::server::Verdict;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::backend::no_quorum;
-use crate::master::Master;
-use crate::quorum::{Wave, quorum};
-
-/// What one attempt may have left on the masters.
-#[derive(Debug)]
-pub(crate) struct Footprint {
-    pub(crate) masters: Arc<[Arc<Master>]>,
-    pub(crate) keys: Arc<Keys>,
-    pub(crate) owner: OwnerId,
-    pub(crate) ttl: Duration,
-    /// What is known of each claim: a release must not overtake one.
-    claims: watch::Sender<Claims>,
-    /// The connections that the claims went out on.
-    sent_on: Vec<Option<u64>>,
-}
-
-/// What is known of the claims, one bit for each master.
-#[derive(Clone, Copy, Debug, Default)]
-struct Claims {
-    /// It has come to its end.
-    ended: u64,
-    /// It was granted, and nothing of it is on its way.
-    granted: u64,
-    /// It was refused, or never sent: the master has nothing of ours.
-    refused: u64,
-}
+use crate::footprint::{Because, Footprint};
+use crate::line::Seat;
+use crate::master::{Master, Readiness};
+use crate::patience::Patience;
+use crate::quorum::{Heard, Wave, quorum};
 
 /// One attempt. Dropping it takes back what it may have left.
 #[derive(Debug)]
 pub(crate) struct Campaign {
-    footprint: Option<Arc<Footprint>>,
+    footprint: Arc<Footprint>,
+    /// `None` once it is kept or given back.
     runtime: Option<Handle>,
     wave: Wave<Result<Verdict>>,
     votes: Vec<(usize, Token)>,
-    busy: Option<Busy>,
-    failed: Vec<Error>,
-    /// Connections broke, perhaps only because they had been idle for too long.
-    broken: bool,
+    busy: Busy,
+    failed: Vec<(usize, Error)>,
+    patience: Patience,
+    /// Whether it is worth asking again if there is no quorum.
+    again: bool,
 }
 
-/// What the masters that refused said.
-#[derive(Clone, Debug)]
+/// What the masters that refused said, and which they are.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Busy {
     pub(crate) foreign_type: Option<String>,
-    /// Some masters voted for us: several asked at once, and perhaps nobody won.
-    pub(crate) split: bool,
+    /// Of each master that refused: when it may grant the lock, if it says so.
+    pub(crate) ends_in: Vec<(usize, Option<Duration>)>,
+    /// The masters that voted for us: several asked at once, and perhaps nobody won.
+    pub(crate) ours: Vec<usize>,
 }
 
 /// How a vote ended.
 pub(crate) enum Vote {
     Won,
     Busy(Busy),
-    /// No quorum, and connections broke: it may be worth asking again at once.
-    Broken(Error),
+    /// No quorum, and it may be worth asking again at once: connections broke, perhaps only because they had been idle
+    /// for too long, or a master was left out that may be well by now.
+    Again(Error),
     NoQuorum(Error),
 }
 
 impl Campaign {
-    /// Asks all masters.
+    /// Asks the masters that are well; and the sick ones too if those are no quorum.
     pub(crate) fn start(
         masters: &Arc<[Arc<Master>]>,
         keys: &Arc<Keys>,
         ttl: Duration,
         info: &Arc<str>,
         proposal: Token,
+        seat: Option<&Arc<Seat>>,
     ) -> Self {
-        let footprint = Arc::new(Footprint {
-            masters: Arc::clone(masters),
-            keys: Arc::clone(keys),
-            owner: OwnerId::random(),
-            ttl,
-            claims: watch::Sender::default(),
-            sent_on: masters.iter().map(|master| master.server.generation(keys)).collect(),
-        });
-        let wave = Wave::new((0..masters.len()).map(|number| {
-            let (footprint, info) = (Arc::clone(&footprint), Arc::clone(info));
-            async move { footprint.claim(number, &info, proposal).await }
+        let footprint = Footprint::new(masters, keys, ttl, info, seat);
+        let skipped = skipped(masters);
+        let is_sick = |master: &Arc<Master>| matches!(master.readiness(), Readiness::Sick(_));
+        let again =
+            skipped.iter().zip(&**masters).any(|(skipped, master)| skipped.is_some() && is_sick(master));
+        let wave = Wave::new(skipped.into_iter().enumerate().map(|(number, skipped)| {
+            let footprint = Arc::clone(&footprint);
+            async move { footprint.claim(number, footprint.ttl, proposal, skipped).await }
         }));
-        let runtime = Handle::try_current().ok();
         Self {
-            footprint: Some(footprint),
-            runtime,
-            wave,
-            votes: Vec::new(),
-            busy: None,
+            wave: wave.until(deadlines(masters, ttl)),
+            footprint,
+            runtime: Handle::try_current().ok(),
+            votes: Vec::with_capacity(masters.len()),
+            busy: Busy::default(),
             failed: Vec::new(),
-            broken: false,
+            patience: Patience::new(masters),
+            again,
         }
     }
 
     /// Counts the votes until a quorum is there or out of reach.
     pub(crate) async fn count(&mut self) -> Vote {
-        let masters = self.masters();
-        while let Some((master, answer)) = self.wave.next().await {
-            match answer {
-                Ok(Verdict::Granted(token)) => self.votes.push((master, token)),
-                Ok(Verdict::Busy { foreign_type, .. }) => self.note_busy(foreign_type),
-                Ok(Verdict::Broken) => self.note_broken(master),
-                Err(error) => self.failed.push(error),
+        let masters = self.footprint.masters.len();
+        while self.wave.outstanding() > 0 {
+            let Some((master, heard)) = self.wave.next().await else { break };
+            match heard {
+                Heard::Answer(answer) => self.note(master, answer),
+                Heard::Late => self.failed.push((master, self.patience.is_late(master))),
             }
             if self.votes.len() >= quorum(masters) {
                 return Vote::Won;
             }
-            if self.votes.len() + self.wave.outstanding() < quorum(masters) {
+            if !self.may_win() && self.is_known_why() {
                 break;
             }
+            self.patience.wait_on(&mut self.wave, self.failed.len());
         }
-        match (&self.busy, self.failed.len() > masters - quorum(masters)) {
-            (Some(busy), false) => Vote::Busy(Busy { split: !self.votes.is_empty(), ..busy.clone() }),
-            _ => {
-                let error = no_quorum(masters, self.votes.len(), self.failed.pop());
-                if self.broken { Vote::Broken(error) } else { Vote::NoQuorum(error) }
-            }
+        if !self.busy.ends_in.is_empty() && self.failed.len() <= masters - quorum(masters) {
+            self.busy.ours = self.votes.iter().map(|(master, _)| *master).collect();
+            return Vote::Busy(std::mem::take(&mut self.busy));
         }
+        // A wrong password is more worth telling than a host that is down.
+        self.failed.sort_by_key(|(_, error)| error.kind() != ErrorKind::Unavailable);
+        let error = no_quorum(masters, self.votes.len(), self.last_failure());
+        if self.again { Vote::Again(error) } else { Vote::NoQuorum(error) }
     }
 
     /// The fencing token of a vote that was won.
@@ -136,129 +119,123 @@ impl Campaign {
     ///
     /// When no quorum confirms it.
     pub(crate) async fn token(&mut self) -> Result<Token> {
-        let masters = self.masters();
+        let footprint = &self.footprint;
+        let masters = footprint.masters.len();
         let Some(largest) = self.votes.iter().map(|(_, token)| *token).max() else {
             return Err(no_quorum(masters, 0, None));
         };
-        let behind = self.votes.iter().filter(|(_, token)| *token < largest);
-        let behind: Vec<_> = behind.map(|(master, _)| *master).collect();
-        let mut confirmed = self.votes.len() - behind.len();
+        let knows = |number: usize| self.votes.contains(&(number, largest));
+        let mut confirmed = self.votes.iter().filter(|(_, token)| *token == largest).count();
         if confirmed >= quorum(masters) {
             return Ok(largest);
         }
-        let Some(footprint) = self.footprint.clone() else {
-            unreachable!("a campaign has its footprint until it ends")
-        };
-        let mut wave = Wave::new(behind.into_iter().map(|number| {
-            let footprint = Arc::clone(&footprint);
+        let voted: Vec<usize> = self.votes.iter().map(|(master, _)| *master).collect();
+        let raises = (0..masters).map(|number| {
+            let (footprint, asked) = (Arc::clone(footprint), voted.contains(&number) && !knows(number));
             async move {
-                let (server, keys) = (&footprint.masters[number].server, &footprint.keys);
-                server.raise(keys, footprint.owner, largest, footprint.ttl).await
+                if !asked {
+                    return Ok(false);
+                }
+                let master = &footprint.masters[number];
+                let sent = Instant::now();
+                let raised = master.server.raise(&footprint.keys, footprint.owner, largest, footprint.ttl);
+                let ours = master.noted(sent, raised.await)?;
+                master.vouched(ours)
             }
-        }));
-        while let Some((_, answer)) = wave.next().await {
-            match answer {
-                Ok(ours) => confirmed += usize::from(ours),
-                Err(error) => self.failed.push(error),
+        });
+        let mut wave = Wave::new(raises).until(deadlines(&footprint.masters, footprint.ttl));
+        while wave.outstanding() > 0 {
+            match wave.next().await {
+                Some((_, Heard::Answer(Ok(ours)))) => confirmed += usize::from(ours),
+                Some((master, Heard::Answer(Err(error)))) => self.failed.push((master, error)),
+                Some((master, Heard::Late)) => {
+                    self.failed.push((master, footprint.masters[master].is_late()));
+                }
+                None => break,
             }
             if confirmed >= quorum(masters) {
                 return Ok(largest);
             }
         }
-        Err(no_quorum(masters, confirmed, self.failed.pop()))
+        Err(no_quorum(masters, confirmed, self.last_failure()))
     }
 
-    /// Keeps what was won.
-    pub(crate) fn keep(mut self) -> Arc<Footprint> {
-        let Some(footprint) = self.footprint.take() else {
-            unreachable!("a campaign has its footprint until it ends")
-        };
-        footprint
-    }
-
-    fn masters(&self) -> usize {
-        self.footprint.as_ref().map_or(0, |footprint| footprint.masters.len())
-    }
-
-    fn note_broken(&mut self, master: usize) {
-        self.broken = true;
-        if let Some(footprint) = &self.footprint {
-            self.failed.push(footprint.masters[master].server.broken());
+    /// Keeps what was won. Masters that refused are asked once more, in the background: the release of the holder
+    /// before may just not have reached them.
+    pub(crate) fn keep(mut self, token: Token) -> Arc<Footprint> {
+        self.runtime = None;
+        let refused: Vec<usize> = self.busy.ends_in.iter().map(|(master, _)| *master).collect();
+        if !refused.is_empty() {
+            self.footprint.heal(refused, self.footprint.ttl, token);
         }
+        Arc::clone(&self.footprint)
     }
 
-    fn note_busy(&mut self, foreign_type: Option<String>) {
-        let busy = self.busy.get_or_insert(Busy { foreign_type: None, split: false });
-        busy.foreign_type = busy.foreign_type.take().or(foreign_type);
+    /// Takes back what it got, and waits for that as long as the masters may take to answer; the rest goes on in the
+    /// background.
+    pub(crate) async fn give_back(mut self) {
+        let wave = self.footprint.erase(self.footprint.ttl, Because::Lost);
+        self.runtime = None;
+        let mut wave = wave.until(deadlines(&self.footprint.masters, self.footprint.ttl));
+        while wave.outstanding() > 0 && wave.next().await.is_some() {}
+    }
+
+    fn last_failure(&mut self) -> Option<Error> {
+        self.failed.pop().map(|(_, error)| error)
+    }
+
+    fn may_win(&self) -> bool {
+        let missing = quorum(self.footprint.masters.len()).saturating_sub(self.votes.len());
+        self.wave.outstanding() + self.patience.hopes_for(self.failed.len()) >= missing
+    }
+
+    /// Whether it is known why it is not won: a quorum has answered, or can answer no more.
+    fn is_known_why(&self) -> bool {
+        let masters = self.footprint.masters.len();
+        let answered = self.votes.len() + self.busy.ends_in.len();
+        answered >= quorum(masters) || self.failed.len() > masters - quorum(masters)
+    }
+
+    fn note(&mut self, master: usize, answer: Result<Verdict>) {
+        // It was late, and is here now.
+        self.failed.retain(|(failed, _)| *failed != master);
+        match answer {
+            Ok(Verdict::Granted(token)) => self.votes.push((master, token)),
+            Ok(Verdict::Busy { foreign_type, ends_in, .. }) => {
+                self.busy.ends_in.push((master, ends_in));
+                self.busy.foreign_type = self.busy.foreign_type.take().or(foreign_type);
+            }
+            Ok(Verdict::Broken) => {
+                self.again = true;
+                self.failed.push((master, self.footprint.masters[master].server.broken()));
+            }
+            Err(error) => self.failed.push((master, error)),
+        }
     }
 }
 
 impl Drop for Campaign {
     fn drop(&mut self) {
-        let (Some(footprint), Some(runtime)) = (self.footprint.take(), &self.runtime) else { return };
+        let Some(runtime) = self.runtime.take() else { return };
         let _runtime = runtime.enter();
-        let ttl = footprint.ttl;
-        drop(footprint.erase(ttl));
+        drop(self.footprint.erase(self.footprint.ttl, Because::Lost));
     }
 }
 
-impl Footprint {
-    async fn claim(&self, number: usize, info: &str, proposal: Token) -> Result<Verdict> {
-        let mut ending = Ending { footprint: self, number, granted: false, refused: false };
-        let claim =
-            Claim { keys: &self.keys, owner: self.owner, ttl: self.ttl, info, proposal: Some(proposal) };
-        let answer = self.masters[number].claim(&claim).await;
-        ending.granted = matches!(answer, Ok(Verdict::Granted(_)));
-        ending.refused = match &answer {
-            Ok(Verdict::Granted(_) | Verdict::Broken) => false,
-            Ok(Verdict::Busy { .. }) => true,
-            Err(error) => error.outcome() == Outcome::NotApplied,
-        };
-        answer
-    }
-
-    /// Removes it from every master, after the claim there has come to its end, and tells for each
-    /// whether the key was ours. `ttl` is the longest that the keys were given.
-    pub(crate) fn erase(self: Arc<Self>, ttl: Duration) -> Wave<Option<bool>> {
-        Wave::new((0..self.masters.len()).map(|number| {
-            let footprint = Arc::clone(&self);
-            async move {
-                let Some(sent) = footprint.ended(number).await else { return Some(false) };
-                let server = &footprint.masters[number].server;
-                server.undo(&footprint.keys, footprint.owner, None, ttl, sent).await
-            }
-        }))
-    }
-
-    /// What became of a claim, once it has come to its end: `None` when it left nothing.
-    async fn ended(&self, number: usize) -> Option<Sent> {
-        let bit = 1 << number;
-        let mut claims = self.claims.subscribe();
-        // The sender lives in the footprint.
-        let claims = *claims.wait_for(|claims| claims.ended & bit != 0).await.ok()?;
-        match (claims.refused & bit != 0, claims.granted & bit != 0) {
-            (true, _) => None,
-            (false, true) => Some(Sent::Answered),
-            (false, false) => Some(Sent::InDoubt { connection: self.sent_on[number] }),
-        }
-    }
+/// Until when each master's answer is waited for.
+pub(crate) fn deadlines(masters: &[Arc<Master>], ttl: Duration) -> Vec<Instant> {
+    let now = Instant::now();
+    masters.iter().map(|master| now + master.deadline(ttl)).collect()
 }
 
-/// Notes that a claim has come to its end, also when it was dropped with the runtime.
-struct Ending<'a> {
-    footprint: &'a Footprint,
-    number: usize,
-    granted: bool,
-    refused: bool,
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        let bit = |set: bool| u64::from(set) << self.number;
-        self.footprint.claims.send_modify(|claims| {
-            claims.ended |= bit(true);
-            claims.granted |= bit(self.granted);
-            claims.refused |= bit(self.refused);
-        });
-    }
+/// Of each master: why it is not asked, if not.
+pub(crate) fn skipped(masters: &[Arc<Master>]) -> Vec<Option<Error>> {
+    let readiness: Vec<Readiness> = masters.iter().map(Master::readiness).collect();
+    let well = readiness.iter().filter(|readiness| matches!(readiness, Readiness::Well)).count();
+    let skip = |readiness| match readiness {
+        Readiness::Well => None,
+        Readiness::Sick(_) if well < quorum(masters.len()) => None,
+        Readiness::Sick(error) | Readiness::Barred(error) => Some(error.with_outcome(Outcome::NotApplied)),
+    };
+    readiness.into_iter().map(skip).collect()
 }

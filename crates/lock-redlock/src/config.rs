@@ -13,8 +13,10 @@ use lock_redis::{Dial, Tls, WallClock, connection_info};
 use crate::Redlock;
 use crate::backend::{BACKEND, check_ttl};
 
-const OPTIONS: [&str; 4] = ["ttl", "prefix", "connect_timeout", "master_timeout"];
+const OPTIONS: [&str; 5] = ["ttl", "longest_ttl", "prefix", "connect_timeout", "master_timeout"];
 const FEWEST: usize = 3;
+/// The longest time to live that others are assumed to use, if nothing is said.
+const LONGEST_TTL: Duration = Duration::from_secs(30);
 
 /// The options of the Redlock backend.
 ///
@@ -25,9 +27,10 @@ const FEWEST: usize = 3;
 /// | option | default | |
 /// |---|---|---|
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
+/// | `longest_ttl` | `30s`, or `ttl` if that is longer | the longest time to live that any client uses: a master that restarts does not vote for so long |
 /// | `prefix` | `lock:` | what stands before the lock name in the key |
 /// | `connect_timeout` | `500ms` | how long to wait for a connection to one master |
-/// | `master_timeout` | `200ms` | how long to wait for the answer of one master |
+/// | `master_timeout` | `200ms` | how long to wait for the answer of one master before its connection is given up |
 ///
 /// The masters must be independent: no replica of each other, and on different hosts.
 ///
@@ -36,6 +39,7 @@ const FEWEST: usize = 3;
 pub struct RedlockConfig {
     pub(crate) masters: Vec<MasterConfig>,
     pub(crate) ttl: Duration,
+    longest_ttl: Option<Duration>,
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) master_timeout: Duration,
@@ -103,6 +107,7 @@ impl RedlockConfig {
         Self {
             masters: masters.into_iter().map(Into::into).collect(),
             ttl: Duration::from_secs(30),
+            longest_ttl: None,
             prefix: String::from("lock:"),
             connect_timeout: Duration::from_millis(500),
             master_timeout: Duration::from_millis(200),
@@ -136,6 +141,7 @@ impl RedlockConfig {
             }
             match key {
                 "ttl" => config.ttl = value.duration()?,
+                "longest_ttl" => config.longest_ttl = Some(value.duration()?),
                 "prefix" => value.text().clone_into(&mut config.prefix),
                 "connect_timeout" => config.connect_timeout = value.duration()?,
                 _ => config.master_timeout = value.duration()?,
@@ -157,6 +163,14 @@ impl RedlockConfig {
         self
     }
 
+    /// The longest time to live that any client uses for a lock on these masters. A master that has restarted may have
+    /// lost its locks, and does not vote for so long; longer leases are refused. All clients need the same.
+    #[must_use]
+    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
+        self.longest_ttl = Some(ttl);
+        self
+    }
+
     /// What stands before the lock name in the key. Every client that shares the locks needs the same.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -171,7 +185,8 @@ impl RedlockConfig {
         self
     }
 
-    /// How long to wait for the answer of one master.
+    /// How long to wait for the answer of one master before its connection is given up. A vote does not wait for so long:
+    /// it goes on without a master that takes much longer than usual.
     #[must_use]
     pub fn master_timeout(mut self, timeout: Duration) -> Self {
         self.master_timeout = timeout;
@@ -205,8 +220,12 @@ impl RedlockConfig {
         Ok(Locks::new(Redlock::connect(self).await?))
     }
 
+    pub(crate) fn longest_ttl_of_all(&self) -> Duration {
+        self.longest_ttl.unwrap_or_else(|| LONGEST_TTL.max(self.ttl))
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
-        check_ttl(self.ttl)?;
+        check_ttl(self.ttl, self.longest_ttl_of_all())?;
         let invalid = |what: String, hint: &str| {
             Err(Error::new(ErrorKind::InvalidConfig, BACKEND).message(what).hint(hint))
         };
@@ -286,6 +305,7 @@ mod tests {
             ("redlock://a:1,b:2,a:1", "a:1 is named twice"),
             ("redlock://a:1,b:2,c:x", "port"),
             ("redlock://a:1,b:2,c:3?ttl=1ms", "too short"),
+            ("redlock://a:1,b:2,c:3?ttl=10s&longest_ttl=5s", "longer than longest_ttl"),
             ("redlock://a:1,b:2,c:3?wait=queue", "not known"),
             ("redlock://a:1,b:2,c:3?master_timeout=0s", "timeout is zero"),
         ] {

@@ -12,10 +12,20 @@
 mod backend;
 mod campaign;
 mod config;
+mod doctor;
+mod footprint;
 mod lease;
+mod line;
 mod master;
+mod patience;
+mod quarantine;
 mod quorum;
+mod renew;
+mod round_trip;
+mod votes;
+mod waiting;
 
 pub use backend::Redlock;
 pub use config::{MasterConfig, RedlockConfig};
 pub use lock_redis;
+pub use votes::Votes;

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until};
 
 /// The smallest number of masters that any other such number has one in common with.
 pub(crate) const fn quorum(masters: usize) -> usize {
@@ -16,7 +17,19 @@ pub(crate) const fn quorum(masters: usize) -> usize {
 /// end in the background, also when the wave is dropped.
 pub(crate) struct Wave<T: Send + 'static> {
     pending: FuturesUnordered<Numbered<T>>,
+    /// Of each master: until when its answer is waited for, while it is.
+    awaited: Vec<Option<Instant>>,
+    has_deadlines: bool,
     runtime: Option<Handle>,
+}
+
+/// What is heard of one master.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard<T> {
+    /// Its answer, perhaps after it was late.
+    Answer(T),
+    /// Its deadline passed. The request goes on.
+    Late,
 }
 
 /// A request, with the number of its master.
@@ -30,17 +43,52 @@ impl<T: Send + 'static> Wave<T> {
             let numbered: Numbered<T> = Box::pin(async move { (master, request.await) });
             pending.push(numbered);
         }
-        Self { pending, runtime: Handle::try_current().ok() }
+        let awaited = vec![Some(Instant::now()); pending.len()];
+        Self { pending, awaited, has_deadlines: false, runtime: Handle::try_current().ok() }
     }
 
-    /// The next answer, and which master gave it.
-    pub(crate) async fn next(&mut self) -> Option<(usize, T)> {
-        self.pending.next().await
+    /// With a deadline for the answer of each master.
+    pub(crate) fn until(mut self, deadlines: impl IntoIterator<Item = Instant>) -> Self {
+        self.awaited = deadlines.into_iter().take(self.pending.len()).map(Some).collect();
+        self.has_deadlines = true;
+        self
     }
 
-    /// How many answers are to come.
+    /// Waits for the answers of these masters again, until then.
+    pub(crate) fn wait_on(&mut self, masters: impl IntoIterator<Item = usize>, until: Instant) {
+        masters.into_iter().for_each(|master| self.awaited[master] = Some(until));
+    }
+
+    /// What is heard next, and of which master.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Heard<T>)> {
+        let first = self.awaited.iter().enumerate().filter_map(|(master, at)| Some(((*at)?, master))).min();
+        let Some((at, late)) = first.filter(|_| self.has_deadlines) else {
+            return self.answer().await;
+        };
+        tokio::select! {
+            // An answer that is there counts, however late we look.
+            biased;
+            answer = self.answer() => answer,
+            () = sleep_until(at) => {
+                self.awaited[late] = None;
+                Some((late, Heard::Late))
+            }
+        }
+    }
+
+    /// How many answers are still waited for.
     pub(crate) fn outstanding(&self) -> usize {
-        self.pending.len()
+        self.awaited.iter().flatten().count()
+    }
+
+    async fn answer(&mut self) -> Option<(usize, Heard<T>)> {
+        let (master, answer) = self.pending.next().await?;
+        self.awaited[master] = None;
+        Some((master, Heard::Answer(answer)))
     }
 }
 
@@ -66,6 +114,17 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
+    /// Master n answers after n ms.
+    fn wave(done: &Arc<AtomicUsize>) -> Wave<()> {
+        Wave::new((0..5).map(|number| {
+            let done = Arc::clone(done);
+            async move {
+                tokio::time::sleep(Duration::from_millis(number)).await;
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        }))
+    }
+
     #[test]
     fn quorums() {
         assert_eq!([3, 5, 7].map(quorum), [2, 3, 4]);
@@ -74,18 +133,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_dropped_wave_runs_to_its_end() {
         let done = Arc::new(AtomicUsize::new(0));
-        let requests = (0..5).map(|number| {
-            let done = Arc::clone(&done);
-            async move {
-                tokio::time::sleep(Duration::from_millis(number)).await;
-                done.fetch_add(1, Ordering::SeqCst);
-            }
-        });
-        let mut wave = Wave::new(requests);
-        assert_eq!(wave.next().await, Some((0, ())));
+        let mut wave = wave(&done);
+        assert_eq!(wave.next().await, Some((0, Heard::Answer(()))));
         assert_eq!(wave.outstanding(), 4);
         drop(wave);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(done.load(Ordering::SeqCst), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_master_that_is_late_is_no_longer_waited_for_and_is_heard_all_the_same() {
+        let (done, start) = (Arc::default(), Instant::now());
+        let deadlines = [10, 10, 10, 1, 10].map(|millis| start + Duration::from_millis(millis));
+        let mut wave = wave(&done).until(deadlines);
+        let mut heard = Vec::new();
+        while let Some(next) = wave.next().await {
+            heard.push((next, wave.outstanding()));
+        }
+        let answer = |master, outstanding| ((master, Heard::Answer(())), outstanding);
+        assert_eq!(heard[..2], [answer(0, 4), answer(1, 3)]);
+        assert_eq!(heard[2..], [((3, Heard::Late), 2), answer(2, 1), answer(3, 1), answer(4, 0)]);
     }
 }

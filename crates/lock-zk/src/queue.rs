@@ -307,27 +307,47 @@ mod tests {
         })
     }
 
-    proptest! {
-        /// What is watched is enough, and the short ways are right.
-        #[test]
-        fn obstacles_keep_waiters_waiting(letters in "[xwr1234]{1,7}", gone in 0_u32..128) {
-            let queue = written(&letters);
-            for (at, own) in queue.contenders.iter().enumerate() {
-                let obstacles = queue.obstacles(own.sequence, &own.name, own.mode);
-                prop_assert_eq!(obstacles.is_none(), holds(&queue, at), "{} at {}", &letters, at);
-                let Some(obstacles) = obstacles else { continue };
-                prop_assert!(!obstacles.near.is_empty());
-                let mut later = queue.clone();
-                later.contenders.retain(|other| gone >> other.sequence & 1 == 0 || other.name == own.name);
-                let near_gone = obstacles.near.iter().filter(|name| !later.has(name)).count();
-                let place = later.contenders.iter().position(|other| other.name == own.name).unwrap();
-                if near_gone == 0 {
-                    prop_assert!(!holds(&later, place), "{} at {} without {:b}", &letters, at, gone);
-                } else if obstacles.last {
-                    prop_assert!(holds(&later, place), "{} at {} without {:b}", &letters, at, gone);
-                }
+    /// What is watched is enough, and the short ways are right: in this queue, when these have left it.
+    fn check(queue: &Queue, letters: &str, gone: u32) {
+        for (at, own) in queue.contenders.iter().enumerate() {
+            let obstacles = queue.obstacles(own.sequence, &own.name, own.mode);
+            assert_eq!(obstacles.is_none(), holds(queue, at), "{letters} at {at}");
+            let Some(obstacles) = obstacles else { continue };
+            assert!(!obstacles.near.is_empty());
+            let mut later = queue.clone();
+            later.contenders.retain(|other| (gone >> other.sequence) & 1 == 0 || other.name == own.name);
+            let near_gone = obstacles.near.iter().any(|name| !later.has(name));
+            let place = later.contenders.iter().position(|other| other.name == own.name).unwrap();
+            if !near_gone || obstacles.last {
+                assert_eq!(holds(&later, place), near_gone, "{letters} at {at} without {gone:b}");
             }
-            prop_assert_eq!(queue.holders().len(), (0..letters.len()).take_while(|at| holds(&queue, *at)).count());
+        }
+        let holders = (0..letters.len()).take_while(|at| holds(queue, *at)).count();
+        assert_eq!(queue.holders().len(), holders, "{letters}");
+        for mode in [Mode::Exclusive, Mode::Shared, permit(2)] {
+            let free = queue.obstacles(99, "a newcomer", mode).is_none();
+            assert_eq!(queue.is_busy(mode), !free, "{letters}");
+        }
+    }
+
+    #[test]
+    fn obstacles_keep_waiters_waiting_in_every_short_queue() {
+        let mut queues = vec![String::new()];
+        for _ in 0..4 {
+            let longer =
+                queues.iter().flat_map(|queue| "xwr123".chars().map(move |last| format!("{queue}{last}")));
+            queues = longer.collect();
+            for letters in &queues {
+                let queue = written(letters);
+                (0..1 << letters.len()).for_each(|gone| check(&queue, letters, gone));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn obstacles_keep_waiters_waiting(letters in "[xwr1234]{5,9}", gone in 0_u32..512) {
+            check(&written(&letters), &letters, gone);
         }
 
         #[test]

@@ -215,9 +215,9 @@ async fn a_holder_that_died_is_followed() {
         let waiter = wait(&locks_on(&server, by).await);
         sleep(SETTLED).await;
         assert!(!waiter.is_finished());
-        proxy.rst();
         proxy.refuse(true);
-        let lost = guard.lost().await;
+        proxy.rst();
+        let lost = timeout(SOON, guard.lost()).await.expect("its session ends");
         assert!(matches!(lost, LossReason::DeadlinePassed | LossReason::SessionEnded), "{lost}");
         let next = soon(waiter).await;
         assert!(next.token() > guard.token());

@@ -3,15 +3,9 @@
 -- ARGV: owner, ttl in ms, info, ttl of the fence in ms, mode, entry of the queue or '' for one who does not wait.
 -- Answers {1, token}, or {0, ms until it ends, type of the key, place in the queue}; -1 is none.
 -- Sent again by the same owner it answers the same, and the ttl counts from the last time.
-local value = holds(ARGV[1])
-if value then
-  extend(ARGV[1], value, ARGV[2])
-  local token, owner = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+) (%x+) ')
-  if owner == ARGV[1] then
-    return {1, token}
-  end
-  token = mint(ARGV[1], ARGV[3], ARGV[4])
-  return token.err and token or {1, token}
+if holds(ARGV[1]) then
+  extend(ARGV[1], ARGV[2])
+  return granted()
 end
 
 -- Who could share the lock does not wait behind one that is gone, though the lock may be held for long.
@@ -24,10 +18,4 @@ if advance(ARGV[1], false, has_room(ARGV[5])) or (redis.call('EXISTS', KEYS[3]) 
   return {1, token}
 end
 
-local place = -1
-if ARGV[6] ~= '' then
-  place = redis.call('LPOS', KEYS[3], ARGV[6]) or redis.call('RPUSH', KEYS[3], ARGV[6]) - 1
-  -- Whoever waits asks again every two seconds; entries of the dead are not to stay.
-  redis.call('PEXPIRE', KEYS[3], 5000)
-end
-return {0, ends_in(ARGV[5]), redis.call('TYPE', KEYS[1]).ok, place}
+return {0, ends_in(ARGV[5]), redis.call('TYPE', KEYS[1]).ok, queue_up()}

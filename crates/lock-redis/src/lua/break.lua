@@ -4,6 +4,7 @@
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'string' then
   redis.call('DEL', KEYS[1], holders)
+  value = false
   advance('', true)
   if ARGV[1] ~= '' and has_room('x') then
     redis.pcall('PUBLISH', ARGV[1], '')

@@ -1,11 +1,10 @@
 -- Lets the lock, or the owner's share of it, end later. Never takes it.
 -- KEYS: lock, fence, and the holders for one who may share it. ARGV: owner, ttl in ms, ttl of the fence in ms.
 -- Answers 1 when it is the owner's, else 0.
-local value = holds(ARGV[1])
-if not value then
+if not holds(ARGV[1]) then
   return 0
 end
-extend(ARGV[1], value, ARGV[2])
+extend(ARGV[1], ARGV[2])
 if redis.call('PTTL', KEYS[2]) ~= -1 then
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
 end

@@ -1,5 +1,5 @@
 -- The usual case, before anything else: one who holds it alone.
-if redis.pcall('GET', KEYS[1]) == ARGV[1] then
+if value == ARGV[1] then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   if redis.call('PTTL', KEYS[2]) ~= -1 then
     redis.call('PEXPIRE', KEYS[2], ARGV[3])

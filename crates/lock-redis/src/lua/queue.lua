@@ -1,18 +1,10 @@
 -- What the scripts of the queue have in common. KEYS: lock, fence, queue, holders; the holders are the last.
---
--- The lock is the owner id of the one who holds it alone, or one of these two; then the holders are a
--- sorted set of owner ids by the time, in ms, at which the share of each ends.
-local SHARED, PERMITS = 'polylock:shared', 'polylock:permits'
 local holders = KEYS[#KEYS]
 local now = tonumber(string.sub(micros, 1, -4))
 
 -- A mode is 'x' for one holder alone, 'r' for readers, or how many permits there are.
 local function marker(mode)
   return mode == 'r' and SHARED or PERMITS
-end
-
-local function is_shared(value)
-  return value == SHARED or value == PERMITS
 end
 
 -- How many share the lock still.
@@ -22,28 +14,28 @@ local function sharers()
 end
 
 -- The lock lasts as long as the last of those who share it.
-local function settle(value)
+local function settle(marker)
   local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]
-  redis.call('SET', KEYS[1], value, 'PXAT', last)
+  redis.call('SET', KEYS[1], marker, 'PXAT', last)
+  value = marker
   redis.call('PEXPIREAT', holders, last)
 end
 
-local function share(owner, value, ttl)
+local function share(owner, marker, ttl)
   redis.call('ZADD', holders, now + ttl, owner)
-  settle(value)
+  settle(marker)
 end
 
 -- Whether the owner holds the lock, alone or with others.
 local function holds(owner)
-  local value = redis.pcall('GET', KEYS[1])
-  if is_shared(value) then
+  if is_shared() then
     local ends = redis.call('ZSCORE', holders, owner)
-    return ends and tonumber(ends) > now and value
+    return ends and tonumber(ends) > now
   end
-  return value == owner and value
+  return value == owner
 end
 
-local function extend(owner, value, ttl)
+local function extend(owner, ttl)
   if value == owner then
     redis.call('PEXPIRE', KEYS[1], ttl)
   else
@@ -53,7 +45,6 @@ end
 
 -- Whether the lock can be granted in this mode now.
 local function has_room(mode)
-  local value = redis.pcall('GET', KEYS[1])
   if not value then
     return true
   end
@@ -71,8 +62,9 @@ local function grant(owner, mode, ttl, info, lasting)
   end
   if mode == 'x' then
     redis.call('SET', KEYS[1], owner, 'PX', ttl)
+    value = owner
   else
-    if redis.call('EXISTS', KEYS[1]) == 0 then
+    if not value then
       -- Of holders whose lock was deleted under them.
       redis.call('DEL', holders)
     end
@@ -83,7 +75,7 @@ end
 
 -- When there may be room for this mode, in ms: -1 if it does not end by itself.
 local function ends_in(mode)
-  if tonumber(mode) and redis.pcall('GET', KEYS[1]) == PERMITS and sharers() > 0 then
+  if tonumber(mode) and value == PERMITS and sharers() > 0 then
     return redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] - now
   end
   return redis.call('PTTL', KEYS[1])

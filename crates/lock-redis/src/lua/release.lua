@@ -3,13 +3,15 @@
 -- Answers 1 when the lock was the owner's until now, else 0.
 local held = 0
 if value == ARGV[1] then
-  held = redis.call('DEL', KEYS[1])
-elseif is_shared(value) then
+  -- Free for the next; the key goes if there is none.
+  held, value = 1, false
+elseif is_shared() then
   local ends = redis.call('ZSCORE', holders, ARGV[1])
   held = ends and tonumber(ends) > now and 1 or 0
   if redis.call('ZREM', holders, ARGV[1]) == 1 then
     if sharers() == 0 then
       redis.call('DEL', KEYS[1], holders)
+      value = false
     else
       settle(value)
     end
@@ -22,8 +24,10 @@ if held == 0 and ARGV[3] ~= '' then
 end
 if held == 1 or left == 1 then
   advance('', true)
-  value = redis.pcall('GET', KEYS[1])
-  if ARGV[2] ~= '' and redis.call('EXISTS', KEYS[3]) == 0 and (not value or is_shared(value)) then
+  if not value then
+    redis.call('DEL', KEYS[1])
+  end
+  if ARGV[2] ~= '' and redis.call('EXISTS', KEYS[3]) == 0 and (not value or is_shared()) then
     redis.pcall('PUBLISH', ARGV[2], '')
   end
 end

@@ -1,6 +1,4 @@
 -- The usual case, before anything else: one holder, and nobody waits.
--- A key of another type is an error here, and so not the owner's.
-local value = redis.pcall('GET', KEYS[1])
 if value == ARGV[1] and redis.call('EXISTS', KEYS[3]) == 0 then
   redis.call('DEL', KEYS[1])
   if ARGV[2] ~= '' then

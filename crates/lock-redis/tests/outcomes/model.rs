@@ -110,8 +110,10 @@ impl Model {
             self.extend(who, ASKED);
             return self.token_again(who, effect);
         }
+        // One who holds it alone lets nobody in, and is not looked behind.
+        let alone = matches!(self.state.lock, Lock::Held(..) | Lock::Foreign(..));
         let doubts = self.has_room(mode);
-        if self.advance(Some(who), false, doubts, effect)
+        if !alone && self.advance(Some(who), false, doubts, effect)
             || (self.state.queue.is_empty() && self.has_room(mode))
         {
             if !self.grant(who, mode, ASKED, effect) {

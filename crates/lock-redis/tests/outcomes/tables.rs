@@ -145,7 +145,7 @@ async fn queue_up() {
         ("ann:200 | bob.x me.x cat.x | ann", "queue me x", "busy 200 place=1", "", "ann:200 | bob.x me.x cat.x | ann"),
         ("ann:200 | ghost.x | ann",     "queue me x", "busy 200 place=1",  "", "ann:200 | ghost.x me.x | ann"),
         ("ann:200 | ghost.x spook.x | ann", "queue me x", "busy 200 place=2", "", "ann:200 | ghost.x spook.x me.x | ann"),
-        ("ann:200 | junk | ann",        "queue me x", "busy 200 place=0",  "", "ann:200 | me.x | ann"),
+        ("ann:200 | junk | ann",        "queue me x", "busy 200 place=1",  "", "ann:200 | junk me.x | ann"),
         ("ann:200 | bob.x junk | ann",  "queue me x", "busy 200 place=2",  "", "ann:200 | bob.x junk me.x | ann"),
         ("free | bob.x",                "queue me x", "busy 100 place=0",  "bob granted", "bob:100 | me.x | bob"),
         ("free | ghost.x",              "queue me x", "granted",           "", "me:300 | | me"),

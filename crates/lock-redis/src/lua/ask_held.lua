@@ -1,0 +1,27 @@
+-- The next usual cases: a grant that is to be confirmed, and a lock that somebody else holds alone.
+local function granted()
+  local token, owner = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+) (%x+) ')
+  if owner == ARGV[1] then
+    return {1, token}
+  end
+  token = mint(ARGV[1], ARGV[3], ARGV[4])
+  return token.err and token or {1, token}
+end
+
+local function queue_up()
+  if ARGV[6] == '' then
+    return -1
+  end
+  local place = redis.call('LPOS', KEYS[3], ARGV[6]) or redis.call('RPUSH', KEYS[3], ARGV[6]) - 1
+  -- Whoever waits asks again every two seconds; entries of the dead are not to stay.
+  redis.call('PEXPIRE', KEYS[3], 5000)
+  return place
+end
+
+if value == ARGV[1] then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return granted()
+end
+if type(value) == 'string' and not is_shared() then
+  return {0, redis.call('PTTL', KEYS[1]), 'string', queue_up()}
+end

@@ -1,0 +1,38 @@
+-- Gives back what an owner has on one of several masters: the lock, its place in the line, its turn.
+-- KEYS: lock, line, turn.
+-- ARGV: owner, waiter or '', its inbox, since when it waits if it is to stand in the line or '' if not, 1 to call the next
+-- or ''.
+-- Answers 1 when the lock was the owner's until now, else 0.
+local held = 0
+if redis.pcall('GET', KEYS[1]) == ARGV[1] then
+  held = redis.call('DEL', KEYS[1])
+end
+if ARGV[4] ~= '' then
+  redis.pcall('ZADD', KEYS[2], 'NX', ARGV[4], ARGV[2] .. ' ' .. ARGV[3])
+  redis.call('PEXPIRE', KEYS[2], 5000)
+elseif redis.call('EXISTS', KEYS[2], KEYS[3]) == 0 then
+  return held
+elseif ARGV[2] ~= '' then
+  redis.pcall('ZREM', KEYS[2], ARGV[2] .. ' ' .. ARGV[3])
+  if redis.pcall('GET', KEYS[3]) == ARGV[2] then
+    redis.call('DEL', KEYS[3])
+  end
+end
+
+if ARGV[5] == '' or redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 then
+  return held
+end
+-- The first whose process is there to hear it goes, and the others hold back for a moment.
+while true do
+  local first = redis.pcall('ZRANGE', KEYS[2], 0, 0)[1]
+  if not first then
+    return held
+  end
+  redis.call('ZREM', KEYS[2], first)
+  local waiter, inbox = string.match(first, '^(%x+) (.+)$')
+  local heard = waiter and redis.pcall('PUBLISH', inbox, 'turn ' .. waiter .. ' ' .. KEYS[1])
+  if type(heard) == 'number' and heard > 0 then
+    redis.call('SET', KEYS[3], waiter, 'PX', 100)
+    return held
+  end
+end

@@ -1,0 +1,220 @@
+//! What one acquisition may have left on the masters.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lock_core::{Error, Outcome, OwnerId, Result, Token};
+use lock_redis::Keys;
+use lock_redis::server::{Claim, Sent, Verdict};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::line::{Place, Seat};
+use crate::master::Master;
+use crate::quorum::Wave;
+
+/// One acquisition: its identity, and what is known of its requests to each master.
+#[derive(Debug)]
+pub(crate) struct Footprint {
+    pub(crate) masters: Arc<[Arc<Master>]>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) owner: OwnerId,
+    pub(crate) ttl: Duration,
+    info: Arc<str>,
+    /// The wait that it belongs to, if it waits.
+    seat: Option<Arc<Seat>>,
+    /// What is known of each claim: a release must not overtake one.
+    claims: watch::Sender<Claims>,
+    /// The connections that the last claims went out on.
+    sent_on: Mutex<Vec<Option<u64>>>,
+}
+
+/// What is known of the claims, one bit for each master.
+#[derive(Clone, Copy, Debug, Default)]
+struct Claims {
+    /// The last one has come to its end.
+    ended: u64,
+    /// The last one was granted.
+    granted: u64,
+    /// The last one was refused, or never sent: the master has nothing of ours from it.
+    refused: u64,
+    /// One was not answered, and may arrive at any time.
+    in_doubt: u64,
+    /// It is being erased: nothing is claimed any more.
+    erased: bool,
+}
+
+/// Why a footprint is erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Because {
+    /// The holder gives the lock back: the next in the line is called.
+    Released,
+    /// There was no quorum. Who goes on waiting stands in the line again.
+    Lost,
+}
+
+impl Footprint {
+    pub(crate) fn new(
+        masters: &Arc<[Arc<Master>]>,
+        keys: &Arc<Keys>,
+        ttl: Duration,
+        info: &Arc<str>,
+        seat: Option<&Arc<Seat>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            masters: Arc::clone(masters),
+            keys: Arc::clone(keys),
+            owner: OwnerId::random(),
+            ttl,
+            info: Arc::clone(info),
+            seat: seat.map(Arc::clone),
+            claims: watch::Sender::default(),
+            sent_on: Mutex::new(masters.iter().map(|master| master.server.generation(keys)).collect()),
+        })
+    }
+
+    /// Claims the lock on one master, unless it is not to be asked, for this reason.
+    pub(crate) async fn claim(
+        &self,
+        number: usize,
+        ttl: Duration,
+        proposal: Token,
+        skipped: Option<Error>,
+    ) -> Result<Verdict> {
+        let mut ending = Ending { footprint: self, number, end: End::Unknown };
+        if let Some(error) = skipped {
+            ending.end = End::Refused;
+            return Err(error);
+        }
+        let (keys, owner, info) = (&self.keys, self.owner, &*self.info);
+        let claim = Claim { keys, owner, ttl, info, proposal: Some(proposal) };
+        let place = self.place(number);
+        let waiter = place.as_ref().map(Place::waiter);
+        let answer = self.masters[number].claim(&claim, waiter.as_ref()).await;
+        ending.end = match &answer {
+            Ok(Verdict::Granted(_)) => End::Granted,
+            Ok(Verdict::Busy { .. }) => End::Refused,
+            Ok(Verdict::Broken) => End::Unknown,
+            Err(error) => match error.outcome() {
+                Outcome::NotApplied => End::Refused,
+                // By a master that does not vote.
+                Outcome::Applied => End::Granted,
+                Outcome::Unknown => End::Unknown,
+            },
+        };
+        answer
+    }
+
+    /// Claims the lock on these masters too, in the background: on a quorum it is ours, and the others have lost it, or
+    /// never had it. Each does so only if nobody else has it there.
+    pub(crate) fn heal(
+        self: &Arc<Self>,
+        numbers: impl IntoIterator<Item = usize>,
+        ttl: Duration,
+        token: Token,
+    ) {
+        let healed = numbers.into_iter().filter(|number| self.begin_again(*number)).map(|number| {
+            let footprint = Arc::clone(self);
+            async move { drop(footprint.claim(number, ttl, token, None).await) }
+        });
+        drop(Wave::new(healed.collect::<Vec<_>>()));
+    }
+
+    /// Removes it from every master, after the claim there has come to its end, and tells for each
+    /// whether the key was ours. `ttl` is the longest that the keys were given.
+    pub(crate) fn erase(self: &Arc<Self>, ttl: Duration, because: Because) -> Wave<Option<bool>> {
+        self.claims.send_modify(|claims| claims.erased = true);
+        if let Some(seat) = self.seat.as_ref().filter(|_| because == Because::Released) {
+            seat.rise();
+        }
+        Wave::new((0..self.masters.len()).map(|number| {
+            let footprint = Arc::clone(self);
+            async move {
+                let sent = footprint.ended(number).await;
+                let Some(sent) = sent.or_else(|| footprint.may_be_called(number, because)) else {
+                    return Some(false);
+                };
+                let (server, keys) = (&footprint.masters[number].server, &footprint.keys);
+                let vacate = || async {
+                    let asked = Instant::now();
+                    let place = footprint.place(number);
+                    let waiter = place.as_ref().map(Place::waiter);
+                    let has_left = footprint.seat.as_ref().is_some_and(|seat| seat.has_left());
+                    let calls = because == Because::Released || has_left;
+                    let answer = server.vacate(keys, footprint.owner, waiter.as_ref(), calls).await;
+                    footprint.masters[number].noted(asked, answer)
+                };
+                server.take_back(keys, ttl, sent, vacate).await
+            }
+        }))
+    }
+
+    fn place(&self, number: usize) -> Option<Place> {
+        self.seat.as_ref().and_then(|seat| seat.place(number))
+    }
+
+    /// A holder may still stand in the line of a master that refused.
+    fn may_be_called(&self, number: usize, because: Because) -> Option<Sent> {
+        let stood = self.seat.as_ref().is_some_and(|seat| seat.has_stood(number));
+        (stood && because == Because::Released).then_some(Sent::Answered)
+    }
+
+    /// Notes that another claim is about to leave, unless one is on its way, or none may leave any more.
+    fn begin_again(&self, number: usize) -> bool {
+        let bit = 1 << number;
+        let begins = self.claims.send_if_modified(|claims| {
+            let begins = !claims.erased && claims.ended & bit != 0;
+            if begins {
+                claims.ended &= !bit;
+            }
+            begins
+        });
+        if begins && self.claims.borrow().in_doubt & bit == 0 {
+            let connection = self.masters[number].server.generation(&self.keys);
+            self.sent_on.lock().unwrap_or_else(PoisonError::into_inner)[number] = connection;
+        }
+        begins
+    }
+
+    /// What became of the claims to a master, once the last has come to its end: `None` when none left anything.
+    async fn ended(&self, number: usize) -> Option<Sent> {
+        let bit = 1 << number;
+        let mut claims = self.claims.subscribe();
+        // The sender lives in the footprint.
+        let claims = *claims.wait_for(|claims| claims.ended & bit != 0).await.ok()?;
+        if claims.in_doubt & bit != 0 {
+            let sent_on = self.sent_on.lock().unwrap_or_else(PoisonError::into_inner);
+            return Some(Sent::InDoubt { connection: sent_on[number] });
+        }
+        (claims.refused & bit == 0).then_some(Sent::Answered)
+    }
+}
+
+/// Notes that a claim has come to its end, also when it was dropped with the runtime.
+struct Ending<'a> {
+    footprint: &'a Footprint,
+    number: usize,
+    end: End,
+}
+
+enum End {
+    Granted,
+    Refused,
+    Unknown,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let bit = 1_u64 << self.number;
+        self.footprint.claims.send_modify(|claims| {
+            claims.ended |= bit;
+            claims.granted &= !bit;
+            claims.refused &= !bit;
+            match self.end {
+                End::Granted => claims.granted |= bit,
+                End::Refused => claims.refused |= bit,
+                End::Unknown => claims.in_doubt |= bit,
+            }
+        });
+    }
+}

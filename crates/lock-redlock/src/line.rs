@@ -1,0 +1,123 @@
+//! The line of those who wait for a lock, as one of them sees it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lock_core::OwnerId;
+use lock_redis::Keys;
+use lock_redis::server::Waiter;
+use tokio::runtime::Handle;
+
+use crate::master::Master;
+use crate::quorum::Wave;
+
+/// The place of one wait in the line of each master.
+///
+/// Each master keeps its own line, in the order in which the waiting began by the clocks of those who wait, so that all
+/// lines are alike though nobody compares them. Who gives a lock back has every master call the first in its line
+/// whose process listens, and the others hold back on it for a moment. All this is a hint: what a master grants is
+/// decided by its key alone.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    id: OwnerId,
+    since: u64,
+    /// For each master the channel on which we listen there, or did.
+    inboxes: Mutex<Vec<Inbox>>,
+    /// Where it may stand in the line, one bit for each master.
+    stood: AtomicU64,
+    left: AtomicBool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Inbox {
+    channel: Option<Arc<str>>,
+    is_heard: bool,
+}
+
+/// What a [`Waiter`] is made of.
+#[derive(Debug)]
+pub(crate) struct Place {
+    id: OwnerId,
+    inbox: Arc<str>,
+    since: Option<u64>,
+}
+
+impl Seat {
+    /// A wait that began at `since`, in microseconds since 1970.
+    pub(crate) fn new(masters: usize, since: u64) -> Arc<Self> {
+        Arc::new(Self {
+            id: OwnerId::random(),
+            since,
+            inboxes: Mutex::new(vec![Inbox::default(); masters]),
+            stood: AtomicU64::new(0),
+            left: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) const fn id(&self) -> OwnerId {
+        self.id
+    }
+
+    /// Notes whether we hear what is told on this channel of a master; if not, we do not stand in its line, as whoever
+    /// does not hear is taken for dead.
+    pub(crate) fn hears(&self, master: usize, channel: &str, is_heard: bool) {
+        let inbox = &mut self.inboxes()[master];
+        inbox.is_heard = is_heard;
+        if is_heard && inbox.channel.as_deref() != Some(channel) {
+            inbox.channel = Some(channel.into());
+        }
+    }
+
+    /// The place that it is to have in the line of a master: none of its own when the wait is over.
+    pub(crate) fn place(&self, master: usize) -> Option<Place> {
+        let Inbox { channel, is_heard } = self.inboxes()[master].clone();
+        let since = (is_heard && !self.has_left()).then_some(self.since);
+        if since.is_some() {
+            self.stood.fetch_or(1 << master, Ordering::AcqRel);
+        }
+        Some(Place { id: self.id, inbox: channel?, since })
+    }
+
+    /// Whether it may stand, or have stood, in the line of a master.
+    pub(crate) fn has_stood(&self, master: usize) -> bool {
+        self.stood.load(Ordering::Acquire) & (1 << master) != 0
+    }
+
+    /// Whether the wait is over.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// Ends the wait, with or without a lock: what its requests still do is to leave the lines.
+    pub(crate) fn rise(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
+    /// Ends the wait without a lock: leaves the lines in the background, and lets the next come up who was behind.
+    pub(crate) fn leave(self: &Arc<Self>, masters: &Arc<[Arc<Master>]>, keys: &Arc<Keys>) {
+        if self.left.swap(true, Ordering::AcqRel) || Handle::try_current().is_err() {
+            return;
+        }
+        let stood = self.stood.load(Ordering::Acquire);
+        let leaves = (0..masters.len()).filter(|master| stood & (1 << master) != 0).map(|number| {
+            let (seat, master, keys) = (Arc::clone(self), Arc::clone(&masters[number]), Arc::clone(keys));
+            async move {
+                if let Some(place) = seat.place(number) {
+                    // One that fails ends with the line, a few seconds after the last has asked.
+                    drop(master.server.vacate(&keys, seat.id, Some(&place.waiter()), true).await);
+                }
+            }
+        });
+        drop(Wave::new(leaves));
+    }
+
+    fn inboxes(&self) -> MutexGuard<'_, Vec<Inbox>> {
+        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        Waiter { id: self.id, inbox: &self.inbox, since: self.since }
+    }
+}

@@ -1,0 +1,49 @@
+//! When a master that is late is waited for all the same.
+
+use std::sync::Arc;
+
+use lock_core::Error;
+use tokio::time::Instant;
+
+use crate::master::{Master, Readiness};
+use crate::quorum::{Wave, quorum};
+
+/// A vote goes on without a minority that fails. When no quorum answers without those that are late, then it is rather
+/// the host that is busy, or the network, and they are given as much time as any answer has; but only those that were
+/// not late the last time as well.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    masters: Arc<[Arc<Master>]>,
+    late: Vec<usize>,
+    at_last: Instant,
+}
+
+impl Patience {
+    /// With a vote that begins now.
+    pub(crate) fn new(masters: &Arc<[Arc<Master>]>) -> Self {
+        let longest = masters.iter().map(|master| master.patience()).max().unwrap_or_default();
+        Self { masters: Arc::clone(masters), late: Vec::new(), at_last: Instant::now() + longest }
+    }
+
+    /// Notes that a master is late, and gives the error that this is as long as it does not answer.
+    pub(crate) fn is_late(&mut self, number: usize) -> Error {
+        let master = &self.masters[number];
+        if matches!(master.readiness(), Readiness::Well) && Instant::now() < self.at_last {
+            self.late.push(number);
+        }
+        master.is_late()
+    }
+
+    /// How many are still hoped for when so many have failed, with those that are late.
+    pub(crate) fn hopes_for(&self, failed: usize) -> usize {
+        let is_minority = failed <= self.masters.len() - quorum(self.masters.len());
+        if is_minority { 0 } else { self.late.len() }
+    }
+
+    /// Waits on for those that are late, once nobody else is waited for and no quorum has answered.
+    pub(crate) fn wait_on<T: Send + 'static>(&mut self, wave: &mut Wave<T>, failed: usize) {
+        if wave.outstanding() == 0 && self.hopes_for(failed) > 0 {
+            wave.wait_on(std::mem::take(&mut self.late), self.at_last);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! How long the answer of one master may take.
+
+use std::time::Duration;
+
+/// No deadline is shorter: a busy host is no dead one. It also beats the cap of a lease of less than 400 ms.
+const FLOOR: Duration = Duration::from_millis(20);
+/// A deadline takes at most this part of the time to live.
+const PART: u32 = 20;
+/// How often a deadline is doubled at most.
+const MOST_DOUBLED: u32 = 10;
+
+/// The round trips of one master, smoothed, and how much they vary.
+///
+/// Source: RFC 6298, "Computing TCP's Retransmission Timer", with another floor. A late answer is measured as well, as
+/// it is known which request it belongs to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RoundTrip {
+    smoothed: Option<Duration>,
+    varies_by: Duration,
+    /// Deadlines that were missed in a row.
+    missed: u32,
+}
+
+impl RoundTrip {
+    /// Notes how long an answer took.
+    pub(crate) fn note(&mut self, took: Duration) {
+        self.missed = 0;
+        match self.smoothed {
+            None => (self.smoothed, self.varies_by) = (Some(took), took / 2),
+            Some(smoothed) => {
+                self.varies_by = (self.varies_by * 3 + smoothed.abs_diff(took)) / 4;
+                self.smoothed = Some((smoothed * 7 + took) / 8);
+            }
+        }
+    }
+
+    /// Notes that a deadline passed without an answer: the next one is twice as long.
+    pub(crate) fn miss(&mut self) {
+        self.missed = (self.missed + 1).min(MOST_DOUBLED);
+    }
+
+    /// How long the next answer is waited for when a lock of this time to live is decided on.
+    pub(crate) fn deadline(&self, ttl: Duration, longest: Duration) -> Duration {
+        let most = (ttl / PART).min(longest).max(FLOOR);
+        let expected = self.smoothed.map_or(most, |smoothed| smoothed + self.varies_by * 4);
+        (expected.max(FLOOR) * (1 << self.missed)).min(most)
+    }
+
+    /// About how long an answer takes; zero before the first.
+    pub(crate) fn smoothed(&self) -> Duration {
+        self.smoothed.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: Duration = Duration::from_millis(1);
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_deadline_follows_what_was_measured_between_floor_and_cap() {
+        let mut trip = RoundTrip::default();
+        assert_eq!(trip.deadline(LONG, 200 * MILLI), 200 * MILLI, "nothing was measured yet");
+        trip.note(MILLI / 10);
+        assert_eq!(trip.deadline(LONG, 200 * MILLI), FLOOR);
+        for _ in 0..100 {
+            trip.note(50 * MILLI);
+        }
+        let steady = trip.deadline(LONG, 200 * MILLI);
+        assert!(steady >= 49 * MILLI && steady < 60 * MILLI, "{steady:?}");
+        assert_eq!(trip.deadline(800 * MILLI, 200 * MILLI), 40 * MILLI, "5 % of the ttl");
+        assert_eq!(trip.deadline(100 * MILLI, 200 * MILLI), FLOOR);
+    }
+
+    #[test]
+    fn a_missed_deadline_is_doubled_until_an_answer_comes() {
+        let mut trip = RoundTrip::default();
+        trip.note(MILLI);
+        let deadlines = [20, 40, 80, 160, 200, 200].map(|_| {
+            let deadline = trip.deadline(LONG, 200 * MILLI);
+            trip.miss();
+            deadline.as_millis()
+        });
+        assert_eq!(deadlines, [20, 40, 80, 160, 200, 200]);
+        trip.note(MILLI);
+        assert_eq!(trip.deadline(LONG, 200 * MILLI), FLOOR);
+    }
+}

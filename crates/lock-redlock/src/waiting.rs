@@ -1,0 +1,385 @@
+//! The wait of one acquisition.
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Result, Token, Wait};
+use lock_redis::push::{Listener, Mailbox, Told};
+use lock_redis::{Keys, trusted_until};
+use rand::Rng;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::backend::{Redlock, too_late};
+use crate::campaign::{Busy, Campaign, Vote};
+use crate::lease::RedlockLease;
+use crate::line::Seat;
+use crate::master::Readiness;
+use crate::quorum::quorum;
+
+/// A call counts for this long: then the masters let others go first again. As in lua/vacate.lua.
+const CALL: Duration = Duration::from_millis(100);
+/// The server rounds the time that is left.
+const ROUNDED: Duration = Duration::from_millis(1);
+/// Who lost a split vote waits for a random part of at least this, and of twice as much after each further one.
+const SPLIT_PAUSE: Duration = Duration::from_millis(4);
+const LONGEST_SPLIT_PAUSE: Duration = Duration::from_secs(1);
+
+/// One acquisition, from the first request to the lock.
+pub(crate) struct Waiting<'a> {
+    backend: &'a Redlock,
+    keys: Arc<Keys>,
+    request: &'a AcquireRequest,
+    info: Arc<str>,
+    ttl: Duration,
+    /// Our place in the lines, once the lock was busy.
+    seat: Option<Arc<Seat>>,
+    /// For each master what is told to us there.
+    mailboxes: Vec<Option<Mailbox>>,
+    /// Tell when the inboxes are heard that are not yet.
+    opening: Vec<Listener>,
+    /// When each master called us, and which ones would have voted for us the last time.
+    called: Vec<Option<Instant>>,
+    would_vote: Vec<bool>,
+    /// When to ask again, unless we are called before.
+    again_at: Instant,
+    /// Split votes in a row.
+    splits: u32,
+    /// Whether the masters have told us that the lock is busy.
+    heard: bool,
+    /// Since when there is no quorum, and what was said last.
+    outage: Option<(Instant, Error)>,
+    warned: bool,
+}
+
+/// What ends a sleep.
+enum News {
+    /// A master says that it is our turn there.
+    Called(usize),
+    /// The connection over which a master calls has come or gone: something may have been missed.
+    Missed(usize),
+    /// An inbox is heard, or given up.
+    Opened,
+}
+
+impl<'a> Waiting<'a> {
+    pub(crate) fn new(backend: &'a Redlock, keys: &Arc<Keys>, request: &'a AcquireRequest) -> Self {
+        let masters = backend.masters.len();
+        let mut waiting = Self {
+            info: serde_json::to_string(&*request.owner).unwrap_or_default().into(),
+            ttl: backend.ttl_of(&request.lease),
+            backend,
+            keys: Arc::clone(keys),
+            request,
+            seat: None,
+            mailboxes: Vec::new(),
+            opening: Vec::new(),
+            called: vec![None; masters],
+            would_vote: vec![false; masters],
+            again_at: Instant::now(),
+            splits: 0,
+            heard: false,
+            outage: None,
+            warned: false,
+        };
+        // Where the last lock was busy this one may be as well: then the first request lines up already.
+        if backend.contended.load(Ordering::Relaxed) && !request.wait.is_over() {
+            waiting.sit_down();
+        }
+        waiting
+    }
+
+    /// Takes the lock, or gives up.
+    ///
+    /// # Errors
+    ///
+    /// When there is no sense in waiting.
+    pub(crate) async fn acquire(mut self) -> Result<Acquired> {
+        loop {
+            if let Some(lease) = self.ask().await? {
+                return Ok(Acquired::Held(lease));
+            }
+            if self.request.wait.is_over() || !self.wait().await {
+                return match self.outage.take() {
+                    Some((_, error)) => Err(error),
+                    None => Ok(Acquired::Busy),
+                };
+            }
+        }
+    }
+
+    /// Asks for the lock: `None` when it is busy, or an outage is to be sat out.
+    async fn ask(&mut self) -> Result<Option<Box<RedlockLease>>> {
+        let asked = match self.request.wait {
+            // Only the first answer is waited for beyond the deadline.
+            Wait::Until(deadline) if self.heard => match timeout_at(deadline, self.attempts()).await {
+                Ok(asked) => asked,
+                Err(_) => return Ok(None),
+            },
+            _ => self.attempts().await,
+        };
+        match asked {
+            Ok(lease) => Ok(lease),
+            Err(error) => self.failed(error).map(|()| None),
+        }
+    }
+
+    /// Asks once, and once more if there was no quorum for a reason that may be gone.
+    async fn attempts(&mut self) -> Result<Option<Box<RedlockLease>>> {
+        match self.attempt().await? {
+            Tried::Again(_) => self.attempt().await?.ended(),
+            tried => tried.ended(),
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<Tried> {
+        if self.seat.is_some() {
+            self.sit_down();
+        }
+        // What is told from here on is news: the answers may not know of it yet.
+        self.mailboxes.iter_mut().flatten().for_each(Mailbox::mark_seen);
+        self.called.fill(None);
+        let sent = self.backend.clock.now();
+        let (masters, proposal) = (&self.backend.masters, self.backend.proposal());
+        let mut campaign =
+            Campaign::start(masters, &self.keys, self.ttl, &self.info, proposal, self.seat.as_ref());
+        match campaign.count().await {
+            Vote::Won => {}
+            Vote::Busy(busy) => {
+                campaign.give_back().await;
+                self.busy(busy);
+                return Ok(Tried::Busy);
+            }
+            Vote::Again(error) => {
+                self.backend.tally.failed();
+                campaign.give_back().await;
+                return Ok(Tried::Again(error));
+            }
+            Vote::NoQuorum(error) => {
+                self.backend.tally.failed();
+                campaign.give_back().await;
+                return Err(error);
+            }
+        }
+        let token = match campaign.token().await {
+            Ok(token) => token,
+            Err(error) => {
+                self.backend.tally.failed();
+                campaign.give_back().await;
+                return Err(error);
+            }
+        };
+        let left = trusted_until(sent, self.ttl).saturating_duration_since(self.backend.clock.now());
+        if left < self.ttl / 10 {
+            self.backend.tally.failed();
+            campaign.give_back().await;
+            return Err(too_late(self.ttl));
+        }
+        Ok(Tried::Held(Box::new(self.won(campaign, token, sent))))
+    }
+
+    fn won(&mut self, campaign: Campaign, token: Token, sent: lock_core::BootInstant) -> RedlockLease {
+        self.backend.tally.won(self.splits == 0);
+        if !self.heard {
+            self.backend.contended.store(false, Ordering::Relaxed);
+        }
+        // It stays in the lines of the masters that refused, so that their calls do not go to the next too early.
+        self.seat = None;
+        self.backend.lease(campaign.keep(token), self.request, token, (sent, self.ttl))
+    }
+
+    /// Waits until it makes sense to ask again, and says whether there is time to.
+    async fn wait(&mut self) -> bool {
+        let end = match self.request.wait {
+            Wait::Forever => None,
+            Wait::Never => return false,
+            Wait::Until(deadline) => Some(deadline),
+        };
+        loop {
+            let at = end.map_or(self.again_at, |end| end.min(self.again_at));
+            match self.next_news(at).await {
+                None => break,
+                Some(News::Called(master)) => {
+                    self.called[master] = Some(Instant::now());
+                    if self.may_win() {
+                        break;
+                    }
+                    // Else we are no longer in that line, and have to stand in it again.
+                    self.again_at = self.again_at.min(Instant::now() + CALL);
+                }
+                Some(News::Missed(master)) => {
+                    self.mailboxes[master] = None;
+                    self.again_at = self.again_at.min(Instant::now() + random_part_of(SPLIT_PAUSE * 10));
+                }
+                Some(News::Opened) => {
+                    if self.hears_all_it_can() {
+                        self.again_at = Instant::now();
+                    }
+                }
+            }
+        }
+        !self.request.wait.is_over()
+    }
+
+    /// Whether those who called us, with those who would have voted for us anyway, are a quorum.
+    fn may_win(&self) -> bool {
+        let now = Instant::now();
+        let masters = self.called.iter().zip(&self.would_vote);
+        let ready = masters.filter(|(called, would)| called.is_some_and(|at| now < at + CALL) || **would);
+        ready.count() >= quorum(self.called.len())
+    }
+
+    fn busy(&mut self, busy: Busy) {
+        (self.heard, self.outage) = (true, None);
+        self.backend.tally.lost(!busy.ours.is_empty());
+        self.backend.contended.store(true, Ordering::Relaxed);
+        if let Some(kind) = busy.foreign_type.as_ref().filter(|_| !mem::replace(&mut self.warned, true)) {
+            tracing::warn!(key = %self.keys.lock, kind, "the key of a lock is used for something else: the lock is busy until it goes");
+        }
+        self.splits = if busy.ours.is_empty() { 0 } else { self.splits + 1 };
+        self.would_vote.fill(false);
+        for master in &busy.ours {
+            self.would_vote[*master] = true;
+        }
+        if self.request.wait.is_over() {
+            return;
+        }
+        let stood = self.stands_on_a_quorum();
+        self.sit_down();
+        let pause = match (stood, self.stands_on_a_quorum()) {
+            (true, _) => longest_sleep().min(self.ends_in(&busy)),
+            // We hear by now, and have not lined up yet.
+            (false, true) => Duration::ZERO,
+            (false, false) => poll_pause().min(self.ends_in(&busy)),
+        };
+        let pause = if self.splits > 0 { pause.min(self.split_pause()) } else { pause };
+        self.again_at = Instant::now() + pause;
+    }
+
+    /// When so many masters may have a lock that ends by itself that a quorum may vote for us.
+    fn ends_in(&self, busy: &Busy) -> Duration {
+        let masters = self.backend.masters.len();
+        // Of those that have said nothing yet the best is assumed.
+        let mut ends = vec![Duration::ZERO; masters - busy.ends_in.len()];
+        ends.extend(busy.ends_in.iter().map(|(_, left)| left.map_or(Duration::MAX, |left| left + ROUNDED)));
+        ends.sort_unstable();
+        ends[quorum(masters) - 1].max(ROUNDED)
+    }
+
+    fn split_pause(&self) -> Duration {
+        let trips = self.backend.masters.iter().map(|master| master.round_trip());
+        let least = SPLIT_PAUSE.max(trips.max().unwrap_or_default() * 4);
+        let window = least.saturating_mul(1 << self.splits.min(16)).min(LONGEST_SPLIT_PAUSE);
+        random_part_of(window)
+    }
+
+    /// Listens where we are called; stands in line, from the next request on, where we hear.
+    fn sit_down(&mut self) {
+        let masters = &self.backend.masters;
+        let seat = self.seat.get_or_insert_with(|| Seat::new(masters.len(), self.backend.micros()));
+        self.mailboxes.resize_with(masters.len(), || None);
+        self.opening.clear();
+        for (number, master) in masters.iter().enumerate() {
+            if self.mailboxes[number].is_some() {
+                continue;
+            }
+            let Some(push) = master.pushes.of(&self.keys) else { continue };
+            let inbox = push.inbox(&self.keys);
+            self.mailboxes[number] = push.mailbox(&inbox, seat.id());
+            let hears = self.mailboxes[number].is_some();
+            seat.hears(number, &inbox, hears);
+            if !hears && matches!(master.readiness(), Readiness::Well) {
+                self.opening.push(push.open(&inbox));
+            }
+        }
+    }
+
+    fn stands_on_a_quorum(&self) -> bool {
+        self.mailboxes.iter().flatten().count() >= quorum(self.backend.masters.len())
+    }
+
+    /// Whether no inbox is about to be heard any more.
+    fn hears_all_it_can(&self) -> bool {
+        self.opening.iter().all(Listener::is_live)
+    }
+
+    /// An outage while waiting is ridden out for as long as a lease lasts; the first answer is not
+    /// waited for. Masters that restarted are waited for until they vote.
+    fn failed(&mut self, error: Error) -> Result<()> {
+        let since = self.outage.take().map_or_else(Instant::now, |(since, _)| since);
+        let votes_from = self.backend.votes_from();
+        let waits = !self.request.wait.is_over() && votes_from.is_some();
+        let patient = waits || (self.heard && since.elapsed() < self.backend.ttl);
+        if !patient || error.kind() != ErrorKind::Unavailable {
+            return Err(error);
+        }
+        tracing::debug!(%error, "waiting goes on");
+        self.outage = Some((since, error));
+        let pause = votes_from.map(|from| from.saturating_duration_since(Instant::now()) + ROUNDED);
+        self.again_at = Instant::now() + pause.map_or_else(poll_pause, |pause| pause.min(longest_sleep()));
+        Ok(())
+    }
+
+    /// What is heard until then.
+    async fn next_news(&mut self, at: Instant) -> Option<News> {
+        let mut told: FuturesUnordered<_> = self
+            .mailboxes
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(master, mailbox)| mailbox.as_mut().map(|mailbox| (master, mailbox)))
+            .map(|(master, mailbox)| async move { (master, mailbox.told().await) })
+            .collect();
+        let mut opened: FuturesUnordered<_> = self.opening.iter_mut().map(Listener::news).collect();
+        tokio::select! {
+            biased;
+            Some((master, told)) = told.next() => Some(match told {
+                Told::Ask => News::Missed(master),
+                Told::Granted | Told::AskIn(_) => News::Called(master),
+            }),
+            Some(()) = opened.next() => Some(News::Opened),
+            () = sleep_until(at) => None,
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(seat) = &self.seat {
+            seat.leave(&self.backend.masters, &self.keys);
+        }
+    }
+}
+
+/// What came of one attempt.
+enum Tried {
+    Held(Box<RedlockLease>),
+    Busy,
+    /// There was no quorum, and may be one now.
+    Again(Error),
+}
+
+impl Tried {
+    fn ended(self) -> Result<Option<Box<RedlockLease>>> {
+        match self {
+            Self::Held(lease) => Ok(Some(lease)),
+            Self::Busy => Ok(None),
+            Self::Again(error) => Err(error),
+        }
+    }
+}
+
+/// A lost message, or a release by a client that tells nobody, costs no more than this.
+fn longest_sleep() -> Duration {
+    Duration::from_millis(lock_core::random::rng().random_range(1_000..=2_000))
+}
+
+fn poll_pause() -> Duration {
+    Duration::from_millis(lock_core::random::rng().random_range(20..=120))
+}
+
+fn random_part_of(span: Duration) -> Duration {
+    span.mul_f64(lock_core::random::rng().random_range(0.1..=1.0))
+}

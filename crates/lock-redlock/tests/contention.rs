@@ -1,0 +1,88 @@
+//! Many clients on one lock: who is next, and how many requests that takes.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_core::{Locks, Token};
+use lock_redlock::{Redlock, RedlockConfig, Votes};
+use lock_testkit::RedisFive;
+use tokio::time::{Instant, sleep, timeout};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client of its own, as another process would be one, and its votes.
+async fn client(five: &RedisFive) -> (Arc<Redlock>, Locks) {
+    let config = RedlockConfig::from_url(&format!("{}?ttl=10s", five.url())).unwrap();
+    let backend = Arc::new(Redlock::connect(config).await.unwrap());
+    let locks = Locks::from_dyn(Arc::<Redlock>::clone(&backend));
+    (backend, locks)
+}
+
+/// What the holders saw: when the lock was last given back, how long the next one took to get it, and the last token.
+#[derive(Default)]
+struct Seen {
+    given_back: Option<Instant>,
+    gaps: Vec<Duration>,
+    last: Option<Token>,
+    holders: Vec<usize>,
+}
+
+/// So many clients take the lock so often each.
+async fn contend(clients: usize, rounds: usize) -> (Seen, Votes) {
+    let five = RedisFive::start().await.unwrap();
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let (mut tasks, mut backends) = (Vec::new(), Vec::new());
+    for number in 0..clients {
+        let (backend, locks) = client(&five).await;
+        backends.push(backend);
+        let seen = Arc::clone(&seen);
+        tasks.push(tokio::spawn(async move {
+            let mutex = locks.mutex("a");
+            for _ in 0..rounds {
+                let guard = mutex.acquire().await.unwrap();
+                {
+                    let mut seen = seen.lock().unwrap();
+                    assert!(seen.last.is_none_or(|last| guard.token() > last), "a token that is not larger");
+                    let gap = seen.given_back.take().map(|at| at.elapsed());
+                    seen.gaps.extend(gap);
+                    seen.last = Some(guard.token());
+                    seen.holders.push(number);
+                }
+                sleep(Duration::from_millis(2)).await;
+                seen.lock().unwrap().given_back = Some(Instant::now());
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        timeout(PATIENCE, task).await.unwrap().unwrap();
+    }
+    let mut votes = Votes::default();
+    for backend in backends {
+        let one = backend.votes();
+        votes.attempts += one.attempts;
+        votes.won += one.won;
+        votes.won_at_once += one.won_at_once;
+        votes.split += one.split;
+        votes.refused += one.refused;
+        votes.failed += one.failed;
+    }
+    let mut seen = std::mem::take(&mut *seen.lock().unwrap());
+    seen.gaps.sort_unstable();
+    let (half, most) = (seen.gaps[seen.gaps.len() / 2], seen.gaps[seen.gaps.len() - 1]);
+    println!("{clients} clients: {votes}; the next has it after {half:?}, at most {most:?}");
+    (seen, votes)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_clients_seldom_split_the_vote() {
+    let (seen, votes) = contend(20, 10).await;
+    assert_eq!(seen.holders.len(), 200);
+    assert!(votes.at_once() >= 0.95, "{votes}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_is_called_at_once() {
+    let (seen, _) = contend(8, 20).await;
+    assert!(seen.gaps[seen.gaps.len() / 2] < Duration::from_millis(100));
+}
