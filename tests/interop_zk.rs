@@ -25,7 +25,7 @@ use lock_testkit::{EventKind, History, Recorder, check};
 use polylock::{Guard, Holder, Locks, Released, Standing};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use peers::{Client, Peer, Recipe, Site};
 
@@ -45,11 +45,20 @@ fn trials() -> Vec<Trial> {
         trials.extend(trials_of(&site, client, MUTEX, &CASES));
         trials.extend(trials_of(&site, client, MUTEX, &CASES_OF_QUEUE));
     }
+    for client in Client::SHARING {
+        for pair in [WRITERS, READER_AND_WRITER] {
+            trials.extend(trials_of(&site, client, pair, &CASES));
+            trials.extend(trials_of(&site, client, pair, &CASES_OF_QUEUE));
+        }
+        trials.extend(trials_of(&site, client, WRITER_AND_READER, &CASES));
+        trials.extend(trials_of(&site, client, READERS, &CASES_OF_SHARING));
+    }
     for pair in [READER_AND_MUTEX, WRITER_AND_MUTEX] {
         trials.extend(trials_of(&site, Client::Kazoo, pair, &CASES));
         // It does not see a mutex in the directory of a read/write lock, not even its own.
         trials.extend(trials_of(&site, Client::Curator, pair, &CASES_OF_ONE_SIDE));
     }
+    trials.extend(trials_of(&site, Client::Curator, REVOCABLE, &CASES_OF_REVOCATION));
     trials
 }
 
@@ -61,16 +70,21 @@ macro_rules! cases {
 }
 
 /// For two locks that exclude each other.
-const CASES: [Case; 8] = cases![
+const CASES: [Case; 7] = cases![
     their_lock_excludes_us,
     our_lock_excludes_them,
     we_get_the_lock_when_they_release_it,
     they_get_the_lock_when_we_release_it,
     we_get_the_lock_of_their_process_that_is_killed,
     they_get_the_lock_of_a_process_of_ours_that_is_gone,
-    whoever_gives_up_lets_nobody_in,
     they_cannot_touch_the_lock_that_replaced_theirs,
 ];
+
+/// For locks that exclude others of their make as well.
+const CASES_OF_QUEUE: [Case; 2] = cases![whoever_gives_up_lets_nobody_in, all_stand_in_one_queue];
+
+const CASES_OF_SHARING: [Case; 3] =
+    cases![readers_share, a_writer_that_waits_is_not_overtaken, readers_and_writers_stand_in_one_queue];
 
 /// For those of which only we see the other.
 const CASES_OF_ONE_SIDE: [Case; 3] = cases![
@@ -79,7 +93,7 @@ const CASES_OF_ONE_SIDE: [Case; 3] = cases![
     we_get_the_lock_of_their_process_that_is_killed,
 ];
 
-const CASES_OF_QUEUE: [Case; 1] = cases![all_stand_in_one_queue];
+const CASES_OF_REVOCATION: [Case; 2] = cases![they_ask_for_our_lock, we_ask_for_their_lock];
 
 fn trials_of(
     site: &Arc<Site>,
@@ -109,6 +123,11 @@ struct Pair {
 }
 
 const MUTEX: Pair = Pair { name: "mutex", theirs: Recipe::Mutex, ours: Recipe::Mutex };
+const REVOCABLE: Pair = Pair { name: "revocable", theirs: Recipe::Revocable, ours: Recipe::Mutex };
+const READERS: Pair = Pair { name: "readers", theirs: Recipe::Read, ours: Recipe::Read };
+const WRITERS: Pair = Pair { name: "writers", theirs: Recipe::Write, ours: Recipe::Write };
+const READER_AND_WRITER: Pair = Pair { name: "reader-and-writer", theirs: Recipe::Read, ours: Recipe::Write };
+const WRITER_AND_READER: Pair = Pair { name: "writer-and-reader", theirs: Recipe::Write, ours: Recipe::Read };
 const READER_AND_MUTEX: Pair = Pair { name: "reader-and-mutex", theirs: Recipe::Read, ours: Recipe::Mutex };
 const WRITER_AND_MUTEX: Pair = Pair { name: "writer-and-mutex", theirs: Recipe::Write, ours: Recipe::Mutex };
 
@@ -170,10 +189,16 @@ struct Ours {
 impl Ours {
     async fn acquire(&self, wait: Duration) -> Option<Guard> {
         match self.recipe {
-            Recipe::Mutex => self.locks.mutex(&self.name).try_acquire_for(wait).await.unwrap(),
+            Recipe::Mutex | Recipe::Revocable => {
+                self.locks.mutex(&self.name).try_acquire_for(wait).await.unwrap()
+            }
             Recipe::Read => self.locks.rw(&self.name).try_read_for(wait).await.unwrap(),
             Recipe::Write => self.locks.rw(&self.name).try_write_for(wait).await.unwrap(),
         }
+    }
+
+    fn with(&self, recipe: Recipe) -> Self {
+        Self { recipe, ..self.clone() }
     }
 
     async fn release(guard: Guard) {
@@ -330,17 +355,114 @@ async fn they_cannot_touch_the_lock_that_replaced_theirs(at: At) {
     at.until_there_are(0).await;
 }
 
-/// Of both makes as many, who get the lock in the order of the transactions in which they asked for it.
+async fn readers_share(at: At) {
+    let (ours, mut theirs) = (at.ours().await, at.theirs().await);
+    let mut writer = at.theirs().await;
+    writer.recipe = Recipe::Write;
+    for theirs_first in [true, false] {
+        let guard = if theirs_first {
+            assert!(theirs.acquire(NOW).await);
+            ours.acquire(NOW).await.expect("they only read")
+        } else {
+            let guard = ours.acquire(NOW).await.expect("nobody has it");
+            assert!(theirs.acquire(NOW).await, "we only read");
+            guard
+        };
+        // As long as one of them reads, nobody writes.
+        assert!(!writer.acquire(NOW).await);
+        assert!(ours.with(Recipe::Write).acquire(NOW).await.is_none());
+        Ours::release(guard).await;
+        assert!(!writer.acquire(NOW).await);
+        assert!(ours.with(Recipe::Write).acquire(NOW).await.is_none());
+        theirs.release().await;
+        Ours::release(ours.with(Recipe::Write).acquire(NOW).await.expect("nobody has it")).await;
+        assert!(writer.acquire(NOW).await);
+        writer.release().await;
+        at.until_there_are(0).await;
+    }
+}
+
+async fn a_writer_that_waits_is_not_overtaken(at: At) {
+    let (ours, mut theirs) = (at.ours().await, at.theirs().await);
+    let mut late = at.theirs().await;
+    // Our writer behind their reader.
+    assert!(theirs.acquire(NOW).await);
+    let writer = ours.with(Recipe::Write);
+    let waiter = tokio::spawn(async move { writer.acquire(LONG).await });
+    at.until_there_are(2).await;
+    assert!(!late.acquire(NOW).await);
+    assert!(ours.acquire(NOW).await.is_none());
+    theirs.release().await;
+    Ours::release(waiter.await.unwrap().expect("they gave it back")).await;
+    // Their writer behind our reader.
+    let guard = ours.acquire(NOW).await.expect("nobody has it");
+    theirs.recipe = Recipe::Write;
+    let waiter = tokio::spawn(async move { (theirs.acquire(LONG).await, theirs) });
+    at.until_there_are(2).await;
+    assert!(!late.acquire(NOW).await);
+    assert!(at.ours_for(SESSION * 2).await.acquire(NOW).await.is_none());
+    Ours::release(guard).await;
+    let (held, mut theirs) = waiter.await.unwrap();
+    assert!(held, "they did not get what we gave back");
+    theirs.release().await;
+    at.until_there_are(0).await;
+}
+
+async fn they_ask_for_our_lock(at: At) {
+    let (ours, mut theirs) = (at.ours().await, at.theirs().await);
+    let guard = ours.acquire(NOW).await.expect("nobody has it");
+    let waiter = {
+        let path = at.path();
+        let mut other = at.theirs().await;
+        tokio::spawn(async move { (other.peer.acquire(&path, Recipe::Mutex, LONG).await, other) })
+    };
+    at.until_there_are(2).await;
+    assert!(!guard.is_revoke_requested());
+    assert!(theirs.peer.revoke(&at.path()).await);
+    timeout(PATIENCE, guard.revoke_requested()).await.expect("they have asked for it");
+    // A wish only.
+    sleep(MOMENT).await;
+    assert!(!waiter.is_finished());
+    Ours::release(guard).await;
+    let (held, mut other) = waiter.await.unwrap();
+    assert!(held, "they did not get what we gave back");
+    other.release().await;
+    at.until_there_are(0).await;
+}
+
+async fn we_ask_for_their_lock(at: At) {
+    let (ours, mut theirs) = (at.ours().await, at.theirs().await);
+    assert!(theirs.acquire(NOW).await);
+    assert!(!theirs.peer.is_revoked(NOW).await);
+    assert!(ours.locks.request_revocation(&at.name).await.unwrap());
+    assert!(theirs.peer.is_revoked(PATIENCE).await);
+    assert!(ours.acquire(MOMENT).await.is_none());
+    theirs.release().await;
+    Ours::release(ours.acquire(NOW).await.expect("they gave it back")).await;
+    at.until_there_are(0).await;
+}
+
 async fn all_stand_in_one_queue(at: At) {
+    let recipes = (vec![at.pair.theirs], vec![at.pair.ours]);
+    stand_in_one_queue(at, recipes).await;
+}
+
+async fn readers_and_writers_stand_in_one_queue(at: At) {
+    let recipes = vec![Recipe::Read, Recipe::Read, Recipe::Write];
+    stand_in_one_queue(at, (recipes.clone(), recipes)).await;
+}
+
+/// Of both makes as many, who get the lock in the order of the transactions in which they asked for it.
+async fn stand_in_one_queue(at: At, (theirs_take, ours_take): (Vec<Recipe>, Vec<Recipe>)) {
     let history = Records::new(&at.name);
     let mut fleet = JoinSet::new();
     for member in 0..MEMBERS {
         // A process has one session for all that are alike.
         let ours = at.ours_for(SESSION + Duration::from_secs(1) * member).await;
         let mut theirs = at.theirs().await;
-        let (path, recipes) = (at.path(), [theirs.recipe]);
+        let (path, recipes) = (at.path(), theirs_take.clone());
         let records = history.file.clone();
-        fleet.spawn(we_work(ours, history.recorder(2 * member)));
+        fleet.spawn(we_work(ours, at.path(), ours_take.clone(), history.recorder(2 * member)));
         fleet.spawn(async move {
             let process = 2 * member + 1;
             let done = theirs.peer.work(&path, &recipes, ROUNDS, LONG, (process, &records)).await;
@@ -354,13 +476,15 @@ async fn all_stand_in_one_queue(at: At) {
     history.assert_that_all_were_served_in_order();
 }
 
-async fn we_work(ours: Ours, recorder: Recorder) {
-    let record = |kind| recorder.record_at(0, 0, &ours.name, kind);
-    for _ in 0..ROUNDS {
+async fn we_work(ours: Ours, path: String, recipes: Vec<Recipe>, recorder: Recorder) {
+    let record = |kind| recorder.record_at(0, 0, &path, kind);
+    for recipe in recipes.into_iter().cycle().take(ROUNDS) {
+        let mode = if recipe == Recipe::Read { Mode::Shared } else { Mode::Exclusive };
         record(EventKind::AcquireCalled);
-        let guard = ours.acquire(LONG).await.unwrap_or_else(|| panic!("we were kept out for {LONG:?}"));
+        let guard = ours.with(recipe).acquire(LONG).await;
+        let guard = guard.unwrap_or_else(|| panic!("we were kept out for {LONG:?}"));
         let token = Some(guard.token().get());
-        record(EventKind::Acquired { token, valid_until_ns: None, mode: Mode::Exclusive });
+        record(EventKind::Acquired { token, valid_until_ns: None, mode });
         record(EventKind::ReleaseCalled);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         record(EventKind::Released { outcome: ReleaseOutcome::Released });
@@ -394,7 +518,7 @@ impl Records {
         let history = History::new(in_order);
         let report = check(&history);
         report.assert_holds();
-        assert_eq!(report.tenures, 2 * MEMBERS as usize * ROUNDS);
+        assert_eq!((report.tenures, report.locks.len()), (2 * MEMBERS as usize * ROUNDS, 1));
         let grants = history.events().iter().filter(|event| matches!(event.kind, EventKind::Acquired { .. }));
         let ours: Vec<_> = grants.map(|event| event.process % 2 == 0).collect();
         let changes = ours.windows(2).filter(|pair| pair[0] != pair[1]).count();

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{TIMEOUT, config};
+use common::{Server, TIMEOUT, config};
 use lock_core::Report;
 use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::ZkConfig;
@@ -15,7 +15,7 @@ fn finds(report: &Report, text: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_is_well_has_no_warnings() {
-    let server = ZooKeeper::builder().max_session_timeout(TIMEOUT).start().await.unwrap();
+    let server: Server = ZooKeeper::builder().max_session_timeout(TIMEOUT).start().await.unwrap().into();
     let report =
         config(&server).session_timeout(2 * TIMEOUT).connect().await.unwrap().doctor().await.unwrap();
     for text in [

@@ -5,51 +5,10 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::*;
-use lock_core::{ErrorKind, Locks, LossReason, Outcome, Released, Standing};
-use lock_testkit::proxy::{Direction, FaultProxy, Then, opcode, zk_opcode};
+use lock_core::{ErrorKind, LossReason, Outcome, Released, Standing};
+use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{ZkEnsemble, cancel_after, for_each_poll_count};
 use lock_zk::Layout;
-use lock_zk::zookeeper_client::Client;
-
-/// A server, a client of ours through a proxy and one beside it, and the test's own.
-struct Scene {
-    locks: Locks,
-    other: Locks,
-    client: Client,
-    proxy: FaultProxy,
-    // Looks whether the others have left anything.
-    server: Server,
-}
-
-impl Scene {
-    async fn new() -> Self {
-        Self::with(TIMEOUT, Layout::Curator).await
-    }
-
-    async fn with(timeout: Duration, layout: Layout) -> Self {
-        let server = server().await;
-        let proxy = proxy(&server);
-        let locks = through(&proxy).session_timeout(timeout).layout(layout).connect().await.unwrap();
-        let (other, client) = (connect(&server).await, client(&server).await);
-        Self { locks, other, client, proxy, server }
-    }
-
-    fn black_hole(&self, on: bool) {
-        self.proxy.black_hole(Direction::ToServer, on);
-        self.proxy.black_hole(Direction::ToClient, on);
-    }
-
-    /// Whether nothing is left of `a`, so that the next one gets it.
-    async fn is_clean(&self) {
-        until_children(&self.client, "a", 0).await;
-        // Not a mere try: a creation that was sent and given up may arrive only now, to be undone.
-        let guard = self.other.mutex("a").try_acquire_for(Duration::from_secs(5)).await.unwrap().unwrap();
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-        until_children(&self.client, "a", 0).await;
-    }
-}
-
-const LAYOUTS: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_after_every_number_of_polls() {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{client, config, mkdir};
+use common::{Server, client, config, mkdir};
 use lock_core::{Error, ErrorKind, Holder, Locks};
 #[cfg(feature = "tls")]
 use lock_testkit::Certificates;
@@ -126,7 +126,7 @@ async fn a_directory_that_only_lets_us_look_is_told() {
 async fn sasl_lets_in_who_knows_the_password() {
     use lock_zk::zookeeper_client::SaslOptions;
 
-    let server = ZooKeeper::builder().sasl("me", "Pa55").start().await.unwrap();
+    let server = Server::from(ZooKeeper::builder().sasl("me", "Pa55").start().await.unwrap());
     let at = |credentials: &str, auth: &str| {
         let url = format!("zk://{credentials}{}?session_timeout=4s&auth={auth}", server.addr());
         ZkConfig::from_url(&url).unwrap().connect()
@@ -150,6 +150,7 @@ async fn tls() {
     let certificates = Certificates::new().unwrap();
     for client_certificates in [false, true] {
         let server = ZooKeeper::builder().tls(&certificates, client_certificates).start().await.unwrap();
+        let server = Server::from(server);
         let (ca, (cert, key)) = (certificates.ca(), certificates.client());
         let (ca, cert, key) = (ca.display(), cert.display(), key.display());
         let address = format!("{}?session_timeout=4s", server.secure_addr());
@@ -176,7 +177,7 @@ async fn tls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn servers_that_we_do_not_trust_get_nothing() {
     let (certificates, others) = (Certificates::new().unwrap(), Certificates::new().unwrap());
-    let server = ZooKeeper::builder().tls(&certificates, false).start().await.unwrap();
+    let server = Server::from(ZooKeeper::builder().tls(&certificates, false).start().await.unwrap());
     let patience = "session_timeout=4s&connect_timeout=2s";
     let url = format!("zks://me:Pa55@{}?{patience}&tls_ca={}", server.secure_addr(), others.ca().display());
     let error = ZkConfig::from_url(&url).unwrap().connect().await.unwrap_err();

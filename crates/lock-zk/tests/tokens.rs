@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{TIMEOUT, children, client, config, proxy, through, until_children};
+use common::{Server, TIMEOUT, children, client, config, proxy, through, until_children};
 use lock_core::{ErrorKind, Locks, Standing, Token};
 use lock_testkit::proxy::{Then, zk_opcode};
 use lock_testkit::{ZkEnsemble, ZooKeeper};
@@ -178,7 +178,7 @@ async fn a_raise_is_not_missed_while_cut_off() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn tokens_grow_through_directories_that_come_and_go() {
     let reaper = ZooKeeper::builder().property("znode.container.checkIntervalMs", "20");
-    let server = reaper.start().await.unwrap();
+    let server = Server::from(reaper.start().await.unwrap());
     let (locks, watcher) = (config(&server).connect().await.unwrap(), client(&server).await);
     let (mut last, mut reaped) = (token(&locks, "a").await, 0);
     for round in 0..12 {

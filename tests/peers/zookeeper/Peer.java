@@ -10,17 +10,22 @@ import java.nio.channels.FileChannel;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.Revoker;
 import org.apache.curator.retry.RetryOneTime;
 
 /**
  * One lock of Curator, moved by JSON lines on standard input, answered on standard output. The lines are those of
- * peer.py; their values are strings without escapes and whole numbers.
+ * peer.py; their values are strings without escapes and whole numbers. Besides there are
+ *
+ * {"call": "revoke", "server": "HOST:PORT", "session": 10000, "lock": "/locks/a"}: asks the holder to give the lock up
+ * {"call": "is_revoked", "wait": 1000}: whether somebody asks for the lock within that time
  */
 final class Peer {
     private static final Pattern PAIR = Pattern.compile("\"(\\w+)\":(?:\"([^\"]*)\"|(\\d+))");
@@ -28,6 +33,7 @@ final class Peer {
 
     private CuratorFramework curator;
     private InterProcessMutex lock;
+    private CountDownLatch revoked;
 
     public static void main(String[] args) throws Exception {
         System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "error");
@@ -59,17 +65,29 @@ final class Peer {
                 return true;
             case "work":
                 return work(request);
+            case "revoke":
+                curator = connect(request);
+                InterProcessMutex any = new InterProcessMutex(curator, request.get("lock"));
+                Revoker.attemptRevoke(curator, any.getParticipantNodes().iterator().next());
+                return true;
+            case "is_revoked":
+                return revoked.await(Long.parseLong(request.get("wait")), MILLISECONDS);
             default:
                 throw new IllegalArgumentException(request.toString());
         }
     }
 
     private boolean acquire(Map<String, String> request, String recipe) throws Exception {
-        curator = connect(request.get("server"), Integer.parseInt(request.get("session")));
+        curator = connect(request);
         String path = request.get("lock");
         switch (recipe) {
             case "mutex":
                 lock = new InterProcessMutex(curator, path);
+                break;
+            case "revocable":
+                lock = new InterProcessMutex(curator, path);
+                revoked = new CountDownLatch(1);
+                lock.makeRevocable(asked -> revoked.countDown());
                 break;
             case "read":
                 lock = new InterProcessReadWriteLock(curator, path).readLock();
@@ -117,11 +135,13 @@ final class Peer {
         return curator.checkExists().forPath((String) path.invoke(lock)).getCzxid();
     }
 
-    private static CuratorFramework connect(String server, int session) throws Exception {
-        String key = server + " " + session;
+    private static CuratorFramework connect(Map<String, String> request) throws Exception {
+        String key = request.get("server") + " " + request.get("session");
         CuratorFramework curator = CONNECTIONS.get(key);
         if (curator == null) {
-            curator = CuratorFrameworkFactory.newClient(server, session, 30_000, new RetryOneTime(100));
+            int session = Integer.parseInt(request.get("session"));
+            curator = CuratorFrameworkFactory.newClient(
+                    request.get("server"), session, 30_000, new RetryOneTime(100));
             curator.start();
             curator.blockUntilConnected();
             CONNECTIONS.put(key, curator);

@@ -25,6 +25,8 @@ pub enum Client {
 pub enum Recipe {
     /// `InterProcessMutex`, `Lock`.
     Mutex,
+    /// `InterProcessMutex` that is made revocable.
+    Revocable,
     /// Of `InterProcessReadWriteLock`; `ReadLock`.
     Read,
     /// Of `InterProcessReadWriteLock`; `WriteLock`.
@@ -41,6 +43,9 @@ pub struct Peer {
 
 impl Client {
     pub const ALL: [Self; 3] = [Self::Curator, Self::Kazoo, Self::KazooWithPatterns];
+
+    /// Those whose read/write locks are in the same layout.
+    pub const SHARING: [Self; 2] = [Self::Curator, Self::Kazoo];
 
     /// The value of our URL option `layout` that makes nodes which the client understands.
     pub const fn layout(self) -> &'static str {
@@ -61,13 +66,22 @@ impl Client {
 impl Peer {
     /// Takes the lock of this path if it is free within `wait`, and says whether it did.
     pub async fn acquire(&mut self, lock: &str, recipe: Recipe, wait: Duration) -> bool {
-        let more = json!({ "call": "acquire", "recipe": recipe.to_string() });
-        self.call(lock, wait, more, wait).await
+        self.call(lock, wait, json!({ "call": "acquire", "recipe": recipe.to_string() })).await
     }
 
     /// Gives the lock back, and says whether it was still its own, as far as the client knows.
     pub async fn release(&mut self) -> bool {
         self.program.call(json!({ "call": "release" }), Duration::ZERO).await
+    }
+
+    /// Asks the holder of this lock to give it up.
+    pub async fn revoke(&mut self, lock: &str) -> bool {
+        self.call(lock, Duration::ZERO, json!({ "call": "revoke" })).await
+    }
+
+    /// Whether it is asked to give its lock up within that time.
+    pub async fn is_revoked(&mut self, wait: Duration) -> bool {
+        self.program.call(json!({ "call": "is_revoked", "wait": millis(wait) }), wait).await
     }
 
     /// Takes the lock and gives it back so many times, by each recipe in turn; waits up to `wait` every time. What
@@ -88,7 +102,7 @@ impl Peer {
             "process": process,
             "history": history,
         });
-        self.call(lock, wait, more, wait).await
+        self.call(lock, wait, more).await
     }
 
     /// Ends the process by SIGKILL.
@@ -96,7 +110,7 @@ impl Peer {
         self.program.kill();
     }
 
-    async fn call(&mut self, lock: &str, wait: Duration, more: Value, patience: Duration) -> bool {
+    async fn call(&mut self, lock: &str, wait: Duration, more: Value) -> bool {
         let mut request = json!({
             "client": self.client.to_string(),
             "server": self.server,
@@ -107,7 +121,7 @@ impl Peer {
         if let (Value::Object(request), Value::Object(more)) = (&mut request, more) {
             request.extend(more);
         }
-        self.program.call(request, patience).await
+        self.program.call(request, wait).await
     }
 }
 
@@ -125,6 +139,7 @@ impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Mutex => "mutex",
+            Self::Revocable => "revocable",
             Self::Read => "read",
             Self::Write => "write",
         })

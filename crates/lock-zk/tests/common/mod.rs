@@ -6,17 +6,56 @@ use std::ops::Deref;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lock_core::{LockName, Locks};
+use lock_core::{LockName, Locks, Released};
 use lock_testkit::ZooKeeper;
-use lock_testkit::proxy::{FaultProxy, Protocol};
-use lock_zk::ZkConfig;
+use lock_testkit::proxy::{Direction, FaultProxy, Protocol};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
+use lock_zk::{Layout, ZkConfig};
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
 /// Long enough for a noisy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 /// Where expiry is the subject.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
+pub(crate) const LAYOUTS: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
+
+/// A server, a client of ours through a proxy and one beside it, and the test's own.
+pub(crate) struct Scene {
+    pub(crate) locks: Locks,
+    pub(crate) other: Locks,
+    pub(crate) client: Client,
+    pub(crate) proxy: FaultProxy,
+    // Looks whether the others have left anything.
+    pub(crate) server: Server,
+}
+
+impl Scene {
+    pub(crate) async fn new() -> Self {
+        Self::with(TIMEOUT, Layout::Curator).await
+    }
+
+    pub(crate) async fn with(timeout: Duration, layout: Layout) -> Self {
+        let server = server().await;
+        let proxy = proxy(&server);
+        let locks = through(&proxy).session_timeout(timeout).layout(layout).connect().await.unwrap();
+        let (other, client) = (connect(&server).await, client(&server).await);
+        Self { locks, other, client, proxy, server }
+    }
+
+    pub(crate) fn black_hole(&self, on: bool) {
+        self.proxy.black_hole(Direction::ToServer, on);
+        self.proxy.black_hole(Direction::ToClient, on);
+    }
+
+    /// Whether nothing is left of `a`, so that the next one gets it.
+    pub(crate) async fn is_clean(&self) {
+        until_children(&self.client, "a", 0).await;
+        // Not a mere try: a creation that was sent and given up may arrive only now, to be undone.
+        let guard = self.other.mutex("a").try_acquire_for(Duration::from_secs(5)).await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        until_children(&self.client, "a", 0).await;
+    }
+}
 
 /// A server that looks at the end of a test whether anything is left on it: a node that goes with its session, a watch,
 /// a connection. The test must have dropped its clients by then, which it has if it made them later.
