@@ -54,6 +54,18 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// When the server cannot be asked, or refuses.
     async fn break_lock(&self, name: &LockName) -> Result<bool>;
 
+    /// Asks all who hold the lock to give it up, and says whether somebody did hold it. A backend whose
+    /// [`Capabilities::revocation`] is there has its own way to do it.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where there is no way to ask; when the server cannot
+    /// be asked, or refuses.
+    async fn request_revocation(&self, name: &LockName) -> Result<bool> {
+        let _ = name;
+        self.capabilities().check_revocation().map(|()| false)
+    }
+
     /// Examines the servers: what they are, and what about them is a danger to locks. A backend that
     /// has nothing to examine reports nothing.
     ///
@@ -162,13 +174,40 @@ pub struct AcquireRequest {
     pub lease: LeasePolicy,
     /// Who asks.
     pub owner: Arc<OwnerInfo>,
+    /// Whether an exclusive lock is the write side of a read/write lock. It is the same lock as a mutex,
+    /// but clients of other libraries may have to find it under another name.
+    pub writes: bool,
+    /// Who wants to know the place in the queue.
+    pub on_queued: Option<OnQueued>,
+}
+
+/// Is told how many are before us in the queue, whenever that becomes known.
+#[derive(Clone)]
+pub struct OnQueued(Arc<dyn Fn(usize) + Send + Sync>);
+
+impl OnQueued {
+    /// Calls this, which must not block.
+    pub fn new(told: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(told))
+    }
+
+    /// So many are before us.
+    pub fn tell(&self, before: usize) {
+        (self.0)(before);
+    }
+}
+
+impl Debug for OnQueued {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnQueued")
+    }
 }
 
 impl AcquireRequest {
     /// A request for an exclusive lock.
     #[must_use]
     pub const fn exclusive(name: LockName, wait: Wait, lease: LeasePolicy, owner: Arc<OwnerInfo>) -> Self {
-        Self { name, mode: Mode::Exclusive, wait, lease, owner }
+        Self { name, mode: Mode::Exclusive, wait, lease, owner, writes: false, on_queued: None }
     }
 
     /// The same request in another mode.
@@ -176,6 +215,13 @@ impl AcquireRequest {
     pub const fn in_mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
+    }
+
+    /// Tells the one who asks how many are before it in the queue, where the backend knows.
+    pub fn queued_behind(&self, before: usize) {
+        if let Some(on_queued) = &self.on_queued {
+            on_queued.tell(before);
+        }
     }
 }
 
@@ -197,6 +243,8 @@ pub struct Capabilities {
     pub shared: Support,
     /// Whether locks can be held by a limited number at once.
     pub permits: Support,
+    /// Whether holders can be asked to give a lock up.
+    pub revocation: Support,
 }
 
 /// Whether a backend can do something.
@@ -247,6 +295,21 @@ impl Capabilities {
             counts_waiters: false,
             shared: not_built,
             permits: not_built,
+            revocation: Support::No("its holders cannot be told anything"),
+        }
+    }
+
+    /// Refuses to ask holders where they cannot be asked.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`], with the reason.
+    pub fn check_revocation(&self) -> Result<()> {
+        match self.revocation {
+            Support::Yes => Ok(()),
+            Support::No(why) => Err(Error::new(ErrorKind::Unsupported, self.backend)
+                .message(format!("nobody can be asked to give up a lock here: {why}"))
+                .hint("break the lock, or use another backend, such as zk://")),
         }
     }
 

@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::locks::Shared;
 use crate::queue::Come;
 use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Guard, LeasePolicy, LockName, LockOptions, Mode, OwnerInfo,
-    Result, Wait,
+    AcquireRequest, Acquired, Error, ErrorKind, Guard, LeasePolicy, LockName, LockOptions, Mode, OnQueued,
+    OwnerInfo, Result, Wait,
 };
 
 /// One lock in one mode. A handle, which holds nothing itself.
@@ -26,12 +26,22 @@ struct Spec {
     mode: Mode,
     lease: LeasePolicy,
     owner: Arc<OwnerInfo>,
+    writes: bool,
+    on_queued: Option<OnQueued>,
 }
 
 impl Contender {
     pub(crate) fn new(shared: Arc<Shared>, name: &str, mode: Mode, options: &LockOptions) -> Self {
         let spec = Spec::new(&shared, name, mode, options);
         Self { shared, spec }
+    }
+
+    /// The same lock, as the write side of a read/write lock.
+    pub(crate) fn that_writes(mut self) -> Self {
+        if let Ok(spec) = &mut self.spec {
+            spec.writes = true;
+        }
+        self
     }
 
     /// One that can never acquire its lock, for this reason.
@@ -82,12 +92,18 @@ impl Spec {
             Some(label) => Arc::new(OwnerInfo::clone(&shared.owner).with_label(label)),
             None => Arc::clone(&shared.owner),
         };
-        Ok(Self { name, mode, lease: options.lease, owner })
+        let on_queued = options.on_queued.clone();
+        Ok(Self { name, mode, lease: options.lease, owner, writes: false, on_queued })
     }
 
     fn request(&self, wait: Wait) -> AcquireRequest {
         let owner = Arc::clone(&self.owner);
-        AcquireRequest::exclusive(self.name.clone(), wait, self.lease, owner).in_mode(self.mode)
+        let request = AcquireRequest::exclusive(self.name.clone(), wait, self.lease, owner);
+        AcquireRequest {
+            writes: self.writes,
+            on_queued: self.on_queued.clone(),
+            ..request.in_mode(self.mode)
+        }
     }
 }
 

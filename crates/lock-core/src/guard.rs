@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use crate::queue::{Heir, Turn};
 use crate::{
     BootInstant, Error, ErrorKind, HandOver, Lease, LockName, LossReason, Mode, OwnerId, Released, Result,
-    Standing, Token,
+    Revocation, Standing, Token,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -108,6 +108,27 @@ impl Guard {
     /// Nothing is lost when the future is dropped.
     pub async fn lost(&self) -> LossReason {
         self.lease().validity().lost().await
+    }
+
+    /// Whether somebody has [asked](crate::Locks::request_revocation) that the lock be given up. The lock
+    /// stays ours all the same, until we release it. Costs nothing.
+    #[must_use]
+    pub fn is_revoke_requested(&self) -> bool {
+        self.lease().revocation().is_some_and(Revocation::is_requested)
+    }
+
+    /// Waits until somebody [asks](crate::Locks::request_revocation) that the lock be given up: for ever if
+    /// nobody does, and where the backend cannot tell
+    /// ([`Capabilities::revocation`](crate::Capabilities::revocation)).
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn revoke_requested(&self) {
+        match self.lease().revocation() {
+            Some(revocation) => revocation.requested().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Runs `body` for as long as the lock is held, and drops it when the lock is lost.

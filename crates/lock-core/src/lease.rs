@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures_util::future::{FutureExt, select_all};
 use tokio::sync::watch;
 
-use crate::{AcquireRequest, BootInstant, Clock, Error, ErrorKind, OwnerId, Result, Token};
+use crate::{AcquireRequest, BootInstant, Clock, Error, ErrorKind, OwnerId, Result, Revocation, Token};
 
 /// A lock that is held: what a backend implements and a [`Guard`](crate::Guard) holds.
 ///
@@ -29,6 +29,11 @@ pub trait Lease: Debug + Send + Sync {
 
     /// How long the holder may believe that it holds the lock.
     fn validity(&self) -> &Validity;
+
+    /// Whether somebody has asked us to give the lock up; `None` where nobody can.
+    fn revocation(&self) -> Option<&Revocation> {
+        None
+    }
 
     /// Lets the lease end `ttl` from now, and gives the new deadline.
     ///

@@ -22,13 +22,14 @@ mod queue;
 #[doc(hidden)]
 pub mod random;
 pub mod renewal;
+pub mod revocation;
 pub mod rw;
 pub mod semaphore;
 pub mod token;
 pub mod url;
 
 pub use backend::{
-    AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, Support, Wait,
+    AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, OnQueued, Support, Wait,
 };
 pub use clock::{BootInstant, Clock};
 pub use doctor::{Finding, Level, Report};
@@ -41,6 +42,7 @@ pub use mutex::Mutex;
 pub use name::LockName;
 pub use options::LockOptions;
 pub use owner::{OwnerId, OwnerInfo};
+pub use revocation::{Revocation, RevocationCell};
 pub use rw::RwLock;
 pub use semaphore::Semaphore;
 pub use token::Token;

@@ -180,6 +180,25 @@ impl Locks {
         broken.map_err(|error| error.during("break").on(&name))
     }
 
+    /// Asks whoever holds the lock, all who share it, to give it up, and says whether somebody did hold it.
+    ///
+    /// It is up to them: [`Guard::revoke_requested`](crate::Guard::revoke_requested) tells them of the wish,
+    /// and nothing happens if they do not look. Who comes later is not asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the backend has no way to ask,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the holders may or may not have been asked.
+    pub async fn request_revocation(&self, name: impl AsRef<str>) -> Result<bool> {
+        let name = LockName::new(name)?;
+        let asked = self.shared.backend.request_revocation(&name).await;
+        asked.map_err(|error| error.during("request revocation").on(&name))
+    }
+
     /// Examines the servers: what they are, and what about them is a danger to locks. Print it when a
     /// service starts.
     ///

@@ -13,8 +13,8 @@ use crate::renewal::{Renew, Renewal, Renewed, Renewer, Terms};
 use crate::url::LockUrl;
 use crate::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, Lease,
-    LeaseKind, LockName, LockState, Locks, LossReason, Mode, OwnerId, OwnerInfo, Released, Result, Standing,
-    Support, Token, Validity, ValidityCell, Wait,
+    LeaseKind, LockName, LockState, Locks, LossReason, Mode, OwnerId, OwnerInfo, Released, Result,
+    Revocation, RevocationCell, Standing, Support, Token, Validity, ValidityCell, Wait,
 };
 
 const BACKEND: &str = "memory";
@@ -131,6 +131,7 @@ struct Hold {
     since: SystemTime,
     expires: BootInstant,
     cell: ValidityCell,
+    revocation: RevocationCell,
 }
 
 #[derive(Debug)]
@@ -146,6 +147,7 @@ struct Waiter {
 struct Grant {
     token: Token,
     cell: ValidityCell,
+    revocation: Revocation,
 }
 
 static NAMED: LazyLock<Mutex<HashMap<String, Weak<Store>>>> = LazyLock::new(Mutex::default);
@@ -162,6 +164,7 @@ impl Memory {
         capabilities.check_ttl(config.ttl, MemoryConfig::MIN_TTL)?;
         (capabilities.cross_process, capabilities.fifo, capabilities.counts_waiters) = (false, true, true);
         (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
+        capabilities.revocation = Support::Yes;
         let store = match config.name {
             Some(name) => Store::named(name, &config.clock),
             None => Store::new(&config.clock),
@@ -187,7 +190,10 @@ impl Backend for Memory {
         let mut place = match self.store.ask(&request, ttl) {
             Asked::Granted(owner, grant) => return Ok(self.lease(&request, owner, grant, start, ttl)),
             Asked::Busy => return Ok(Acquired::Busy),
-            Asked::Queued(place) => place,
+            Asked::Queued(place, before) => {
+                request.queued_behind(before);
+                place
+            }
         };
         match place.granted(request.wait).await {
             Some(grant) => Ok(self.lease(&request, place.owner, grant, self.store.clock.now(), ttl)),
@@ -211,6 +217,14 @@ impl Backend for Memory {
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
         Ok(table.end_holds(name, &self.store.clock, LossReason::Removed, |_| true))
+    }
+
+    async fn request_revocation(&self, name: &LockName) -> Result<bool> {
+        let mut table = self.store.table();
+        table.expire(name, &self.store.clock);
+        let Some(lock) = table.locks.get(name) else { return Ok(false) };
+        lock.holds.iter().for_each(|hold| hold.revocation.request());
+        Ok(!lock.holds.is_empty())
     }
 
     async fn close(&self) -> Result<()> {
@@ -240,6 +254,7 @@ impl Memory {
             validity: grant.cell.validity(),
             renewal: self.renewer.add(key, terms, grant.cell.clone()),
             cell: grant.cell,
+            revocation: grant.revocation,
         }))
     }
 }
@@ -253,6 +268,7 @@ struct MemoryLease {
     cell: ValidityCell,
     validity: Validity,
     renewal: Renewal,
+    revocation: Revocation,
 }
 
 #[async_trait]
@@ -267,6 +283,10 @@ impl Lease for MemoryLease {
 
     fn validity(&self) -> &Validity {
         &self.validity
+    }
+
+    fn revocation(&self) -> Option<&Revocation> {
+        Some(&self.revocation)
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
@@ -322,7 +342,8 @@ impl Renew for Arc<Store> {
 enum Asked {
     Granted(OwnerId, Grant),
     Busy,
-    Queued(Place),
+    /// Behind so many.
+    Queued(Place, usize),
 }
 
 /// A place in the queue. Dropping it gives it up, and gives back a grant that crossed the drop.
@@ -406,7 +427,8 @@ impl Store {
             return Asked::Granted(owner, grant);
         }
         let (store, name) = (Arc::clone(self), request.name.clone());
-        Asked::Queued(Place { store, name, owner, grant, taken: false })
+        let before = table.locks.get(&name).map_or(0, |lock| lock.holds.len() + lock.waiters.len() - 1);
+        Asked::Queued(Place { store, name, owner, grant, taken: false }, before)
     }
 
     /// When a hold ends next, if nobody renews it.
@@ -459,9 +481,11 @@ impl Table {
             self.last_token += 1;
             let (token, expires) = (Token::new(self.last_token), clock.now() + waiter.ttl);
             let cell = ValidityCell::new(clock.clone(), expires);
-            if waiter.grant.send(Grant { token, cell: cell.clone() }).is_ok() {
+            let asked = RevocationCell::new();
+            let grant = Grant { token, cell: cell.clone(), revocation: asked.revocation() };
+            if waiter.grant.send(grant).is_ok() {
                 let (owner, mode, info, since) = (waiter.owner, waiter.mode, waiter.info, SystemTime::now());
-                lock.holds.push(Hold { owner, mode, info, token, since, expires, cell });
+                lock.holds.push(Hold { owner, mode, info, token, since, expires, cell, revocation: asked });
                 self.moved.notify_waiters();
             }
         }
@@ -596,5 +620,35 @@ mod tests {
         assert!(locks.break_lock("a").await.unwrap());
         assert_eq!(guard.raise_token(floor).await.unwrap_err().kind(), ErrorKind::Lost);
         assert!(locks.mutex("a").acquire().await.unwrap().token() > floor);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_share_a_lock_are_asked_to_give_it_up() {
+        let locks = locks();
+        assert!(!locks.request_revocation("a").await.unwrap(), "nobody holds it");
+        let (one, two) = (locks.rw("a").read().await.unwrap(), locks.rw("a").read().await.unwrap());
+        assert!(!one.is_revoke_requested());
+        assert!(locks.request_revocation("a").await.unwrap());
+        one.revoke_requested().await;
+        assert!(one.is_valid() && two.is_revoke_requested());
+        drop((one, two));
+        assert!(!locks.rw("a").write().await.unwrap().is_revoke_requested(), "it was asked of others");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiters_are_told_how_many_are_before_them() {
+        let locks = locks();
+        let _held = locks.mutex("a").acquire().await.unwrap();
+        let (sender, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let mut waiters = Vec::new();
+        for _ in 0..2 {
+            let (other, sender) = (Locks::from_dyn(Arc::clone(locks.backend())), sender.clone());
+            let options = LockOptions::new().on_queued(move |before| sender.send(before).unwrap());
+            let mutex = other.mutex_with("a", options).unwrap();
+            waiters.push(tokio::spawn(async move { mutex.acquire().await }));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((told.recv().await, told.recv().await), (Some(1), Some(2)));
+        waiters.iter().for_each(tokio::task::JoinHandle::abort);
     }
 }

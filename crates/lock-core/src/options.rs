@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::LeasePolicy;
+use crate::{LeasePolicy, OnQueued};
 
 /// The options of a lock of any kind.
 ///
@@ -15,6 +15,7 @@ use crate::LeasePolicy;
 pub struct LockOptions {
     pub(crate) lease: LeasePolicy,
     pub(crate) label: Option<String>,
+    pub(crate) on_queued: Option<OnQueued>,
 }
 
 impl LockOptions {
@@ -50,6 +51,16 @@ impl LockOptions {
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
+        self
+    }
+
+    /// Is called with the number of those who are before us in the queue of the server, whenever it
+    /// becomes known while we wait; a backend that keeps no such queue never calls it. Must not block.
+    ///
+    /// Of the tasks of one process that wait for one lock, only the first stands in that queue.
+    #[must_use]
+    pub fn on_queued(mut self, told: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.on_queued = Some(OnQueued::new(told));
         self
     }
 }

@@ -54,7 +54,8 @@ impl RwLock {
         let contender = |mode| Contender::new(Arc::clone(shared), name, mode, options);
         let reader = contender(Mode::Shared);
         // Who cannot read is not surprised by it later than by the first write.
-        let writer = reader.check().map_or_else(|_| reader.clone(), |()| contender(Mode::Exclusive));
+        let writer =
+            reader.check().map_or_else(|_| reader.clone(), |()| contender(Mode::Exclusive).that_writes());
         Self { reader, writer }
     }
 

@@ -1,9 +1,11 @@
 //! The ZooKeeper backend.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, Holder, LeaseKind, LockName,
     LockState, Result, Support, Token, Wait,
@@ -12,13 +14,13 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
+use crate::lease::REVOKE;
 use crate::node::Card;
+use crate::queue::Contender;
 use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::{BACKEND, ZkConfig};
-
-const NOT_BUILT: &str = "they are not built for ZooKeeper yet";
 
 /// The ZooKeeper backend.
 ///
@@ -30,6 +32,8 @@ const NOT_BUILT: &str = "they are not built for ZooKeeper yet";
 pub struct Zk {
     capabilities: Capabilities,
     sessions: Arc<Sessions>,
+    /// The directories of which it was told that they hold nodes of others.
+    strangers: Mutex<HashSet<String>>,
 }
 
 impl Zk {
@@ -49,13 +53,30 @@ impl Zk {
         let timeout = sessions.get().await?.timeout();
         let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Session { timeout });
         (capabilities.fifo, capabilities.counts_waiters) = (true, true);
-        (capabilities.shared, capabilities.permits) = (Support::No(NOT_BUILT), Support::No(NOT_BUILT));
-        Ok(Self { capabilities, sessions })
+        (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
+        capabilities.revocation = Support::Yes;
+        Ok(Self { capabilities, sessions, strangers: Mutex::default() })
     }
 
     fn spot(&self, name: &LockName) -> Arc<Spot> {
         let config = self.sessions.config();
         Arc::new(Spot::new(config.base(), name, config.node_layout()))
+    }
+
+    /// Tells once for each directory what is in it that has no place in the queue.
+    fn report(&self, spot: &Spot, strangers: &[String]) {
+        let mut reported = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let [first, others @ ..] = strangers
+            && reported.insert(spot.dir.clone())
+        {
+            let (dir, others) = (&spot.dir, others.len());
+            tracing::warn!(
+                dir,
+                first,
+                others,
+                "nodes without a sequence number are not looked at; move them elsewhere"
+            );
+        }
     }
 
     /// A session, and the error for one that does not answer about this lock.
@@ -97,17 +118,33 @@ impl Backend for Zk {
             match timeout(session.patience(), inspect(&session, &spot)).await {
                 Err(_) => return Err(silent),
                 Ok(Err(Fault::Over)) => {}
-                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir)),
+                Ok(answer) => {
+                    let (state, strangers) = answer.map_err(|fault| fault.on(&spot.dir))?;
+                    self.report(&spot, &strangers);
+                    return Ok(state);
+                }
             }
         }
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
         let spot = self.spot(name);
-        let mut sent = None;
+        let mut broken = None;
         loop {
             let (session, silent) = self.session(&spot).await?;
-            match timeout(session.patience(), break_lock(&session, &spot, &mut sent)).await {
+            match timeout(session.patience(), break_lock(&session, &spot, &mut broken)).await {
+                Err(_) => return Err(silent),
+                Ok(Err(Fault::Over)) => {}
+                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir)),
+            }
+        }
+    }
+
+    async fn request_revocation(&self, name: &LockName) -> Result<bool> {
+        let spot = self.spot(name);
+        loop {
+            let (session, silent) = self.session(&spot).await?;
+            match timeout(session.patience(), request_revocation(&session, &spot)).await {
                 Err(_) => return Err(silent),
                 Ok(Err(Fault::Over)) => {}
                 Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir)),
@@ -175,10 +212,11 @@ impl Outage {
     }
 }
 
-async fn inspect(session: &Session, spot: &Spot) -> Result<LockState, Fault> {
+/// What the queue says, and what else is in the directory.
+async fn inspect(session: &Session, spot: &Spot) -> Result<(LockState, Vec<String>), Fault> {
     loop {
         let queue = list(session, spot).await?.unwrap_or_default();
-        let Some(holder) = queue.contenders.first() else { return Ok(LockState::free()) };
+        let Some(holder) = queue.contenders.first() else { return Ok((LockState::free(), queue.strangers)) };
         let path = spot.child(&holder.name);
         let (data, stat) = match session.insist(|| session.data(&path)).await {
             // It has just released the lock.
@@ -189,30 +227,82 @@ async fn inspect(session: &Session, spot: &Spot) -> Result<LockState, Fault> {
         state.since =
             u64::try_from(stat.ctime).ok().map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
         state.token = u64::try_from(stat.czxid).ok().map(Token::new);
-        state.waiters = queue.contenders.len() - 1;
-        return Ok(state);
+        state.waiters = queue.contenders.len() - queue.holders().len();
+        return Ok((state, queue.strangers));
     }
 }
 
-/// Deletes the node of the holder, and of nobody else. `sent` is the one whose deletion may have reached a server.
-async fn break_lock(session: &Session, spot: &Spot, sent: &mut Option<String>) -> Result<bool, Fault> {
+/// What is taken from its holders.
+#[derive(Debug)]
+struct Broken {
+    /// Those whose end is not known.
+    left: Vec<String>,
+    /// Whether a deletion of the last of them may have reached a server.
+    sent: bool,
+    /// Whether somebody held the lock until then.
+    held: bool,
+}
+
+/// Deletes the nodes of those who hold the lock at one look, and of nobody else.
+async fn break_lock(session: &Session, spot: &Spot, broken: &mut Option<Broken>) -> Result<bool, Fault> {
     loop {
-        let queue = list(session, spot).await?.unwrap_or_default();
-        let holder = queue.contenders.into_iter().next().map(|holder| holder.name);
-        if sent.is_some() && *sent != holder {
+        let now = match broken {
+            Some(broken) => broken,
+            None => {
+                let queue = list(session, spot).await?.unwrap_or_default();
+                let left: Vec<_> = queue.holders().iter().map(|holder| holder.name.clone()).collect();
+                if left.is_empty() {
+                    return Ok(false);
+                }
+                broken.insert(Broken { left, sent: false, held: false })
+            }
+        };
+        now.end(session, spot).await?;
+        if now.held {
             return Ok(true);
         }
-        let Some(holder) = holder else { return Ok(false) };
-        let earlier = sent.replace(holder.clone());
-        match session.delete(&spot.child(&holder)).await {
-            Ok(()) => return Ok(true),
-            Err(fault) if fault.is_no_node() && earlier.is_some() => return Ok(true),
-            // It was released just now, and the next one holds it.
-            Err(fault) if fault.is_no_node() => *sent = None,
-            Err(Fault::Unknown(_)) => sleep(RECONNECT_PAUSE).await,
+        // All of them had released it just now, and the next ones hold it.
+        *broken = None;
+    }
+}
+
+impl Broken {
+    async fn end(&mut self, session: &Session, spot: &Spot) -> Result<(), Fault> {
+        while let Some(holder) = self.left.last() {
+            let retried = std::mem::replace(&mut self.sent, true);
+            match session.delete(&spot.child(holder)).await {
+                Ok(()) => self.held = true,
+                Err(fault) if fault.is_no_node() => self.held |= retried,
+                Err(Fault::Unknown(_)) => {
+                    sleep(RECONNECT_PAUSE).await;
+                    continue;
+                }
+                Err(fault) => return Err(fault),
+            }
+            self.left.pop();
+            self.sent = false;
+        }
+        Ok(())
+    }
+}
+
+/// Asks all holders to give up the lock.
+async fn request_revocation(session: &Session, spot: &Spot) -> Result<bool, Fault> {
+    let queue = list(session, spot).await?.unwrap_or_default();
+    let ask = |holder: &Contender| {
+        let path = spot.child(&holder.name);
+        async move { session.insist(|| session.set_data(&path, REVOKE, None)).await }
+    };
+    let mut held = false;
+    for asked in join_all(queue.holders().iter().map(ask)).await {
+        match asked {
+            Ok(_) => held = true,
+            // It has just released the lock.
+            Err(fault) if fault.is_no_node() => {}
             Err(fault) => return Err(fault),
         }
     }
+    Ok(held)
 }
 
 fn read_holder(name: &str, data: &[u8]) -> Holder {

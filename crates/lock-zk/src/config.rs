@@ -1,12 +1,14 @@
 //! The options of the ZooKeeper backend.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Locks, Result};
 
-use crate::{BACKEND, Layout, Zk};
+use crate::ensemble::Driver;
+use crate::{BACKEND, Ensemble, Layout, Zk};
 
 /// The options of the ZooKeeper backend.
 ///
@@ -34,6 +36,7 @@ pub struct ZkConfig {
     dir: String,
     layout: Layout,
     clock: Clock,
+    ensemble: Option<Arc<dyn Ensemble>>,
 }
 
 impl ZkConfig {
@@ -54,6 +57,7 @@ impl ZkConfig {
             dir: "/locks".to_owned(),
             layout: Layout::default(),
             clock: Clock::boot(),
+            ensemble: None,
         }
     }
 
@@ -138,6 +142,14 @@ impl ZkConfig {
         self
     }
 
+    /// What opens the sessions, instead of the driver: for tests, and for transports of your own. The hosts, the
+    /// chroot and the credentials are then for it to know; here they only name the servers in errors.
+    #[must_use]
+    pub fn ensemble(mut self, ensemble: Arc<dyn Ensemble>) -> Self {
+        self.ensemble = Some(ensemble);
+        self
+    }
+
     /// Connects, and checks that the chroot exists.
     ///
     /// The session lives on the tokio runtime that this is called on.
@@ -201,8 +213,14 @@ impl ZkConfig {
         if self.chroot.is_empty() { "/" } else { &self.chroot }
     }
 
+    /// What opens the sessions.
+    pub(crate) fn opener(&self) -> Arc<dyn Ensemble> {
+        let driver = || Driver { cluster: self.cluster(), digest: self.digest() };
+        self.ensemble.clone().unwrap_or_else(|| Arc::new(driver()))
+    }
+
     /// `user:password`, as the digest scheme wants it.
-    pub(crate) fn digest(&self) -> Option<String> {
+    fn digest(&self) -> Option<String> {
         self.credentials.as_ref().map(|(user, password)| format!("{user}:{password}"))
     }
 

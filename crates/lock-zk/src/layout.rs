@@ -3,37 +3,49 @@
 use std::fmt::Write;
 use std::str::FromStr;
 
-use lock_core::{LockName, OwnerId};
+use lock_core::{LockName, Mode, OwnerId};
 
 /// The names of the nodes in the directory of a lock, which decide what other clients understand.
 ///
-/// All layouts exclude each other: whatever its name, every node that ends in a sequence number counts.
+/// All layouts and all modes exclude each other among clients of this library: whatever its name, every node that ends
+/// in a sequence number counts, and one that does not say that it shares the lock wants it alone. Clients of other
+/// libraries look only for the nodes that they know: use mutexes where they use their mutex, and read/write locks
+/// where they use theirs. Semaphores are between clients of this library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Layout {
     /// `_c_<uuid>-lock-<sequence>`, as Apache Curator's `InterProcessMutex`. Go's `zk.Lock`, Spring Integration and
-    /// kazoo with `extra_lock_patterns=["lock-"]` understand it too.
+    /// kazoo with `extra_lock_patterns=["lock-"]` understand it too. Readers are `__READ__` and writers `__WRIT__`,
+    /// as in Curator's `InterProcessReadWriteLock`.
     #[default]
     Curator,
-    /// `lock-<sequence>`, as .NET's DistributedLock. The node carries its owner in its data only, so that recovery
+    /// `lock-<sequence>`, `read-<sequence>` and `write-<sequence>`, as .NET's DistributedLock. The node carries its owner in its data only, so that recovery
     /// after a lost answer has to read every node of the queue.
     Plain,
     /// `<uuid>__lock__<sequence>`, as Python's kazoo and tooz by default; Go's `zk.Lock` understands it too.
-    /// Curator does not.
+    /// Curator does not. Readers are `__rlock__`, as kazoo's `ReadLock`.
     Kazoo,
 }
 
 impl Layout {
-    /// The name of the node of `owner`, to which the server appends the sequence number.
-    pub(crate) fn prefix(self, owner: OwnerId) -> String {
+    /// The name of a node of `owner` that wants the lock in this mode, to which the server appends the sequence
+    /// number. `writes` tells the write side of a read/write lock from a mutex.
+    pub(crate) fn prefix(self, owner: OwnerId, mode: Mode, writes: bool) -> String {
         let id = owner.to_string();
-        match self {
+        let (id, alone, writer, reader) = match self {
             Self::Curator => {
                 let (a, b, c, d, e) = (&id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]);
-                format!("_c_{a}-{b}-{c}-{d}-{e}-lock-")
+                (format!("_c_{a}-{b}-{c}-{d}-{e}-"), "lock-", "__WRIT__", "__READ__")
             }
-            Self::Plain => "lock-".to_owned(),
-            Self::Kazoo => format!("{id}__lock__"),
+            Self::Plain => (String::new(), "lock-", "write-", "read-"),
+            Self::Kazoo => (id, "__lock__", "__lock__", "__rlock__"),
+        };
+        match mode {
+            Mode::Shared => id + reader,
+            Mode::Permit { max } if self == Self::Kazoo => format!("{id}__permit-{max}-"),
+            Mode::Permit { max } => format!("{id}permit-{max}-"),
+            _ if writes => id + writer,
+            _ => id + alone,
         }
     }
 
@@ -85,72 +97,24 @@ impl Spot {
     }
 }
 
-/// A place in the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Contender {
-    pub(crate) sequence: i64,
-    pub(crate) name: String,
+/// What the text before its number says how a node wants the lock. One that says nothing wants it alone.
+pub(crate) fn mode_of(marker: &str) -> Mode {
+    let reads = ["__READ__", "__rlock__", "-read-"].iter().any(|ending| marker.ends_with(ending));
+    if reads || marker == "read-" {
+        return Mode::Shared;
+    }
+    let permit = marker.strip_suffix('-').and_then(|marker| marker.rsplit_once('-'));
+    let max = permit.filter(|(text, _)| is_permit(text)).and_then(|(_, max)| max.parse().ok());
+    max.map_or(Mode::Exclusive, |max| Mode::Permit { max })
 }
 
-/// The queue of a lock, as one listing showed it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Queue {
-    /// In the order in which they get the lock.
-    pub(crate) contenders: Vec<Contender>,
-    /// Whether every node is one of an exclusive lock, as far as their names tell.
-    pub(crate) exclusive: bool,
+fn is_permit(text: &str) -> bool {
+    text.strip_suffix("permit").is_some_and(|id| id.is_empty() || id.ends_with(['-', '_']))
 }
 
-impl Queue {
-    /// Reads a listing. Nodes that do not end in a sequence number are not in the queue.
-    pub(crate) fn parse(children: Vec<String>) -> Self {
-        let mut exclusive = true;
-        let mut contenders = Vec::with_capacity(children.len());
-        for name in children {
-            let Some(sequence) = sequence(&name) else {
-                tracing::debug!(name, "a node without a sequence number in the directory of a lock");
-                continue;
-            };
-            let marker = &name[..name.len() - DIGITS];
-            exclusive &= !FOREIGN_MARKERS.iter().any(|shared| marker.ends_with(shared));
-            contenders.push(Contender { sequence, name });
-        }
-        contenders.sort_unstable_by(|one, two| (one.sequence, &one.name).cmp(&(two.sequence, &two.name)));
-        Self { contenders, exclusive }
-    }
-
-    /// Those that get the lock before the node `own` with this sequence number does, the next last.
-    pub(crate) fn before(&self, sequence: i64, own: &str) -> Vec<&Contender> {
-        self.contenders.iter().filter(|other| other.sequence <= sequence && other.name != own).collect()
-    }
-
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.contenders.iter().any(|contender| contender.name == name)
-    }
-
-    /// Whether the server has no more numbers to give, so that the order of the queue cannot be trusted: its counter
-    /// neither wraps nor fails, it gives the same number again and again, mixed with negative ones.
-    ///
-    /// In a directory of read/write locks two nodes may share a number by design: a lock that was downgraded.
-    pub(crate) fn is_exhausted(&self) -> bool {
-        let twins = |pair: &[Contender]| pair[0].sequence == pair[1].sequence;
-        self.contenders.last().is_some_and(|last| is_exhausted(last.sequence))
-            || (self.exclusive && self.contenders.windows(2).any(twins))
-    }
-}
-
-/// Whether a sequence number is so near to the end that it cannot be told from one beyond it.
-pub(crate) const fn is_exhausted(sequence: i64) -> bool {
-    sequence < 0 || sequence >= EXHAUSTED_FROM
-}
-
-/// The sequence number that a name ends in.
-///
-/// Ten digits; the sign is not looked at, as `-` also ends prefixes. Numbers below zero come only after the largest
-/// one and from the lower end, so that their digits are beyond [`EXHAUSTED_FROM`] all the same.
-fn sequence(name: &str) -> Option<i64> {
-    let digits = name.get(name.len().checked_sub(DIGITS)?..)?;
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+/// Whether this is the node of a writer of Curator, which may become a reader and keep its number.
+pub(crate) fn is_downgradable(marker: &str) -> bool {
+    marker.ends_with("__WRIT__")
 }
 
 /// Appends `name` so that it is one level of a path: `%XX` for every byte that is not a letter, a digit or one of
@@ -170,26 +134,18 @@ fn escape(name: &str, path: &mut String) {
     }
 }
 
-const DIGITS: usize = 10;
-/// The server counts up to `i32::MAX`.
-const EXHAUSTED_FROM: i64 = i32::MAX as i64 - (1 << 20);
-const ROTATE_FROM: i64 = 1 << 30;
-/// What stands before the number in the nodes of read/write locks (Curator, kazoo, DistributedLock).
-const FOREIGN_MARKERS: [&str; 6] = ["__READ__", "__WRIT__", "__rlock__", "read-", "write-", "lease-"];
+pub(crate) const ROTATE_FROM: i64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::num::NonZeroU32;
 
     fn escaped(name: &str) -> String {
         let mut path = String::new();
         escape(name, &mut path);
         path
-    }
-
-    fn queue(names: &[&str]) -> Queue {
-        Queue::parse(names.iter().map(ToString::to_string).collect())
     }
 
     fn unescaped(path: &str) -> String {
@@ -203,15 +159,61 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
+    const ALL: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
+
     #[test]
     fn prefixes() {
         let owner = OwnerId::random();
         let id = owner.to_string();
-        let curator = Layout::Curator.prefix(owner);
+        let curator = Layout::Curator.prefix(owner, Mode::Exclusive, false);
         assert_eq!(curator.len(), "_c_".len() + 36 + "-lock-".len());
         assert_eq!(curator.replace('-', ""), format!("_c_{id}lock"));
-        assert_eq!(Layout::Kazoo.prefix(owner), format!("{id}__lock__"));
-        assert_eq!(Layout::Plain.prefix(owner), "lock-");
+        let max = NonZeroU32::new(4).unwrap();
+        for (layout, before, names) in [
+            (
+                Layout::Curator,
+                curator.trim_end_matches("lock-"),
+                ["lock-", "__WRIT__", "__READ__", "permit-4-"],
+            ),
+            (Layout::Plain, "", ["lock-", "write-", "read-", "permit-4-"]),
+            (Layout::Kazoo, &id, ["__lock__", "__lock__", "__rlock__", "__permit-4-"]),
+        ] {
+            let modes = [(Mode::Exclusive, false), (Mode::Exclusive, true), (Mode::Shared, false)];
+            let modes = modes.into_iter().chain([(Mode::Permit { max }, false)]);
+            for ((mode, writes), name) in modes.zip(names) {
+                assert_eq!(layout.prefix(owner, mode, writes), format!("{before}{name}"), "{layout:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nodes_say_how_they_want_the_lock() {
+        let mode = |name: &str| mode_of(name);
+        for reader in ["_c_1-__READ__", "a__rlock__", "read-", "guid-read-"] {
+            assert_eq!(mode(reader), Mode::Shared, "{reader}");
+        }
+        let max = NonZeroU32::new(12).unwrap();
+        for permit in ["permit-12-", "_c_1-permit-12-", "a__permit-12-"] {
+            assert_eq!(mode(permit), Mode::Permit { max }, "{permit}");
+        }
+        for alone in [
+            "",
+            "lock-",
+            "thread-",
+            "rlock__",
+            "write-",
+            "_c_1-__WRIT__",
+            "_c_1-lease-",
+            "semaphore-",
+            "permit-0-",
+            "permit--",
+            "permit-12",
+            "permit-99999999999-",
+            "nopermit-12-",
+        ] {
+            assert_eq!(mode(alone), Mode::Exclusive, "{alone}");
+        }
+        assert!(is_downgradable("_c_1-__WRIT__") && !is_downgradable("_c_1-lock-"));
     }
 
     #[test]
@@ -227,45 +229,6 @@ mod tests {
         assert_eq!(dir("/", "zookeeper"), "/%7Aookeeper");
     }
 
-    #[test]
-    fn every_name_with_ten_digits_is_in_the_queue() {
-        let queue = queue(&[
-            "x-0000000009",
-            "_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-0000000003",
-            "lock-0000000002",
-            "7c9e6679f3424db7a8f5e2f6b1c1d1e1__lock__0000000001",
-            "config",
-            "lock-12345",
-            "é000000001",
-        ]);
-        assert_eq!(queue.contenders.iter().map(|at| at.sequence).collect::<Vec<_>>(), [1, 2, 3, 9]);
-        assert!(queue.exclusive && !queue.is_exhausted());
-        assert!(queue.has("x-0000000009") && !queue.has("config"));
-        let before: Vec<_> =
-            queue.before(3, &queue.contenders[2].name).iter().map(|at| at.sequence).collect();
-        assert_eq!(before, [1, 2]);
-    }
-
-    #[test]
-    fn a_saturated_queue_is_exhausted() {
-        for name in ["2147483647", "-2147483648", "-2147483647", "2147483648", "9999999999"] {
-            assert!(queue(&["lock-0000000001", &format!("lock-{name}")]).is_exhausted(), "{name}");
-        }
-        assert!(queue(&["a-lock-0000000007", "b-lock-0000000007"]).is_exhausted());
-        assert!(is_exhausted(-1) && is_exhausted(i64::from(i32::MAX)) && !is_exhausted(ROTATE_FROM));
-    }
-
-    #[test]
-    fn nodes_of_read_write_locks_are_told() {
-        for name in ["_c_1-__READ__0000000005", "a__rlock__0000000005", "write-0000000005"] {
-            assert!(!queue(&["lock-0000000001", name]).exclusive, "{name}");
-        }
-        // Curator's downgrade leaves two nodes with one number.
-        let downgrade = queue(&["_c_1-__READ__0000000005", "_c_2-__WRIT__0000000005", "lock-0000000005"]);
-        assert!(!downgrade.is_exhausted());
-        assert_eq!(downgrade.before(5, "lock-0000000005").len(), 2);
-    }
-
     proptest! {
         #[test]
         fn escaping_is_reversible_and_safe(name in "[\\x00-\\u{10ffff}]{1,40}") {
@@ -276,14 +239,12 @@ mod tests {
         }
 
         #[test]
-        fn sequences_round_trip(prefix in "[ -~]{0,20}", number in 0..EXHAUSTED_FROM) {
-            prop_assert_eq!(sequence(&format!("{prefix}{number:010}")), Some(number));
-        }
-
-        #[test]
-        fn listings_never_panic(names in proptest::collection::vec(".{0,30}", 0..5)) {
-            let queue = Queue::parse(names);
-            let _ = (queue.is_exhausted(), queue.before(3, "x"));
+        fn modes_round_trip(max: NonZeroU32, writes: bool) {
+            for layout in ALL {
+                for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { max }] {
+                    prop_assert_eq!(mode_of(&layout.prefix(OwnerId::random(), mode, writes)), mode);
+                }
+            }
         }
     }
 }

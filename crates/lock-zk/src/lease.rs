@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join;
 use lock_core::{
-    BootInstant, Error, ErrorKind, Lease, LossReason, OwnerId, Released, Result, Standing, Token, Validity,
-    ValidityCell,
+    BootInstant, Error, ErrorKind, Lease, LossReason, OwnerId, Released, Result, Revocation, RevocationCell,
+    Standing, Token, Validity, ValidityCell,
 };
 use tokio::sync::oneshot;
 
@@ -27,6 +27,7 @@ pub(crate) struct ZkLease {
     /// What concerns this lock alone: its removal, and `max_hold`.
     cell: ValidityCell,
     validity: Validity,
+    revocation: Revocation,
     /// Whether the lock was ours when its release began.
     was_ours: Option<bool>,
     /// Dropped, it calls off the watch for our node as long as that is not set.
@@ -35,12 +36,7 @@ pub(crate) struct ZkLease {
 
 impl ZkLease {
     /// The lease of this node, which is watched from a moment later on unless it is already.
-    pub(crate) fn new(
-        node: Node,
-        made: &Made,
-        own: Option<Watch>,
-        max_hold: Option<Duration>,
-    ) -> Result<Self> {
+    pub(crate) fn new(node: Node, made: &Made, own: Own, max_hold: Option<Duration>) -> Result<Self> {
         let token = u64::try_from(made.czxid).map(Token::new).map_err(|_| {
             Error::new(ErrorKind::Unexpected, BACKEND)
                 .message(format!("the server says that transaction {} made {}", made.czxid, made.path))
@@ -56,9 +52,12 @@ impl ZkLease {
             spot: Arc::clone(node.spot()),
             made: made.clone(),
             cell: cell.clone(),
+            revocation: RevocationCell::new(),
             until,
         };
-        drop(session.runtime().spawn(sentry.stand(own, released)));
+        sentry.read(&own.data);
+        let revocation = sentry.revocation.revocation();
+        drop(session.runtime().spawn(sentry.stand(own.watch, released)));
         let validity = session.validity().clone().and(cell.validity());
         Ok(Self {
             path: made.path.clone(),
@@ -67,6 +66,7 @@ impl ZkLease {
             token,
             cell,
             validity,
+            revocation,
             was_ours: None,
             held: Some(held),
         })
@@ -106,6 +106,10 @@ impl Lease for ZkLease {
         &self.validity
     }
 
+    fn revocation(&self) -> Option<&Revocation> {
+        Some(&self.revocation)
+    }
+
     async fn extend(&self, _ttl: Duration) -> Result<BootInstant> {
         Err(Error::new(ErrorKind::Unsupported, BACKEND)
             .message("a lock has no time to live of its own here: the session keeps it")
@@ -139,13 +143,23 @@ impl Lease for ZkLease {
     }
 }
 
-/// Watches the node of a lock that is held, so that its removal by an operator is known at once, and removes it when
-/// it has been held for as long as it may.
+/// What is known of our own node when it becomes the lock.
+#[derive(Default)]
+pub(crate) struct Own {
+    /// The watch for it, if one is set.
+    pub(crate) watch: Option<Watch>,
+    /// What the node said when it was watched.
+    pub(crate) data: Vec<u8>,
+}
+
+/// Watches the node of a lock that is held, so that its removal by an operator and the wish for its revocation are
+/// known at once, and removes it when it has been held for as long as it may.
 struct Sentry {
     session: Weak<Session>,
     spot: Arc<Spot>,
     made: Made,
     cell: ValidityCell,
+    revocation: RevocationCell,
     until: BootInstant,
 }
 
@@ -162,7 +176,10 @@ impl Sentry {
                 None => {
                     let Some(session) = self.session.upgrade() else { return };
                     match session.watch(&self.made.path).await {
-                        Ok(watch) => watch,
+                        Ok((watch, data)) => {
+                            self.read(&data);
+                            watch
+                        }
                         Err(fault) if fault.is_no_node() => return self.cell.lose(LossReason::Removed),
                         Err(Fault::Over) => return,
                         Err(_) => {
@@ -191,6 +208,14 @@ impl Sentry {
     }
 }
 
+impl Sentry {
+    fn read(&self, data: &[u8]) {
+        if data == REVOKE {
+            self.revocation.request();
+        }
+    }
+}
+
 /// Waits until the lock has been held for too long.
 async fn ended(validity: &Validity, until: BootInstant) {
     if until == BootInstant::NEVER {
@@ -201,5 +226,7 @@ async fn ended(validity: &Validity, until: BootInstant) {
     }
 }
 
+/// What is written into the node of a holder that is asked to give its lock up, as by Curator's `Revoker`.
+pub(crate) const REVOKE: &[u8] = b"__REVOKE__";
 /// Most locks are held for less than a removal by an operator would take to matter, and a watch takes a request.
 const BEFORE_WATCH: Duration = Duration::from_millis(10);

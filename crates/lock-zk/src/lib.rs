@@ -8,16 +8,19 @@
 
 mod backend;
 mod config;
+mod ensemble;
 mod fault;
 mod layout;
 mod lease;
 mod node;
+mod queue;
 mod recipe;
 mod session;
 mod sessions;
 
 pub use backend::Zk;
 pub use config::ZkConfig;
+pub use ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
 pub use layout::Layout;
 pub use zookeeper_client;
 

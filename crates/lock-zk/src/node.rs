@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join};
-use lock_core::{OwnerId, OwnerInfo};
+use lock_core::{Mode, OwnerId, OwnerInfo};
 use serde::{Deserialize, Serialize};
 use zookeeper_client as zk;
 
@@ -25,10 +25,18 @@ use crate::session::{PAUSE, Session};
 pub(crate) struct Node {
     session: Arc<Session>,
     spot: Arc<Spot>,
-    owner: OwnerId,
+    ours: Arc<Ours>,
     state: State,
     /// Whether there is surely no second node of the same owner, from a creation whose answer was lost.
     certain: bool,
+}
+
+/// How the nodes of one acquisition are known.
+#[derive(Debug)]
+struct Ours {
+    owner: OwnerId,
+    /// What stands before the sequence number.
+    prefix: String,
 }
 
 enum State {
@@ -87,14 +95,15 @@ pub(crate) struct Card {
 }
 
 impl Node {
-    /// No node yet.
-    pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, owner: OwnerId) -> Self {
-        let (session, spot) = (Arc::clone(session), Arc::clone(spot));
-        Self { session, spot, owner, state: State::Nothing, certain: true }
+    /// No node yet, but for this acquisition.
+    pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, mode: Mode, writes: bool) -> Self {
+        let (session, spot, owner) = (Arc::clone(session), Arc::clone(spot), OwnerId::random());
+        let ours = Arc::new(Ours { owner, prefix: spot.layout.prefix(owner, mode, writes) });
+        Self { session, spot, ours, state: State::Nothing, certain: true }
     }
 
-    pub(crate) const fn owner(&self) -> OwnerId {
-        self.owner
+    pub(crate) fn owner(&self) -> OwnerId {
+        self.ours.owner
     }
 
     pub(crate) const fn session(&self) -> &Arc<Session> {
@@ -123,21 +132,25 @@ impl Node {
         &mut self,
         info: &OwnerInfo,
     ) -> (Result<Made, Fault>, Result<Vec<String>, Fault>) {
-        let card = Card { info: info.clone(), owner: self.owner.to_string() };
+        let card = Card { info: info.clone(), owner: self.ours.owner.to_string() };
         // Strings and numbers always make JSON.
         let data = serde_json::to_vec(&card).unwrap_or_default();
-        let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
-        let prefix = spot.layout.prefix(self.owner);
+        let (session, spot, ours) =
+            (Arc::clone(&self.session), Arc::clone(&self.spot), Arc::clone(&self.ours));
         self.state = State::Creating(InFlight::new(async move {
-            let path = spot.child(&prefix);
-            let (stat, sequence) = session.create(&path, &data).await?;
-            let (path, name) = (format!("{path}{sequence}"), format!("{prefix}{sequence}"));
+            let prefix = spot.child(&ours.prefix);
+            let (path, stat) = session.create(&prefix, &data).await?;
+            let sequence = path.strip_prefix(&prefix).and_then(|number| number.parse().ok());
+            let sequence = sequence.ok_or_else(|| {
+                Fault::Unknown(zk::Error::UnexpectedError(format!("the server made {path} for {prefix}")))
+            })?;
             let mut czxid = stat.czxid;
             if stat.is_invalid() {
                 // A server before 3.5 does not tell.
                 czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
             }
-            Ok(Made { name, path, sequence: sequence.into_i64(), czxid })
+            let name = path[spot.dir.len() + 1..].to_owned();
+            Ok(Made { name, path, sequence, czxid })
         }));
         let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
         join(self.created(), session.children(&spot.dir)).await
@@ -163,7 +176,7 @@ impl Node {
     /// Finds out what became of creations whose answers were lost: keeps the lowest node, deletes the others, and
     /// gives what is kept.
     pub(crate) async fn settle(&mut self) -> Result<Option<Made>, Fault> {
-        let mut found = find(&self.session, &self.spot, self.owner).await?;
+        let mut found = find(&self.session, &self.spot, &self.ours).await?;
         if found.is_empty() {
             self.state = State::Nothing;
             return Ok(None);
@@ -208,9 +221,10 @@ impl Drop for Node {
         if (matches!(state, State::Nothing) && self.certain) || self.session.is_over() {
             return;
         }
-        let (session, spot, owner) = (Arc::clone(&self.session), Arc::clone(&self.spot), self.owner);
+        let (session, spot, ours) =
+            (Arc::clone(&self.session), Arc::clone(&self.spot), Arc::clone(&self.ours));
         // The task holds no node, so that it can be dropped in its turn when the runtime shuts down.
-        drop(self.session.runtime().spawn(undo(session, spot, owner, state, self.certain)));
+        drop(self.session.runtime().spawn(undo(session, spot, ours, state, self.certain)));
     }
 }
 
@@ -222,7 +236,7 @@ impl fmt::Debug for Node {
             State::There(made) => &made.path,
             State::Deleting(_) => "being deleted",
         };
-        f.debug_struct("Node").field("owner", &self.owner).field("state", &state).finish_non_exhaustive()
+        f.debug_struct("Node").field("ours", &self.ours).field("state", &state).finish_non_exhaustive()
     }
 }
 
@@ -263,8 +277,7 @@ pub(crate) async fn delete(session: &Session, spot: &Spot, made: &Made, retried:
 ///
 /// Behind a reconnection of the same session, `sync` is behind everything that was sent before it: what arrives
 /// later over the old connection is refused, as the session has moved.
-async fn find(session: &Session, spot: &Spot, owner: OwnerId) -> Result<Vec<Made>, Fault> {
-    let prefix = spot.layout.prefix(owner);
+async fn find(session: &Session, spot: &Spot, ours: &Ours) -> Result<Vec<Made>, Fault> {
     let listed = session.insist(|| async {
         let (synced, children) = join(session.sync(&spot.dir), session.children(&spot.dir)).await;
         synced.and(children)
@@ -275,14 +288,14 @@ async fn find(session: &Session, spot: &Spot, owner: OwnerId) -> Result<Vec<Made
     };
     let mut found = Vec::new();
     for name in children {
-        let Some(sequence) = name.strip_prefix(&prefix).and_then(|number| number.parse().ok()) else {
+        let Some(sequence) = name.strip_prefix(&ours.prefix).and_then(|number| number.parse().ok()) else {
             continue;
         };
         let path = spot.child(&name);
         match session.insist(|| session.data(&path)).await {
             // Never adopt the node of another session, even one that looks like ours: it is about to go.
             Ok((data, stat)) if stat.ephemeral_owner == session.id() => {
-                if spot.layout.is_unique() || is_card_of(&data, owner) {
+                if spot.layout.is_unique() || is_card_of(&data, ours.owner) {
                     found.push(Made { name, path, sequence, czxid: stat.czxid });
                 }
             }
@@ -313,7 +326,7 @@ async fn remove(session: &Session, spot: &Spot, made: &Made) -> Gone {
     }
 }
 
-async fn undo(session: Arc<Session>, spot: Arc<Spot>, owner: OwnerId, state: State, mut certain: bool) {
+async fn undo(session: Arc<Session>, spot: Arc<Spot>, ours: Arc<Ours>, state: State, mut certain: bool) {
     match state {
         State::Nothing => {}
         State::Creating(creation) => match creation.end().await {
@@ -328,7 +341,7 @@ async fn undo(session: Arc<Session>, spot: Arc<Spot>, owner: OwnerId, state: Sta
     }
     // A second look, should the first creation have overtaken the first look in some way that we do not know of.
     for _ in 0..2 {
-        match find(&session, &spot, owner).await {
+        match find(&session, &spot, &ours).await {
             Ok(found) => {
                 for made in &found {
                     delete(&session, &spot, made, false).await;
@@ -371,10 +384,11 @@ mod tests {
         let info = OwnerInfo::this_process();
         for layout in [Layout::Curator, Layout::Plain, Layout::Kazoo] {
             let spot = spot(layout);
-            let mut node = Node::new(&ours, &spot, OwnerId::random());
+            let mut node = Node::new(&ours, &spot, Mode::Exclusive, false);
             assert_eq!(node.settle().await.unwrap(), None);
             // The node of another session that looks like ours in all else, and is first.
-            let mut foreign = Node::new(&theirs, &spot, node.owner());
+            let mut foreign = Node::new(&theirs, &spot, Mode::Exclusive, false);
+            foreign.ours = Arc::clone(&node.ours);
             foreign.create(&info).await.0.unwrap();
             assert_eq!(node.settle().await.unwrap(), None, "{layout:?}");
             let first = node.create(&info).await.0.unwrap();
@@ -399,7 +413,7 @@ mod tests {
         let mut paths = Vec::new();
         for _ in 0..2 {
             session.create_directory("/a", CreateMode::Persistent).await.unwrap();
-            let mut node = Node::new(&session, &spot, OwnerId::random());
+            let mut node = Node::new(&session, &spot, Mode::Exclusive, false);
             paths.push(node.create(&OwnerInfo::this_process()).await.0.unwrap());
             node.forget();
             if paths.len() == 1 {

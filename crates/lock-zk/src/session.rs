@@ -1,19 +1,19 @@
 //! One session with the ensemble: its requests, and how long it may be believed in.
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join};
+use futures_util::{FutureExt, TryFutureExt};
 use lock_core::{BootInstant, Clock, Error, ErrorKind, LossReason, Result, Standing, Validity, ValidityCell};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use zookeeper_client as zk;
-use zookeeper_client::{Acls, Client, CreateMode, EventType, SessionState, Stat, StateWatcher};
+use zookeeper_client::{Acls, CreateMode, EventType, SessionState, Stat};
 
+use crate::ensemble::{Change, SessionClient, States};
 use crate::fault::{Fault, no_chroot, unavailable};
 use crate::{BACKEND, ZkConfig};
 
@@ -32,7 +32,7 @@ use crate::{BACKEND, ZkConfig};
 pub(crate) struct Session {
     id: i64,
     timeout: Duration,
-    client: Mutex<Option<Arc<Client>>>,
+    client: Mutex<Option<Arc<dyn SessionClient>>>,
     over: CancellationToken,
     cell: ValidityCell,
     validity: Validity,
@@ -56,14 +56,14 @@ pub(crate) enum Event {
 pub(crate) type Watch = BoxFuture<'static, Event>;
 
 /// Tells whether the connection has been up all the time.
-pub(crate) struct Steadiness(StateWatcher);
+pub(crate) struct Steadiness(Box<dyn States>);
 
 impl Steadiness {
     /// Whether the connection is up, and was since this value was made.
     ///
     /// After a reconnection the server sends what was missed in any order, so that what happened first is not known.
     pub(crate) fn holds(&mut self) -> bool {
-        self.0.changed().now_or_never().is_none() && self.0.peek_state() == SessionState::SyncConnected
+        self.0.changed().now_or_never().is_none() && self.0.now() == SessionState::SyncConnected
     }
 }
 
@@ -75,20 +75,16 @@ impl Session {
     }
 
     async fn connect(config: &ZkConfig, runtime: Handle) -> Result<Arc<Self>> {
-        let mut connector =
-            Client::connector().with_session_timeout(config.asked_timeout()).with_fail_eagerly();
-        if let Some(digest) = config.digest() {
-            connector = connector.with_auth("digest", digest.as_bytes());
-        }
-        let client = connector.connect(&config.cluster()).await.map_err(|error| not_open(error, config))?;
+        let opened = config.opener().open(config.asked_timeout()).await;
+        let client = opened.map_err(|error| not_open(error, config))?;
         let clock = config.lease_clock().clone();
         let sent = clock.now();
-        let (synced, root) = join(client.sync("/"), client.check_stat("/")).await;
+        let (synced, root) = join(client.sync("/"), client.stat("/")).await;
         synced.map_err(|error| not_open(error, config))?;
         if matches!(root, Ok(None)) {
             return Err(no_chroot(config.chroot_path()));
         }
-        let (id, timeout) = (client.session_id().0, client.session_timeout());
+        let (id, timeout) = (client.id(), client.timeout());
         let cell = ValidityCell::new(clock.clone(), sent + believed(timeout));
         let session = Arc::new(Self {
             id,
@@ -99,7 +95,7 @@ impl Session {
             confirmed: Mutex::new(sent),
             clock,
             runtime,
-            client: Mutex::new(Some(Arc::new(client))),
+            client: Mutex::new(Some(client)),
         });
         if let Ok(states) = session.states() {
             drop(session.runtime.spawn(Monitor::new(&session, states).run()));
@@ -169,11 +165,11 @@ impl Session {
         self.states().map(Steadiness)
     }
 
-    fn states(&self) -> Result<StateWatcher, Fault> {
-        self.client().map(|client| client.state_watcher())
+    fn states(&self) -> Result<Box<dyn States>, Fault> {
+        self.client().map(|client| client.states())
     }
 
-    fn client(&self) -> Result<Arc<Client>, Fault> {
+    fn client(&self) -> Result<Arc<dyn SessionClient>, Fault> {
         if !self.validity.is_valid() {
             self.end(LossReason::DeadlinePassed);
         }
@@ -201,63 +197,69 @@ impl Session {
 /// Requests. They are sent when they are polled first, in this order, and what was sent is not undone by dropping
 /// them. They wait while there is no connection, until the session is over.
 impl Session {
-    /// Creates an ephemeral sequential node, and gives what the server says about it and its number.
-    pub(crate) async fn create(
-        &self,
-        prefix: &str,
-        data: &[u8],
-    ) -> Result<(Stat, zk::CreateSequence), Fault> {
-        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        self.write(async |client| client.create(prefix, data, &options).await).await
+    /// Creates an ephemeral sequential node, and gives its path and what the server says about it.
+    pub(crate) async fn create(&self, prefix: &str, data: &[u8]) -> Result<(String, Stat), Fault> {
+        let mode = CreateMode::EphemeralSequential;
+        let (client, sent) = self.asked()?;
+        self.write(sent, client.create(prefix, data, mode, Acls::anyone_all())).await
     }
 
     pub(crate) async fn create_directory(&self, path: &str, mode: CreateMode) -> Result<(), Fault> {
-        let options = mode.with_acls(Acls::anyone_all());
-        self.write(async |client| client.create(path, &[], &options).await.map(drop)).await
+        let (client, sent) = self.asked()?;
+        self.write(sent, client.create(path, &[], mode, Acls::anyone_all())).await.map(drop)
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Fault> {
-        self.write(async |client| client.delete(path, None).await).await
+        let (client, sent) = self.asked()?;
+        self.write(sent, client.delete(path, None)).await
     }
 
     /// Replaces the directory by an empty one of the same name, whose numbers start at zero, if this node is the
     /// only one in it. `NotEmpty` otherwise, and then nothing has changed.
     pub(crate) async fn rotate(&self, path: &str, dir: &str) -> Result<(), Fault> {
-        self.write(async |client| {
-            let mut writer = client.new_multi_writer();
-            writer.add_delete(path, None)?;
-            writer.add_delete(dir, None)?;
-            writer.add_create(dir, &[], &CreateMode::Container.with_acls(Acls::anyone_all()))?;
-            let commit = writer.commit();
-            drop(writer);
-            commit.await.map(drop).map_err(zk::Error::from)
-        })
-        .await
+        let (mode, acl) = (CreateMode::Container, Acls::anyone_all());
+        let changes = [
+            Change::Delete { path, version: None },
+            Change::Delete { path: dir, version: None },
+            Change::Create { path: dir, data: &[], mode, acl },
+        ];
+        let (client, sent) = self.asked()?;
+        self.write(sent, client.multi(&changes).map_err(zk::Error::from)).await.map(drop)
     }
 
     /// A round trip to the leader, behind which reads see everything that was written before it.
     pub(crate) async fn sync(&self, path: &str) -> Result<(), Fault> {
-        self.write(async |client| client.sync(path).await).await
+        let (client, sent) = self.asked()?;
+        self.write(sent, client.sync(path)).await
     }
 
     pub(crate) async fn children(&self, dir: &str) -> Result<Vec<String>, Fault> {
-        self.read(async |client| client.list_children(dir).await).await
+        self.read(self.client()?.children(dir)).await
     }
 
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, Fault> {
-        self.read(async |client| client.check_stat(path).await).await
+        self.read(self.client()?.stat(path)).await
     }
 
     pub(crate) async fn data(&self, path: &str) -> Result<(Vec<u8>, Stat), Fault> {
-        self.read(async |client| client.get_data(path).await).await
+        self.read(self.client()?.data(path)).await
     }
 
-    /// Watches a node that exists; `NoNode` leaves no watch behind.
-    pub(crate) async fn watch(&self, path: &str) -> Result<Watch, Fault> {
-        let (_, _, watcher) = self.read(async |client| client.get_and_watch_data(path).await).await?;
-        // The driver panics here when its own task has gone with its runtime.
-        let event = AssertUnwindSafe(watcher.changed()).catch_unwind();
-        Ok(event.map(|event| event.map_or(Event::Over, |event| Event::of(event.event_type))).boxed())
+    /// Replaces the data of a node, if it has this version.
+    pub(crate) async fn set_data(
+        &self,
+        path: &str,
+        data: &[u8],
+        version: Option<i32>,
+    ) -> Result<Stat, Fault> {
+        let (client, sent) = self.asked()?;
+        self.write(sent, client.set_data(path, data, version)).await
+    }
+
+    /// Watches a node that exists, and gives its data; `NoNode` leaves no watch behind.
+    pub(crate) async fn watch(&self, path: &str) -> Result<(Watch, Vec<u8>), Fault> {
+        let (data, _, watching) = self.read(self.client()?.watch_data(path)).await?;
+        Ok((watching.map(|event| Event::of(event.event_type)).boxed(), data))
     }
 
     /// Repeats a request that has no effect for as long as its answers are lost, up to a session timeout.
@@ -277,9 +279,18 @@ impl Session {
         }
     }
 
-    async fn write<T>(&self, request: impl AsyncFnOnce(&Client) -> Result<T, zk::Error>) -> Result<T, Fault> {
+    /// What to ask, and from when on the answer counts.
+    fn asked(&self) -> Result<(Arc<dyn SessionClient>, BootInstant), Fault> {
         let sent = self.clock.now();
-        let answer = self.read(request).await;
+        Ok((self.client()?, sent))
+    }
+
+    async fn write<T>(
+        &self,
+        sent: BootInstant,
+        answer: impl Future<Output = Result<T, zk::Error>>,
+    ) -> Result<T, Fault> {
+        let answer = self.read(answer).await;
         // Only these refusals surely come from the leader.
         let passed_leader = match &answer {
             Ok(_) => true,
@@ -294,11 +305,10 @@ impl Session {
         answer
     }
 
-    async fn read<T>(&self, request: impl AsyncFnOnce(&Client) -> Result<T, zk::Error>) -> Result<T, Fault> {
-        let client = self.client()?;
+    async fn read<T>(&self, answer: impl Future<Output = Result<T, zk::Error>>) -> Result<T, Fault> {
         let answer = tokio::select! {
             biased;
-            answer = request(&client) => answer.map_err(Fault::of),
+            answer = answer => answer.map_err(Fault::of),
             () = self.over.cancelled() => Err(Fault::Over),
         };
         if matches!(answer, Err(Fault::Over)) {
@@ -337,7 +347,7 @@ impl Event {
 /// Keeps a session confirmed, and ends it when it cannot be.
 struct Monitor {
     session: Weak<Session>,
-    states: StateWatcher,
+    states: Box<dyn States>,
     over: CancellationToken,
     validity: Validity,
     clock: Clock,
@@ -345,7 +355,7 @@ struct Monitor {
 }
 
 impl Monitor {
-    fn new(session: &Arc<Session>, states: StateWatcher) -> Self {
+    fn new(session: &Arc<Session>, states: Box<dyn States>) -> Self {
         Self {
             session: Arc::downgrade(session),
             states,

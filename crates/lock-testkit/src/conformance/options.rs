@@ -15,6 +15,7 @@ pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
     assert_eq!(told.counts_waiters, declared.counts_waiters);
     assert_eq!(told.shared.is_there(), declared.shared.is_there());
     assert_eq!(told.permits.is_there(), declared.permits.is_there());
+    assert_eq!(told.revocation.is_there(), declared.revocation.is_there());
     assert_eq!(
         matches!(told.lease, LeaseKind::Session { .. }),
         matches!(declared.lease, LeaseKind::Session { .. }),

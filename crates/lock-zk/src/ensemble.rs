@@ -1,0 +1,268 @@
+//! What is asked of an ensemble, request by request, and how the driver asks it.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use zookeeper_client::{
+    Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, OneshotWatcher, SessionState, Stat,
+    StateWatcher, WatchedEvent,
+};
+
+/// Opens sessions with an ensemble: for tests, and for transports of your own.
+///
+/// Without one in [`ZkConfig::ensemble`](crate::ZkConfig::ensemble), the driver opens them.
+#[async_trait]
+pub trait Ensemble: fmt::Debug + Send + Sync + 'static {
+    /// Opens a session, and asks for this session timeout. The caller limits the time that a call takes.
+    async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error>;
+}
+
+/// One session with an ensemble, as the driver's [`Client`] keeps it.
+///
+/// # Contract
+///
+/// * A request is sent when the method is *called*, not when its future is polled first, and what was sent takes
+///   effect even if the future is dropped. Requests reach the server, and are answered, in the order of the calls: two
+///   that are made one after the other without an await between them leave together.
+/// * A watch tells of a change before any answer arrives that shows the change.
+/// * The session is kept alive and moves from server to server by itself. Requests wait while there is no connection,
+///   and end with an error when theirs breaks, or with the session; watches live on across connections.
+/// * When the last reference has been dropped, and no future of a request is left, the session is closed, and its
+///   ephemeral nodes go.
+pub trait SessionClient: Send + Sync + 'static {
+    /// The number of the session, which its ephemeral nodes carry.
+    fn id(&self) -> i64;
+
+    /// The session timeout that was negotiated.
+    fn timeout(&self) -> Duration;
+
+    /// The states of the session from now on.
+    fn states(&self) -> Box<dyn States>;
+
+    /// Creates a node and gives its path, to which the server appended ten digits if the mode is sequential. The stat
+    /// may be [invalid](Stat::is_invalid) if the server does not tell it.
+    fn create<'a>(
+        &'a self,
+        path: &'a str,
+        data: &'a [u8],
+        mode: CreateMode,
+        acl: Acls<'a>,
+    ) -> Answer<'a, (String, Stat)>;
+
+    /// Deletes a node, if it has this version.
+    fn delete<'a>(&'a self, path: &'a str, version: Option<i32>) -> Answer<'a, ()>;
+
+    /// What the server knows about a node, if it is there.
+    fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<Stat>>;
+
+    /// The same, and a watch for its creation, deletion and change.
+    fn watch_stat<'a>(&'a self, path: &'a str) -> Answer<'a, (Option<Stat>, Watching)>;
+
+    /// The data of a node.
+    fn data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat)>;
+
+    /// The same, and a watch for its deletion and change. There is no watch if there is no node.
+    fn watch_data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat, Watching)>;
+
+    /// Replaces the data of a node, if it has this version.
+    fn set_data<'a>(&'a self, path: &'a str, data: &'a [u8], version: Option<i32>) -> Answer<'a, Stat>;
+
+    /// The names of the nodes below a node.
+    fn children<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<String>>;
+
+    /// Lets the server catch up with the leader, before it reads anything that is asked for later.
+    fn sync<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
+
+    /// Does all of this or nothing.
+    fn multi<'a>(
+        &'a self,
+        changes: &'a [Change<'a>],
+    ) -> BoxFuture<'a, Result<Vec<MultiWriteResult>, MultiWriteError>>;
+}
+
+/// The answer to a request.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, Error>>;
+
+/// A watch: what it tells, once. The end of the session is told as well, after a while. Dropping it before that
+/// removes the watch from the server, which costs a request.
+pub type Watching = BoxFuture<'static, WatchedEvent>;
+
+/// The states of a session.
+pub trait States: Send + Sync {
+    /// Waits for the next state; those that pass while nobody waits are left out. After a state that ends the session
+    /// there is none.
+    fn changed(&mut self) -> BoxFuture<'_, SessionState>;
+
+    /// The state now.
+    fn now(&self) -> SessionState;
+}
+
+/// One part of a [multi](SessionClient::multi).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Nothing is done unless the node is there, and has this version if one is given.
+    Check {
+        /// The node.
+        path: &'a str,
+        /// Its version.
+        version: Option<i32>,
+    },
+    /// Creates a node.
+    Create {
+        /// The node; the server appends ten digits if the mode is sequential.
+        path: &'a str,
+        /// Its data.
+        data: &'a [u8],
+        /// Its kind.
+        mode: CreateMode,
+        /// Who may do what with it.
+        acl: Acls<'a>,
+    },
+    /// Replaces the data of a node.
+    Set {
+        /// The node.
+        path: &'a str,
+        /// Its new data.
+        data: &'a [u8],
+        /// The version that it must have.
+        version: Option<i32>,
+    },
+    /// Deletes a node.
+    Delete {
+        /// The node.
+        path: &'a str,
+        /// The version that it must have.
+        version: Option<i32>,
+    },
+}
+
+/// The driver's sessions with the servers of a configuration.
+#[derive(Clone)]
+pub(crate) struct Driver {
+    /// `host:port,.../chroot`.
+    pub(crate) cluster: String,
+    /// `user:password`.
+    pub(crate) digest: Option<String>,
+}
+
+#[async_trait]
+impl Ensemble for Driver {
+    async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
+        let mut connector = Client::connector().with_session_timeout(session_timeout).with_fail_eagerly();
+        if let Some(digest) = &self.digest {
+            connector = connector.with_auth("digest", digest.as_bytes());
+        }
+        Ok(Arc::new(connector.connect(&self.cluster).await?))
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+impl SessionClient for Client {
+    fn id(&self) -> i64 {
+        self.session_id().0
+    }
+
+    fn timeout(&self) -> Duration {
+        self.session_timeout()
+    }
+
+    fn states(&self) -> Box<dyn States> {
+        Box::new(self.state_watcher())
+    }
+
+    fn create<'a>(
+        &'a self,
+        path: &'a str,
+        data: &'a [u8],
+        mode: CreateMode,
+        acl: Acls<'a>,
+    ) -> Answer<'a, (String, Stat)> {
+        let sequential = matches!(mode, CreateMode::EphemeralSequential | CreateMode::PersistentSequential);
+        let created = Self::create(self, path, data, &mode.with_acls(acl));
+        Box::pin(async move {
+            let (stat, sequence) = created.await?;
+            Ok((if sequential { format!("{path}{sequence}") } else { path.to_owned() }, stat))
+        })
+    }
+
+    fn delete<'a>(&'a self, path: &'a str, version: Option<i32>) -> Answer<'a, ()> {
+        Box::pin(Self::delete(self, path, version))
+    }
+
+    fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<Stat>> {
+        Box::pin(self.check_stat(path))
+    }
+
+    fn watch_stat<'a>(&'a self, path: &'a str) -> Answer<'a, (Option<Stat>, Watching)> {
+        let answer = self.check_and_watch_stat(path);
+        Box::pin(answer.map(|answer| answer.map(|(stat, watcher)| (stat, watching(watcher)))))
+    }
+
+    fn data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat)> {
+        Box::pin(self.get_data(path))
+    }
+
+    fn watch_data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat, Watching)> {
+        let answer = self.get_and_watch_data(path);
+        Box::pin(answer.map(|answer| answer.map(|(data, stat, watcher)| (data, stat, watching(watcher)))))
+    }
+
+    fn set_data<'a>(&'a self, path: &'a str, data: &'a [u8], version: Option<i32>) -> Answer<'a, Stat> {
+        Box::pin(Self::set_data(self, path, data, version))
+    }
+
+    fn children<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<String>> {
+        Box::pin(self.list_children(path))
+    }
+
+    fn sync<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
+        Box::pin(Self::sync(self, path))
+    }
+
+    fn multi<'a>(
+        &'a self,
+        changes: &'a [Change<'a>],
+    ) -> BoxFuture<'a, Result<Vec<MultiWriteResult>, MultiWriteError>> {
+        let mut writer = self.new_multi_writer();
+        for change in changes {
+            let added = match *change {
+                Change::Check { path, version } => writer.add_check_version(path, version.unwrap_or(-1)),
+                Change::Create { path, data, mode, acl } => {
+                    writer.add_create(path, data, &mode.with_acls(acl))
+                }
+                Change::Set { path, data, version } => writer.add_set_data(path, data, version),
+                Change::Delete { path, version } => writer.add_delete(path, version),
+            };
+            if let Err(source) = added {
+                return Box::pin(std::future::ready(Err(MultiWriteError::RequestFailed { source })));
+            }
+        }
+        Box::pin(writer.commit())
+    }
+}
+
+impl States for StateWatcher {
+    fn changed(&mut self) -> BoxFuture<'_, SessionState> {
+        Box::pin(Self::changed(self))
+    }
+
+    fn now(&self) -> SessionState {
+        self.peek_state()
+    }
+}
+
+/// The driver panics when its own task has gone with its runtime.
+fn watching(watcher: OneshotWatcher) -> Watching {
+    let event = AssertUnwindSafe(watcher.changed()).catch_unwind();
+    Box::pin(event.map(|event| event.unwrap_or_else(|_| WatchedEvent::new_session(SessionState::Closed))))
+}

@@ -1,0 +1,344 @@
+//! The queue of a lock, as one listing of its directory shows it.
+//!
+//! All modes of one name are one lock, and one queue: a contender holds the lock when everybody before it does, and its
+//! mode lets it join them. So nobody is overtaken, and nobody starves. Whoever waits looks for the nodes that keep it
+//! waiting for sure while they are there, and watches only those:
+//!
+//! * Who wants the lock alone: the one before it.
+//! * A reader: the last before it that is no reader.
+//! * Who wants one of n permits: the n nearest before it; or the last before it that wants none, if it is nearer.
+//!
+//! Sources: "Shared Locks" in ZooKeeper's "Recipes and Solutions"; for the permits, that a place below n is reached no
+//! sooner than one of any n predecessors goes.
+
+use lock_core::Mode;
+
+use crate::layout::{is_downgradable, mode_of};
+
+/// A place in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contender {
+    pub(crate) sequence: i64,
+    pub(crate) name: String,
+    /// As far as the name tells; one that says nothing wants the lock alone.
+    pub(crate) mode: Mode,
+    /// Whether a reader may take over its number.
+    downgradable: bool,
+}
+
+/// The queue of a lock, as one listing showed it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Queue {
+    /// In the order in which they get the lock.
+    pub(crate) contenders: Vec<Contender>,
+    /// The nodes that are not in the queue.
+    pub(crate) strangers: Vec<String>,
+}
+
+/// What a contender has to wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Obstacles<'a> {
+    /// Those that surely keep it waiting for as long as they are all there.
+    pub(crate) near: Vec<&'a str>,
+    /// The one whose end makes the next look worth while.
+    pub(crate) far: Option<&'a str>,
+    /// Whether the end of one of the nearest makes it our turn, so that no other look is needed.
+    pub(crate) last: bool,
+    /// How many are before us.
+    pub(crate) before: usize,
+}
+
+impl Queue {
+    /// Reads a listing. Nodes that do not end in a sequence number are not in the queue.
+    pub(crate) fn parse(children: Vec<String>) -> Self {
+        let mut queue = Self::default();
+        queue.contenders.reserve(children.len());
+        for name in children {
+            match sequence(&name) {
+                Some(sequence) => {
+                    let marker = &name[..name.len() - DIGITS];
+                    let (mode, downgradable) = (mode_of(marker), is_downgradable(marker));
+                    queue.contenders.push(Contender { sequence, name, mode, downgradable });
+                }
+                None => queue.strangers.push(name),
+            }
+        }
+        queue
+            .contenders
+            .sort_unstable_by(|one, two| (one.sequence, &one.name).cmp(&(two.sequence, &two.name)));
+        queue
+    }
+
+    /// What keeps the node `own` with this sequence number from the lock; nothing if it has it.
+    pub(crate) fn obstacles(&self, sequence: i64, own: &str, mode: Mode) -> Option<Obstacles<'_>> {
+        let before = self.contenders.iter().filter(|other| other.sequence <= sequence && other.name != own);
+        obstacles(&before.collect::<Vec<_>>(), mode)
+    }
+
+    /// Whether one that comes now has to wait.
+    pub(crate) fn is_busy(&self, mode: Mode) -> bool {
+        obstacles(&self.contenders.iter().collect::<Vec<_>>(), mode).is_some()
+    }
+
+    /// Those that hold the lock.
+    pub(crate) fn holders(&self) -> &[Contender] {
+        let holds = |(at, contender): &(usize, &Contender)| match (self.contenders[0].mode, contender.mode) {
+            (Mode::Shared, Mode::Shared) => true,
+            (Mode::Permit { .. }, Mode::Permit { max }) => *at < max.get() as usize,
+            _ => *at == 0,
+        };
+        &self.contenders[..self.contenders.iter().enumerate().take_while(holds).count()]
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.contenders.iter().any(|contender| contender.name == name)
+    }
+
+    /// Whether the server has no more numbers to give, so that the order of the queue cannot be trusted: its counter
+    /// neither wraps nor fails, it gives the same number again and again, mixed with negative ones.
+    ///
+    /// Two nodes may share a number by design when one is a reader: a writer that was downgraded.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        let twins = |pair: &[Contender]| {
+            pair[0].sequence == pair[1].sequence && pair.iter().all(|twin| twin.mode != Mode::Shared)
+        };
+        self.contenders.last().is_some_and(|last| is_exhausted(last.sequence))
+            || self.contenders.windows(2).any(twins)
+    }
+}
+
+fn obstacles<'a>(before: &[&'a Contender], mode: Mode) -> Option<Obstacles<'a>> {
+    let name = |at: usize| before[at].name.as_str();
+    let count = before.len();
+    let found =
+        |near, far: Option<usize>, last| Some(Obstacles { near, far: far.map(name), last, before: count });
+    match mode {
+        Mode::Shared => {
+            let at = before.iter().rposition(|other| other.mode != Mode::Shared)?;
+            // One look ahead is enough: of all readers behind it, the first takes it.
+            let far = at.checked_sub(1).filter(|_| at + 1 == count);
+            found(vec![name(at)], far, at == 0)
+        }
+        Mode::Permit { max } => {
+            let max = max.get() as usize;
+            let other = before.iter().rposition(|other| permits(other).is_none());
+            let from = other.map_or(0, |at| at + 1);
+            if count - from >= max {
+                let all_hold = (0..count).all(|at| permits(before[at]).is_some_and(|max| at < max));
+                let near = (count - max..count).map(name).collect();
+                return found(near, (count - max).checked_sub(1), count == max && all_hold);
+            }
+            if let Some(at) = other {
+                return found(vec![name(at)], None, false);
+            }
+            // Only where they disagree about how many there are does one without a permit stand before us here.
+            let waiter = (0..count).find(|at| permits(before[*at]).is_some_and(|max| *at >= max))?;
+            let mut near = vec![name(waiter)];
+            near.extend(
+                obstacles(&before[..waiter], before[waiter].mode).into_iter().flat_map(|its| its.near),
+            );
+            found(near, None, false)
+        }
+        _ => {
+            let last = count.checked_sub(1)?;
+            // A lock that is downgraded takes an old number again.
+            found(vec![name(last)], last.checked_sub(1), last == 0 && !before[last].downgradable)
+        }
+    }
+}
+
+fn permits(contender: &Contender) -> Option<usize> {
+    match contender.mode {
+        Mode::Permit { max } => Some(max.get() as usize),
+        _ => None,
+    }
+}
+
+/// Whether a sequence number is so near to the end that it cannot be told from one beyond it.
+pub(crate) const fn is_exhausted(sequence: i64) -> bool {
+    sequence < 0 || sequence >= EXHAUSTED_FROM
+}
+
+/// The sequence number that a name ends in.
+///
+/// Ten digits; the sign is not looked at, as `-` also ends prefixes. Numbers below zero come only after the largest
+/// one and from the lower end, so that their digits are beyond [`EXHAUSTED_FROM`] all the same.
+fn sequence(name: &str) -> Option<i64> {
+    let digits = name.get(name.len().checked_sub(DIGITS)?..)?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+const DIGITS: usize = 10;
+/// The server counts up to `i32::MAX`.
+const EXHAUSTED_FROM: i64 = i32::MAX as i64 - (1 << 20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::ROTATE_FROM;
+    use proptest::prelude::*;
+    use std::num::NonZeroU32;
+
+    fn queue(names: &[&str]) -> Queue {
+        Queue::parse(names.iter().map(ToString::to_string).collect())
+    }
+
+    fn permit(max: u32) -> Mode {
+        Mode::Permit { max: NonZeroU32::new(max).unwrap() }
+    }
+
+    /// A queue written as letters: `x` alone, `w` a writer that may become a reader, `r` a reader, a digit one of so
+    /// many permits.
+    fn written(letters: &str) -> Queue {
+        let name = |(at, letter)| match letter {
+            'x' => format!("_c_{at}-lock-{at:010}"),
+            'w' => format!("_c_{at}-__WRIT__{at:010}"),
+            'r' => format!("_c_{at}-__READ__{at:010}"),
+            max => format!("_c_{at}-permit-{max}-{at:010}"),
+        };
+        Queue::parse(letters.chars().enumerate().map(name).collect())
+    }
+
+    /// What the last of them waits for: the places of the near, the far, and whether that is all.
+    fn waits_for(letters: &str) -> Option<(Vec<i64>, Option<i64>, bool)> {
+        let queue = written(letters);
+        let own = queue.contenders.last().unwrap();
+        let place = |name: &str| sequence(name).unwrap();
+        let obstacles = queue.obstacles(own.sequence, &own.name, own.mode)?;
+        assert_eq!(obstacles.before, letters.len() - 1);
+        let near = obstacles.near.iter().map(|name| place(name)).collect();
+        Some((near, obstacles.far.map(place), obstacles.last))
+    }
+
+    #[test]
+    fn every_name_with_ten_digits_is_in_the_queue() {
+        let queue = queue(&[
+            "x-0000000009",
+            "_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-0000000003",
+            "lock-0000000002",
+            "7c9e6679f3424db7a8f5e2f6b1c1d1e1__lock__0000000001",
+            "config",
+            "lock-12345",
+            "é000000001",
+        ]);
+        assert_eq!(queue.contenders.iter().map(|at| at.sequence).collect::<Vec<_>>(), [1, 2, 3, 9]);
+        assert!(queue.contenders.iter().all(|at| at.mode == Mode::Exclusive));
+        assert_eq!(queue.strangers, ["config", "lock-12345", "é000000001"]);
+        assert!(queue.has("x-0000000009") && !queue.has("config") && !queue.is_exhausted());
+        let obstacles = queue.obstacles(3, &queue.contenders[2].name, Mode::Exclusive).unwrap();
+        assert_eq!((&obstacles.near[..], obstacles.before), (&["lock-0000000002"][..], 2));
+    }
+
+    #[test]
+    fn who_wants_the_lock_alone_waits_for_the_one_before_it() {
+        assert_eq!(waits_for("x"), None);
+        assert_eq!(waits_for("xx"), Some((vec![0], None, true)));
+        assert_eq!(waits_for("rx"), Some((vec![0], None, true)));
+        assert_eq!(waits_for("wx"), Some((vec![0], None, false)), "it may become a reader");
+        assert_eq!(waits_for("xxxx"), Some((vec![2], Some(1), false)));
+    }
+
+    #[test]
+    fn readers_wait_for_the_last_who_is_none() {
+        assert_eq!(waits_for("rrr"), None);
+        assert_eq!(waits_for("wr"), Some((vec![0], None, true)), "a writer that becomes a reader shares");
+        assert_eq!(waits_for("xrr"), Some((vec![0], None, true)));
+        assert_eq!(waits_for("rxr"), Some((vec![1], Some(0), false)));
+        assert_eq!(waits_for("xxrrr"), Some((vec![1], None, false)), "the first reader looks ahead");
+        assert_eq!(waits_for("5r"), Some((vec![0], None, true)));
+    }
+
+    #[test]
+    fn permits_are_waited_for_at_the_nearest_who_may_have_them() {
+        assert_eq!(waits_for("333"), None);
+        assert_eq!(waits_for("11"), Some((vec![0], None, true)));
+        assert_eq!(waits_for("111"), Some((vec![1], Some(0), false)));
+        assert_eq!(waits_for("3333"), Some((vec![0, 1, 2], None, true)));
+        assert_eq!(waits_for("33333"), Some((vec![1, 2, 3], Some(0), false)));
+        assert_eq!(waits_for("x33"), Some((vec![0], None, false)));
+        assert_eq!(waits_for("x3333"), Some((vec![1, 2, 3], Some(0), false)));
+        assert_eq!(waits_for("r3r3"), Some((vec![2], None, false)));
+    }
+
+    #[test]
+    fn who_asks_for_fewer_permits_is_not_overtaken() {
+        // The third waits until the first two have gone, and the fourth for the third.
+        assert_eq!(waits_for("221"), Some((vec![1], Some(0), false)));
+        assert_eq!(waits_for("2214"), Some((vec![2, 1], None, false)));
+        assert_eq!(waits_for("224"), None);
+        assert_eq!(waits_for("222"), Some((vec![0, 1], None, true)));
+    }
+
+    #[test]
+    fn who_shares_the_lock_holds_it_together() {
+        let holders = |letters| written(letters).holders().len();
+        assert_eq!((holders(""), holders("xx"), holders("wr"), holders("rrwr")), (0, 1, 1, 2));
+        assert_eq!((holders("2222"), holders("2214"), holders("r22"), holders("224")), (2, 2, 1, 3));
+    }
+
+    #[test]
+    fn a_saturated_queue_is_exhausted() {
+        for name in ["2147483647", "-2147483648", "-2147483647", "2147483648", "9999999999"] {
+            assert!(queue(&["lock-0000000001", &format!("lock-{name}")]).is_exhausted(), "{name}");
+        }
+        assert!(queue(&["a-lock-0000000007", "b-lock-0000000007"]).is_exhausted());
+        assert!(is_exhausted(-1) && is_exhausted(i64::from(i32::MAX)) && !is_exhausted(ROTATE_FROM));
+    }
+
+    #[test]
+    fn a_downgrade_leaves_two_nodes_with_one_number() {
+        let downgrade = queue(&["_c_1-__READ__0000000005", "_c_2-__WRIT__0000000005", "lock-0000000006"]);
+        assert!(!downgrade.is_exhausted());
+        let obstacles = downgrade.obstacles(6, "lock-0000000006", Mode::Exclusive).unwrap();
+        assert_eq!((obstacles.before, obstacles.last), (2, false));
+        assert_eq!(downgrade.obstacles(5, "lock-0000000005", Mode::Exclusive).unwrap().before, 2);
+    }
+
+    /// Who holds the lock, told one by one: everybody before does, and all may share it.
+    fn holds(queue: &Queue, at: usize) -> bool {
+        let own = queue.contenders[at].mode;
+        (0..at).all(|other| {
+            let shares = match (queue.contenders[other].mode, own) {
+                (Mode::Shared, Mode::Shared) => true,
+                (Mode::Permit { .. }, Mode::Permit { max }) => at < max.get() as usize,
+                _ => false,
+            };
+            shares && holds(queue, other)
+        })
+    }
+
+    proptest! {
+        /// What is watched is enough, and the short ways are right.
+        #[test]
+        fn obstacles_keep_waiters_waiting(letters in "[xwr1234]{1,7}", gone in 0_u32..128) {
+            let queue = written(&letters);
+            for (at, own) in queue.contenders.iter().enumerate() {
+                let obstacles = queue.obstacles(own.sequence, &own.name, own.mode);
+                prop_assert_eq!(obstacles.is_none(), holds(&queue, at), "{} at {}", &letters, at);
+                let Some(obstacles) = obstacles else { continue };
+                prop_assert!(!obstacles.near.is_empty());
+                let mut later = queue.clone();
+                later.contenders.retain(|other| gone >> other.sequence & 1 == 0 || other.name == own.name);
+                let near_gone = obstacles.near.iter().filter(|name| !later.has(name)).count();
+                let place = later.contenders.iter().position(|other| other.name == own.name).unwrap();
+                if near_gone == 0 {
+                    prop_assert!(!holds(&later, place), "{} at {} without {:b}", &letters, at, gone);
+                } else if obstacles.last {
+                    prop_assert!(holds(&later, place), "{} at {} without {:b}", &letters, at, gone);
+                }
+            }
+            prop_assert_eq!(queue.holders().len(), (0..letters.len()).take_while(|at| holds(&queue, *at)).count());
+        }
+
+        #[test]
+        fn sequences_round_trip(prefix in "[ -~]{0,20}", number in 0..EXHAUSTED_FROM) {
+            prop_assert_eq!(sequence(&format!("{prefix}{number:010}")), Some(number));
+        }
+
+        #[test]
+        fn listings_never_panic(names in proptest::collection::vec(".{0,30}", 0..5)) {
+            let queue = Queue::parse(names);
+            let _ = (queue.is_exhausted(), queue.holders(), queue.obstacles(3, "x", permit(2)), queue.is_busy(Mode::Shared));
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Readers, permits, and the wish for revocation, on a server that behaves.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use lock_core::{Guard, LockOptions, Locks, Released};
+use lock_testkit::FaultProxy;
+use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
+use lock_zk::{Layout, ZkConfig};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+/// For what is on its way to arrive, or not to.
+const SETTLED: Duration = Duration::from_millis(150);
+const SOON: Duration = Duration::from_secs(10);
+
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < SOON, "{what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn soon<T>(waiter: JoinHandle<lock_core::Result<T>>) -> T {
+    timeout(SOON, waiter).await.expect("its turn comes").unwrap().unwrap()
+}
+
+async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+/// A client of its own for each, whose requests go through the proxy.
+async fn clients(proxy: &FaultProxy, count: usize) -> Vec<Locks> {
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        // Heartbeats are few.
+        let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(Duration::from_secs(40));
+        clients.push(config.connect().await.unwrap());
+    }
+    clients
+}
+
+async fn foreign(client: &Client, prefix: &str) -> String {
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, sequence) = client.create(&format!("/locks/a/{prefix}"), b"", &options).await.unwrap();
+    format!("/locks/a/{prefix}{sequence}")
+}
+
+#[tokio::test]
+async fn nodes_are_named_as_other_libraries_name_them() {
+    let server = server().await;
+    let client = client(&server).await;
+    for (layout, names) in [
+        (Layout::Curator, ["-lock-", "-__WRIT__", "-__READ__", "-permit-3-"]),
+        (Layout::Plain, ["lock-", "write-", "read-", "permit-3-"]),
+        (Layout::Kazoo, ["__lock__", "__lock__", "__rlock__", "__permit-3-"]),
+    ] {
+        let locks = config(&server).layout(layout).connect().await.unwrap();
+        for (at, name) in names.into_iter().enumerate() {
+            let guard = match at {
+                0 => locks.mutex("a").acquire().await,
+                1 => locks.rw("a").write().await,
+                2 => locks.rw("a").read().await,
+                _ => locks.semaphore("a", 3).acquire().await,
+            };
+            let node = children(&client, "a").await.remove(0);
+            assert!(node[..node.len() - 10].ends_with(name), "{layout:?}: {node}");
+            give_back(guard.unwrap()).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_writer_tells_its_readers_and_nobody_else() {
+    let server = server().await;
+    let (holder, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
+    let guard = holder.rw("a").write().await.unwrap();
+    let locks = clients(&proxy, 7).await;
+    let mut waiters: Vec<JoinHandle<lock_core::Result<Guard>>> = Vec::new();
+    // Three readers, a writer, and three readers.
+    for (at, locks) in locks.iter().enumerate() {
+        let lock = locks.rw("a");
+        let acquire = async move { if at == 3 { lock.write().await } else { lock.read().await } };
+        waiters.push(tokio::spawn(acquire));
+        until_children(&client, "a", at + 2).await;
+    }
+    sleep(SETTLED).await;
+    proxy.reset_counters();
+    give_back(guard).await;
+    let mut readers = Vec::new();
+    for waiter in waiters.drain(..3) {
+        readers.push(soon(waiter).await);
+    }
+    sleep(SETTLED).await;
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "the writer has to wait for the readers");
+    assert!(proxy.pushes() <= 4, "three got the lock, and one looked ahead: {}", proxy.pushes());
+    assert!(readers.iter().all(Guard::is_valid));
+
+    // The writer behind them is told of its predecessor, and no reader of anything.
+    proxy.reset_counters();
+    give_back(readers.remove(0)).await;
+    sleep(SETTLED).await;
+    assert!(!waiters[0].is_finished());
+    let own = 1;
+    assert!(proxy.pushes() <= own + 1, "{}", proxy.pushes());
+    for reader in readers {
+        give_back(reader).await;
+    }
+    let writer = soon(waiters.remove(0)).await;
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "nobody reads while somebody writes");
+    give_back(writer).await;
+    for waiter in waiters {
+        give_back(soon(waiter).await).await;
+    }
+    until_children(&client, "a", 0).await;
+}
+
+#[tokio::test]
+async fn readers_and_writers_of_other_libraries_share_and_exclude() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    mkdir(&client, "/locks/a").await;
+    for reader in ["_c_1-__READ__", "7c9e__rlock__", "read-"] {
+        let node = foreign(&client, reader).await;
+        assert!(locks.rw("a").try_write().await.unwrap().is_none(), "{reader}");
+        assert!(locks.semaphore("a", 5).try_acquire().await.unwrap().is_none(), "{reader}");
+        give_back(locks.rw("a").try_read().await.unwrap().expect(reader)).await;
+        client.delete(&node, None).await.unwrap();
+    }
+    for other in
+        ["_c_1-__WRIT__", "7c9e__lock__", "write-", "_c_1-lock-", "_c_1-lease-", "semaphore-", "thread-"]
+    {
+        let node = foreign(&client, other).await;
+        assert!(locks.rw("a").try_read().await.unwrap().is_none(), "{other}");
+        assert!(locks.semaphore("a", 5).try_acquire().await.unwrap().is_none(), "{other}");
+        client.delete(&node, None).await.unwrap();
+    }
+    give_back(locks.rw("a").try_write().await.unwrap().unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_writer_that_becomes_a_reader_lets_readers_in_and_no_writer() {
+    let server = server().await;
+    let client = client(&server).await;
+    mkdir(&client, "/locks/a").await;
+    let (writing, reading) = (connect(&server).await, connect(&server).await);
+    let written = foreign(&client, "_c_1-__WRIT__").await;
+    // A reader before the writer, and one behind it.
+    let first = reading.rw("a");
+    let first = tokio::spawn(async move { first.read().await });
+    until_children(&client, "a", 2).await;
+    let writer = writing.rw("a");
+    let writer = tokio::spawn(async move { writer.write().await });
+    until_children(&client, "a", 3).await;
+    let last = connect(&server).await.rw("a");
+    let last = tokio::spawn(async move { last.read().await });
+    until_children(&client, "a", 4).await;
+    sleep(SETTLED).await;
+    // As Curator does it: a reader with the number of the writer, which goes.
+    let read = written.replace("_c_1-__WRIT__", "_c_2-__READ__");
+    let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    client.create(&read, b"", &options).await.unwrap();
+    client.delete(&written, None).await.unwrap();
+    let first = soon(first).await;
+    sleep(SETTLED).await;
+    assert!(!writer.is_finished() && !last.is_finished() && first.is_valid());
+    give_back(first).await;
+    sleep(SETTLED).await;
+    assert!(!writer.is_finished(), "the one that was a writer still reads");
+    client.delete(&read, None).await.unwrap();
+    let writer = soon(writer).await;
+    sleep(SETTLED).await;
+    assert!(!last.is_finished());
+    give_back(writer).await;
+    give_back(soon(last).await).await;
+}
+
+#[tokio::test]
+async fn a_permit_that_comes_back_tells_few_however_many_wait() {
+    let server = server().await;
+    let (client, proxy) = (client(&server).await, proxy(&server));
+    let holders = [connect(&server).await, connect(&server).await, connect(&server).await];
+    let mut held = Vec::new();
+    for holder in &holders {
+        held.push(holder.semaphore("a", 3).acquire().await.unwrap());
+    }
+    let locks = clients(&proxy, 8).await;
+    let mut waiters = Vec::new();
+    for (at, locks) in locks.iter().enumerate() {
+        let semaphore = locks.semaphore("a", 3);
+        waiters.push(tokio::spawn(async move { semaphore.acquire().await }));
+        until_children(&client, "a", at + 4).await;
+    }
+    sleep(SETTLED).await;
+    // In the order in which they were granted: the one that gets it, and the one that looks ahead.
+    proxy.reset_counters();
+    give_back(held.remove(0)).await;
+    held.push(soon(waiters.remove(0)).await);
+    sleep(SETTLED).await;
+    assert!(proxy.pushes() <= 2, "{}", proxy.pushes());
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "one permit came back, and two took it");
+    // In any other: those of whom it was one of the three nearest.
+    proxy.reset_counters();
+    give_back(held.remove(1)).await;
+    held.push(soon(waiters.remove(0)).await);
+    sleep(SETTLED).await;
+    assert!(proxy.pushes() <= 4, "{}", proxy.pushes());
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "one permit came back, and two took it");
+    // All at once.
+    for guard in held {
+        give_back(guard).await;
+    }
+    for _ in 0..3 {
+        drop(soon(waiters.remove(0)).await);
+    }
+    for waiter in waiters {
+        give_back(soon(waiter).await).await;
+    }
+    until_children(&client, "a", 0).await;
+    // The watches for those who did not go are removed.
+    until("a watch is left", async || server.mntr().await.unwrap()["zk_watch_count"] == "0").await;
+}
+
+#[tokio::test]
+async fn a_waiter_for_more_permits_does_not_overtake_one_for_fewer() {
+    let server = server().await;
+    let client = client(&server).await;
+    let [one, two, few, many] =
+        [connect(&server).await, connect(&server).await, connect(&server).await, connect(&server).await];
+    let first = one.semaphore("a", 2).acquire().await.unwrap();
+    let second = two.semaphore("a", 2).acquire().await.unwrap();
+    let semaphore = few.semaphore("a", 1);
+    let alone = tokio::spawn(async move { semaphore.acquire().await });
+    until_children(&client, "a", 3).await;
+    let semaphore = many.semaphore("a", 9);
+    let last = tokio::spawn(async move { semaphore.acquire().await });
+    until_children(&client, "a", 4).await;
+    give_back(second).await;
+    sleep(SETTLED).await;
+    assert!(!alone.is_finished() && !last.is_finished());
+    give_back(first).await;
+    // The one for fewer has it, and there is room for the other.
+    let (alone, last) = (soon(alone).await, soon(last).await);
+    assert!(alone.token() < last.token() && alone.is_valid());
+    give_back(alone).await;
+    give_back(last).await;
+}
+
+#[tokio::test]
+async fn holders_are_asked_to_give_the_lock_up() {
+    let server = server().await;
+    let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
+    assert!(!one.request_revocation("a").await.unwrap(), "nobody holds it");
+    let (reader, other) = (one.rw("a").read().await.unwrap(), two.rw("a").read().await.unwrap());
+    let writer = connect(&server).await.rw("a");
+    let writer = tokio::spawn(async move { writer.write().await });
+    until_children(&client, "a", 3).await;
+    sleep(SETTLED).await;
+    // Another change of the data is no wish.
+    let nodes = children(&client, "a").await;
+    client.set_data(&format!("/locks/a/{}", nodes[0]), b"REVOKE", None).await.unwrap();
+    sleep(SETTLED).await;
+    assert!(!reader.is_revoke_requested() && reader.is_valid());
+    assert!(two.request_revocation("a").await.unwrap());
+    timeout(SOON, reader.revoke_requested()).await.unwrap();
+    timeout(SOON, other.revoke_requested()).await.unwrap();
+    assert!(reader.is_valid() && other.is_valid(), "it is only a wish");
+    give_back(reader).await;
+    give_back(other).await;
+    let writer = soon(writer).await;
+    sleep(SETTLED).await;
+    assert!(!writer.is_revoke_requested(), "it was asked of others");
+
+    // As Curator's `Revoker` asks.
+    let node = format!("/locks/a/{}", children(&client, "a").await[0]);
+    client.set_data(&node, b"__REVOKE__", None).await.unwrap();
+    timeout(SOON, writer.revoke_requested()).await.unwrap();
+    give_back(writer).await;
+    // Before the holder watches its node.
+    let early = one.mutex("a").acquire().await.unwrap();
+    assert!(two.request_revocation("a").await.unwrap());
+    timeout(SOON, early.revoke_requested()).await.unwrap();
+    give_back(early).await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_asked_knows_it_when_it_holds_the_lock() {
+    let server = server().await;
+    let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
+    let guard = one.mutex("a").acquire().await.unwrap();
+    let mutex = two.mutex("a");
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    until_children(&client, "a", 2).await;
+    sleep(SETTLED).await;
+    let node = format!("/locks/a/{}", children(&client, "a").await[1]);
+    client.set_data(&node, b"__REVOKE__", None).await.unwrap();
+    sleep(SETTLED).await;
+    give_back(guard).await;
+    let guard = soon(waiter).await;
+    timeout(SOON, guard.revoke_requested()).await.unwrap();
+    give_back(guard).await;
+}
+
+#[tokio::test]
+async fn waiters_are_told_how_many_are_before_them() {
+    let server = server().await;
+    let client = client(&server).await;
+    let guard = connect(&server).await.mutex("a").acquire().await.unwrap();
+    let (sender, mut told) = mpsc::unbounded_channel();
+    let mut waiters = Vec::new();
+    for at in 0..3 {
+        let sender = sender.clone();
+        let options = LockOptions::new().on_queued(move |before| sender.send((at, before)).unwrap());
+        let mutex = connect(&server).await.mutex_with("a", options).unwrap();
+        waiters.push(tokio::spawn(async move { mutex.acquire().await }));
+        assert_eq!(timeout(SOON, told.recv()).await.unwrap(), Some((at, at + 1)));
+    }
+    assert_eq!(children(&client, "a").await.len(), 4);
+    sleep(SETTLED).await;
+    give_back(guard).await;
+    // Who looks ahead knows more.
+    assert_eq!(timeout(SOON, told.recv()).await.unwrap(), Some((1, 1)));
+    for waiter in waiters {
+        give_back(soon(waiter).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_long_queue_costs_few_requests_and_tells_one_at_a_time() {
+    const WAITERS: usize = 40;
+    let server = server().await;
+    let (client, proxy) = (client(&server).await, proxy(&server));
+    let guard = connect(&server).await.mutex("a").acquire().await.unwrap();
+    let locks = clients(&proxy, WAITERS).await;
+    proxy.reset_counters();
+    let (sender, mut order) = mpsc::unbounded_channel();
+    let mut waiters = Vec::new();
+    for (at, locks) in locks.iter().enumerate() {
+        let (mutex, sender) = (locks.mutex("a"), sender.clone());
+        waiters.push(tokio::spawn(async move {
+            let guard = mutex.acquire().await?;
+            sender.send(at).unwrap();
+            guard.release().await
+        }));
+        until_children(&client, "a", at + 2).await;
+    }
+    sleep(SETTLED).await;
+    give_back(guard).await;
+    for at in 0..WAITERS {
+        assert_eq!(timeout(SOON, order.recv()).await.unwrap(), Some(at));
+    }
+    for waiter in waiters {
+        assert_eq!(soon(waiter).await, Released::Released);
+    }
+    // Of the first sixteen, each looks ahead: seven requests, and two others and itself are told of its end. Of the
+    // others five, and one. The listing that looks ahead may come too late, and be made again.
+    let (first, others) = (17, WAITERS as u64 - 17);
+    let (requests, pushes) = (proxy.requests(), proxy.pushes());
+    assert!(requests <= first * 8 + others * 5 + 5, "{requests} requests");
+    assert!(pushes <= first * 3 + others, "{pushes} notifications");
+}
+
+#[tokio::test]
+async fn ten_thousand_wait_in_one_directory() {
+    const WAITERS: usize = 10_000;
+    let server = server().await;
+    let client = Arc::new(client(&server).await);
+    let one = connect(&server).await;
+    let guard = one.mutex("a").acquire().await.unwrap();
+    // What they would have made, in ten sessions.
+    let mut sessions = Vec::new();
+    for _ in 0..10 {
+        let session = common::client(&server).await;
+        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let prefix = "/locks/a/_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-";
+        let creations: Vec<_> = (0..WAITERS / 10).map(|_| session.create(prefix, b"", &options)).collect();
+        for creation in creations {
+            creation.await.unwrap();
+        }
+        sessions.push(session);
+    }
+    let mutex = connect(&server).await.mutex("a");
+    assert!(mutex.try_acquire().await.unwrap().is_none());
+    assert!(mutex.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
+    assert_eq!(one.inspect("a").await.unwrap().waiters, WAITERS);
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    until_children(&client, "a", WAITERS + 2).await;
+    assert!(guard.is_valid());
+    give_back(guard).await;
+    assert!(!waiter.is_finished());
+    // Their sessions end, each with a thousand nodes.
+    drop(sessions);
+    let guard = timeout(3 * SOON, waiter).await.expect("its turn comes").unwrap().unwrap();
+    give_back(guard).await;
+}
