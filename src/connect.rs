@@ -6,7 +6,7 @@ use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
 /// Every scheme, with the feature that it needs.
-const SCHEMES: [(&str, Option<&str>); 11] = [
+const SCHEMES: [(&str, Option<&str>); 12] = [
     ("memory", None),
     ("redis", Some("redis")),
     ("redlock", Some("redlock")),
@@ -18,6 +18,7 @@ const SCHEMES: [(&str, Option<&str>); 11] = [
     ("redis+cluster", Some("redis")),
     ("rediss+cluster", Some("redis,tls")),
     ("redlocks", Some("redlock,tls")),
+    ("zks", Some("zk,tls")),
 ];
 
 /// A connection to a store of locks; derefs to [`lock_core::Locks`], which has the methods.
@@ -36,7 +37,7 @@ impl Locks {
     /// * `redis+cluster://h1:p1,h2:p2,h3:p3`: a Redis Cluster.
     /// * `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5`: a quorum of independent servers; `redlocks://` with
     ///   TLS.
-    /// * `zk://h1:p1,h2:p2[/chroot]`: a ZooKeeper ensemble.
+    /// * `zk://h1:p1,h2:p2[/chroot]`: a ZooKeeper ensemble; `zks://` with TLS.
     ///
     /// Options follow as in `?ttl=10s`; each backend's configuration type lists its own.
     ///
@@ -60,7 +61,7 @@ impl Locks {
             #[cfg(feature = "redlock")]
             "redlock" | "redlocks" => lock_redlock::RedlockConfig::from_url(url)?.connect().await,
             #[cfg(feature = "zk")]
-            "zk" => lock_zk::ZkConfig::from_url(url)?.connect().await,
+            "zk" | "zks" => lock_zk::ZkConfig::from_url(url)?.connect().await,
             _ => Err(not_available(&scheme)),
         };
         locks.map(Self)

@@ -38,9 +38,9 @@ pub use lock_core::{
 #[cfg(feature = "redis")]
 pub use lock_redis::{Recipe, RecipeUnit, Redis, RedisConfig, WaitBy, WallClock};
 #[cfg(feature = "redlock")]
-pub use lock_redlock::{Redlock, RedlockConfig};
+pub use lock_redlock::{MasterConfig, Redlock, RedlockConfig};
 #[cfg(feature = "zk")]
-pub use lock_zk::{Layout, Zk, ZkConfig};
+pub use lock_zk::{Layout, NodeAcl, Zk, ZkConfig};
 
 /// What a backend implements: for those who write one.
 pub mod backend {

@@ -4,7 +4,11 @@
 //! The clients in other languages are installed by `cargo xtask setup`, which `cargo xtask test` runs first.
 
 #[allow(unreachable_pub, reason = "a test program is no library")]
+#[path = "peers/redis/mod.rs"]
 mod peers;
+#[allow(dead_code, unreachable_pub, reason = "it runs what other test programs need as well")]
+#[path = "peers/program.rs"]
+mod program;
 
 use std::mem;
 use std::pin::Pin;

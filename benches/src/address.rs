@@ -30,6 +30,13 @@ pub(crate) fn hosts(url: &str) -> Vec<&str> {
     parts(url).1.split(',').filter(|host| !host.is_empty()).collect()
 }
 
+/// One URL for each host, as those know it who take the masters one by one.
+pub(crate) fn each(url: &str) -> Vec<String> {
+    let (before, hosts, after) = parts(without_options(url));
+    let before = before.replacen("redlock", "redis", 1);
+    hosts.split(',').filter(|host| !host.is_empty()).map(|host| format!("{before}{host}{after}")).collect()
+}
+
 /// The URL with other hosts.
 pub(crate) fn with_hosts(url: &str, hosts: &[SocketAddr]) -> String {
     let (before, _, after) = parts(url);

@@ -93,4 +93,4 @@ pub(crate) fn unexpected(news: &News) -> Failure {
 }
 
 /// Generous: many processes start at once on a small machine.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(20);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(60);

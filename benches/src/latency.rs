@@ -49,6 +49,40 @@ impl Latency {
     }
 }
 
+/// How long acquisitions and releases took.
+#[derive(Clone, Debug)]
+pub(crate) struct Times {
+    /// The acquisitions alone.
+    pub(crate) acquire: Latency,
+    /// Each with its release.
+    pub(crate) both: Latency,
+}
+
+impl Times {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self { acquire: Latency::new(), both: Latency::new() }
+    }
+
+    /// Adds one of each.
+    pub(crate) fn record(&mut self, acquire_ns: u64, release_ns: u64) {
+        self.acquire.record(acquire_ns);
+        self.both.record(acquire_ns + release_ns);
+    }
+
+    /// The rows of both together, and `acquire_p50`, each with its floor.
+    pub(crate) fn rows(&self, scenario: &str, backend: &str, floor: &Self) -> Vec<Row> {
+        let mut rows = self.both.rows(scenario, backend, &floor.both);
+        let acquire_us = self.acquire.quantile_us(0.5);
+        rows.push(
+            Row::new(scenario, backend, "acquire_p50", "us", acquire_us)
+                .with_floor(floor.acquire.quantile_us(0.5)),
+        );
+        rows.push(Row::new(scenario, backend, "ops", "1/s", self.both.per_second()));
+        rows
+    }
+}
+
 const LONGEST_NS: u64 = 60_000_000_000;
 const DIGITS: u8 = 3;
 

@@ -16,6 +16,7 @@ mod probe;
 mod processor;
 mod progress;
 mod promises;
+mod relay;
 mod report;
 mod results;
 mod run;

@@ -20,7 +20,7 @@ pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
 
-    /// End within 40 seconds instead of 10 minutes, without the scenarios `peers`, `held` and `degraded`
+    /// End within 40 seconds instead of 10 minutes, without the scenarios `peers`, `herd`, `held` and `degraded`
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -97,8 +97,10 @@ pub(crate) enum ScenarioName {
     Tasks,
     /// The holder is killed.
     Crash,
-    /// The same fight with the locks of other crates.
+    /// The same fight with the locks of other libraries.
     Peers,
+    /// Many processes wait for one lock: what a release costs.
+    Herd,
     /// Many locks held at once.
     Held,
     /// One of the masters does not answer.
@@ -152,6 +154,7 @@ impl ScenarioName {
             Self::Tasks => "tasks",
             Self::Crash => "crash",
             Self::Peers => "peers",
+            Self::Herd => "herd",
             Self::Held => "held",
             Self::Degraded => "degraded",
         }
@@ -234,7 +237,7 @@ mod tests {
     fn everything_by_default_and_the_short_ones_in_quick() {
         let all = parse("").unwrap();
         assert_eq!(all.backends().len(), 4);
-        assert_eq!(all.scenarios().len(), 7);
+        assert_eq!(all.scenarios().len(), 8);
         assert_eq!(parse("--quick").unwrap().scenarios().len(), 4);
         let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
         assert_eq!(some.scenarios(), [ScenarioName::Crash, ScenarioName::Held]);

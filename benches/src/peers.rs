@@ -1,18 +1,25 @@
-//! Peers: the Redis locks of other crates, as their documentation shows them and with the delays that they come with.
+//! Peers: the locks of other libraries, as their documentation shows them and with the delays that they come with.
 //!
 //! None of them gives fencing tokens, so that their histories are judged by wall time alone.
 
 mod async_redis_lock;
 mod distkit;
+mod lock_client;
+mod program;
 mod rlock;
 mod rslock;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::async_redis_lock::AsyncRedisLock;
 pub(crate) use self::distkit::Distkit;
+pub(crate) use self::lock_client::DriverLock;
+pub(crate) use self::program::Program;
 pub(crate) use self::rlock::Rlock;
 pub(crate) use self::rslock::Rslock;
+use crate::options::BackendName;
 
 /// A peer.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -26,19 +33,48 @@ pub(crate) enum Peer {
     AsyncRedisLock,
     /// <https://docs.rs/distkit>
     Distkit,
+    /// <https://docs.rs/zookeeper-client>
+    LockClient,
+    /// <https://curator.apache.org>
+    Curator,
+    /// <https://kazoo.readthedocs.io>
+    Kazoo,
 }
 
 impl Peer {
     /// All of them, in the order of the results.
-    pub(crate) const ALL: [Self; 4] = [Self::Rslock, Self::Rlock, Self::AsyncRedisLock, Self::Distkit];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Rslock,
+        Self::Rlock,
+        Self::AsyncRedisLock,
+        Self::Distkit,
+        Self::LockClient,
+        Self::Curator,
+        Self::Kazoo,
+    ];
 
-    /// The name of the crate.
+    /// Those that lock on the servers of this backend.
+    pub(crate) fn of(backend: BackendName) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |peer| peer.backend() == backend)
+    }
+
+    const fn backend(self) -> BackendName {
+        match self {
+            Self::Rslock | Self::Rlock | Self::AsyncRedisLock | Self::Distkit => BackendName::Redis,
+            Self::LockClient | Self::Curator | Self::Kazoo => BackendName::Zk,
+        }
+    }
+
+    /// The name of the library.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Rslock => "rslock",
             Self::Rlock => "rlock",
             Self::AsyncRedisLock => "async-redis-lock",
             Self::Distkit => "distkit",
+            Self::LockClient => "lock-client",
+            Self::Curator => "curator",
+            Self::Kazoo => "kazoo",
         }
     }
 
@@ -48,6 +84,12 @@ impl Peer {
             Self::Rslock => "asks again after 0 to 200 ms",
             Self::Rlock | Self::AsyncRedisLock => "asks again every 100 ms",
             Self::Distkit => "asks again every 50 ms",
+            Self::LockClient => "the lock of the driver zookeeper-client: watches, then lists again",
+            Self::Curator => "InterProcessMutex, in Java processes: watches, then lists again",
+            Self::Kazoo => "Lock, in Python processes: watches, then lists again",
         }
     }
 }
+
+/// The session timeout of those that have no default.
+const SESSION: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! What the Redis backend promises, in numbers that every run can check.
+//! What the backends promise, in numbers that every run can check.
 //!
 //! A promise that is not kept does not fail the run: machines are noisy, and small ones have no room for twenty
 //! processes. It is told in the same breath as the numbers.
@@ -18,6 +18,8 @@ pub(crate) fn judge(results: &Results, plan: &Plan) -> Vec<Judged> {
 /// A promise, and what a run has seen of it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Judged {
+    /// The backend whose promise it is.
+    pub(crate) by: String,
     /// In words.
     pub(crate) promise: String,
     /// Where the number is: scenario, backend and metric of its row.
@@ -45,7 +47,7 @@ pub(crate) struct Judged {
 impl Judged {
     /// In words, with the name of a peer that it is about.
     pub(crate) fn about(&self) -> String {
-        if self.backend == OURS {
+        if self.backend == self.by {
             self.promise.clone()
         } else {
             format!("{}: {}", self.backend, self.promise)
@@ -114,6 +116,7 @@ impl fmt::Display for Bound {
 }
 
 struct Promise {
+    by: &'static str,
     what: &'static str,
     scenario: &'static str,
     backend: &'static str,
@@ -137,25 +140,45 @@ enum Size {
 }
 
 impl Promise {
-    const fn ratio(scenario: &'static str, metric: &'static str, what: &'static str) -> Self {
+    const fn ratio(
+        by: &'static str,
+        scenario: &'static str,
+        metric: &'static str,
+        what: &'static str,
+    ) -> Self {
         let (of, bound) = (Part::Ratio, Bound::AtMost);
-        Self { what, scenario, backend: OURS, metric, of, bound, target: 1.0, unit: "x", size: Size::Any }
+        Self { by, what, scenario, backend: by, metric, of, bound, target: 1.0, unit: "x", size: Size::Any }
     }
 
     const fn value(
+        by: &'static str,
         scenario: &'static str,
         metric: &'static str,
         unit: &'static str,
         what: &'static str,
     ) -> Self {
-        Self { of: Part::Value, unit, ..Self::ratio(scenario, metric, what) }
+        Self { of: Part::Value, unit, ..Self::ratio(by, scenario, metric, what) }
     }
 
-    /// Slower than ours.
-    const fn peer(backend: &'static str) -> Self {
+    /// About another library, against ours.
+    const fn peer(by: &'static str, backend: &'static str, metric: &'static str, what: &'static str) -> Self {
+        Self { backend, ..Self::ratio(by, "peers", metric, what) }
+    }
+
+    /// A Redis lock that polls.
+    const fn polling(backend: &'static str) -> Self {
         // Not the hand-off to whoever comes: a releaser that takes the lock back at once is faster than any other.
-        let ratio = Self::ratio("peers", "waiter_p50", "hand-off to a waiter p50 against ours");
-        Self { backend, ..ratio }.at_least(20.0).at(Size::Processes)
+        let what = "hand-off to a waiter p50 against ours";
+        Self::peer(REDIS, backend, "waiter_p50", what).at_least(20.0).at(Size::Processes)
+    }
+
+    /// A client of ZooKeeper's recipe: ours takes at most 0.7 of its time.
+    const fn slower_hand_off(backend: &'static str) -> Self {
+        Self::peer(ZK, backend, "waiter_p50", "hand-off p50 against ours").at_least(1.0 / 0.7)
+    }
+
+    const fn not_faster(backend: &'static str) -> Self {
+        Self::peer(ZK, backend, "alone_p50", "acquire + release p50 against ours").at_least(1.0)
     }
 
     const fn at_most(self, target: f64) -> Self {
@@ -182,10 +205,10 @@ impl Promise {
             Bound::AtMost => seen <= self.target,
             Bound::AtLeast => seen >= self.target,
         });
-        let [promise, scenario, backend, metric, unit] =
-            [self.what, self.scenario, self.backend, self.metric, self.unit].map(str::to_owned);
+        let [by, promise, scenario, backend, metric, unit] =
+            [self.by, self.what, self.scenario, self.backend, self.metric, self.unit].map(str::to_owned);
         let (of, bound, target, smaller) = (self.of, self.bound, self.target, self.size.missing_in(plan));
-        Judged { promise, scenario, backend, metric, of, bound, target, unit, seen, met, smaller }
+        Judged { by, promise, scenario, backend, metric, of, bound, target, unit, seen, met, smaller }
     }
 }
 
@@ -206,40 +229,67 @@ impl Size {
     }
 }
 
-const OURS: &str = "redis";
+const REDIS: &str = "redis";
+const REDLOCK: &str = "redlock";
+const ZK: &str = "zk";
 const PROCESSES: u32 = 20;
 const TASKS: u32 = 1000;
 const LOCKS: usize = 100_000;
 const WATCH_S: u64 = 300;
 
 const PROMISES: &[Promise] = &[
-    Promise::ratio("uncontended", "p50", "p50 against the bare commands").at_most(1.15),
-    Promise::ratio("uncontended", "p99", "p99 against the bare commands").at_most(1.5),
-    Promise::value("contended", "requests_per_grant", "", "requests per grant")
+    Promise::ratio(REDIS, "uncontended", "p50", "p50 against the bare commands").at_most(1.15),
+    Promise::ratio(REDIS, "uncontended", "p99", "p99 against the bare commands").at_most(1.5),
+    Promise::value(REDIS, "contended", "requests_per_grant", "", "requests per grant")
         .at_most(4.2)
         .at(Size::Processes),
-    Promise::ratio("contended", "handoff_p50", "hand-off p50 against PING p50")
+    Promise::ratio(REDIS, "contended", "handoff_p50", "hand-off p50 against PING p50")
         .at_most(3.0)
         .at(Size::Processes),
-    Promise::ratio("contended", "handoff_p95", "hand-off p95 against PING p50")
+    Promise::ratio(REDIS, "contended", "handoff_p95", "hand-off p95 against PING p50")
         .at_most(6.0)
         .at(Size::Processes),
-    Promise::ratio("contended", "longest_wait", "longest wait against the ideal rotation")
+    Promise::ratio(REDIS, "contended", "longest_wait", "longest wait against the ideal rotation")
         .at_most(2.0)
         .at(Size::Processes),
-    Promise::value("contended", "jain", "", "Jain index").at_least(0.99).at(Size::Processes),
-    Promise::ratio("tasks", "pairs_per_s", "pairs/s against one after the other")
+    Promise::value(REDIS, "contended", "jain", "", "Jain index").at_least(0.99).at(Size::Processes),
+    Promise::ratio(REDIS, "tasks", "pairs_per_s", "pairs/s against one after the other")
         .at_least(1.7)
         .at(Size::Tasks),
-    Promise::peer("rslock"),
-    Promise::peer("rlock"),
-    Promise::peer("async-redis-lock"),
-    Promise::peer("distkit"),
-    Promise::value("held", "bytes_per_lock", "B", "client memory per lock").at_most(2048.0).at(Size::Locks),
-    Promise::value("held", "both_cpu_percent", "%", "renewal, client and server, of one core")
+    Promise::polling("rslock"),
+    Promise::polling("rlock"),
+    Promise::polling("async-redis-lock"),
+    Promise::polling("distkit"),
+    Promise::value(REDIS, "held", "bytes_per_lock", "B", "client memory per lock")
+        .at_most(2048.0)
+        .at(Size::Locks),
+    Promise::value(REDIS, "held", "both_cpu_percent", "%", "renewal, client and server, of one core")
         .at_most(25.0)
         .at(Size::Locks),
-    Promise::value("held", "lost", "", "locks lost").at_most(0.0).at(Size::Watch),
+    Promise::value(REDIS, "held", "lost", "", "locks lost").at_most(0.0).at(Size::Watch),
+    Promise::ratio(REDLOCK, "uncontended", "acquire_p50", "acquire p50 against a fan-out to a quorum")
+        .at_most(1.2),
+    Promise::ratio(REDLOCK, "uncontended", "p50", "acquire + release p50 against fan-outs to a quorum")
+        .at_most(1.3),
+    Promise::ratio(REDLOCK, "uncontended", "p50_one_server", "acquire + release p50 against one server")
+        .at_most(2.2),
+    Promise::ratio(REDLOCK, "degraded", "acquire_p50", "acquire p50 with one master stopped").at_most(1.1),
+    Promise::value(REDLOCK, "contended", "handoff_p50", "us", "hand-off p50").at_most(3_000.0),
+    Promise::value(REDLOCK, "contended", "first_try", "%", "a free lock is taken at the first try")
+        .at_least(95.0)
+        .at(Size::Processes),
+    Promise::ratio(ZK, "uncontended", "p50", "p50 against the bare requests").at_most(1.08),
+    Promise::ratio(ZK, "contended", "handoff_p50_bare", "hand-off p50 against the bare watch").at_most(1.15),
+    Promise::not_faster("lock-client"),
+    Promise::not_faster("curator"),
+    Promise::not_faster("kazoo"),
+    Promise::slower_hand_off("lock-client"),
+    Promise::slower_hand_off("curator"),
+    Promise::slower_hand_off("kazoo"),
+    Promise::value(ZK, "herd", "requests_per_grant", "", "requests per grant").at_most(5.0),
+    Promise::value(ZK, "herd", "notifications", "", "notifications per release").at_most(2.0),
+    Promise::value(ZK, "held", "bytes_per_lock", "B", "client memory per lock").at_most(3072.0),
+    Promise::value(ZK, "held", "renew_cpu_percent", "%", "at rest, of one core").at_most(5.0),
 ];
 
 #[cfg(test)]
@@ -251,7 +301,7 @@ mod tests {
     use crate::results::{Mode, Row, sample};
 
     fn find<'a>(judged: &'a [Judged], scenario: &str, metric: &str) -> &'a Judged {
-        judged.iter().find(|one| one.scenario == scenario && one.metric == metric).unwrap()
+        judged.iter().find(|one| one.by == REDIS && one.scenario == scenario && one.metric == metric).unwrap()
     }
 
     #[test]

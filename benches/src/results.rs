@@ -44,6 +44,11 @@ impl Results {
             .collect()
     }
 
+    /// What this backend promises.
+    pub(crate) fn promises_of(&self, backend: &str) -> impl Iterator<Item = &Judged> {
+        self.promises.iter().filter(move |judged| judged.by == backend)
+    }
+
     /// Every backend of any scenario: the known ones first.
     pub(crate) fn backends(&self) -> Vec<&str> {
         ordered(self.rows.iter().map(|row| row.backend.as_str()), BACKENDS)
@@ -191,8 +196,9 @@ impl<'a> Scenario<'a> {
             "contended" => "separate processes fight for one lock, each holds it for a moment",
             "tasks" => "many tasks of one process fight for one lock, and release it at once",
             "crash" => "the holder is killed with SIGKILL; the time until the next process holds the lock",
-            "peers" => {
-                "the same fight with the Redis locks of other crates, one after the other on one server"
+            "peers" => "the same fight with the locks of other libraries, one after the other on one server",
+            "herd" => {
+                "many processes wait for one lock; what each grant costs the servers, and whom a release wakes"
             }
             "held" => "one process holds many locks at once; what they cost it while nobody wants them",
             "degraded" => "acquire + release in a loop while one of the masters does not answer",
@@ -204,6 +210,8 @@ impl<'a> Scenario<'a> {
     pub(crate) fn floor_name(&self, metric: &str) -> &'static str {
         match (self.name, metric) {
             (_, "longest_wait") => "ideal",
+            ("contended", "handoff_p50_bare" | "handoff_p95_bare") => "bare",
+            ("uncontended", "p50_one_server") => "one server",
             ("contended", _) => "ping",
             ("peers", _) => "ours",
             ("crash", _) => "ttl",
@@ -288,6 +296,14 @@ pub(crate) fn title(metric: &str) -> String {
         "handoff" => "hand-off".into(),
         "handoff_p50" => "hand-off p50".into(),
         "handoff_p95" => "hand-off p95".into(),
+        "handoff_p50_bare" => "p50 against bare".into(),
+        "handoff_p95_bare" => "p95 against bare".into(),
+        "acquire_p50" => "acquire p50".into(),
+        "p50_one_server" => "p50 against one server".into(),
+        "alone_p50" => "acquire + release p50".into(),
+        "notifications" => "notifications/release".into(),
+        "first_try" => "at the first try".into(),
+        "split_votes" => "split votes".into(),
         "waiter" => "hand-off to a waiter".into(),
         "waiter_p50" => "to a waiter p50".into(),
         "handoff_p99" => "hand-off p99".into(),
@@ -393,22 +409,31 @@ fn without_secrets(arg: &str) -> String {
 
 /// The metric behind the verdict.
 const OVERLAPS: &str = "overlaps";
-const SCENARIOS: &[&str] = &["uncontended", "contended", "tasks", "crash", "peers", "held", "degraded"];
+const SCENARIOS: &[&str] =
+    &["uncontended", "contended", "tasks", "crash", "peers", "herd", "held", "degraded"];
 const BACKENDS: &[&str] = &["memory", "redis", "redlock", "zk"];
 const METRICS: &[&str] = &[
     "p50",
     "p90",
     "p99",
+    "acquire_p50",
+    "p50_one_server",
+    "alone_p50",
     "ops",
     "grants_per_s",
     "pairs_per_s",
     "handoff_p50",
     "handoff_p95",
     "handoff_p99",
+    "handoff_p50_bare",
+    "handoff_p95_bare",
     "waiter_p50",
     "longest_wait",
     "jain",
     "requests_per_grant",
+    "notifications",
+    "first_try",
+    "split_votes",
     "takeover",
     "bytes_per_lock",
     "renew_cpu_percent",
@@ -555,15 +580,18 @@ mod tests {
     fn known_names_come_first_and_unknown_ones_are_kept() {
         let mut results = Results::new(sample().meta);
         for (scenario, backend, metric) in [
-            ("herd", "etcd", "zeal"),
+            ("zeal_of_all", "etcd", "zeal"),
             ("crash", "zk", "takeover"),
-            ("herd", "redis", "p50"),
-            ("herd", "aaa", "ops"),
+            ("zeal_of_all", "redis", "p50"),
+            ("zeal_of_all", "aaa", "ops"),
         ] {
             results.push(Row::new(scenario, backend, metric, "", 1.0));
         }
         let scenarios = results.scenarios();
-        assert_eq!(scenarios.iter().map(|scenario| scenario.name).collect::<Vec<_>>(), ["crash", "herd"]);
+        assert_eq!(
+            scenarios.iter().map(|scenario| scenario.name).collect::<Vec<_>>(),
+            ["crash", "zeal_of_all"]
+        );
         assert_eq!(scenarios[1].backends(), ["redis", "etcd", "aaa"]);
         assert_eq!(scenarios[1].metrics(), ["p50", "ops", "zeal"]);
         assert_eq!(results.backends(), ["redis", "zk", "etcd", "aaa"]);

@@ -4,6 +4,7 @@ pub(crate) mod contended;
 mod crash;
 mod degraded;
 pub(crate) mod held;
+mod herd;
 mod peers;
 mod tasks;
 mod uncontended;
@@ -154,6 +155,7 @@ impl Bench {
             ScenarioName::Tasks => tasks::settings(plan),
             ScenarioName::Crash => crash::settings(plan),
             ScenarioName::Peers => peers::settings(plan),
+            ScenarioName::Herd => herd::settings(plan),
             ScenarioName::Held => held::settings(plan),
             ScenarioName::Degraded => degraded::settings(plan),
         };
@@ -168,7 +170,8 @@ impl Bench {
 /// Whether this scenario can be run on this backend.
 pub(crate) fn fits(scenario: ScenarioName, backend: BackendName) -> bool {
     match scenario {
-        ScenarioName::Peers => backend == BackendName::Redis,
+        ScenarioName::Peers => matches!(backend, BackendName::Redis | BackendName::Zk),
+        ScenarioName::Herd => backend == BackendName::Zk,
         ScenarioName::Degraded => backend == BackendName::Redlock,
         _ => true,
     }
@@ -190,8 +193,9 @@ pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) 
         ScenarioName::Tasks => Box::pin(alone(tasks::run(bench, target))),
         ScenarioName::Crash => Box::pin(alone(crash::run(bench, target))),
         ScenarioName::Peers => Box::pin(peers::run(bench, target)),
+        ScenarioName::Herd => Box::pin(herd::run(bench, target)),
         ScenarioName::Held => Box::pin(alone(held::run(bench, target))),
-        ScenarioName::Degraded => Box::pin(alone(degraded::run(bench, target))),
+        ScenarioName::Degraded => Box::pin(degraded::run(bench, target)),
     };
     let patience = bench.plan.patience;
     let measured = timeout(patience, measuring).await;

@@ -34,8 +34,10 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
         let colon = if about.is_empty() { "" } else { ": " };
         let _ = writeln!(text, "{}{colon}{about}\n{}\n", scenario.name, blocks(&scenario, look));
     }
-    if let Some(promises) = promises(results, look) {
-        let _ = writeln!(text, "promises of the Redis backend\n{promises}\n");
+    for backend in results.backends() {
+        if let Some(promises) = promises(results, backend, look) {
+            let _ = writeln!(text, "promises of {backend}\n{promises}\n");
+        }
     }
     let meta = &results.meta;
     let _ = writeln!(text, "Mutual exclusion: {}", results.verdict());
@@ -95,8 +97,9 @@ fn block(scenario: &Scenario<'_>, backends: &[&str], columns: &[Column], look: L
 }
 
 /// Those that were measured, and how many were not.
-fn promises(results: &Results, look: Look) -> Option<String> {
-    let measured: Vec<&Judged> = results.promises.iter().filter(|judged| judged.met.is_some()).collect();
+fn promises(results: &Results, backend: &str, look: Look) -> Option<String> {
+    let promises: Vec<&Judged> = results.promises_of(backend).collect();
+    let measured: Vec<&Judged> = promises.iter().copied().filter(|judged| judged.met.is_some()).collect();
     if measured.is_empty() {
         return None;
     }
@@ -109,9 +112,9 @@ fn promises(results: &Results, look: Look) -> Option<String> {
         table.add_row([scenario, promise, right(judged.target()), right(judged.seen()), met]);
     }
     let mut text = table.to_string();
-    if measured.len() < results.promises.len() {
-        let missing = results.promises.len() - measured.len();
-        let _ = write!(text, "\n{missing} of {} were not measured in this run", results.promises.len());
+    if measured.len() < promises.len() {
+        let missing = promises.len() - measured.len();
+        let _ = write!(text, "\n{missing} of {} were not measured in this run", promises.len());
     }
     Some(text)
 }
@@ -270,19 +273,20 @@ mod tests {
     #[test]
     fn unknown_names_and_missing_numbers_are_shown() {
         let mut results = sample();
-        results.push(Row::new("herd", "etcd", "wake_ups", "", 7.0));
-        results.push(Row::new("herd", "redis", "p50", "ms", 7.5));
+        results.push(Row::new("zeal_of_all", "etcd", "wake_ups", "", 7.0));
+        results.push(Row::new("zeal_of_all", "redis", "p50", "ms", 7.5));
         let text = render(&results, Look::Plain);
-        let herd = text.lines().skip_while(|line| *line != "herd").filter(|line| line.starts_with('|'));
-        let herd: Vec<String> =
-            herd.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let zeal_of_all =
+            text.lines().skip_while(|line| *line != "zeal_of_all").filter(|line| line.starts_with('|'));
+        let zeal_of_all: Vec<String> =
+            zeal_of_all.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         let expected = [
             "| backend | p50 | wake ups | mutual exclusion |",
             "| | ms | | |",
             "| redis | 7.50 | - | not checked |",
             "| etcd | - | 7 | not checked |",
         ];
-        assert_eq!(herd, expected, "{text}");
+        assert_eq!(zeal_of_all, expected, "{text}");
     }
 
     #[test]

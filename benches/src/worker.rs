@@ -18,8 +18,9 @@ use crate::address;
 use crate::contender::Contender;
 use crate::diary::Diary;
 use crate::failure::{Failure, Outcome};
-use crate::peers::{AsyncRedisLock, Distkit, Peer, Rlock, Rslock};
+use crate::peers::{AsyncRedisLock, Distkit, DriverLock, Peer, Program, Rlock, Rslock};
 use crate::probe::Probe;
+use crate::relay::Relay;
 use crate::scenarios::contended::{self, Window};
 use crate::scenarios::held;
 
@@ -58,6 +59,13 @@ pub(crate) enum Task {
         hold: Duration,
         /// Whose lock it is, when it is not ours.
         peer: Option<Peer>,
+    },
+    /// Take the turn and pass it on by the bare requests, within the window that the order names.
+    Relay {
+        /// How long to have it.
+        hold: Duration,
+        /// How many take turns.
+        of: u32,
     },
     /// Leave it alone, and measure empty round trips within the window that the order names.
     Probe,
@@ -134,6 +142,10 @@ async fn work() -> Outcome<()> {
     match job.task {
         Task::Probe => probe(&job, &mut orders).await?,
         Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
+        Task::Relay { hold, of } => {
+            let relay = Relay::connect(&job.url, &job.lock, job.process, of).await?;
+            contend(&relay, &job, hold, &mut orders).await?;
+        }
         _ => lock(&job, &mut orders).await?,
     }
     orders.end().await
@@ -178,7 +190,7 @@ async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
             held.challenge(job).await?;
             tell(&News::Events(held.release().await?))?;
         }
-        Task::Probe => {}
+        Task::Probe | Task::Relay { .. } => {}
     }
     Ok(locks.close().await?)
 }
@@ -186,14 +198,29 @@ async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
 async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
     let (url, key) = (address::without_options(&job.url), job.lock.as_str());
     match peer {
-        Peer::Rslock => contend(&Rslock::new(url, key), job, hold, orders).await,
+        Peer::Rslock => contend(&Rslock::new(vec![url.to_owned()], key), job, hold, orders).await,
         Peer::Rlock => contend(&Rlock::connect(url, key).await?, job, hold, orders).await,
         Peer::AsyncRedisLock => contend(&AsyncRedisLock::connect(url, key).await?, job, hold, orders).await,
         Peer::Distkit => contend(&Distkit::connect(url, key).await?, job, hold, orders).await,
+        Peer::LockClient => {
+            let lock = DriverLock::connect(url, &format!("/{key}")).await?;
+            contend(&lock, job, hold, orders).await
+        }
+        Peer::Curator => direct(Program::curator(url, &format!("/{key}")).await?, job, hold, orders).await,
+        Peer::Kazoo => direct(Program::kazoo(url, &format!("/{key}")).await?, job, hold, orders).await,
     }
 }
 
-/// Fights with the lock of a peer.
+/// Has a program fight.
+async fn direct(mut program: Program, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
+    tell(&News::Ready { lease: Duration::ZERO })?;
+    let Some(window) = orders.window().await? else { return Ok(()) };
+    let mut diary = Diary::new(job.process, 0, &job.recorded_as);
+    program.contend(window.until_ns(), contended::nanos(hold), &mut diary).await?;
+    tell(&News::Events(diary.into_events()))
+}
+
+/// Fights with a lock that is not ours.
 async fn contend(peer: &impl Contender, job: &Job, hold: Duration, orders: &mut Orders) -> Outcome<()> {
     tell(&News::Ready { lease: Duration::ZERO })?;
     let Some(window) = orders.window().await? else { return Ok(()) };

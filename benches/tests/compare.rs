@@ -55,7 +55,7 @@ fn promises_are_judged_and_servers_are_watched() {
                 --processes 2 --locks 300 --watch 1s";
     let output = compare(out.path(), &args.split_whitespace().collect::<Vec<_>>()).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
-    assert!(text(&output).contains("promises of the Redis backend"), "{}", text(&output));
+    assert!(text(&output).contains("promises of redis"), "{}", text(&output));
 
     let results = results(out.path());
     let promises = results["promises"].as_array().unwrap();
@@ -76,11 +76,14 @@ fn promises_are_judged_and_servers_are_watched() {
 #[test]
 fn peers_take_part() {
     let out = tempfile::tempdir().unwrap();
-    let args = ["--quick", "--backend", "redis", "--scenario", "peers", "--processes", "2"];
+    let args =
+        ["--quick", "--backend", "redis", "--backend", "zk", "--scenario", "peers", "--processes", "2"];
     let output = compare(out.path(), &args).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let results = results(out.path());
-    for peer in ["redis", "rslock", "rlock", "async-redis-lock", "distkit"] {
+    for peer in
+        ["redis", "rslock", "rlock", "async-redis-lock", "distkit", "zk", "lock-client", "curator", "kazoo"]
+    {
         let found =
             results["rows"].as_array().unwrap().iter().find(|row| {
                 row["backend"] == peer && row["metric"] == "waiter_p50" && row["ratio"].is_number()

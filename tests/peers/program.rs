@@ -1,4 +1,4 @@
-//! Clients in other languages, as programs that speak JSON lines.
+//! Programs in other languages that speak JSON lines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,22 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use lock_testkit::Worker;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Client, Peer, Site};
+/// What there is to run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    RedisPython,
+    RedisNode,
+    ZooKeeperPython,
+    ZooKeeperJava,
+}
 
-/// A client behind the pipes of a process of its own.
+/// A program behind the pipes of a process of its own.
 pub struct Program {
-    client: Client,
-    servers: Vec<String>,
-    site: Arc<Site>,
-    language: Language,
+    kind: Kind,
+    idle: Arc<Idle>,
     worker: Option<Worker>,
     /// A call has been sent and not been answered.
     calling: bool,
@@ -25,49 +29,32 @@ pub struct Program {
 
 /// Processes that are ready for the next client: to start one costs more than most of what it is asked.
 #[derive(Debug, Default)]
-pub struct Idle(Mutex<Vec<(Language, Worker)>>);
+pub struct Idle(Mutex<Vec<(Kind, Worker)>>);
 
 impl Program {
-    pub async fn start(client: Client, site: &Arc<Site>) -> Self {
-        let language = if client == Client::NodeRedlock { Language::Node } else { Language::Python };
-        let worker = match site.idle.take(language) {
+    pub async fn start(kind: Kind, idle: &Arc<Idle>) -> Self {
+        let worker = match idle.take(kind) {
             Some(worker) => worker,
-            None => language.start().await,
+            None => kind.start().await,
         };
-        let (servers, site) = (site.urls().await, Arc::clone(site));
-        Self { client, servers, site, language, worker: Some(worker), calling: false }
+        Self { kind, idle: Arc::clone(idle), worker: Some(worker), calling: false }
     }
 
-    async fn call(&mut self, request: Value, patience: Duration) -> bool {
-        let Some(worker) = &self.worker else { unreachable!("a program has its worker until it is dropped") };
+    /// What it answers to a request, within `patience` and the time that an answer takes on a busy machine.
+    pub async fn call(&mut self, request: Value, patience: Duration) -> bool {
+        let Some(worker) = &self.worker else { unreachable!("a program has its worker until it ends") };
         self.calling = true;
-        worker.send(&request).await.unwrap_or_else(|error| panic!("{}: {error}", self.client));
+        worker.send(&request).await.unwrap_or_else(|error| panic!("{:?}: {error}", self.kind));
         let answer = answer(worker, patience + ANSWER).await;
         self.calling = false;
-        answer.unwrap_or_else(|error| panic!("{}: {request}: {error}", self.client))
-    }
-}
-
-#[async_trait]
-impl Peer for Program {
-    async fn acquire(&mut self, name: &str, ttl: Option<Duration>, wait: Duration) -> bool {
-        let request = json!({
-            "call": "acquire",
-            "client": self.client.to_string(),
-            "servers": self.servers,
-            "name": name,
-            "ttl": ttl.map(millis),
-            "wait": millis(wait),
-        });
-        self.call(request, wait).await
+        answer.unwrap_or_else(|error| panic!("{:?}: {request}: {error}", self.kind))
     }
 
-    async fn extend(&mut self, ttl: Duration) -> bool {
-        self.call(json!({ "call": "extend", "ttl": millis(ttl) }), Duration::ZERO).await
-    }
-
-    async fn release(&mut self) -> Option<bool> {
-        Some(self.call(json!({ "call": "release" }), Duration::ZERO).await)
+    /// Ends it by SIGKILL.
+    pub fn kill(mut self) {
+        if let Some(worker) = self.worker.take() {
+            worker.kill();
+        }
     }
 }
 
@@ -76,37 +63,39 @@ impl Drop for Program {
         if let Some(worker) = self.worker.take()
             && !self.calling
         {
-            self.site.idle.put(self.language, worker);
+            self.idle.put(self.kind, worker);
         }
     }
 }
 
 impl Idle {
-    fn take(&self, language: Language) -> Option<Worker> {
+    fn take(&self, kind: Kind) -> Option<Worker> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = idle.iter().position(|(kind, _)| *kind == language)?;
+        let at = idle.iter().position(|(of, _)| *of == kind)?;
         Some(idle.swap_remove(at).1)
     }
 
-    fn put(&self, language: Language, worker: Worker) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((language, worker));
+    fn put(&self, kind: Kind, worker: Worker) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((kind, worker));
     }
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Language {
-    Python,
-    Node,
-}
-
-impl Language {
+impl Kind {
     async fn start(self) -> Worker {
         let folder = self.installed();
         let mut command = match self {
-            Self::Python => Command::new(folder.join("bin/python")),
-            Self::Node => Command::new("node"),
+            Self::RedisPython | Self::ZooKeeperPython => Command::new(folder.join("bin/python")),
+            Self::RedisNode => Command::new("node"),
+            Self::ZooKeeperJava => Command::new("java"),
         };
-        command.arg(sources().join(self.program())).current_dir(&folder);
+        match self {
+            // Small, and fast to start rather than fast in the long run.
+            Self::ZooKeeperJava => command
+                .args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+                .args(["@options", "Peer"]),
+            _ => command.arg(sources().join(self.program())),
+        };
+        command.current_dir(&folder);
         let worker = Worker::spawn(&command).unwrap_or_else(|error| panic!("{error}"));
         answer(&worker, START).await.unwrap_or_else(|error| panic!("{}: {error}", self.program()));
         worker
@@ -126,24 +115,29 @@ impl Language {
         folder
     }
 
-    fn folder(self) -> &'static str {
+    const fn folder(self) -> &'static str {
         match self {
-            Self::Python => "python",
-            Self::Node => "node",
+            Self::RedisPython | Self::ZooKeeperPython => "python",
+            Self::RedisNode => "node",
+            Self::ZooKeeperJava => "java",
         }
     }
 
-    fn pins(self) -> &'static str {
+    const fn pins(self) -> &'static str {
         match self {
-            Self::Python => "requirements.txt",
-            Self::Node => "package-lock.json",
+            Self::RedisPython | Self::ZooKeeperPython => "requirements.txt",
+            Self::RedisNode => "package-lock.json",
+            // It is compiled where it is installed.
+            Self::ZooKeeperJava => self.program(),
         }
     }
 
-    fn program(self) -> &'static str {
+    const fn program(self) -> &'static str {
         match self {
-            Self::Python => "peer.py",
-            Self::Node => "peer.mjs",
+            Self::RedisPython => "redis/peer.py",
+            Self::RedisNode => "redis/peer.mjs",
+            Self::ZooKeeperPython => "zookeeper/peer.py",
+            Self::ZooKeeperJava => "zookeeper/Peer.java",
         }
     }
 }
@@ -157,7 +151,8 @@ fn sources() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peers"))
 }
 
-fn millis(time: Duration) -> u64 {
+/// As the programs want their times.
+pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).expect("tests do not last for ages")
 }
 

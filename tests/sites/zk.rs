@@ -36,7 +36,8 @@ impl ZkHarness {
     async fn url(&self, lease: Duration) -> String {
         let server = self.server().await.addr();
         let addr = self.proxy.as_ref().map_or(server, FaultProxy::addr);
-        format!("zk://{addr}?session_timeout={}", option(lease))
+        // Every client of the suite stands for a process of its own.
+        format!("zk://{addr}?session=private&session_timeout={}", option(lease))
     }
 
     /// The nodes that go with a session, which is what locks and their waiters are made of.

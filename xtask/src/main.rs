@@ -16,8 +16,8 @@ use failure::Failure;
 
 const HELP: &str = "\
 The project's own commands. Each one first installs what is missing (redis-server, ZooKeeper, Java) where it may.
-`test`, `ci` and `setup` also install Python and Node.js, and the lock clients for them that tests/peers/ pins, into
-the folder peers/ of the target directory.
+`test`, `ci` and `setup` also install Python, Node.js, a Java compiler and Curator, and the lock clients that
+tests/peers/ pins into the folder peers/ of the target directory.
 
 Usage: cargo xtask <COMMAND> [ARGS...]
 
@@ -30,6 +30,7 @@ Commands:
 
 Environment:
   ZOOKEEPER_CLASSPATH  Java class path of a ZooKeeper that is not at /usr/share/java/zookeeper.jar
+  CURATOR_CLASSPATH    Java class path of a Curator that is not at /usr/share/java/curator-recipes.jar
 ";
 
 fn main() -> ExitCode {

@@ -1,7 +1,8 @@
-//! The lock clients of other languages that the interop test runs against.
+//! The lock clients of other languages that the interop tests run against.
 //!
-//! `tests/peers/` pins them. They are installed below the target directory, and nowhere else. What was installed is
-//! noted only after all went well; the test looks at that note as well, so that it never runs with other versions.
+//! `tests/peers/` pins them. They are installed below the target directory, and nowhere else, but for Curator, which
+//! comes with the system: there is only the program that drives it. What was installed is noted only after all went
+//! well; the tests look at that note as well, so that they never run with other versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::process::Command;
 
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::setup::{ensure_interpreters, output_of, succeeds};
+use crate::setup::{curator_class_path, ensure_interpreters, output_of, succeeds};
 use crate::steps::{cargo, command_line, workspace};
 
 /// Installs the clients that are not there in the versions that are pinned.
@@ -43,7 +44,7 @@ const KINDS: &[Kind] = &[
     Kind {
         folder: "python",
         pins: "requirements.txt",
-        clients: "redis-py, python-redis-lock, pottery",
+        clients: "redis-py, python-redis-lock, pottery, kazoo",
         install: install_python,
         probe: probe_python,
         index: "pip can reach a package index",
@@ -55,6 +56,14 @@ const KINDS: &[Kind] = &[
         install: install_node,
         probe: probe_node,
         index: "npm can reach a registry",
+    },
+    Kind {
+        folder: "java",
+        pins: "zookeeper/Peer.java",
+        clients: "Curator",
+        install: install_java,
+        probe: probe_java,
+        index: "it compiles with the Curator that is installed",
     },
 ];
 
@@ -90,7 +99,7 @@ impl Kind {
 
     fn failure(&self, command: &Command) -> Failure {
         Failure::new(format!(
-            "`{}` failed; what it says about it is above\n\nThe interop test needs {}, in the versions of \
+            "`{}` failed; what it says about it is above\n\nThe interop tests need {}, as asked for by \
              tests/peers/{}. See to it that {}, then run the same command again.",
             command_line(command),
             self.clients,
@@ -111,7 +120,7 @@ fn install_python(folder: &Path) -> Result<Vec<Command>, Failure> {
 
 fn probe_python(folder: &Path) -> Command {
     let mut command = Command::new(folder.join("bin/python"));
-    command.args(["-c", "import pottery, redis, redis_lock"]);
+    command.args(["-c", "import kazoo, pottery, redis, redis_lock"]);
     command
 }
 
@@ -128,6 +137,26 @@ fn install_node(folder: &Path) -> Result<Vec<Command>, Failure> {
 fn probe_node(folder: &Path) -> Command {
     let mut command = Command::new("node");
     command.args(["-e", "require('ioredis'), require('redlock')"]).current_dir(folder);
+    command
+}
+
+/// The options are in a file that the test starts the program with, so that only we have to know where Curator is.
+fn install_java(folder: &Path) -> Result<Vec<Command>, Failure> {
+    let class_path = format!("{}:{}", folder.display(), curator_class_path());
+    let options = folder.join(OPTIONS);
+    // In such a file a backslash takes the next character as it is.
+    let text = format!("-cp \"{}\"\n", class_path.replace('\\', "\\\\"));
+    fs::write(&options, text).map_err(|error| cannot("write", &options, &error))?;
+    let mut program = Command::new("javac");
+    program.arg(format!("@{}", options.display())).arg("-d").arg(folder);
+    program.arg(pins("zookeeper/Peer.java"));
+    Ok(vec![program])
+}
+
+/// It says that it is ready, and ends with its input.
+fn probe_java(folder: &Path) -> Command {
+    let mut command = Command::new("java");
+    command.arg(format!("@{}", folder.join(OPTIONS).display())).arg("Peer");
     command
 }
 
@@ -169,6 +198,8 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
 
 /// Beside the installed packages: the versions that they were installed from.
 const NOTE: &str = "installed";
+/// Beside a compiled program: the options that Java finds it with.
+const OPTIONS: &str = "options";
 
 #[cfg(test)]
 mod tests {

@@ -31,7 +31,7 @@ pub(crate) fn ensure() -> Result<(), Failure> {
 ///
 /// As for [`ensure`].
 pub(crate) fn ensure_interpreters() -> Result<(), Failure> {
-    ensure_parts(&[Part::Python, Part::Node, Part::Npm])
+    ensure_parts(&[Part::Python, Part::Node, Part::Npm, Part::Javac, Part::Curator])
 }
 
 fn ensure_parts(parts: &[Part]) -> Result<(), Failure> {
@@ -69,6 +69,9 @@ enum Part {
     Python,
     Node,
     Npm,
+    /// The compiler, which Debian has in a package of its own.
+    Javac,
+    Curator,
 }
 
 impl Part {
@@ -81,6 +84,8 @@ impl Part {
             Self::Python => "python3 with venv",
             Self::Node => "node",
             Self::Npm => "npm",
+            Self::Javac => "javac",
+            Self::Curator => "Curator",
         }
     }
 
@@ -93,6 +98,8 @@ impl Part {
             Self::Python => "python3-venv",
             Self::Node => "nodejs",
             Self::Npm => "npm",
+            Self::Javac => "default-jdk-headless",
+            Self::Curator => "libcurator-recipes-java",
         }
     }
 
@@ -106,6 +113,8 @@ impl Part {
             Self::Python => Some("python3"),
             Self::Node => Some("nodejs"),
             Self::Npm => Some("/usr/bin/npm"),
+            Self::Javac => Some("java-devel"),
+            Self::Curator => None,
         }
     }
 
@@ -118,6 +127,8 @@ impl Part {
             Self::Python => Some("python"),
             Self::Node => Some("nodejs"),
             Self::Npm => Some("npm"),
+            Self::Javac => Some("jdk-openjdk"),
+            Self::Curator => None,
         }
     }
 
@@ -130,7 +141,8 @@ impl Part {
             Self::Python => Some("python"),
             // It brings npm.
             Self::Node => Some("node"),
-            Self::Npm => None,
+            Self::Npm | Self::Curator => None,
+            Self::Javac => Some("openjdk"),
         }
     }
 }
@@ -148,6 +160,8 @@ fn look(parts: &[Part]) -> Result<Found, Failure> {
         Part::Python => python_version(),
         Part::Node => node_version(),
         Part::Npm => Ok(npm_version()),
+        Part::Javac => Ok(javac_version()),
+        Part::Curator => Ok(curator_version()),
     };
     parts.iter().map(|&part| Ok((part, version(part)?))).collect()
 }
@@ -239,6 +253,36 @@ fn npm_version() -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+fn javac_version() -> Option<String> {
+    let output = output_of(Command::new(in_path("javac")?).arg("-version")).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    output.status.success().then(|| text.trim().trim_start_matches("javac ").to_owned())
+}
+
+/// Whether it is of use, the compilation of the program that drives it will tell.
+fn curator_version() -> Option<String> {
+    if curator_chosen().is_some() {
+        return Some("of an unknown version".into());
+    }
+    let jars = Path::new(DEBIAN_JARS).read_dir().ok()?;
+    let names = jars.filter_map(|jar| jar.ok()?.file_name().into_string().ok());
+    names
+        .filter_map(|name| Some(name.strip_prefix("curator-recipes-")?.strip_suffix(".jar")?.to_owned()))
+        .next()
+}
+
+/// Where Java finds Curator, with all that it needs.
+pub(crate) fn curator_class_path() -> String {
+    // The manifest of the first names all the other jars that it needs, but for one that takes what it logs.
+    curator_chosen().unwrap_or_else(|| {
+        ["curator-recipes", "slf4j-simple"].map(|jar| format!("{DEBIAN_JARS}/{jar}.jar")).join(":")
+    })
+}
+
+fn curator_chosen() -> Option<String> {
+    std::env::var(CURATOR_CLASSPATH).ok().filter(|path| !path.is_empty())
+}
+
 fn install(missing: &[Part]) -> Result<(), Failure> {
     let why_not = match privilege() {
         _ if in_path("apt-get").is_none() => "this system has no apt-get",
@@ -326,22 +370,19 @@ fn instructions(missing: &[Part]) -> String {
         "sudo apt-get update && sudo apt-get install -y --no-install-recommends {}",
         debian.join(" ")
     );
-    let zookeeper = missing.contains(&Part::ZooKeeper);
-    let by_hand = if zookeeper { DOWNLOAD } else { &[] };
-    let from_brew: &[&str] = if zookeeper {
-        &["export ZOOKEEPER_CLASSPATH=\"$(brew --prefix zookeeper)/libexec/lib/*\""]
-    } else {
-        &[]
-    };
+    let lines = |part, lines: &'static [&'static str]| if missing.contains(&part) { lines } else { &[] };
+    let curator = lines(Part::Curator, DOWNLOAD_CURATOR);
+    let by_hand = [lines(Part::ZooKeeper, DOWNLOAD), curator].concat();
+    let from_brew = [lines(Part::ZooKeeper, FROM_BREW), curator].concat();
     let packages = |command: &str, of: fn(Part) -> Option<&'static str>| {
         let names: Vec<&str> = missing.iter().filter_map(|part| of(*part)).collect();
         (!names.is_empty()).then(|| format!("{command} {}", names.join(" ")))
     };
     let mut text = String::from("Install what is missing, then run the same command again.\n");
     section(&mut text, "Debian, Ubuntu:", Some(debian), &[]);
-    section(&mut text, "Fedora, RHEL:", packages("sudo dnf install -y", Part::fedora_package), by_hand);
-    section(&mut text, "Arch:", packages("sudo pacman -S --needed", Part::arch_package), by_hand);
-    section(&mut text, "macOS:", packages("brew install", Part::brew_package), from_brew);
+    section(&mut text, "Fedora, RHEL:", packages("sudo dnf install -y", Part::fedora_package), &by_hand);
+    section(&mut text, "Arch:", packages("sudo pacman -S --needed", Part::arch_package), &by_hand);
+    section(&mut text, "macOS:", packages("brew install", Part::brew_package), &from_brew);
     text
 }
 
@@ -404,6 +445,9 @@ fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
 
 /// The variable that the tests read as well: where ZooKeeper is when it is not where Debian puts it.
 const CLASSPATH: &str = "ZOOKEEPER_CLASSPATH";
+/// As it is for ZooKeeper, for Curator.
+const CURATOR_CLASSPATH: &str = "CURATOR_CLASSPATH";
+const DEBIAN_JARS: &str = "/usr/share/java";
 /// Its manifest names all the other jars that it needs.
 const DEBIAN_JAR: &str = "/usr/share/java/zookeeper.jar";
 const VERSION_CLASS: &str = "org.apache.zookeeper.version.VersionInfoMain";
@@ -419,6 +463,13 @@ const APT_OPTIONS: &[&str] = &["-q", "-o", "DPkg::Lock::Timeout=300"];
 const DOWNLOAD: &[&str] = &[
     "curl -fsSL https://archive.apache.org/dist/zookeeper/zookeeper-3.8.4/apache-zookeeper-3.8.4-bin.tar.gz | tar xz",
     "export ZOOKEEPER_CLASSPATH=\"$PWD/apache-zookeeper-3.8.4-bin/lib/*\"",
+];
+const FROM_BREW: &[&str] = &["export ZOOKEEPER_CLASSPATH=\"$(brew --prefix zookeeper)/libexec/lib/*\""];
+const DOWNLOAD_CURATOR: &[&str] = &[
+    "mvn() { curl -fsSL --create-dirs --output-dir curator -O https://repo1.maven.org/maven2/$1/$2/$3/$2-$3.jar; }",
+    "for part in client framework recipes; do mvn org/apache/curator curator-$part 5.4.0; done",
+    "mvn com/google/guava guava 31.1-jre; mvn com/google/guava failureaccess 1.0.1",
+    "export CURATOR_CLASSPATH=\"$PWD/curator/*:$ZOOKEEPER_CLASSPATH\"",
 ];
 
 #[cfg(test)]
@@ -449,6 +500,14 @@ mod tests {
         assert!(text.contains("--no-install-recommends python3-venv nodejs npm\n"), "{text}");
         assert!(text.contains("sudo dnf install -y python3 nodejs /usr/bin/npm\n"), "{text}");
         assert!(text.contains("brew install python node\n"), "{text}");
+    }
+
+    #[test]
+    fn instructions_for_curator_are_complete_where_it_is_not_packaged() {
+        let text = instructions(&[Part::Javac, Part::Curator]);
+        assert!(text.contains("default-jdk-headless libcurator-recipes-java\n"), "{text}");
+        assert_eq!(text.matches("export CURATOR_CLASSPATH=").count(), 3, "{text}");
+        assert!(!text.contains("export ZOOKEEPER_CLASSPATH="), "{text}");
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use futures_util::future::join;
 use polylock::backend::LockUrl;
 use zookeeper_client::{Acls, Client, CreateMode, CreateSequence};
 
 use super::Floor;
 use crate::failure::{Failure, Outcome};
 
-/// One session; create, get children and delete, each after the answer to the one before.
+/// One session; create and get children are sent at once, as they need not wait for each other.
 #[derive(Debug)]
 pub(crate) struct BareZk {
     client: Client,
@@ -38,9 +39,10 @@ impl Floor for BareZk {
     async fn acquire(&mut self) -> Outcome<()> {
         let prefix = format!("{}/n-", self.directory);
         let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        let (_, sequence) = self.client.create(&prefix, b"", &mode).await?;
-        self.node = Some(sequence);
-        let children = self.client.list_children(&self.directory).await?;
+        let (created, children) =
+            join(self.client.create(&prefix, b"", &mode), self.client.list_children(&self.directory)).await;
+        self.node = Some(created?.1);
+        let children = children?;
         if children.len() == 1 {
             return Ok(());
         }

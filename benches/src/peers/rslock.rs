@@ -1,4 +1,4 @@
-//! rslock: Redlock, here with one server.
+//! rslock: Redlock, also with one server.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub(crate) struct Rslock {
 
 impl Rslock {
     /// It connects when it is used for the first time.
-    pub(crate) fn new(url: &str, key: &str) -> Self {
-        Self { manager: LockManager::new(vec![url]), key: key.to_owned() }
+    pub(crate) fn new(urls: Vec<String>, key: &str) -> Self {
+        Self { manager: LockManager::new(urls), key: key.to_owned() }
     }
 }
 

@@ -37,6 +37,14 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         ("hand-off", "from the call of release to the return of the next acquire, whoever gets it".into()),
         ("to_a_waiter", "the same until somebody gets it who waited already when it was released".into()),
         (
+            "bare",
+            format!(
+                "the same processes pass the turn on by the bare requests, for {}: SET + PUBLISH, then SET; zk: delete, \
+                 then a watch",
+                time(plan.counted)
+            ),
+        ),
+        (
             "ping",
             "the median of empty round trips (PING; zk: exists) in a process of their own, meanwhile, every 2 to 5 ms"
                 .into(),
@@ -59,7 +67,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     if target.backend() == BackendName::Memory {
         let window = Window::after(plan.contended, plan.warm_up);
         let events = fight_inside(bench, target, &lock, window).await?;
-        let mut measured = Fight::of(events, window, plan.processes)?.measured(target.name(), None);
+        let mut measured = Fight::of(events, window, plan.processes)?.measured(target.name(), None, None);
         // Nothing goes over a connection.
         measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", 0.0));
         return Ok(measured);
@@ -70,12 +78,18 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let window = Window::after(plan.contended, plan.warm_up);
     prober.order(Order::Contend(window)).await?;
     let fought = Fight::of(fight(&crew, window).await?, window, plan.processes)?;
-    let mut measured = fought.measured(target.name(), Some(&round_trips(&prober).await?));
+    let round_trips = round_trips(&prober).await?;
     drop((crew, prober));
+    let bare = match target.backend() {
+        // No message of one master says that a quorum is free.
+        BackendName::Redlock => None,
+        _ => Some(relayed(bench, target).await?),
+    };
+    let mut measured = fought.measured(target.name(), Some(&round_trips), bare.as_ref());
 
-    let (requests, mut events) = counted(bench, target, &bench.lock("counted")).await?;
-    measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", requests));
-    measured.events.append(&mut events);
+    let mut counted = counted(bench, target.backend(), target.url(), &bench.lock("counted")).await?;
+    measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", counted.requests));
+    measured.events.append(&mut counted.events);
     Ok(measured)
 }
 
@@ -93,6 +107,11 @@ impl Window {
     pub(crate) fn after(span: Duration, warm_up: Duration) -> Self {
         let from_ns = now_ns() + nanos(warm_up);
         Self { from_ns, until_ns: from_ns + nanos(span) }
+    }
+
+    /// When it ends.
+    pub(crate) const fn until_ns(self) -> u64 {
+        self.until_ns
     }
 
     /// Whether this moment is in it.
@@ -135,7 +154,9 @@ pub(crate) async fn contend<C: Contender>(
         };
         let (held, acquired_ns) = (held?, now_ns());
         let claim = C::claim(&held);
-        sleep(hold).await;
+        if !hold.is_zero() {
+            sleep(hold).await;
+        }
         let release_called_ns = now_ns();
         let released = contender.release(held).await?;
         // Written down when somebody else may have the lock: while it is handed over every microsecond counts.
@@ -193,6 +214,16 @@ async fn fight_inside(bench: &Bench, target: &Target, lock: &str, window: Window
     Ok(events)
 }
 
+/// How long the bare hand-over takes.
+async fn relayed(bench: &Bench, target: &Target) -> Outcome<Latency> {
+    let (lock, of) = (bench.lock("bare"), bench.plan.processes);
+    let places =
+        (0..of).map(|process| Job::new(target.url(), &lock, process, Task::Relay { hold: HOLD, of }));
+    let crew = Hand::hire(places).await?;
+    let window = Window::after(bench.plan.counted, bench.plan.warm_up);
+    Ok(Fight::of(fight(&crew, window).await?, window, of)?.handoff)
+}
+
 async fn round_trips(prober: &Hand) -> Outcome<Latency> {
     let round_trips = match prober.hear(2 * GRACE).await? {
         News::RoundTrips(round_trips) => round_trips,
@@ -206,30 +237,48 @@ async fn round_trips(prober: &Hand) -> Outcome<Latency> {
     Ok(latency)
 }
 
-/// Counts requests for each grant.
-async fn counted(bench: &Bench, target: &Target, lock: &str) -> Outcome<(f64, Vec<Event>)> {
-    let protocol = if target.backend() == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
+/// What a fight costs the servers, for each grant.
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) requests: f64,
+    /// What the servers tell unasked.
+    pub(super) notifications: f64,
+    pub(super) events: Vec<Event>,
+}
+
+/// Counts in a fight.
+///
+/// # Errors
+///
+/// When nobody got the lock.
+pub(super) async fn counted(bench: &Bench, backend: BackendName, url: &str, lock: &str) -> Outcome<Counted> {
+    let protocol = if backend == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
     let mut proxies = Vec::new();
-    for host in address::hosts(target.url()) {
-        proxies.push(FaultProxy::start(address::resolve(host, target.backend()).await?, protocol)?);
+    for host in address::hosts(url) {
+        proxies.push(FaultProxy::start(address::resolve(host, backend).await?, protocol)?);
     }
-    let requests = || proxies.iter().map(FaultProxy::requests).sum::<u64>();
+    let counts = || {
+        let of = |count: fn(&FaultProxy) -> u64| proxies.iter().map(count).sum::<u64>();
+        (of(FaultProxy::requests), of(FaultProxy::pushes))
+    };
     let addresses: Vec<_> = proxies.iter().map(FaultProxy::addr).collect();
-    let crew = Hand::hire(jobs(bench, &address::with_hosts(target.url(), &addresses), lock)).await?;
+    let crew = Hand::hire(jobs(bench, &address::with_hosts(url, &addresses), lock)).await?;
     let window = Window::after(bench.plan.counted, bench.plan.warm_up);
     let counting = async {
         window.begins().await;
-        let before = requests();
+        let before = counts();
         window.ends().await;
-        requests() - before
+        let after = counts();
+        (after.0 - before.0, after.1 - before.1)
     };
-    let (requests, events) = tokio::join!(counting, fight(&crew, window));
+    let ((requests, notifications), events) = tokio::join!(counting, fight(&crew, window));
     let events = events?;
     let grants = grants(&events).iter().filter(|grant| window.contains(grant.acquired_ns)).count();
     if grants == 0 {
         return Err(Failure::new("no lock was granted while requests were counted"));
     }
-    Ok((requests as f64 / grants as f64, events))
+    let each = |count: u64| count as f64 / grants as f64;
+    Ok(Counted { requests: each(requests), notifications: each(notifications), events })
 }
 
 /// One grant.
@@ -330,8 +379,14 @@ impl Fight {
         })
     }
 
-    /// The numbers of `contended`, those of the hand-off against empty round trips if there were any.
-    fn measured(self, backend: &'static str, round_trips: Option<&Latency>) -> Measured {
+    /// The numbers of `contended`, those of the hand-off against empty round trips and the bare hand-over if there
+    /// were any.
+    fn measured(
+        self,
+        backend: &'static str,
+        round_trips: Option<&Latency>,
+        bare: Option<&Latency>,
+    ) -> Measured {
         let ping_us = round_trips.map(|latency| latency.quantile_us(0.5));
         let handoffs = [("handoff_p50", 0.5), ("handoff_p95", 0.95), ("handoff_p99", 0.99)];
         let handoffs = handoffs.map(|(metric, part)| {
@@ -342,10 +397,17 @@ impl Fight {
                 _ => row,
             }
         });
+        let against_bare = bare.map(|bare| {
+            [("handoff_p50_bare", 0.5), ("handoff_p95_bare", 0.95)].map(|(metric, part)| {
+                Row::new("contended", backend, metric, "us", self.handoff.quantile_us(part))
+                    .with_floor(bare.quantile_us(part))
+            })
+        });
         let waiter_us = self.to_waiter.quantile_us(0.5);
         let mut measured = self.into_measured("contended", backend);
         let waiter = Row::new("contended", backend, "waiter_p50", "us", waiter_us);
-        measured.rows.splice(1..1, handoffs.into_iter().chain([waiter]));
+        let against_bare = against_bare.into_iter().flatten();
+        measured.rows.splice(1..1, handoffs.into_iter().chain(against_bare).chain([waiter]));
         if let Some(latency) = round_trips {
             let spread = [0.5, 0.95].map(|part| format!("{:.0}", latency.quantile_us(part)));
             measured.notes.push(("ping_p50_p95", format!("{} us", spread.join(" and "))));
@@ -387,6 +449,16 @@ fn waits_behind(grants: &[Grant], window: Window) -> impl Iterator<Item = u64> {
     })
 }
 
+/// How long one who fights alone takes from one acquisition to the next, at the end of which everything is done that
+/// it left for later.
+pub(super) fn rounds(events: &[Event], window: Window) -> Latency {
+    let mut rounds = Latency::new();
+    for pair in grants(events).windows(2).filter(|pair| window.contains(pair[0].called_ns)) {
+        rounds.record(pair[1].called_ns - pair[0].called_ns);
+    }
+    rounds
+}
+
 /// How long a process waits when all of them take turns: until everybody has held the lock and handed it on.
 fn ideal_rotation(processes: u32, hold: f64, handoff: f64) -> f64 {
     f64::from(processes) * (hold + handoff)
@@ -399,7 +471,7 @@ fn jain(shares: &[u32]) -> f64 {
     if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
 }
 
-fn nanos(span: Duration) -> u64 {
+pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -442,7 +514,7 @@ mod tests {
         let mut round_trips = Latency::new();
         [400_000, 500_000, 900_000].into_iter().for_each(|ns| round_trips.record(ns));
         let fight = Fight::of(events.concat(), window, 2).unwrap();
-        let measured = fight.measured("redis", Some(&round_trips));
+        let measured = fight.measured("redis", Some(&round_trips), Some(&round_trips));
         let row = |metric: &str| measured.rows.iter().find(|row| row.metric == metric).unwrap();
         let value = |metric: &str| row(metric).value;
         assert!((value("grants_per_s") - 30.0).abs() < 1e-9);

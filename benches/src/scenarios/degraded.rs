@@ -1,11 +1,18 @@
 //! `degraded`: redlock while one of its masters is stopped by SIGSTOP: it takes connections and requests, and never
-//! answers.
+//! answers. rslock is measured beside it, on the same masters and in the same states.
+
+use std::time::{Duration, Instant};
+
+use lock_testkit::now_ns;
 
 use super::uncontended::{Lane, side_by_side};
 use super::{Bench, Measured, Plan, connect, time};
+use crate::address;
 use crate::backends::Target;
+use crate::contender::Contender;
 use crate::failure::{Failure, Outcome};
-use crate::results::Row;
+use crate::latency::Times;
+use crate::peers::{Peer, Rslock};
 
 /// What is set.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
@@ -20,7 +27,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
 }
 
 /// Runs it.
-pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
+pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let victim = target.masters().last().ok_or_else(|| {
         Failure::new("servers that are not ours are not stopped: leave out --url redlock=...")
     })?;
@@ -29,19 +36,44 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let plan = bench.plan;
     let lane = Lane::new(&locks, &rival, bench, &bench.lock("degraded"));
     let lane = side_by_side(lane, (), plan).await?.lane;
-    let healthy = lane.latency.clone();
+    let healthy = lane.times.clone();
+    let theirs = Rslock::new(address::each(target.url()), &bench.lock("rslock"));
+    let healthy_theirs = alone(&theirs, plan.counted).await?;
 
     // Goes on when this is dropped, so that whatever is measured next finds all masters alive.
     let stopped = Stopped::stop(victim);
     let lane = side_by_side(lane, (), plan).await;
+    let degraded_theirs = alone(&theirs, plan.counted).await;
     drop(stopped);
     let lane = lane?.lane;
 
-    let mut rows = lane.latency.rows("degraded", target.name(), &healthy);
-    rows.push(Row::new("degraded", target.name(), "ops", "1/s", lane.latency.per_second()));
+    let rows = lane.times.rows("degraded", target.name(), &healthy);
     rival.close().await?;
     locks.close().await?;
-    Ok(Measured { backend: target.name(), rows, events: lane.into_events(), ..Measured::default() })
+    let mut ours =
+        Measured { backend: target.name(), rows, events: lane.into_events(), ..Measured::default() };
+    let name = Peer::Rslock.as_str();
+    let theirs = match degraded_theirs {
+        Ok(times) => times.rows("degraded", name, &healthy_theirs),
+        Err(failure) => {
+            ours.complaints.push(failure.during(name).to_string());
+            Vec::new()
+        }
+    };
+    Ok(vec![ours, Measured { backend: name, rows: theirs, ..Measured::default() }])
+}
+
+/// One client that acquires and releases for this long.
+async fn alone(contender: &impl Contender, span: Duration) -> Outcome<Times> {
+    let (end, mut times) = (Instant::now() + span, Times::new());
+    while Instant::now() < end {
+        let called_ns = now_ns();
+        let held = contender.acquire().await?;
+        let acquired_ns = now_ns();
+        contender.release(held).await?;
+        times.record(acquired_ns - called_ns, now_ns() - acquired_ns);
+    }
+    Ok(times)
 }
 
 struct Stopped<'a>(&'a lock_testkit::RedisServer);

@@ -1,12 +1,15 @@
-//! `peers`: the fight of `contended` with the Redis locks of other crates, ours first, one after the other on the same
-//! server.
+//! `peers`: the fight of `contended` with the locks of other libraries, ours first, one after the other on the same
+//! server; and each of them alone.
 
-use super::contended::{Fight, HOLD, Window, fight, jobs};
+use std::time::Duration;
+
+use super::contended::{Fight, HOLD, Window, fight, jobs, rounds};
 use super::{Bench, Measured, Plan, time};
 use crate::backends::Target;
 use crate::crew::Hand;
 use crate::failure::Outcome;
 use crate::latency::Latency;
+use crate::options::BackendName;
 use crate::peers::Peer;
 use crate::results::Row;
 use crate::worker::{Job, Task};
@@ -14,14 +17,21 @@ use crate::worker::{Job, Task};
 /// What is set.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     let mut settings = vec![
-        ("processes", plan.processes.to_string()),
+        ("processes", format!("{}; zk: {}", plan.processes, processes(plan, BackendName::Zk))),
         ("hold", format!("{}, as in contended", time(HOLD))),
         (
             "to_a_waiter",
             "from a release until somebody has the lock who waited for it then, as in contended".into(),
         ),
+        (
+            "alone",
+            format!(
+                "one process that does not hold it, from one acquisition to the next, for {}",
+                time(plan.counted)
+            ),
+        ),
         ("duration", format!("{} each after {} of warm-up", time(plan.contended), time(plan.warm_up))),
-        ("options", "the defaults of each crate; rslock has no default ttl: 10 s".into()),
+        ("options", "the defaults of each library; rslock has no default ttl: 10 s".into()),
     ];
     settings.extend(Peer::ALL.map(|peer| (peer.as_str(), peer.waiting().to_owned())));
     settings
@@ -29,34 +39,70 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
 
 /// Runs it. A peer that fails is told and left out.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
-    let ours = fought(bench, target, None).await?;
-    let ours_us = ours.to_waiter.quantile_us(0.5);
-    let mut ours = measured(ours, target.name(), ours_us);
-    let mut theirs = Vec::new();
-    for peer in Peer::ALL {
-        match fought(bench, target, Some(peer)).await {
-            Ok(fight) => theirs.push(measured(fight, peer.as_str(), ours_us)),
-            Err(failure) => ours.complaints.push(failure.during(peer.as_str()).to_string()),
+    let ours = Seen::of(bench, target, None).await?;
+    let mut peers = Vec::new();
+    let mut complaints = Vec::new();
+    for peer in Peer::of(target.backend()) {
+        match Seen::of(bench, target, Some(peer)).await {
+            Ok(theirs) => peers.push(theirs.measured(peer.as_str(), ours.waiter_us, ours.alone_us)),
+            Err(failure) => complaints.push(failure.during(peer.as_str()).to_string()),
         }
     }
-    Ok([ours].into_iter().chain(theirs).collect())
+    let (waiter_us, alone_us) = (ours.waiter_us, ours.alone_us);
+    let ours = Measured { complaints, ..ours.measured(target.name(), waiter_us, alone_us) };
+    Ok([ours].into_iter().chain(peers).collect())
 }
 
-async fn fought(bench: &Bench, target: &Target, peer: Option<Peer>) -> Outcome<Fight> {
+/// What was seen of one library.
+struct Seen {
+    fight: Fight,
+    waiter_us: f64,
+    alone_us: f64,
+}
+
+impl Seen {
+    async fn of(bench: &Bench, target: &Target, peer: Option<Peer>) -> Outcome<Self> {
+        let plan = Plan { processes: processes(&bench.plan, target.backend()), ..bench.plan };
+        let bench = Bench { plan, ..bench.clone() };
+        let alone = Plan { processes: 1, contended: plan.counted, ..plan };
+        let alone = Bench { plan: alone, ..bench.clone() };
+        let (events, window) = fought(&alone, target, peer, Duration::ZERO).await?;
+        let alone_us = rounds(&events, window).quantile_us(0.5);
+        let (events, window) = fought(&bench, target, peer, HOLD).await?;
+        let fight = Fight::of(events, window, plan.processes)?;
+        Ok(Self { waiter_us: fight.to_waiter.quantile_us(0.5), fight, alone_us })
+    }
+
+    /// Against what ours took.
+    fn measured(self, name: &'static str, waiter_us: f64, alone_us: f64) -> Measured {
+        let row = |metric, us| Row::new("peers", name, metric, "us", us);
+        let p50 = |part: &Latency| part.quantile_us(0.5);
+        let rows = [
+            row("alone_p50", self.alone_us).with_floor(alone_us),
+            row("handoff_p50", p50(&self.fight.handoff)),
+            row("waiter_p50", self.waiter_us).with_floor(waiter_us),
+        ];
+        let mut measured = self.fight.into_measured("peers", name);
+        measured.rows.splice(1..1, rows);
+        measured
+    }
+}
+
+async fn fought(
+    bench: &Bench,
+    target: &Target,
+    peer: Option<Peer>,
+    hold: Duration,
+) -> Outcome<(Vec<lock_testkit::Event>, Window)> {
     let plan = &bench.plan;
     let lock = bench.lock(peer.map_or("peers", Peer::as_str));
-    let jobs =
-        jobs(bench, target.url(), &lock).map(|job| Job { task: Task::Contend { hold: HOLD, peer }, ..job });
+    let jobs = jobs(bench, target.url(), &lock).map(|job| Job { task: Task::Contend { hold, peer }, ..job });
     let crew = Hand::hire(jobs).await?;
     let window = Window::after(plan.contended, plan.warm_up);
-    Fight::of(fight(&crew, window).await?, window, plan.processes)
+    Ok((fight(&crew, window).await?, window))
 }
 
-fn measured(fight: Fight, name: &'static str, ours_us: f64) -> Measured {
-    let row = |metric, part: &Latency| Row::new("peers", name, metric, "us", part.quantile_us(0.5));
-    let handoffs =
-        [row("handoff_p50", &fight.handoff), row("waiter_p50", &fight.to_waiter).with_floor(ours_us)];
-    let mut measured = fight.into_measured("peers", name);
-    measured.rows.splice(1..1, handoffs);
-    measured
+/// Two of the peers of ZooKeeper bring a whole runtime with each process.
+fn processes(plan: &Plan, backend: BackendName) -> u32 {
+    if backend == BackendName::Zk { plan.processes.min(8) } else { plan.processes }
 }

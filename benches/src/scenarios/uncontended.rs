@@ -6,15 +6,17 @@
 use std::time::Instant;
 
 use lock_testkit::now_ns;
-use polylock::{Locks, Mutex};
+use polylock::{Guard, Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Bench, Measured, Plan, connect, time};
+use crate::address;
 use crate::backends::Target;
 use crate::diary::{Claim, Diary, Tenure, outcome};
 use crate::failure::Outcome;
 use crate::floor::{Bare, Floor};
-use crate::latency::Latency;
+use crate::latency::Times;
+use crate::options::BackendName;
 use crate::results::Row;
 
 /// What is set.
@@ -41,7 +43,17 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         ("floor_memory", "tokio::sync::Mutex, which has no names, tokens or leases".into()),
         ("floor_redis", "SET NX PX + EVALSHA compare-and-delete on one multiplexed connection".into()),
         ("floor_redlock", "the same on every master in parallel, until a majority has answered".into()),
-        ("floor_zk", "create ephemeral sequential + get children, then delete, in one session".into()),
+        (
+            "floor_zk",
+            "create ephemeral sequential + get children at once, then delete, in one session".into(),
+        ),
+        (
+            "one_server",
+            format!(
+                "redlock in turn with the same lock on the first of its masters, for {}",
+                time(plan.counted)
+            ),
+        ),
     ]
 }
 
@@ -56,11 +68,57 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     // In one run processors that wake up slowly and quickly may take turns, and with them the ratio: what the lock
     // adds stays the same.
     let notes = vec![("added_median", format!("{added_us:.2} us"))];
-    let mut rows = lane.latency.rows("uncontended", target.name(), &floor);
-    rows.push(Row::new("uncontended", target.name(), "ops", "1/s", lane.latency.per_second()));
+    let rows = lane.times.rows("uncontended", target.name(), &floor);
+    let mut measured = Measured { backend: target.name(), rows, notes, ..Measured::default() };
+    let lane = match target.backend() {
+        BackendName::Redlock => {
+            let (lane, row) = against_one_server(bench, target, lane).await?;
+            measured.rows.push(row);
+            lane
+        }
+        _ => lane,
+    };
+    measured.events = lane.into_events();
     rival.close().await?;
     locks.close().await?;
-    Ok(Measured { backend: target.name(), rows, events: lane.into_events(), notes, ..Measured::default() })
+    Ok(measured)
+}
+
+/// What the quorum costs: the same with one of its masters.
+async fn against_one_server(bench: &Bench, target: &Target, lane: Lane) -> Outcome<(Lane, Row)> {
+    let first = address::each(target.url()).into_iter().next().unwrap_or_default();
+    let one = OneServer { locks: Locks::connect(&first).await?, lock: bench.lock("one"), guard: None };
+    let plan = Plan { uncontended: bench.plan.counted, ..bench.plan };
+    let SideBySide { lane, floor, .. } = side_by_side(lane, one, plan).await?;
+    let row =
+        Row::new("uncontended", target.name(), "p50_one_server", "us", lane.times.both.quantile_us(0.5))
+            .with_floor(floor.both.quantile_us(0.5));
+    Ok((lane, row))
+}
+
+/// Our lock over one server as the floor.
+struct OneServer {
+    locks: Locks,
+    lock: String,
+    guard: Option<Guard>,
+}
+
+impl Floor for OneServer {
+    async fn acquire(&mut self) -> Outcome<()> {
+        self.guard = Some(self.locks.mutex(&self.lock).acquire().await?);
+        Ok(())
+    }
+
+    async fn release(&mut self) -> Outcome<()> {
+        if let Some(guard) = self.guard.take() {
+            guard.release().await?;
+        }
+        Ok(())
+    }
+
+    async fn clean(self) -> Outcome<()> {
+        Ok(self.locks.close().await?)
+    }
 }
 
 /// One client with its lock, and a rival that now and then proves that the lock is one.
@@ -71,8 +129,8 @@ pub(super) struct Lane {
     lock: String,
     tenures: Vec<Tenure>,
     diaries: [Diary; 2],
-    /// What acquire and release took together.
-    pub(super) latency: Latency,
+    /// What acquire and release took.
+    pub(super) times: Times,
 }
 
 impl Lane {
@@ -84,7 +142,7 @@ impl Lane {
             lock: lock.to_owned(),
             tenures: Vec::new(),
             diaries: [Diary::new(0, 0, lock), Diary::new(0, 1, lock)],
-            latency: Latency::new(),
+            times: Times::new(),
         }
     }
 
@@ -105,11 +163,11 @@ impl Lane {
             released_ns,
             released: outcome(released),
         });
-        let took_ns = (acquired_ns - called_ns) + (released_ns - release_called_ns);
+        let (acquire_ns, release_ns) = (acquired_ns - called_ns, released_ns - release_called_ns);
         if counts {
-            self.latency.record(took_ns);
+            self.times.record(acquire_ns, release_ns);
         }
-        Ok(took_ns)
+        Ok(acquire_ns + release_ns)
     }
 
     /// Lets the rival try while we hold.
@@ -147,7 +205,7 @@ pub(super) struct SideBySide {
     /// Ours, with all that happened.
     pub(super) lane: Lane,
     /// The floor's times.
-    floor: Latency,
+    floor: Times,
     /// What ours took more than the floor's operation right after it, in the median.
     added_us: f64,
 }
@@ -158,8 +216,8 @@ pub(super) async fn side_by_side(lane: Lane, floor: impl Floor + 'static, plan: 
 }
 
 async fn take_turns(mut lane: Lane, mut floor: impl Floor, plan: Plan) -> Outcome<SideBySide> {
-    lane.latency = Latency::new();
-    let (mut floor_latency, mut added_ns) = (Latency::new(), Vec::new());
+    lane.times = Times::new();
+    let (mut floor_times, mut added_ns) = (Times::new(), Vec::new());
     for (span, counts) in [(plan.warm_up, false), (plan.uncontended, true)] {
         let (end, mut done) = (Instant::now() + span, 0);
         while Instant::now() < end && done < plan.most_operations {
@@ -179,16 +237,16 @@ async fn take_turns(mut lane: Lane, mut floor: impl Floor, plan: Plan) -> Outcom
             floor.release().await?;
             let released_ns = now_ns();
             if counts {
-                let floor_ns = (acquired_ns - called_ns) + (released_ns - release_called_ns);
-                floor_latency.record(floor_ns);
-                added_ns.push(ours_ns as i64 - floor_ns as i64);
+                let (acquire_ns, release_ns) = (acquired_ns - called_ns, released_ns - release_called_ns);
+                floor_times.record(acquire_ns, release_ns);
+                added_ns.push(ours_ns as i64 - (acquire_ns + release_ns) as i64);
             }
         }
     }
     floor.clean().await?;
     added_ns.sort_unstable();
     let added_us = added_ns.get(added_ns.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e3);
-    Ok(SideBySide { lane, floor: floor_latency, added_us })
+    Ok(SideBySide { lane, floor: floor_times, added_us })
 }
 
 const CHALLENGE_EVERY: u64 = 128;

@@ -1,5 +1,6 @@
 //! A lock that is held.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
@@ -223,6 +224,13 @@ impl Guard {
         let released = ended.map_err(|error| error.during("release").on(&self.name))?;
         self.held = None;
         Ok(released)
+    }
+
+    /// The lease behind the guard, if it is of this type: for backends that offer more than all of them can.
+    #[must_use]
+    pub fn lease_as<T: Lease>(&self) -> Option<&T> {
+        let lease: &dyn Any = self.lease();
+        lease.downcast_ref()
     }
 
     fn lease(&self) -> &dyn Lease {

@@ -1,5 +1,6 @@
 //! What a backend gives to a holder, and how long the holder may believe in it.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::{AcquireRequest, BootInstant, Clock, Error, ErrorKind, OwnerId, Resul
 /// * A lease that is dropped without [`release`](Self::release) is no longer renewed, so that it
 ///   ends by itself.
 #[async_trait]
-pub trait Lease: Debug + Send + Sync {
+pub trait Lease: Any + Debug + Send + Sync {
     /// The fencing token of this acquisition.
     fn token(&self) -> Token;
 

@@ -57,7 +57,9 @@ impl WallClock {
         Self(Arc::new(now))
     }
 
-    fn now(&self) -> Duration {
+    /// The time since 1970.
+    #[must_use]
+    pub fn now(&self) -> Duration {
         (self.0)().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 }

@@ -11,7 +11,7 @@ use lock_core::{
     LeaseKind, Level, LockName, LockState, Outcome, Report, Result, Support, Token, ValidityCell,
 };
 use lock_redis::server::{ServerOptions, Sight};
-use lock_redis::{Keys, Server, state, trusted_until};
+use lock_redis::{Keys, Server, WallClock, state, trusted_until};
 use rand::Rng;
 use tokio::time::{Instant, sleep};
 
@@ -43,6 +43,7 @@ pub struct Redlock {
     ttl: Duration,
     patience: Duration,
     clock: Clock,
+    wall_clock: WallClock,
 }
 
 impl Redlock {
@@ -62,8 +63,9 @@ impl Redlock {
     /// When the future is dropped, the connections are closed.
     pub async fn connect(config: RedlockConfig) -> Result<Self> {
         config.check()?;
-        let masters = config.masters.iter().map(|info| {
-            let mut options = ServerOptions::new(BACKEND, info.clone());
+        let masters = config.masters.into_iter().map(|master| {
+            let mut options = ServerOptions::new(BACKEND, master.info);
+            (options.pool, options.dial) = (master.pool, master.dial);
             options.connect_timeout = config.connect_timeout;
             options.command_timeout = config.master_timeout;
             options.clock = config.clock.clone();
@@ -83,6 +85,7 @@ impl Redlock {
             ttl: config.ttl,
             patience: (config.connect_timeout + config.master_timeout) * 2,
             clock: config.clock,
+            wall_clock: config.wall_clock,
         })
     }
 }
@@ -186,7 +189,7 @@ impl Redlock {
         let ttl = request.lease.ttl.unwrap_or(self.ttl);
         let ttl = request.lease.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL));
         let sent = self.clock.now();
-        let mut campaign = Campaign::start(&self.masters, keys, ttl, info);
+        let mut campaign = Campaign::start(&self.masters, keys, ttl, info, proposal(&self.wall_clock));
         let token = match campaign.count().await {
             Vote::Won => campaign.token().await?,
             Vote::Busy(busy) => return Ok(Attempt::Busy(busy)),
@@ -353,6 +356,12 @@ fn agreed(sights: Vec<Sight>, masters: usize) -> Sight {
     Sight { token, ..winner.and_then(|mut sights| sights.pop()).unwrap_or(free) }
 }
 
+/// The clock in microseconds, as the tokens of a single server are. A clock that is behind costs a
+/// round trip, not the order.
+fn proposal(clock: &WallClock) -> Token {
+    Token::new(u64::try_from(clock.now().as_micros()).unwrap_or(0))
+}
+
 fn random_millis(least: u64, most: u64) -> Duration {
-    Duration::from_millis(rand::rng().random_range(least..=most))
+    Duration::from_millis(lock_core::random::rng().random_range(least..=most))
 }

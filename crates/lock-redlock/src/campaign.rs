@@ -1,7 +1,7 @@
 //! One attempt to win a quorum, and what it leaves on the masters.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use lock_core::{Error, Outcome, OwnerId, Result, Token};
 use lock_redis::Keys;
@@ -74,6 +74,7 @@ impl Campaign {
         keys: &Arc<Keys>,
         ttl: Duration,
         info: &Arc<str>,
+        proposal: Token,
     ) -> Self {
         let footprint = Arc::new(Footprint {
             masters: Arc::clone(masters),
@@ -83,7 +84,6 @@ impl Campaign {
             claims: watch::Sender::default(),
             sent_on: masters.iter().map(|master| master.server.generation(keys)).collect(),
         });
-        let proposal = proposal();
         let wave = Wave::new((0..masters.len()).map(|number| {
             let (footprint, info) = (Arc::clone(&footprint), Arc::clone(info));
             async move { footprint.claim(number, &info, proposal).await }
@@ -261,11 +261,4 @@ impl Drop for Ending<'_> {
             claims.refused |= bit(self.refused);
         });
     }
-}
-
-/// The clock in microseconds, as the tokens of a single server are. A clock that is behind costs a
-/// round trip, not the order.
-fn proposal() -> Token {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Token::new(u64::try_from(now.as_micros()).unwrap_or(0))
 }

@@ -1,12 +1,14 @@
 //! The options of the Redlock backend.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Locks, Result};
+use lock_redis::deadpool_redis::Pool;
 use lock_redis::redis::ConnectionInfo;
-use lock_redis::{Tls, connection_info};
+use lock_redis::{Dial, Tls, WallClock, connection_info};
 
 use crate::Redlock;
 use crate::backend::{BACKEND, check_ttl};
@@ -32,25 +34,80 @@ const FEWEST: usize = 3;
 /// `Debug` does not show the password.
 #[derive(Clone)]
 pub struct RedlockConfig {
-    pub(crate) masters: Vec<ConnectionInfo>,
+    pub(crate) masters: Vec<MasterConfig>,
     pub(crate) ttl: Duration,
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
     pub(crate) master_timeout: Duration,
     pub(crate) clock: Clock,
+    pub(crate) wall_clock: WallClock,
+}
+
+/// One master, and how it is reached.
+///
+/// Each may have another user, password and database, TLS or not, as its [`ConnectionInfo`] says, and a pool
+/// of its own.
+///
+/// `Debug` does not show the password.
+#[derive(Clone)]
+pub struct MasterConfig {
+    pub(crate) info: ConnectionInfo,
+    pub(crate) pool: Option<Pool>,
+    pub(crate) dial: Option<Arc<dyn Dial>>,
+}
+
+impl MasterConfig {
+    /// A master that is reached with the driver's defaults.
+    #[must_use]
+    pub fn new(info: ConnectionInfo) -> Self {
+        Self { info, pool: None, dial: None }
+    }
+
+    /// Takes the connection for commands from this pool. One is taken out for good; the pool may make
+    /// a new one in its place. Timeouts of the pool apply as well as ours.
+    #[must_use]
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// What makes the connections, instead of the driver: for tests, and for transports of your own.
+    /// A pool is not used then.
+    #[must_use]
+    pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
+        self.dial = Some(dial);
+        self
+    }
+
+    fn address(&self) -> String {
+        self.info.addr().to_string()
+    }
+}
+
+impl From<ConnectionInfo> for MasterConfig {
+    fn from(info: ConnectionInfo) -> Self {
+        Self::new(info)
+    }
+}
+
+impl fmt::Debug for MasterConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MasterConfig").field("address", &self.address()).finish_non_exhaustive()
+    }
 }
 
 impl RedlockConfig {
-    /// The defaults for these masters.
+    /// The defaults for these masters, each a [`ConnectionInfo`] or a [`MasterConfig`].
     #[must_use]
-    pub fn new(masters: impl IntoIterator<Item = ConnectionInfo>) -> Self {
+    pub fn new<M: Into<MasterConfig>>(masters: impl IntoIterator<Item = M>) -> Self {
         Self {
-            masters: masters.into_iter().collect(),
+            masters: masters.into_iter().map(Into::into).collect(),
             ttl: Duration::from_secs(30),
             prefix: String::from("lock:"),
             connect_timeout: Duration::from_millis(500),
             master_timeout: Duration::from_millis(200),
             clock: Clock::boot(),
+            wall_clock: WallClock::default(),
         }
     }
 
@@ -71,7 +128,7 @@ impl RedlockConfig {
             }
         };
         let mut tls = Tls::default();
-        let mut config = Self::new([]);
+        let mut config = Self::new::<MasterConfig>([]);
         let options = [&OPTIONS[..], if secure { &Tls::OPTIONS } else { &[] }].concat();
         url.options(BACKEND, &options, |key, value| {
             if tls.set(key, value)? {
@@ -87,7 +144,7 @@ impl RedlockConfig {
         })?;
         for host in url.hosts.split(',').filter(|host| !host.is_empty()) {
             let info = connection_info(BACKEND, &url, host)?;
-            config.masters.push(if secure { tls.over(BACKEND, info)? } else { info });
+            config.masters.push(if secure { tls.over(BACKEND, info)? } else { info }.into());
         }
         config.check()?;
         Ok(config)
@@ -118,6 +175,20 @@ impl RedlockConfig {
     #[must_use]
     pub fn master_timeout(mut self, timeout: Duration) -> Self {
         self.master_timeout = timeout;
+        self
+    }
+
+    /// The clock that leases are counted on.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Where the time since 1970 is taken from, which is proposed as the fencing token.
+    #[must_use]
+    pub fn wall_clock(mut self, clock: WallClock) -> Self {
+        self.wall_clock = clock;
         self
     }
 
@@ -159,8 +230,8 @@ impl RedlockConfig {
             return invalid(format!("{count} masters are too many"), "name three, five or seven");
         }
         for (at, master) in self.masters.iter().enumerate() {
-            let address = master.addr().to_string();
-            if self.masters[..at].iter().any(|earlier| earlier.addr().to_string() == address) {
+            let address = master.address();
+            if self.masters[..at].iter().any(|earlier| earlier.address() == address) {
                 return invalid(
                     format!("the master {address} is named twice, and would vote twice"),
                     "name independent masters",
@@ -179,7 +250,7 @@ impl RedlockConfig {
 
 impl fmt::Debug for RedlockConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let masters: Vec<_> = self.masters.iter().map(|master| master.addr().to_string()).collect();
+        let masters: Vec<_> = self.masters.iter().map(MasterConfig::address).collect();
         f.debug_struct("RedlockConfig")
             .field("masters", &masters)
             .field("ttl", &self.ttl)
@@ -200,8 +271,8 @@ mod tests {
         let config =
             RedlockConfig::from_url("redlock://me:s3cret@a:1,b:2,c:3/1?ttl=5s&master_timeout=50ms").unwrap();
         assert_eq!(config.masters.len(), 3);
-        assert_eq!(config.masters[2].addr().to_string(), "c:3");
-        assert!(config.masters.iter().all(|master| master.redis_settings().db() == 1));
+        assert_eq!(config.masters[2].address(), "c:3");
+        assert!(config.masters.iter().all(|master| master.info.redis_settings().db() == 1));
         assert!(!format!("{config:?}").contains("s3cret"));
     }
 

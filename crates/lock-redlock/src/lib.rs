@@ -17,5 +17,5 @@ mod master;
 mod quorum;
 
 pub use backend::Redlock;
-pub use config::RedlockConfig;
+pub use config::{MasterConfig, RedlockConfig};
 pub use lock_redis;

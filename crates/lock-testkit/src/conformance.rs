@@ -41,6 +41,7 @@ mod permits;
 mod processes;
 mod readers;
 mod release;
+mod revocation;
 mod shares;
 mod sight;
 mod steps;
@@ -353,6 +354,10 @@ cases! {
         a_killed_waiter_is_no_obstacle: with_a_server,
         a_stopped_holder_knows_that_it_lost: with_a_server,
     }
+    revocation, always {
+        holders_can_be_asked_or_asking_is_refused: every_backend,
+        only_those_who_hold_the_lock_are_asked: revocable,
+    }
     modes, once {
         modes_are_there_or_refused: every_backend,
         a_mutex_and_a_write_lock_are_one: readers,
@@ -452,6 +457,10 @@ fn readers(capabilities: &Capabilities) -> Result<(), &'static str> {
 
 fn permits(capabilities: &Capabilities) -> Result<(), &'static str> {
     there(capabilities.permits)
+}
+
+fn revocable(capabilities: &Capabilities) -> Result<(), &'static str> {
+    there(capabilities.revocation)
 }
 
 fn fair_readers(capabilities: &Capabilities) -> Result<(), &'static str> {

@@ -34,6 +34,19 @@ pub struct ZkOptions {
     force_sync: bool,
     properties: Vec<(String, String)>,
     config: Vec<(String, String)>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+    sasl: Option<(String, String)>,
+}
+
+/// What a server shows to its clients, and what it wants to see of them.
+#[cfg(feature = "tls")]
+#[derive(Clone, Debug)]
+struct Tls {
+    /// Certificate and key in one text, as ZooKeeper wants them.
+    identity: String,
+    authority: std::path::PathBuf,
+    client_certificates: bool,
 }
 
 /// ZooKeeper servers that form a quorum; three unless asked otherwise.
@@ -70,6 +83,15 @@ impl ZooKeeper {
     /// `zk://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("zk://{}", self.addr())
+    }
+
+    /// The address for clients that speak TLS.
+    ///
+    /// # Panics
+    ///
+    /// Without [`ZkOptions::tls`].
+    pub fn secure_addr(&self) -> SocketAddr {
+        self.inner.secure_port.as_ref().expect("TLS was asked for").addr()
     }
 
     /// `127.0.0.1:port`, as ZooKeeper clients want it.
@@ -210,6 +232,28 @@ impl ZkOptions {
         self
     }
 
+    /// Whether the server speaks TLS as well, on a [port of its own](ZooKeeper::secure_addr), and whether it then wants
+    /// to see a certificate of the client.
+    ///
+    /// # Panics
+    ///
+    /// When the certificates cannot be read.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, certificates: &crate::Certificates, client_certificates: bool) -> Self {
+        let (cert, key) = certificates.server();
+        let read = |path| fs::read_to_string(path).expect("the certificates are there");
+        let identity = read(cert) + &read(key);
+        self.tls = Some(Tls { identity, authority: certificates.ca(), client_certificates });
+        self
+    }
+
+    /// Lets in only who proves by SASL (DIGEST-MD5) to be this user.
+    pub fn sasl(mut self, user: &str, password: &str) -> Self {
+        self.sasl = Some((user.to_owned(), password.to_owned()));
+        self.config("authProvider.1", "org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
+            .property("zookeeper.sessionRequireClientSASLAuth", "true")
+    }
+
     /// Starts a standalone server.
     ///
     /// # Errors
@@ -296,8 +340,30 @@ impl ZkOptions {
         for (name, value) in &self.config {
             line(name, value);
         }
+        #[cfg_attr(not(feature = "tls"), allow(unused_mut))]
+        let mut secure_port = None;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            let (port, identity) = (Port::pick("zookeeper")?, site.dir().join("identity.pem"));
+            write(&identity, &tls.identity)?;
+            line("serverCnxnFactory", &"org.apache.zookeeper.server.NettyServerCnxnFactory");
+            line("secureClientPort", &port.number());
+            line("secureClientPortAddress", &"127.0.0.1");
+            line("ssl.keyStore.location", &identity.display());
+            line("ssl.keyStore.type", &"PEM");
+            line("ssl.trustStore.location", &tls.authority.display());
+            line("ssl.trustStore.type", &"PEM");
+            line("ssl.clientAuth", &if tls.client_certificates { "need" } else { "none" });
+            secure_port = Some(port);
+        }
+        if let Some((user, password)) = &self.sasl {
+            let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+            let jaas = format!("Server {{ {module} required user_{user}=\"{password}\"; }};\n");
+            write(&site.dir().join("jaas.conf"), &jaas)?;
+        }
         write(&site.dir().join("zoo.cfg"), &config)?;
-        Ok(Inner { site, port, options: self.clone(), _members: ensemble.map(|(_, members)| members) })
+        let _members = ensemble.map(|(_, members)| members);
+        Ok(Inner { site, port, secure_port, options: self.clone(), _members })
     }
 }
 
@@ -310,6 +376,9 @@ impl Default for ZkOptions {
             force_sync: false,
             properties: Vec::new(),
             config: Vec::new(),
+            #[cfg(feature = "tls")]
+            tls: None,
+            sasl: None,
         }
     }
 }
@@ -369,6 +438,7 @@ struct Inner {
     // The process goes before the claims on its ports.
     site: Site,
     port: Port,
+    secure_port: Option<Port>,
     options: ZkOptions,
     _members: Option<Arc<Vec<Member>>>,
 }
@@ -391,6 +461,10 @@ impl Inner {
         for (name, value) in &self.options.properties {
             command.arg(format!("-D{name}={value}"));
         }
+        if self.options.sasl.is_some() {
+            let jaas = self.site.dir().join("jaas.conf");
+            command.arg(format!("-Djava.security.auth.login.config={}", jaas.display()));
+        }
         command.arg("-cp").arg(classpath()?);
         command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(self.site.dir().join("zoo.cfg"));
         self.site.clear_log();
@@ -403,8 +477,14 @@ impl Inner {
         self.site.wait_ready(|_| {
             // A server that has only just bound its port may never answer the connections that it accepted by then.
             let ask = |word| self.ask(word, PROBE_DEADLINE).unwrap_or_default();
-            mode(&ask("srvr")).is_some() && ask("conf").contains(&ours)
+            mode(&ask("srvr")).is_some() && ask("conf").contains(&ours) && self.is_secure()
         })
+    }
+
+    /// The port for TLS is opened last.
+    fn is_secure(&self) -> bool {
+        let open = |port: &Port| TcpStream::connect_timeout(&port.addr(), PROBE_DEADLINE).is_ok();
+        self.secure_port.as_ref().is_none_or(open)
     }
 
     fn four_letter(&self, word: &str) -> Result<String> {
@@ -443,14 +523,22 @@ fn classpath() -> Result<OsString> {
 }
 
 const DEBIAN_JARS: &str = "/usr/share/java";
-/// All that a server loads when neither the admin server nor TLS is on.
-const JARS: [&str; 6] = [
+/// All that a server loads when the admin server is off; Netty is for TLS.
+const JARS: [&str; 14] = [
     "zookeeper.jar",
     "zookeeper-jute.jar",
     "metrics-core.jar",
     "slf4j-api.jar",
     "slf4j-simple.jar",
     "snappy-java.jar",
+    "netty-buffer.jar",
+    "netty-codec.jar",
+    "netty-common.jar",
+    "netty-handler.jar",
+    "netty-resolver.jar",
+    "netty-transport.jar",
+    "netty-transport-native-epoll.jar",
+    "netty-transport-native-unix-common.jar",
 ];
 const PROBE_DEADLINE: Duration = Duration::from_millis(300);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);

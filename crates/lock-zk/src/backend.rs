@@ -1,6 +1,7 @@
 //! The ZooKeeper backend.
 
 use std::collections::HashSet;
+use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -8,26 +9,28 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, Holder, LeaseKind, LockName,
-    LockState, Result, Support, Token, Wait,
+    LockState, Report, Result, Support, Wait,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::doctor::examine;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
 use crate::lease::REVOKE;
-use crate::node::Card;
-use crate::queue::Contender;
+use crate::node::{Card, Gone, Made, delete_once};
 use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
 use crate::sessions::Sessions;
-use crate::{BACKEND, ZkConfig};
+use crate::{BACKEND, Recipe, ZkConfig};
+
+const ONE_NODE: &str = "the recipe ephemeral has one node, and so one holder";
 
 /// The ZooKeeper backend.
 ///
 /// Processes get a lock in the order in which they asked, and a release wakes only the next ones. A lock lasts as
 /// long as the session of its holder; a guard stops believing in it a quarter of the session timeout before a server
 /// may end the session. The token is the number of the transaction that made the holder's node (its `czxid`), which
-/// grows for as long as the ensemble keeps its data.
+/// grows for as long as the ensemble keeps its data, and what was [raised](lock_core::Guard::raise_token) on top.
 #[derive(Debug)]
 pub struct Zk {
     capabilities: Capabilities,
@@ -55,12 +58,17 @@ impl Zk {
         (capabilities.fifo, capabilities.counts_waiters) = (true, true);
         (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         capabilities.revocation = Support::Yes;
+        if let Recipe::Ephemeral(_) = sessions.config().lock_recipe() {
+            (capabilities.fifo, capabilities.counts_waiters) = (false, false);
+            (capabilities.shared, capabilities.permits) = (Support::No(ONE_NODE), Support::No(ONE_NODE));
+        }
         Ok(Self { capabilities, sessions, strangers: Mutex::default() })
     }
 
     fn spot(&self, name: &LockName) -> Arc<Spot> {
         let config = self.sessions.config();
-        Arc::new(Spot::new(config.base(), name, config.node_layout()))
+        let spot = Spot::new(config.base(), name, config.node_layout());
+        Arc::new(spot.with_recipe(config.lock_recipe()))
     }
 
     /// Tells once for each directory what is in it that has no place in the queue.
@@ -152,11 +160,15 @@ impl Backend for Zk {
         }
     }
 
+    async fn doctor(&self) -> Result<Report> {
+        let (session, config) = (self.sessions.get().await?, self.sessions.config());
+        let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
+        Ok(Report { findings })
+    }
+
     async fn close(&self) -> Result<()> {
-        match self.sessions.close() {
-            Some(session) => session.close().await,
-            None => Ok(()),
-        }
+        let farewells = self.sessions.close().into_iter().map(|session| async move { session.close().await });
+        join_all(farewells).await.into_iter().collect()
     }
 }
 
@@ -212,31 +224,51 @@ impl Outage {
     }
 }
 
-/// What the queue says, and what else is in the directory.
+/// What a look at a lock showed.
+#[derive(Debug, Default)]
+struct Sight {
+    /// The nodes of its holders.
+    holders: Vec<String>,
+    waiters: usize,
+    /// What else is in its directory.
+    strangers: Vec<String>,
+}
+
+async fn look(session: &Session, spot: &Spot) -> Result<Sight, Fault> {
+    if let Recipe::Ephemeral(_) = spot.recipe {
+        let stat = session.insist(|| session.stat(&spot.dir)).await?;
+        return Ok(Sight { holders: stat.iter().map(|_| spot.dir.clone()).collect(), ..Sight::default() });
+    }
+    let queue = list(session, spot).await?.unwrap_or_default();
+    let holders: Vec<_> = queue.holders().iter().map(|holder| spot.child(&holder.name)).collect();
+    Ok(Sight { waiters: queue.contenders.len() - holders.len(), holders, strangers: queue.strangers })
+}
+
+/// The state of the lock, and what else is in its directory.
 async fn inspect(session: &Session, spot: &Spot) -> Result<(LockState, Vec<String>), Fault> {
     loop {
-        let queue = list(session, spot).await?.unwrap_or_default();
-        let Some(holder) = queue.contenders.first() else { return Ok((LockState::free(), queue.strangers)) };
-        let path = spot.child(&holder.name);
-        let (data, stat) = match session.insist(|| session.data(&path)).await {
+        let sight = look(session, spot).await?;
+        let Some(path) = sight.holders.first() else { return Ok((LockState::free(), sight.strangers)) };
+        let (data, stat) = match session.insist(|| session.data(path)).await {
             // It has just released the lock.
             Err(fault) if fault.is_no_node() => continue,
             answer => answer?,
         };
-        let mut state = LockState::held(read_holder(&holder.name, &data));
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let mut state = LockState::held(read_holder(name, &data));
         state.since =
             u64::try_from(stat.ctime).ok().map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
-        state.token = u64::try_from(stat.czxid).ok().map(Token::new);
-        state.waiters = queue.contenders.len() - queue.holders().len();
-        return Ok((state, queue.strangers));
+        state.token = session.base(&spot.dir).token(session, stat.czxid).await.ok();
+        state.waiters = sight.waiters;
+        return Ok((state, sight.strangers));
     }
 }
 
-/// What is taken from its holders.
+/// The holders that a lock is taken from.
 #[derive(Debug)]
 struct Broken {
     /// Those whose end is not known.
-    left: Vec<String>,
+    left: Vec<Made>,
     /// Whether a deletion of the last of them may have reached a server.
     sent: bool,
     /// Whether somebody held the lock until then.
@@ -248,18 +280,12 @@ async fn break_lock(session: &Session, spot: &Spot, broken: &mut Option<Broken>)
     loop {
         let now = match broken {
             Some(broken) => broken,
-            None => {
-                let queue = list(session, spot).await?.unwrap_or_default();
-                let left: Vec<_> = queue.holders().iter().map(|holder| holder.name.clone()).collect();
-                if left.is_empty() {
-                    return Ok(false);
-                }
-                broken.insert(Broken { left, sent: false, held: false })
-            }
+            None => broken.insert(Broken::look(session, spot).await?),
         };
+        let nobody = now.left.is_empty();
         now.end(session, spot).await?;
-        if now.held {
-            return Ok(true);
+        if nobody || now.held {
+            return Ok(now.held);
         }
         // All of them had released it just now, and the next ones hold it.
         *broken = None;
@@ -267,12 +293,22 @@ async fn break_lock(session: &Session, spot: &Spot, broken: &mut Option<Broken>)
 }
 
 impl Broken {
+    async fn look(session: &Session, spot: &Spot) -> Result<Self, Fault> {
+        let mut left = Vec::new();
+        for path in look(session, spot).await?.holders {
+            if let Some(stat) = session.insist(|| session.stat(&path)).await? {
+                let digits = path.len();
+                left.extend(Made::at(path, digits, stat.czxid));
+            }
+        }
+        Ok(Self { left, sent: false, held: false })
+    }
+
     async fn end(&mut self, session: &Session, spot: &Spot) -> Result<(), Fault> {
         while let Some(holder) = self.left.last() {
-            let retried = std::mem::replace(&mut self.sent, true);
-            match session.delete(&spot.child(holder)).await {
-                Ok(()) => self.held = true,
-                Err(fault) if fault.is_no_node() => self.held |= retried,
+            let retried = mem::replace(&mut self.sent, true);
+            match delete_once(session, spot, holder, retried).await {
+                Ok(gone) => self.held |= gone == Gone::Now,
                 Err(Fault::Unknown(_)) => {
                     sleep(RECONNECT_PAUSE).await;
                     continue;
@@ -288,13 +324,10 @@ impl Broken {
 
 /// Asks all holders to give up the lock.
 async fn request_revocation(session: &Session, spot: &Spot) -> Result<bool, Fault> {
-    let queue = list(session, spot).await?.unwrap_or_default();
-    let ask = |holder: &Contender| {
-        let path = spot.child(&holder.name);
-        async move { session.insist(|| session.set_data(&path, REVOKE, None)).await }
-    };
+    let sight = look(session, spot).await?;
+    let ask = |path: String| async move { session.insist(|| session.set_data(&path, REVOKE, None)).await };
     let mut held = false;
-    for asked in join_all(queue.holders().iter().map(ask)).await {
+    for asked in join_all(sight.holders.into_iter().map(ask)).await {
         match asked {
             Ok(_) => held = true,
             // It has just released the lock.

@@ -8,12 +8,28 @@ use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Locks, Result};
 
 use crate::ensemble::Driver;
-use crate::{BACKEND, Ensemble, Layout, Zk};
+use crate::tls::TlsFiles;
+use crate::{BACKEND, Ensemble, Layout, NodeAcl, Recipe, Zk};
 
 /// The options of the ZooKeeper backend.
 ///
-/// URL: `zk://[user:password@]host[:port][,host[:port]...][/chroot][?option=value&...]`, with the options
-/// `session_timeout`, `connect_timeout`, `dir` and `layout`.
+/// URL: `zk://[user:password@]host[:port][,host[:port]...][/chroot][?option=value&...]`, or `zks://` for TLS (feature
+/// `tls`), with these options:
+///
+/// | option | default | |
+/// |---|---|---|
+/// | `session_timeout` | `10s` | how long a lock outlives a holder that died |
+/// | `connect_timeout` | the session timeout | how long connecting may take |
+/// | `create_chroot` | `false` | whether to create the chroot when it is missing |
+/// | `dir` | `/locks` | the node below the chroot that has the directories of the locks |
+/// | `layout` | `curator` | the names of the nodes: `curator`, `plain` or `kazoo` |
+/// | `recipe` | `queue` | [how locks are taken](Recipe): `queue` or `ephemeral` |
+/// | `wait` | `watch` | how the recipe `ephemeral` waits: `watch` or `poll` |
+/// | `auth` | `digest` | what user and password are for: ACLs of scheme `digest`, or `sasl` (DIGEST-MD5, feature `sasl`) |
+/// | `acl` | `creator` with credentials, else `open` | [who may do what](NodeAcl): `creator`, `creator-and-readers` or `open` |
+/// | `session` | `shared` | `private` for a session that no other connection of this process uses |
+/// | `locks_per_session` | `5000` | when a further session is opened |
+/// | `tls_ca`, `tls_cert`, `tls_key` | none | PEM files: the authorities to trust (needed), our own certificate and its key |
 ///
 /// ```
 /// # use std::time::Duration;
@@ -31,12 +47,51 @@ pub struct ZkConfig {
     hosts: String,
     chroot: String,
     credentials: Option<(String, String)>,
+    auth: Auth,
+    tls: Option<TlsFiles>,
+    typed: Typed,
+    create_chroot: bool,
+    acl: Option<NodeAcl>,
+    private: bool,
+    locks_per_session: usize,
     session_timeout: Duration,
     connect_timeout: Option<Duration>,
     dir: String,
     layout: Layout,
+    recipe: Recipe,
     clock: Clock,
     ensemble: Option<Arc<dyn Ensemble>>,
+}
+
+/// What user and password are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Auth {
+    #[default]
+    Digest,
+    Sasl,
+}
+
+/// Options of the driver's own types, of which it cannot be told whether two are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Typed {
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<zookeeper_client::TlsOptions>,
+    #[cfg(feature = "sasl")]
+    pub(crate) sasl: Option<zookeeper_client::SaslOptions>,
+}
+
+/// What two connections must have in common to share their sessions.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Sharing {
+    hosts: String,
+    chroot: String,
+    create_chroot: bool,
+    credentials: Option<(String, String)>,
+    auth: Auth,
+    tls: Option<TlsFiles>,
+    acl: NodeAcl,
+    times: (Duration, Duration),
+    locks_per_session: usize,
 }
 
 impl ZkConfig {
@@ -52,10 +107,18 @@ impl ZkConfig {
             hosts: hosts.into(),
             chroot: String::new(),
             credentials: None,
+            auth: Auth::default(),
+            tls: None,
+            typed: Typed::default(),
+            create_chroot: false,
+            acl: None,
+            private: false,
+            locks_per_session: 5_000,
             session_timeout: Duration::from_secs(10),
             connect_timeout: None,
             dir: "/locks".to_owned(),
             layout: Layout::default(),
+            recipe: Recipe::default(),
             clock: Clock::boot(),
             ensemble: None,
         }
@@ -74,20 +137,60 @@ impl ZkConfig {
             (user, None) if user.is_empty() => None,
             _ => return Err(invalid("the URL has a user but no password", "write user:password@")),
         };
-        url.options(BACKEND, &["session_timeout", "connect_timeout", "dir", "layout"], |key, value| {
+        let (mut tls, mut wait) = (TlsFiles::default(), None);
+        url.options(BACKEND, &OPTIONS, |key, value| {
+            let file = || Some(value.text().to_owned());
             match key {
                 "session_timeout" => config.session_timeout = value.duration()?,
                 "connect_timeout" => config.connect_timeout = Some(value.duration()?),
+                "create_chroot" => config.create_chroot = value.parse("use true or false")?,
                 "dir" => value.text().clone_into(&mut config.dir),
-                _ => config.layout = value.parse("use curator, plain or kazoo")?,
+                "layout" => config.layout = value.parse("use curator, plain or kazoo")?,
+                "recipe" => config.recipe = value.parse("use queue or ephemeral")?,
+                "wait" => wait = Some(value.parse("use watch or poll")?),
+                "auth" => {
+                    config.auth = match value.text() {
+                        "digest" => Auth::Digest,
+                        "sasl" => Auth::Sasl,
+                        _ => return Err(value.invalid("use digest or sasl")),
+                    }
+                }
+                "acl" => config.acl = Some(value.parse("use creator, creator-and-readers or open")?),
+                "session" => {
+                    config.private = match value.text() {
+                        "shared" => false,
+                        "private" => true,
+                        _ => return Err(value.invalid("use shared or private")),
+                    }
+                }
+                "locks_per_session" => config.locks_per_session = value.parse("give a number")?,
+                "tls_ca" => tls.ca = file(),
+                "tls_cert" => tls.cert = file(),
+                _ => tls.key = file(),
             }
             Ok(())
         })?;
+        if url.scheme == "zks" {
+            config.tls = Some(tls);
+        } else if tls != TlsFiles::default() {
+            return Err(invalid("options for TLS without TLS", "write zks:// instead of zk://"));
+        }
+        match (wait, &mut config.recipe) {
+            (Some(wait), Recipe::Ephemeral(by)) => *by = wait,
+            (Some(_), Recipe::Queue) => {
+                return Err(invalid(
+                    "wait means nothing to the recipe queue",
+                    "leave it out; or name recipe=ephemeral, if an older fleet runs that",
+                ));
+            }
+            (None, _) => {}
+        }
         config.check()?;
         Ok(config)
     }
 
-    /// The node that stands for the root of the tree; it must exist. Empty or `/` for the root itself.
+    /// The node that stands for the root of the tree; it must exist, unless it is to be
+    /// [created](Self::create_chroot). Empty or `/` for the root itself.
     #[must_use]
     pub fn chroot(mut self, chroot: impl Into<String>) -> Self {
         self.chroot = chroot.into();
@@ -97,10 +200,66 @@ impl ZkConfig {
         self
     }
 
+    /// Whether to create the chroot, and what is missing above it, with the [ACL](Self::acl) of all nodes.
+    #[must_use]
+    pub const fn create_chroot(mut self, create: bool) -> Self {
+        self.create_chroot = create;
+        self
+    }
+
     /// The user and password of the `digest` scheme, for servers whose ACLs ask for them.
+    ///
+    /// A server cannot tell a wrong password: it takes it for somebody else, who is refused by the ACLs.
     #[must_use]
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.credentials = Some((user.into(), password.into()));
+        self
+    }
+
+    /// Proves who we are by SASL. With Kerberos, enable the feature `sasl-gssapi` of `zookeeper-client` as well.
+    ///
+    /// Two connections with options of this type never share a session.
+    #[cfg(feature = "sasl")]
+    #[must_use]
+    pub fn sasl(mut self, options: impl Into<zookeeper_client::SaslOptions>) -> Self {
+        self.typed.sasl = Some(options.into());
+        self
+    }
+
+    /// Speaks TLS to all servers.
+    ///
+    /// Two connections with options of this type never share a session.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, options: zookeeper_client::TlsOptions) -> Self {
+        self.typed.tls = Some(options);
+        self
+    }
+
+    /// Who may do what with the nodes that we create: [`NodeAcl::Creator`] if not said and there are credentials.
+    #[must_use]
+    pub fn acl(mut self, acl: NodeAcl) -> Self {
+        self.acl = Some(acl);
+        self
+    }
+
+    /// Whether this connection has sessions of its own. By default all connections of a process with the same servers,
+    /// chroot, credentials, timeouts and ACL share theirs, if they were made on the same tokio runtime, and the last
+    /// one that is closed ends them. Connections with a [clock](Self::clock) or an [ensemble](Self::ensemble) of their
+    /// own do not share.
+    #[must_use]
+    pub const fn private_session(mut self, private: bool) -> Self {
+        self.private = private;
+        self
+    }
+
+    /// How many locks, held or waited for, one session has before a further one is opened; 5000 if not said.
+    ///
+    /// A server ends a session in one transaction with the paths of all its nodes, which must not be longer than
+    /// `jute.maxbuffer`, 1 MiB by default.
+    #[must_use]
+    pub const fn locks_per_session(mut self, locks: usize) -> Self {
+        self.locks_per_session = locks;
         self
     }
 
@@ -135,10 +294,17 @@ impl ZkConfig {
         self
     }
 
+    /// How a lock stands in the tree; a [queue](Recipe::Queue) if not said.
+    #[must_use]
+    pub fn recipe(mut self, recipe: Recipe) -> Self {
+        self.recipe = recipe;
+        self
+    }
+
     /// The clock that sessions are counted on.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
+        (self.clock, self.private) = (clock, true);
         self
     }
 
@@ -146,7 +312,7 @@ impl ZkConfig {
     /// chroot and the credentials are then for it to know; here they only name the servers in errors.
     #[must_use]
     pub fn ensemble(mut self, ensemble: Arc<dyn Ensemble>) -> Self {
-        self.ensemble = Some(ensemble);
+        (self.ensemble, self.private) = (Some(ensemble), true);
         self
     }
 
@@ -169,6 +335,10 @@ impl ZkConfig {
     pub(crate) fn check(&self) -> Result<()> {
         if self.hosts.is_empty() || self.hosts.split(',').any(|host| !is_host(host)) {
             return Err(invalid("the list of hosts is not valid", "write host:port[,host:port...]"));
+        }
+        self.check_security()?;
+        if self.locks_per_session == 0 {
+            return Err(invalid("no session may have a lock", "give a larger locks_per_session"));
         }
         for (what, path) in [("chroot", &self.chroot), ("dir", &self.dir)] {
             let empty = path.is_empty() && what == "chroot" || path == "/";
@@ -200,9 +370,50 @@ impl ZkConfig {
         Ok(())
     }
 
-    /// What the driver connects to.
-    pub(crate) fn cluster(&self) -> String {
-        format!("{}{}", self.hosts, self.chroot)
+    fn check_security(&self) -> Result<()> {
+        if let Some(tls) = &self.tls {
+            tls.check()?;
+        }
+        if self.auth == Auth::Sasl {
+            if !cfg!(feature = "sasl") {
+                return Err(Error::new(ErrorKind::Unsupported, BACKEND)
+                    .message("this build has no SASL")
+                    .hint("enable the feature: cargo add polylock --features zk,sasl"));
+            }
+            if self.credentials.is_none() {
+                return Err(invalid("auth=sasl without user and password", "write user:password@"));
+            }
+        }
+        if self.node_acl().acls().is_empty() {
+            return Err(invalid("the ACL is empty", "say who may do what"));
+        }
+        if self.node_acl().needs_credentials() && !self.proves_itself() {
+            return Err(invalid(
+                "the ACL is for those who have our credentials, and there are none",
+                "write user:password@, or acl=open",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the servers want TLS.
+    pub(crate) fn speaks_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        let typed = self.typed.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let typed = false;
+        typed || self.tls.is_some()
+    }
+
+    /// Whether a server can tell who we are.
+    fn proves_itself(&self) -> bool {
+        let certificate = self.tls.as_ref().is_some_and(|tls| tls.cert.is_some());
+        #[cfg(feature = "tls")]
+        let certificate = certificate || self.typed.tls.is_some();
+        #[cfg(feature = "sasl")]
+        let certificate = certificate || self.typed.sasl.is_some();
+        // What another ensemble knows of us is not known here.
+        certificate || self.credentials.is_some() || self.ensemble.is_some()
     }
 
     pub(crate) fn hosts(&self) -> &str {
@@ -214,14 +425,82 @@ impl ZkConfig {
     }
 
     /// What opens the sessions.
-    pub(crate) fn opener(&self) -> Arc<dyn Ensemble> {
-        let driver = || Driver { cluster: self.cluster(), digest: self.digest() };
-        self.ensemble.clone().unwrap_or_else(|| Arc::new(driver()))
+    pub(crate) fn opener(&self) -> Result<Arc<dyn Ensemble>> {
+        match &self.ensemble {
+            Some(ensemble) => Ok(Arc::clone(ensemble)),
+            None => Ok(Arc::new(self.driver()?)),
+        }
+    }
+
+    fn driver(&self) -> Result<Driver> {
+        #[cfg(feature = "tls")]
+        let tls = match (&self.typed.tls, &self.tls) {
+            (Some(options), _) => Some(options.clone()),
+            (None, files) => files.as_ref().map(TlsFiles::read).transpose()?,
+        };
+        #[cfg(not(feature = "tls"))]
+        self.tls.as_ref().map_or(Ok(()), TlsFiles::check)?;
+        Ok(Driver {
+            hosts: self.hosts.clone(),
+            chroot: self.chroot.clone(),
+            create_chroot: self.create_chroot.then(|| self.node_acl()),
+            digest: self.digest(),
+            #[cfg(feature = "sasl")]
+            sasl: self.sasl_options(),
+            #[cfg(feature = "tls")]
+            tls,
+        })
     }
 
     /// `user:password`, as the digest scheme wants it.
     fn digest(&self) -> Option<String> {
-        self.credentials.as_ref().map(|(user, password)| format!("{user}:{password}"))
+        let credentials = self.credentials.as_ref().filter(|_| self.auth == Auth::Digest);
+        credentials.map(|(user, password)| format!("{user}:{password}"))
+    }
+
+    #[cfg(feature = "sasl")]
+    fn sasl_options(&self) -> Option<zookeeper_client::SaslOptions> {
+        use zookeeper_client::SaslOptions;
+
+        let credentials = self.credentials.as_ref().filter(|_| self.auth == Auth::Sasl);
+        let digest =
+            credentials.map(|(user, password)| SaslOptions::digest_md5(user.clone(), password.clone()));
+        self.typed.sasl.clone().or_else(|| digest.map(Into::into))
+    }
+
+    /// Who may do what with our nodes.
+    pub(crate) fn node_acl(&self) -> NodeAcl {
+        #[cfg(feature = "sasl")]
+        let typed = self.typed.sasl.is_some();
+        #[cfg(not(feature = "sasl"))]
+        let typed = false;
+        let default = if self.credentials.is_some() || typed { NodeAcl::Creator } else { NodeAcl::Open };
+        self.acl.clone().unwrap_or(default)
+    }
+
+    /// What two connections must have in common to share their sessions; `None` if this one shares with nobody.
+    pub(crate) fn sharing(&self) -> Option<Sharing> {
+        #[cfg(feature = "tls")]
+        let typed = self.typed.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let typed = false;
+        #[cfg(feature = "sasl")]
+        let typed = typed || self.typed.sasl.is_some();
+        (!self.private && !typed).then(|| Sharing {
+            hosts: self.hosts.clone(),
+            chroot: self.chroot.clone(),
+            create_chroot: self.create_chroot,
+            credentials: self.credentials.clone(),
+            auth: self.auth,
+            tls: self.tls.clone(),
+            acl: self.node_acl(),
+            times: (self.session_timeout, self.patience()),
+            locks_per_session: self.locks_per_session,
+        })
+    }
+
+    pub(crate) const fn most_locks(&self) -> usize {
+        self.locks_per_session
     }
 
     pub(crate) const fn asked_timeout(&self) -> Duration {
@@ -240,6 +519,10 @@ impl ZkConfig {
         self.layout
     }
 
+    pub(crate) const fn lock_recipe(&self) -> Recipe {
+        self.recipe
+    }
+
     pub(crate) const fn lease_clock(&self) -> &Clock {
         &self.clock
     }
@@ -251,13 +534,35 @@ impl fmt::Debug for ZkConfig {
             .field("hosts", &self.hosts)
             .field("chroot", &self.chroot)
             .field("user", &self.credentials.as_ref().map(|(user, _)| user))
+            .field("auth", &self.auth)
+            .field("tls", &self.tls)
+            .field("create_chroot", &self.create_chroot)
+            .field("acl", &self.node_acl())
             .field("session_timeout", &self.session_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("dir", &self.dir)
             .field("layout", &self.layout)
+            .field("recipe", &self.recipe)
             .finish_non_exhaustive()
     }
 }
+
+const OPTIONS: [&str; 14] = [
+    "session_timeout",
+    "connect_timeout",
+    "create_chroot",
+    "dir",
+    "layout",
+    "recipe",
+    "wait",
+    "auth",
+    "acl",
+    "session",
+    "locks_per_session",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+];
 
 fn is_host(host: &str) -> bool {
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -289,12 +594,13 @@ fn invalid(message: &str, hint: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WaitBy;
 
     #[test]
     fn urls() {
         let url = "zk://me:p%40ss@a:2181,[::1]:2182,c/app/x?session_timeout=4s&connect_timeout=1s&dir=/l&layout=kazoo";
         let config = ZkConfig::from_url(url).unwrap();
-        assert_eq!(config.cluster(), "a:2181,[::1]:2182,c/app/x");
+        assert_eq!((config.hosts(), config.chroot_path()), ("a:2181,[::1]:2182,c", "/app/x"));
         assert_eq!(config.digest().unwrap(), "me:p@ss");
         assert_eq!(
             (config.asked_timeout(), config.patience()),
@@ -302,8 +608,11 @@ mod tests {
         );
         assert_eq!((config.base(), config.node_layout()), ("/l", Layout::Kazoo));
         assert!(!format!("{config:?}").contains("p@ss"), "{config:?}");
+        let config = ZkConfig::from_url("zk://a/?wait=poll&recipe=ephemeral").unwrap();
+        assert_eq!(config.lock_recipe(), Recipe::Ephemeral(WaitBy::Poll));
         let config = ZkConfig::from_url("zk://a/").unwrap();
-        assert_eq!((config.cluster().as_str(), config.chroot_path(), config.base()), ("a", "/", "/locks"));
+        assert_eq!(config.lock_recipe(), Recipe::Queue);
+        assert_eq!((config.hosts(), config.chroot_path(), config.base()), ("a", "/", "/locks"));
     }
 
     #[test]
@@ -325,7 +634,18 @@ mod tests {
             ("zk://a?session_timeout=90days", "session_timeout"),
             ("zk://a?connect_timeout=0s", "connect_timeout"),
             ("zk://a?layout=maven", "curator, plain or kazoo"),
+            ("zk://a?recipe=persistent", "queue or ephemeral"),
+            ("zk://a?recipe=ephemeral&wait=queue", "watch or poll"),
+            ("zk://a?wait=poll", "recipe=ephemeral"),
             ("zk://a?ttl=3s", "session_timeout"),
+            ("zk://a?create_chroot=maybe", "true or false"),
+            ("zk://a?auth=kerberos", "digest or sasl"),
+            ("zk://a?auth=sasl", "sasl"),
+            ("zk://a?acl=creator", "credentials"),
+            ("zk://me:secret@a?acl=nobody", "creator"),
+            ("zk://a?session=mine", "shared or private"),
+            ("zk://a?locks_per_session=0", "locks_per_session"),
+            ("zk://a?tls_ca=/x", "zks://"),
         ] {
             let error = ZkConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");

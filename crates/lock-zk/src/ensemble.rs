@@ -8,10 +8,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+#[cfg(feature = "sasl")]
+use zookeeper_client::SaslOptions;
+#[cfg(feature = "tls")]
+use zookeeper_client::TlsOptions;
 use zookeeper_client::{
     Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, OneshotWatcher, SessionState, Stat,
     StateWatcher, WatchedEvent,
 };
+
+use crate::NodeAcl;
+#[cfg(feature = "tls")]
+use crate::tls::install_provider;
 
 /// Opens sessions with an ensemble: for tests, and for transports of your own.
 ///
@@ -141,29 +149,79 @@ pub enum Change<'a> {
     },
 }
 
+impl<'a> Change<'a> {
+    /// The node that it is about.
+    #[must_use]
+    pub const fn path(&self) -> &'a str {
+        match self {
+            Self::Check { path, .. }
+            | Self::Create { path, .. }
+            | Self::Set { path, .. }
+            | Self::Delete { path, .. } => path,
+        }
+    }
+}
+
 /// The driver's sessions with the servers of a configuration.
 #[derive(Clone)]
 pub(crate) struct Driver {
-    /// `host:port,.../chroot`.
-    pub(crate) cluster: String,
+    /// `host:port,...`.
+    pub(crate) hosts: String,
+    /// Empty, or the path of the node that stands for the root.
+    pub(crate) chroot: String,
+    /// Whether to create that node, and who may do what with it.
+    pub(crate) create_chroot: Option<NodeAcl>,
     /// `user:password`.
     pub(crate) digest: Option<String>,
+    #[cfg(feature = "sasl")]
+    pub(crate) sasl: Option<SaslOptions>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<TlsOptions>,
 }
 
 #[async_trait]
 impl Ensemble for Driver {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
+        let mut client = self.connect(session_timeout).await?;
+        // A server keeps its configuration there since version 3.5.
+        if client.get_config().await == Err(Error::NoNode) {
+            return Err(Error::Unimplemented);
+        }
+        if let Some(acl) = self.create_chroot.as_ref().filter(|_| !self.chroot.is_empty()) {
+            client.mkdir(&self.chroot, &CreateMode::Persistent.with_acls(acl.acls())).await?;
+        }
+        if !self.chroot.is_empty() {
+            client = client.chroot(self.chroot.clone()).map_err(|_| Error::BadArguments(&"the chroot"))?;
+        }
+        Ok(Arc::new(client))
+    }
+}
+
+impl Driver {
+    async fn connect(&self, session_timeout: Duration) -> Result<Client, Error> {
         let mut connector = Client::connector().with_session_timeout(session_timeout).with_fail_eagerly();
         if let Some(digest) = &self.digest {
             connector = connector.with_auth("digest", digest.as_bytes());
         }
-        Ok(Arc::new(connector.connect(&self.cluster).await?))
+        #[cfg(feature = "sasl")]
+        if let Some(sasl) = &self.sasl {
+            connector = connector.with_sasl(sasl.clone());
+        }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            install_provider();
+            return connector.with_tls(tls.clone()).secure_connect(&self.hosts).await;
+        }
+        connector.connect(&self.hosts).await
     }
 }
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("cluster", &self.cluster).finish_non_exhaustive()
+        f.debug_struct("Driver")
+            .field("hosts", &self.hosts)
+            .field("chroot", &self.chroot)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a request to ZooKeeper can end with, and how it is told.
 
+use std::fmt;
+
 use lock_core::{Error, ErrorKind, Outcome};
 use zookeeper_client as zk;
 
@@ -12,8 +14,37 @@ pub(crate) enum Fault {
     Over,
     /// The server refused: the request had no effect.
     Refused(zk::Error),
+    /// The server refused, as the ACL of this node does not give us this right.
+    Denied {
+        /// The right.
+        right: Right,
+        /// The node.
+        path: String,
+    },
     /// Nobody knows whether the request had an effect.
     Unknown(zk::Error),
+}
+
+/// A right that an ACL gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    Read,
+    Write,
+    /// Of the nodes below.
+    Create,
+    /// Of the nodes below.
+    Delete,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Create => "create",
+            Self::Delete => "delete",
+        })
+    }
 }
 
 impl Fault {
@@ -43,6 +74,14 @@ impl Fault {
         }
     }
 
+    /// The same, about a request that needed this right on this node.
+    pub(crate) fn needing(self, right: Right, path: &str) -> Self {
+        match self {
+            Self::Refused(zk::Error::NoAuth) => Self::Denied { right, path: path.to_owned() },
+            fault => fault,
+        }
+    }
+
     pub(crate) const fn is_no_node(&self) -> bool {
         matches!(self, Self::Refused(zk::Error::NoNode))
     }
@@ -52,6 +91,7 @@ impl Fault {
         match self {
             Self::Over => unavailable("the session ended"),
             Self::Unknown(error) => unavailable("the server did not answer").caused_by(error),
+            Self::Denied { right, path } => denied(right, &path),
             Self::Refused(error) => refused(error, path),
         }
     }
@@ -69,7 +109,27 @@ pub(crate) fn unavailable(message: &str) -> Error {
 pub(crate) fn no_chroot(chroot: &str) -> Error {
     Error::new(ErrorKind::InvalidConfig, BACKEND)
         .message(format!("the chroot {chroot} does not exist"))
-        .hint(format!("create it once (zkCli.sh create {chroot}) or correct the path of the URL"))
+        .hint(format!(
+            "create it once (zkCli.sh create {chroot}), let us do it (create_chroot=true), or correct the path of the URL"
+        ))
+}
+
+/// The ACL of a node does not give us a right.
+pub(crate) fn denied(right: Right, path: &str) -> Error {
+    Error::new(ErrorKind::Denied, BACKEND).message(format!("the ACL of {path} does not let us {right}")).hint(
+        format!(
+            "grant us the right to {right} on {path} (setAcl), or correct user:password@ in the URL: a wrong \
+             password is taken for somebody else"
+        ),
+    )
+}
+
+/// The server is too old; `version` is what it says about itself.
+pub(crate) fn too_old(version: Option<&str>) -> Error {
+    let found = version.unwrap_or("one that does not tell its version");
+    Error::new(ErrorKind::Unsupported, BACKEND)
+        .message(format!("the server is older than ZooKeeper 3.5: {found}"))
+        .hint("upgrade the ensemble to 3.5 or later: tokens, and directories that go by themselves, need it")
 }
 
 fn refused(error: zk::Error, path: &str) -> Error {
@@ -77,7 +137,8 @@ fn refused(error: zk::Error, path: &str) -> Error {
         zk::Error::NoAuth => (
             ErrorKind::Denied,
             format!("the ACL of {path} refuses us"),
-            "grant read, create and delete on it (setAcl), or put user:password@ into the URL".to_owned(),
+            "grant us read, create, write and delete on it (setAcl), or correct user:password@ in the URL"
+                .to_owned(),
         ),
         zk::Error::QuotaExceeded => (
             ErrorKind::Exhausted,
@@ -129,9 +190,10 @@ mod tests {
 
     #[test]
     fn refusals_name_the_path_and_the_way_out() {
-        let error = Fault::of(zk::Error::NoAuth).on("/locks/a");
+        let error = Fault::of(zk::Error::NoAuth).needing(Right::Create, "/locks/a").on("/locks/a/b");
         assert_eq!(error.kind(), ErrorKind::Denied);
-        assert!(error.to_string().contains("/locks/a") && error.to_string().contains("setAcl"), "{error}");
+        assert!(error.to_string().contains("the ACL of /locks/a does not let us create"), "{error}");
+        assert!(error.to_string().contains("setAcl"), "{error}");
         assert_eq!(Fault::of(zk::Error::ConnectionLoss).on("/a").outcome(), Outcome::Unknown);
     }
 }

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use lock_core::{LockName, Mode, OwnerId};
 
+use crate::Recipe;
+
 /// The names of the nodes in the directory of a lock, which decide what other clients understand.
 ///
 /// All layouts and all modes exclude each other among clients of this library: whatever its name, every node that ends
@@ -48,11 +50,6 @@ impl Layout {
             _ => id + alone,
         }
     }
-
-    /// Whether no two acquisitions ever have a node of the same name.
-    pub(crate) const fn is_unique(self) -> bool {
-        !matches!(self, Self::Plain)
-    }
 }
 
 impl FromStr for Layout {
@@ -71,9 +68,10 @@ impl FromStr for Layout {
 /// The place of one lock in the tree.
 #[derive(Debug)]
 pub(crate) struct Spot {
-    /// The directory of the lock.
+    /// The directory of the lock, or its only node.
     pub(crate) dir: String,
     pub(crate) layout: Layout,
+    pub(crate) recipe: Recipe,
     /// The sequence number from which on a holder that is alone starts the directory afresh.
     pub(crate) rotate_from: i64,
 }
@@ -89,7 +87,18 @@ impl Spot {
         } else {
             escape(name.as_str(), &mut dir);
         }
-        Self { dir, layout, rotate_from: ROTATE_FROM }
+        Self { dir, layout, recipe: Recipe::Queue, rotate_from: ROTATE_FROM }
+    }
+
+    /// The same place, for another recipe.
+    pub(crate) fn with_recipe(mut self, recipe: Recipe) -> Self {
+        self.recipe = recipe;
+        self
+    }
+
+    /// Whether no two acquisitions ever have a node of the same name.
+    pub(crate) fn is_unique(&self) -> bool {
+        self.recipe == Recipe::Queue && self.layout != Layout::Plain
     }
 
     pub(crate) fn child(&self, name: &str) -> String {

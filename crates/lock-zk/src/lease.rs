@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join;
 use lock_core::{
-    BootInstant, Error, ErrorKind, Lease, LossReason, OwnerId, Released, Result, Revocation, RevocationCell,
-    Standing, Token, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Error, ErrorKind, Lease, LossReason, Mode, OwnerId, Released, Result,
+    Revocation, RevocationCell, Standing, Token, Validity, ValidityCell,
 };
 use tokio::sync::oneshot;
 
@@ -16,6 +16,7 @@ use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
 use crate::node::{Gone, Made, Node, delete};
 use crate::session::{Event, PAUSE, Session, Watch};
+use crate::token::NotRaised;
 
 /// A lock that is held: our node is the lowest, and nothing but its deletion or the end of the session changes that.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct ZkLease {
     node: Node,
     path: String,
     czxid: i64,
+    /// Whether nobody shares the lock.
+    exclusive: bool,
     token: Token,
     /// What concerns this lock alone: its removal, and `max_hold`.
     cell: ValidityCell,
@@ -36,14 +39,10 @@ pub(crate) struct ZkLease {
 
 impl ZkLease {
     /// The lease of this node, which is watched from a moment later on unless it is already.
-    pub(crate) fn new(node: Node, made: &Made, own: Own, max_hold: Option<Duration>) -> Result<Self> {
-        let token = u64::try_from(made.czxid).map(Token::new).map_err(|_| {
-            Error::new(ErrorKind::Unexpected, BACKEND)
-                .message(format!("the server says that transaction {} made {}", made.czxid, made.path))
-        })?;
+    pub(crate) fn new(node: Node, made: &Made, own: Own, token: Token, request: &AcquireRequest) -> Self {
         let session = node.session();
         let clock = session.clock();
-        let until = max_hold.map_or(BootInstant::NEVER, |hold| clock.now() + hold);
+        let until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| clock.now() + hold);
         let cell = ValidityCell::new(clock.clone(), until);
         cell.end_with(LossReason::MaxHold);
         let (held, released) = oneshot::channel();
@@ -59,9 +58,10 @@ impl ZkLease {
         let revocation = sentry.revocation.revocation();
         drop(session.runtime().spawn(sentry.stand(own.watch, released)));
         let validity = session.validity().clone().and(cell.validity());
-        Ok(Self {
+        Self {
             path: made.path.clone(),
             czxid: made.czxid,
+            exclusive: request.mode == Mode::Exclusive,
             node,
             token,
             cell,
@@ -69,7 +69,24 @@ impl ZkLease {
             revocation,
             was_ours: None,
             held: Some(held),
-        })
+        }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        self.node.session()
+    }
+
+    /// Whether no other node ever has the name of ours.
+    pub(crate) fn has_unique_name(&self) -> bool {
+        self.node.spot().is_unique()
+    }
+
+    pub(crate) fn lose(&self, reason: LossReason) {
+        self.cell.lose(reason);
     }
 
     async fn look(&self) -> Result<Standing, Fault> {
@@ -87,7 +104,7 @@ impl ZkLease {
         Ok(self.validity.standing())
     }
 
-    fn silent(&self) -> Error {
+    pub(crate) fn silent(&self) -> Error {
         unavailable(&format!("no answer about {} within {:?}", self.path, self.node.session().patience()))
     }
 }
@@ -122,6 +139,26 @@ impl Lease for ZkLease {
         }
         match tokio::time::timeout(self.node.session().patience(), self.look()).await {
             Ok(answer) => answer.map_err(|fault| fault.on(&self.path)),
+            Err(_) => Err(self.silent()),
+        }
+    }
+
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        if self.verify().await? != Standing::Valid && !self.validity.is_valid() {
+            return Err(Error::lost(BACKEND));
+        }
+        let session = self.node.session();
+        // Whoever comes after a holder has a later node; of those who share a lock, it may be an earlier one.
+        let after = u64::try_from(self.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
+        let base = session.base(&self.node.spot().dir);
+        let raised = base.raise(session, &self.path, after, floor);
+        match tokio::time::timeout(session.patience(), raised).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(NotRaised::Failed(error))) => Err(error),
+            Ok(Err(NotRaised::Lost)) => {
+                self.cell.lose(LossReason::Removed);
+                Err(Error::lost(BACKEND))
+            }
             Err(_) => Err(self.silent()),
         }
     }

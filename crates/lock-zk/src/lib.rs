@@ -6,10 +6,15 @@
 //! died by one session timeout. [`ZkConfig`] is the entry.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acl;
 mod backend;
 mod config;
+mod doctor;
 mod ensemble;
+mod ephemeral;
 mod fault;
+mod fenced;
+mod four_letter;
 mod layout;
 mod lease;
 mod node;
@@ -17,11 +22,16 @@ mod queue;
 mod recipe;
 mod session;
 mod sessions;
+mod tls;
+mod token;
 
+pub use acl::NodeAcl;
 pub use backend::Zk;
 pub use config::ZkConfig;
 pub use ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
+pub use fenced::{Committed, FencedExt, FencedWriter};
 pub use layout::Layout;
+pub use recipe::{Recipe, WaitBy};
 pub use zookeeper_client;
 
 /// The name of this backend in errors, capabilities and results.

@@ -11,11 +11,12 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join};
 use lock_core::{Mode, OwnerId, OwnerInfo};
 use serde::{Deserialize, Serialize};
-use zookeeper_client as zk;
+use zookeeper_client::{self as zk, CreateMode};
 
+use crate::Recipe;
 use crate::fault::Fault;
 use crate::layout::Spot;
-use crate::session::{PAUSE, Session};
+use crate::session::{PAUSE, Seat, Session};
 
 /// Our node, or the attempt to make one. Dropping it undoes in the background what the server may have done.
 ///
@@ -23,7 +24,7 @@ use crate::session::{PAUSE, Session};
 /// So the requests that change something live in here and not in the future of the caller: when that is dropped,
 /// a task waits for their answers and then deletes what there is.
 pub(crate) struct Node {
-    session: Arc<Session>,
+    session: Seat,
     spot: Arc<Spot>,
     ours: Arc<Ours>,
     state: State,
@@ -74,6 +75,25 @@ pub(crate) struct Made {
     pub(crate) czxid: i64,
 }
 
+impl Made {
+    /// The node at this path, whose sequence number begins after so many bytes, if it has one.
+    pub(crate) fn at(path: String, digits: usize, czxid: i64) -> Option<Self> {
+        let digits = path.get(digits..)?;
+        let sequence = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+        let name = path.rsplit('/').next()?.to_owned();
+        Some(Self { name, path, sequence, czxid })
+    }
+}
+
+impl Ours {
+    /// What our node says.
+    fn card(&self, info: &OwnerInfo) -> Vec<u8> {
+        let card = Card { info: info.clone(), owner: self.owner.to_string() };
+        // Strings and numbers always make JSON.
+        serde_json::to_vec(&card).unwrap_or_default()
+    }
+}
+
 /// What a deletion found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
@@ -97,7 +117,7 @@ pub(crate) struct Card {
 impl Node {
     /// No node yet, but for this acquisition.
     pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, mode: Mode, writes: bool) -> Self {
-        let (session, spot, owner) = (Arc::clone(session), Arc::clone(spot), OwnerId::random());
+        let (session, spot, owner) = (Seat::take(session), Arc::clone(spot), OwnerId::random());
         let ours = Arc::new(Ours { owner, prefix: spot.layout.prefix(owner, mode, writes) });
         Self { session, spot, ours, state: State::Nothing, certain: true }
     }
@@ -106,7 +126,7 @@ impl Node {
         self.ours.owner
     }
 
-    pub(crate) const fn session(&self) -> &Arc<Session> {
+    pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
@@ -132,28 +152,33 @@ impl Node {
         &mut self,
         info: &OwnerInfo,
     ) -> (Result<Made, Fault>, Result<Vec<String>, Fault>) {
-        let card = Card { info: info.clone(), owner: self.ours.owner.to_string() };
-        // Strings and numbers always make JSON.
-        let data = serde_json::to_vec(&card).unwrap_or_default();
-        let (session, spot, ours) =
-            (Arc::clone(&self.session), Arc::clone(&self.spot), Arc::clone(&self.ours));
+        let (path, data) = (self.spot.child(&self.ours.prefix), self.ours.card(info));
+        self.begin(path, data, CreateMode::EphemeralSequential);
+        let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
+        join(self.created(), session.children(&spot.dir)).await
+    }
+
+    /// Creates the node in the place of the directory.
+    pub(crate) async fn create_fixed(&mut self, info: &OwnerInfo) -> Result<Made, Fault> {
+        let (path, data) = (self.spot.dir.clone(), self.ours.card(info));
+        self.begin(path, data, CreateMode::Ephemeral);
+        self.created().await
+    }
+
+    fn begin(&mut self, prefix: String, data: Vec<u8>, mode: CreateMode) {
+        let session = Arc::clone(&self.session);
         self.state = State::Creating(InFlight::new(async move {
-            let prefix = spot.child(&ours.prefix);
-            let (path, stat) = session.create(&prefix, &data).await?;
-            let sequence = path.strip_prefix(&prefix).and_then(|number| number.parse().ok());
-            let sequence = sequence.ok_or_else(|| {
-                Fault::Unknown(zk::Error::UnexpectedError(format!("the server made {path} for {prefix}")))
-            })?;
+            let (path, stat) = session.create(&prefix, &data, mode).await?;
             let mut czxid = stat.czxid;
             if stat.is_invalid() {
                 // A server before 3.5 does not tell.
                 czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
             }
-            let name = path[spot.dir.len() + 1..].to_owned();
-            Ok(Made { name, path, sequence, czxid })
+            let made = Made::at(path, prefix.len(), czxid);
+            made.ok_or_else(|| {
+                Fault::Unknown(zk::Error::UnexpectedError(format!("the server named it so: {prefix}")))
+            })
         }));
-        let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
-        join(self.created(), session.children(&spot.dir)).await
     }
 
     /// Notes the answer in the same poll that sees it, so that it cannot be lost with this future.
@@ -222,7 +247,7 @@ impl Drop for Node {
             return;
         }
         let (session, spot, ours) =
-            (Arc::clone(&self.session), Arc::clone(&self.spot), Arc::clone(&self.ours));
+            (Seat::take(&self.session), Arc::clone(&self.spot), Arc::clone(&self.ours));
         // The task holds no node, so that it can be dropped in its turn when the runtime shuts down.
         drop(self.session.runtime().spawn(undo(session, spot, ours, state, self.certain)));
     }
@@ -244,32 +269,40 @@ impl fmt::Debug for Node {
 pub(crate) async fn delete(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Gone {
     let (mut sent, mut pause) = (retried, PAUSE);
     loop {
-        // Where names come again, a late deletion could hit the node of somebody else.
-        if sent && !spot.layout.is_unique() {
-            match session.stat(&made.path).await {
-                Ok(Some(stat)) if stat.czxid == made.czxid => {}
-                Ok(_) => return Gone::Now,
-                Err(Fault::Over) => return Gone::WithSession,
-                Err(_) => {
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
-                }
-            }
-        }
-        match session.delete(&made.path).await {
-            Ok(()) => return Gone::Now,
-            Err(fault) if fault.is_no_node() => return if sent { Gone::Now } else { Gone::Before },
+        match delete_once(session, spot, made, sent).await {
+            Ok(gone) => return gone,
             Err(Fault::Over) => return Gone::WithSession,
             Err(Fault::Unknown(error)) => {
                 tracing::debug!(%error, path = made.path, "a deletion is repeated");
                 (sent, pause) = (true, PAUSE);
             }
-            Err(Fault::Refused(error)) => {
-                tracing::warn!(%error, path = made.path, "our own node cannot be deleted; trying again");
+            Err(error) => {
+                tracing::warn!(?error, path = made.path, "our own node cannot be deleted; trying again");
                 pause = (pause * 2).min(LAST_PAUSE);
             }
         }
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Deletes a node if the server answers. With `retried`, an earlier deletion of it may have been sent.
+pub(crate) async fn delete_once(
+    session: &Session,
+    spot: &Spot,
+    made: &Made,
+    retried: bool,
+) -> Result<Gone, Fault> {
+    // Where names come again, a late deletion could hit the node of somebody else.
+    if retried && !spot.is_unique() {
+        match session.stat(&made.path).await? {
+            Some(stat) if stat.czxid == made.czxid => {}
+            _ => return Ok(Gone::Now),
+        }
+    }
+    match session.delete(&made.path).await {
+        Ok(()) => Ok(Gone::Now),
+        Err(fault) if fault.is_no_node() => Ok(if retried { Gone::Now } else { Gone::Before }),
+        Err(fault) => Err(fault),
     }
 }
 
@@ -278,30 +311,38 @@ pub(crate) async fn delete(session: &Session, spot: &Spot, made: &Made, retried:
 /// Behind a reconnection of the same session, `sync` is behind everything that was sent before it: what arrives
 /// later over the old connection is refused, as the session has moved.
 async fn find(session: &Session, spot: &Spot, ours: &Ours) -> Result<Vec<Made>, Fault> {
-    let listed = session.insist(|| async {
-        let (synced, children) = join(session.sync(&spot.dir), session.children(&spot.dir)).await;
-        synced.and(children)
-    });
-    let children = match listed.await {
-        Err(fault) if fault.is_no_node() => return Ok(Vec::new()),
-        children => children?,
-    };
-    let mut found = Vec::new();
-    for name in children {
-        let Some(sequence) = name.strip_prefix(&ours.prefix).and_then(|number| number.parse().ok()) else {
-            continue;
-        };
-        let path = spot.child(&name);
-        match session.insist(|| session.data(&path)).await {
-            // Never adopt the node of another session, even one that looks like ours: it is about to go.
-            Ok((data, stat)) if stat.ephemeral_owner == session.id() => {
-                if spot.layout.is_unique() || is_card_of(&data, ours.owner) {
-                    found.push(Made { name, path, sequence, czxid: stat.czxid });
+    let paths = match spot.recipe {
+        Recipe::Queue => {
+            let listed = session.insist(|| async {
+                let (synced, children) = join(session.sync(&spot.dir), session.children(&spot.dir)).await;
+                synced.and(children)
+            });
+            match listed.await {
+                Err(fault) if fault.is_no_node() => return Ok(Vec::new()),
+                children => {
+                    let ours = children?.into_iter().filter(|name| name.starts_with(&ours.prefix));
+                    ours.map(|name| spot.child(&name)).collect()
                 }
             }
-            Ok(_) => {}
-            Err(fault) if fault.is_no_node() => {}
-            Err(fault) => return Err(fault),
+        }
+        Recipe::Ephemeral(_) => {
+            session.insist(|| session.sync(&spot.dir)).await?;
+            vec![spot.dir.clone()]
+        }
+    };
+    let before_digits = match spot.recipe {
+        Recipe::Queue => spot.child(&ours.prefix),
+        Recipe::Ephemeral(_) => spot.dir.clone(),
+    };
+    let mut found = Vec::new();
+    for path in paths {
+        let (data, stat) = match session.insist(|| session.data(&path)).await {
+            Err(fault) if fault.is_no_node() => continue,
+            answer => answer?,
+        };
+        // Never adopt the node of another session, even one that looks like ours: it is about to go.
+        if stat.ephemeral_owner == session.id() && (spot.is_unique() || is_card_of(&data, ours.owner)) {
+            found.extend(Made::at(path, before_digits.len(), stat.czxid));
         }
     }
     found.sort_unstable_by_key(|made| made.sequence);
@@ -322,11 +363,11 @@ async fn remove(session: &Session, spot: &Spot, made: &Made) -> Gone {
         Err(Fault::Over) => Gone::WithSession,
         Err(Fault::Unknown(_)) => delete(session, spot, made, true).await,
         // Somebody waits, or the node is gone.
-        Err(Fault::Refused(_)) => delete(session, spot, made, false).await,
+        Err(_) => delete(session, spot, made, false).await,
     }
 }
 
-async fn undo(session: Arc<Session>, spot: Arc<Spot>, ours: Arc<Ours>, state: State, mut certain: bool) {
+async fn undo(session: Seat, spot: Arc<Spot>, ours: Arc<Ours>, state: State, mut certain: bool) {
     match state {
         State::Nothing => {}
         State::Creating(creation) => match creation.end().await {
@@ -365,7 +406,6 @@ mod tests {
     use lock_core::{AcquireRequest, Lease, LeasePolicy, LockName, Released, Wait};
     use lock_testkit::ZooKeeper;
     use tokio::runtime::Handle;
-    use zookeeper_client::CreateMode;
 
     async fn open(server: &ZooKeeper) -> Arc<Session> {
         let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
@@ -380,7 +420,7 @@ mod tests {
     async fn nodes_of_lost_creations_are_found_and_only_ours() {
         let server = ZooKeeper::start().await.unwrap();
         let (ours, theirs) = (open(&server).await, open(&server).await);
-        ours.create_directory("/a", CreateMode::Container).await.unwrap();
+        ours.create("/a", b"", CreateMode::Container).await.unwrap();
         let info = OwnerInfo::this_process();
         for layout in [Layout::Curator, Layout::Plain, Layout::Kazoo] {
             let spot = spot(layout);
@@ -412,7 +452,7 @@ mod tests {
         let spot = spot(Layout::Plain);
         let mut paths = Vec::new();
         for _ in 0..2 {
-            session.create_directory("/a", CreateMode::Persistent).await.unwrap();
+            session.create("/a", b"", CreateMode::Persistent).await.unwrap();
             let mut node = Node::new(&session, &spot, Mode::Exclusive, false);
             paths.push(node.create(&OwnerInfo::this_process()).await.0.unwrap());
             node.forget();

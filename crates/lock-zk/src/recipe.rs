@@ -13,23 +13,77 @@
 
 use std::future::poll_fn;
 use std::mem;
+use std::pin::pin;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{join_all, join3};
+use futures_util::future::{FusedFuture, join_all, join3};
 use lock_core::{AcquireRequest, Error, ErrorKind, Result, Standing, Wait};
 use tokio::time::{Instant, timeout_at};
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::BACKEND;
+use crate::ephemeral;
 use crate::fault::{Fault, no_chroot};
 use crate::layout::Spot;
 use crate::lease::{Own, ZkLease};
 use crate::node::{Made, Node};
 use crate::queue::{Obstacles, Queue, is_exhausted};
 use crate::session::{Event, Session, Steadiness, Watch};
+
+/// How a lock stands in the tree. All who share a lock need the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Recipe {
+    /// A queue of ephemeral sequential nodes in a directory of the lock: fair, and a release disturbs one or two.
+    #[default]
+    Queue,
+    /// One ephemeral node of a fixed name, made by whoever is first, as Symfony's `ZookeeperStore` and many homemade
+    /// locks do it. For fleets that run it already, and for comparison.
+    ///
+    /// **It is not fair**: nobody is ever sure to get its turn. There are no read/write locks and no semaphores, and
+    /// waiters are not counted. Where nodes of both recipes meet under one name, one of them is refused or waits; they
+    /// never both hold the lock.
+    Ephemeral(WaitBy),
+}
+
+/// How the recipe [`Ephemeral`](Recipe::Ephemeral) waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WaitBy {
+    /// All who wait watch the node, and ask at once when it goes: the herd.
+    #[default]
+    Watch,
+    /// Who waits looks again and again, at random intervals of 50 to 150 ms.
+    Poll,
+}
+
+impl FromStr for Recipe {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "queue" => Ok(Self::Queue),
+            "ephemeral" => Ok(Self::Ephemeral(WaitBy::default())),
+            _ => Err(()),
+        }
+    }
+}
+
+impl FromStr for WaitBy {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "watch" => Ok(Self::Watch),
+            "poll" => Ok(Self::Poll),
+            _ => Err(()),
+        }
+    }
+}
 
 /// What an attempt within one session ended with.
 pub(crate) enum Attempt {
@@ -54,11 +108,22 @@ pub(crate) async fn attempt(
     request: &AcquireRequest,
 ) -> Result<Attempt> {
     let mut node = Node::new(session, spot, request.mode, request.writes);
-    let mut answered = false;
-    match contend(&mut node, chroot, request, &mut answered).await {
-        Ok(Some((made, own))) => {
-            Ok(Attempt::Held(Box::new(ZkLease::new(node, &made, own, request.lease.max_hold)?)))
+    let (mut answered, base) = (false, session.base(&spot.dir));
+    let contended = alongside(base.watch(session), async {
+        match spot.recipe {
+            Recipe::Queue => contend(&mut node, chroot, request, &mut answered).await,
+            Recipe::Ephemeral(by) => ephemeral::contend(&mut node, by, chroot, request, &mut answered).await,
         }
+    });
+    match contended.await {
+        Ok(Some((made, own))) => match base.token(session, made.czxid).await {
+            Ok(token) => Ok(Attempt::Held(Box::new(ZkLease::new(node, &made, own, token, request)))),
+            Err(_) if session.is_over() => Ok(Attempt::Again { answered }),
+            Err(error) => {
+                give_up(node).await;
+                Err(error)
+            }
+        },
         Ok(None) => {
             give_up(node).await;
             Ok(Attempt::Busy)
@@ -67,6 +132,18 @@ pub(crate) async fn attempt(
         Err(Stop::Failed(error)) => {
             give_up(node).await;
             Err(error)
+        }
+    }
+}
+
+/// Lets `other` go on, begun first, for as long as `main` takes.
+async fn alongside<T>(other: impl Future, main: impl Future<Output = T>) -> T {
+    let (mut other, mut main) = (pin!(other.fuse()), pin!(main));
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut other, if !other.is_terminated() => {}
+            answer = &mut main => return answer,
         }
     }
 }
@@ -81,13 +158,13 @@ pub(crate) async fn list(session: &Session, spot: &Spot) -> Result<Option<Queue>
 }
 
 /// Why there is no place in the queue any more.
-enum Stop {
+pub(crate) enum Stop {
     Again,
     Failed(Error),
 }
 
 impl Stop {
-    fn of(fault: Fault, path: &str) -> Self {
+    pub(crate) fn of(fault: Fault, path: &str) -> Self {
         match fault {
             Fault::Over => Self::Again,
             fault => Self::Failed(fault.on(path)),
@@ -165,7 +242,7 @@ async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Resul
             }
             Err(fault) if fault.is_no_node() && tries > 0 => {
                 tries -= 1;
-                make_directory(&session, &spot.dir, chroot).await?;
+                make_directories(&session, &spot.dir, CreateMode::Container, chroot).await?;
                 None
             }
             Err(fault) => return Err(stop(fault)),
@@ -179,22 +256,29 @@ async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Resul
     }
 }
 
-/// Creates the directory of a lock, a container so that the server removes it when it has been empty for a while, and
-/// what is missing above it. A lost answer counts as done: the caller finds out.
-async fn make_directory(session: &Session, dir: &str, chroot: &str) -> Result<(), Stop> {
+/// Creates a directory in this mode, and what is missing above it as persistent nodes. A lost answer counts as done: the
+/// caller finds out. The directory of a lock is a container, so that the server removes it when it has been empty for a
+/// while.
+pub(crate) async fn make_directories(
+    session: &Session,
+    dir: &str,
+    mut mode: CreateMode,
+    chroot: &str,
+) -> Result<(), Stop> {
     let mut missing = vec![dir];
-    let mut container = true;
     while let Some(&path) = missing.last() {
-        let mode = if container && path == dir { CreateMode::Container } else { CreateMode::Persistent };
-        match session.create_directory(path, mode).await {
-            Ok(()) | Err(Fault::Refused(zk::Error::NodeExists)) => {
+        let mode_here = if path == dir { mode } else { CreateMode::Persistent };
+        match session.create(path, &[], mode_here).await {
+            Ok(_) | Err(Fault::Refused(zk::Error::NodeExists)) => {
                 missing.pop();
             }
             Err(fault) if fault.is_no_node() => match path.rfind('/') {
                 Some(at) if at > 0 && missing.len() <= dir.len() => missing.push(&path[..at]),
                 _ => return Err(Stop::Failed(no_chroot(chroot))),
             },
-            Err(Fault::Refused(zk::Error::Unimplemented)) if container => container = false,
+            Err(Fault::Refused(zk::Error::Unimplemented)) if mode == CreateMode::Container => {
+                mode = CreateMode::Persistent;
+            }
             Err(Fault::Unknown(_)) => return Ok(()),
             Err(fault) => return Err(Stop::of(fault, path)),
         }
@@ -203,7 +287,7 @@ async fn make_directory(session: &Session, dir: &str, chroot: &str) -> Result<()
 }
 
 /// Makes sure that the session of a lock that is ours by the tree is one to believe in.
-async fn confirm(session: &Session, spot: &Spot) -> Result<(), Stop> {
+pub(crate) async fn confirm(session: &Session, spot: &Spot) -> Result<(), Stop> {
     loop {
         match session.validity().standing() {
             Standing::Valid => return Ok(()),

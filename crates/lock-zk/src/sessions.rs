@@ -1,38 +1,29 @@
-//! The sessions of one backend.
+//! The sessions of a process: shared by its connections, and as many as its locks need.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Result};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex as Turnstile;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use crate::config::Sharing;
 use crate::fault::unavailable;
 use crate::session::Session;
 use crate::{BACKEND, ZkConfig};
 
-/// The sessions of one backend: one for now, replaced when it is over.
-///
-/// A server writes all ephemeral nodes of a session into the one transaction that ends it, which must not exceed
-/// 1 MiB, so that more than some 5 000 locks held at once want several sessions. They would be chosen between here,
-/// by the name of the lock.
+/// What one connection has of the sessions of its process.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     config: ZkConfig,
-    runtime: Handle,
-    slot: Mutex<Slot>,
-    /// One connects at a time, and leaves word of a failure for those who wait for it.
-    connecting: Arc<Turnstile<Option<(Instant, Error)>>>,
-}
-
-#[derive(Debug)]
-enum Slot {
-    Open(Arc<Session>),
-    Closed,
+    pool: Arc<Pool>,
+    closed: AtomicBool,
 }
 
 impl Sessions {
-    /// Opens the first session, on the runtime of the caller.
+    /// Joins the connections that have the same sessions, or is the first of them, on the runtime of the caller.
     pub(crate) async fn open(config: ZkConfig) -> Result<Arc<Self>> {
         let runtime = Handle::try_current().map_err(|error| {
             Error::new(ErrorKind::Unsupported, BACKEND)
@@ -40,71 +31,258 @@ impl Sessions {
                 .hint("connect inside a tokio runtime")
                 .caused_by(error)
         })?;
-        let session = Session::open(&config, runtime.clone()).await?;
-        let (asked, given) = (config.asked_timeout(), session.timeout());
-        if asked != given {
-            tracing::warn!(?asked, ?given, "the server changed the session timeout to what its bounds allow");
-        }
-        let slot = Mutex::new(Slot::Open(session));
-        Ok(Arc::new(Self { config, runtime, slot, connecting: Arc::default() }))
+        let pool = Pool::join(&config, runtime);
+        let sessions = Arc::new(Self { config, pool, closed: AtomicBool::new(false) });
+        sessions.get().await?;
+        Ok(sessions)
     }
 
-    /// The session, or a new one if it is over.
-    pub(crate) async fn get(self: &Arc<Self>) -> Result<Arc<Session>> {
-        if let Some(session) = self.current()? {
-            return Ok(session);
-        }
-        let asked = Instant::now();
-        let mut turn = Arc::clone(&self.connecting).lock_owned().await;
-        if let Some(session) = self.current()? {
-            return Ok(session);
-        }
-        if let Some((_, error)) = turn.as_ref().filter(|(failed, _)| *failed >= asked) {
-            return Err(error.clone());
-        }
-        // Not on the caller's runtime, which may be gone before the session is, and not undone with the caller.
-        let sessions = Arc::clone(self);
-        let opening = self.runtime.spawn(async move {
-            let session = Session::open(&sessions.config, sessions.runtime.clone()).await;
-            *turn = session.as_ref().err().map(|error| (Instant::now(), error.clone()));
-            // Before the next one may look.
-            let session = session.and_then(|session| sessions.put(session));
-            drop(turn);
-            session
-        });
-        opening.await.unwrap_or_else(|error| {
-            Err(unavailable("the tokio runtime that the locks were connected on is gone").caused_by(error))
-        })
+    /// A session with room for one more lock, which is opened if there is none.
+    pub(crate) async fn get(&self) -> Result<Arc<Session>> {
+        self.check_open()?;
+        let session = self.pool.get().await?;
+        self.check_open()?;
+        Ok(session)
     }
 
-    /// The session as it is, over or not; `None` when the locks were closed.
-    pub(crate) fn close(&self) -> Option<Arc<Session>> {
-        match std::mem::replace(&mut *self.slot(), Slot::Closed) {
-            Slot::Open(session) => Some(session),
-            Slot::Closed => None,
-        }
+    /// Leaves the sessions; those that are to be closed, as nobody else has them.
+    pub(crate) fn close(&self) -> Vec<Arc<Session>> {
+        if self.closed.swap(true, Ordering::AcqRel) { Vec::new() } else { self.pool.leave() }
     }
 
     pub(crate) const fn config(&self) -> &ZkConfig {
         &self.config
     }
 
-    fn current(&self) -> Result<Option<Arc<Session>>> {
-        match &*self.slot() {
-            Slot::Open(session) => Ok((!session.is_over()).then(|| Arc::clone(session))),
-            Slot::Closed => Err(Error::closed(BACKEND)),
-        }
+    fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::closed(BACKEND)) } else { Ok(()) }
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        // A session that has locks goes with the last of them.
+        drop(self.close());
+    }
+}
+
+/// Sessions that several connections may have.
+///
+/// A server writes the paths of all ephemeral nodes of a session into the one transaction that ends it, which must not
+/// exceed `jute.maxbuffer`, 1 MiB by default. So a session has a limited number of locks; a further one is opened when
+/// all are full, and closed when it has had none for a while. A lock stays with its session.
+#[derive(Debug)]
+struct Pool {
+    config: ZkConfig,
+    runtime: Handle,
+    slots: Mutex<Slots>,
+    /// One connects at a time, and leaves word of a failure for those who wait for it.
+    connecting: Arc<Turnstile<Option<(Instant, Error)>>>,
+    /// The warning about another session timeout than was asked for.
+    warning: Once,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    open: Vec<Slot>,
+    /// How many connections have these sessions; none joins after the last one has left.
+    users: usize,
+    /// Whether a task closes the sessions that are not needed any more.
+    swept: bool,
+}
+
+#[derive(Debug)]
+struct Slot {
+    session: Arc<Session>,
+    /// Whether nobody had it at the last look.
+    idle: bool,
+}
+
+impl Pool {
+    /// The pool for this configuration, in which the caller has a share from now on.
+    fn join(config: &ZkConfig, runtime: Handle) -> Arc<Self> {
+        let Some(sharing) = config.sharing() else { return Self::new(config, runtime) };
+        let mut pools = lock(&POOLS);
+        pools.retain(|(_, _, pool)| pool.strong_count() > 0);
+        let fitting = pools.iter().filter(|(other, id, _)| *other == sharing && *id == runtime.id());
+        let joined = fitting.filter_map(|(_, _, pool)| pool.upgrade()).find(|pool| {
+            let mut slots = pool.slots();
+            let open = slots.users > 0;
+            slots.users += usize::from(open);
+            open
+        });
+        joined.unwrap_or_else(|| {
+            let pool = Self::new(config, runtime);
+            pools.push((sharing, pool.runtime.id(), Arc::downgrade(&pool)));
+            pool
+        })
     }
 
-    fn put(&self, session: Arc<Session>) -> Result<Arc<Session>> {
-        match &mut *self.slot() {
-            Slot::Open(old) => *old = Arc::clone(&session),
-            Slot::Closed => return Err(Error::closed(BACKEND)),
+    fn new(config: &ZkConfig, runtime: Handle) -> Arc<Self> {
+        let slots = Mutex::new(Slots { users: 1, ..Slots::default() });
+        let (config, connecting) = (config.clone(), Arc::default());
+        Arc::new(Self { config, runtime, slots, connecting, warning: Once::new() })
+    }
+
+    /// Gives up one share, and with the last one the sessions.
+    fn leave(&self) -> Vec<Arc<Session>> {
+        let mut slots = self.slots();
+        slots.users -= 1;
+        if slots.users > 0 {
+            return Vec::new();
+        }
+        slots.open.drain(..).map(|slot| slot.session).collect()
+    }
+
+    /// The first session that has room, or a new one.
+    async fn get(self: &Arc<Self>) -> Result<Arc<Session>> {
+        if let Some(session) = self.with_room()? {
+            return Ok(session);
+        }
+        let asked = Instant::now();
+        let mut turn = Arc::clone(&self.connecting).lock_owned().await;
+        if let Some(session) = self.with_room()? {
+            return Ok(session);
+        }
+        if let Some((_, error)) = turn.as_ref().filter(|(failed, _)| *failed >= asked) {
+            return self.fullest().ok_or_else(|| error.clone());
+        }
+        // Not on the caller's runtime, which may be gone before the session is, and not undone with the caller.
+        let pool = Arc::clone(self);
+        let opening = self.runtime.spawn(async move {
+            let session = Session::open(&pool.config, pool.runtime.clone()).await;
+            *turn = session.as_ref().err().map(|error| (Instant::now(), error.clone()));
+            // Before the next one may look.
+            let session = session.and_then(|session| pool.put(session));
+            drop(turn);
+            session
+        });
+        let opened = opening.await.unwrap_or_else(|error| {
+            Err(unavailable("the tokio runtime that the locks were connected on is gone").caused_by(error))
+        });
+        opened.or_else(|error| self.fullest().ok_or(error))
+    }
+
+    fn with_room(&self) -> Result<Option<Arc<Session>>> {
+        let mut slots = self.slots();
+        if slots.users == 0 {
+            return Err(Error::closed(BACKEND));
+        }
+        slots.open.retain(|slot| !slot.session.is_over());
+        let most = self.config.most_locks();
+        Ok(slots.open.iter_mut().find(|slot| slot.session.nodes() < most).map(|slot| {
+            slot.idle = false;
+            Arc::clone(&slot.session)
+        }))
+    }
+
+    /// Where there should be no more locks, but no further session can be opened.
+    fn fullest(&self) -> Option<Arc<Session>> {
+        let slots = self.slots();
+        let session = slots.open.iter().map(|slot| &slot.session).find(|session| !session.is_over())?;
+        tracing::warn!(
+            locks = session.nodes(),
+            "no further session can be opened; one gets more locks than it should"
+        );
+        Some(Arc::clone(session))
+    }
+
+    fn put(self: &Arc<Self>, session: Arc<Session>) -> Result<Arc<Session>> {
+        let (asked, given) = (self.config.asked_timeout(), session.timeout());
+        if asked != given {
+            self.warning.call_once(|| {
+                tracing::warn!(
+                    ?asked,
+                    ?given,
+                    "the server changed the session timeout to what its bounds allow"
+                );
+            });
+        }
+        let mut slots = self.slots();
+        if slots.users == 0 {
+            return Err(Error::closed(BACKEND));
+        }
+        slots.open.push(Slot { session: Arc::clone(&session), idle: false });
+        if slots.open.len() > 1 && !slots.swept {
+            slots.swept = true;
+            drop(self.runtime.spawn(sweep(Arc::downgrade(self))));
         }
         Ok(session)
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Closes the sessions that nobody had at two looks, but for one, and says whether more are left.
+    fn close_idle(&self) -> bool {
+        let mut slots = self.slots();
+        let mut kept = 0;
+        slots.open.retain_mut(|slot| {
+            // Whoever has it has a reference; nobody gets another while we look.
+            let idle = Arc::strong_count(&slot.session) == 1;
+            let close = idle && slot.idle && kept > 0;
+            (slot.idle, kept) = (idle, kept + usize::from(!close));
+            !close
+        });
+        slots.swept = kept > 1;
+        slots.swept
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        lock(&self.slots)
+    }
+}
+
+async fn sweep(pool: Weak<Pool>) {
+    loop {
+        sleep(IDLE).await;
+        if !pool.upgrade().is_some_and(|pool| pool.close_idle()) {
+            return;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pools that others may join.
+static POOLS: Mutex<Vec<(Sharing, Id, Weak<Pool>)>> = Mutex::new(Vec::new());
+/// Between two looks for sessions that nobody has.
+const IDLE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Seat;
+    use lock_testkit::ZooKeeper;
+
+    #[tokio::test]
+    async fn sessions_beyond_the_first_are_closed_when_nobody_has_them() {
+        let server = ZooKeeper::start().await.unwrap();
+        let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
+        let sessions = Sessions::open(config.locks_per_session(1)).await.unwrap();
+        let pool = &sessions.pool;
+        let mut seats = Vec::new();
+        for _ in 0..3 {
+            seats.push(Seat::take(&sessions.get().await.unwrap()));
+        }
+        assert_eq!(pool.slots().open.len(), 3);
+        assert!(pool.slots().swept);
+        for _ in 0..3 {
+            assert!(pool.close_idle(), "all are in use");
+        }
+        drop(seats.remove(1));
+        assert!(pool.close_idle(), "one look is not enough");
+        // Who gets it in between keeps it.
+        seats.push(Seat::take(&sessions.get().await.unwrap()));
+        assert!(pool.close_idle() && pool.close_idle());
+        assert_eq!(pool.slots().open.len(), 3);
+        let ids: Vec<_> = pool.slots().open.iter().map(|slot| slot.session.id()).collect();
+        drop(seats.pop());
+        assert!(pool.close_idle() && pool.close_idle());
+        let left: Vec<_> = pool.slots().open.iter().map(|slot| slot.session.id()).collect();
+        assert_eq!(left, [ids[0], ids[2]]);
+        drop(seats);
+        pool.close_idle();
+        assert!(!pool.close_idle(), "one is left, for the next lock");
+        assert_eq!(pool.slots().open.len(), 1);
     }
 }

@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 use common::*;
 use lock_core::{ErrorKind, Locks, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::{Direction, FaultProxy, Then, opcode, zk_opcode};
-use lock_testkit::{ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
+use lock_testkit::{ZkEnsemble, cancel_after, for_each_poll_count};
 use lock_zk::Layout;
 use lock_zk::zookeeper_client::Client;
 
 /// A server, a client of ours through a proxy and one beside it, and the test's own.
 struct Scene {
-    server: ZooKeeper,
-    proxy: FaultProxy,
     locks: Locks,
     other: Locks,
     client: Client,
+    proxy: FaultProxy,
+    // Looks whether the others have left anything.
+    server: Server,
 }
 
 impl Scene {
@@ -30,7 +31,7 @@ impl Scene {
         let proxy = proxy(&server);
         let locks = through(&proxy).session_timeout(timeout).layout(layout).connect().await.unwrap();
         let (other, client) = (connect(&server).await, client(&server).await);
-        Self { server, proxy, locks, other, client }
+        Self { locks, other, client, proxy, server }
     }
 
     fn black_hole(&self, on: bool) {
@@ -50,7 +51,7 @@ impl Scene {
 
 const LAYOUTS: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_after_every_number_of_polls() {
     let scene = Scene::new().await;
     for held in [false, true] {
@@ -73,7 +74,7 @@ async fn acquire_is_cancelled_after_every_number_of_polls() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_at_any_time_of_the_grant() {
     let scene = Scene::new().await;
     for step in 0..40 {
@@ -90,7 +91,7 @@ async fn acquire_is_cancelled_at_any_time_of_the_grant() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn release_is_cancelled_after_every_number_of_polls() {
     let scene = Scene::new().await;
     let polls = for_each_poll_count(async |k| {
@@ -105,7 +106,7 @@ async fn release_is_cancelled_after_every_number_of_polls() {
     assert!(polls > 0);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_before_the_server_gets_to_know_of_it() {
     let scene = Scene::new().await;
     scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
@@ -136,7 +137,7 @@ async fn acquire_is_cancelled_before_the_server_gets_to_know_of_it() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_answer_to_a_creation_is_lost() {
     for layout in LAYOUTS {
         let scene = Scene::with(TIMEOUT, layout).await;
@@ -158,7 +159,7 @@ async fn the_answer_to_a_creation_is_lost() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_answer_to_a_creation_is_lost_and_nobody_waits_for_it() {
     for layout in LAYOUTS {
         let scene = Scene::with(TIMEOUT, layout).await;
@@ -173,7 +174,7 @@ async fn the_answer_to_a_creation_is_lost_and_nobody_waits_for_it() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_answer_to_a_release_is_lost() {
     for layout in LAYOUTS {
         let scene = Scene::with(TIMEOUT, layout).await;
@@ -198,7 +199,7 @@ async fn the_answer_to_a_release_is_lost() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_answer_to_a_break_is_lost_and_only_one_is_broken() {
     let scene = Scene::new().await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
@@ -220,7 +221,7 @@ async fn the_answer_to_a_break_is_lost_and_only_one_is_broken() {
     assert!(!scene.locks.break_lock("a").await.unwrap());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_release_goes_on_after_its_caller_got_no_answer() {
     let scene = Scene::new().await;
     let guard = scene.locks.mutex("a").acquire().await.unwrap();
@@ -234,7 +235,7 @@ async fn a_release_goes_on_after_its_caller_got_no_answer() {
     scene.is_clean().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
     let scene = Scene::new().await;
     let guard = scene.locks.mutex("a").acquire().await.unwrap();
@@ -256,7 +257,7 @@ async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
     assert_eq!(guard.lost().await, LossReason::Removed);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_guard_is_lost_before_anybody_else_gets_the_lock() {
     for round in 0..3 {
         let scene = Scene::with(SHORT, Layout::Curator).await;
@@ -287,7 +288,7 @@ async fn a_guard_is_lost_before_anybody_else_gets_the_lock() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
     let ensemble = ZkEnsemble::start().await.unwrap();
     let leader = ensemble.leader().await.unwrap();
@@ -306,7 +307,7 @@ async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
     ensemble.nodes()[leader].cont();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_waiter_whose_session_ends_queues_again() {
     let scene = Scene::with(SHORT, Layout::Curator).await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
@@ -328,7 +329,7 @@ async fn a_waiter_whose_session_ends_queues_again() {
     scene.is_clean().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_grant_to_an_ended_session_is_not_taken() {
     // The lock becomes free while the waiter is cut off: its node is next, but its session is over.
     let scene = Scene::with(SHORT, Layout::Curator).await;
@@ -349,7 +350,7 @@ async fn a_grant_to_an_ended_session_is_not_taken() {
     assert!(!nodes.contains(&old), "{nodes:?} {old}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_waiter_that_was_cut_off_gets_its_turn() {
     let scene = Scene::new().await;
     for _ in 0..5 {
@@ -368,7 +369,7 @@ async fn a_waiter_that_was_cut_off_gets_its_turn() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_waiter_that_was_removed_while_cut_off_does_not_get_the_lock() {
     let scene = Scene::new().await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
@@ -389,7 +390,7 @@ async fn a_waiter_that_was_removed_while_cut_off_does_not_get_the_lock() {
     assert!(waiter.await.unwrap().unwrap().is_valid());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_outage_that_lasts_is_told() {
     let scene = Scene::with(SHORT, Layout::Curator).await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
@@ -419,7 +420,7 @@ async fn an_outage_that_lasts_is_told() {
     assert!(scene.locks.mutex("a").try_acquire_for(TIMEOUT).await.unwrap().is_some());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_deadline_is_kept_while_the_server_is_silent() {
     let scene = Scene::new().await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
@@ -443,7 +444,7 @@ async fn a_deadline_is_kept_while_the_server_is_silent() {
     scene.is_clean().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_server_restarts_while_a_lock_is_held_and_waited_for() {
     let scene = Scene::with(TIMEOUT * 3, Layout::Curator).await;
     let guard = scene.locks.mutex("a").acquire().await.unwrap();
@@ -463,7 +464,7 @@ async fn the_server_restarts_while_a_lock_is_held_and_waited_for() {
     assert_eq!(next.unwrap().release().await.unwrap(), Released::Released);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn closing_without_a_server_ends_all_the_same() {
     let scene = Scene::with(SHORT, Layout::Curator).await;
     let guard = scene.locks.mutex("a").acquire().await.unwrap();

@@ -13,7 +13,7 @@ use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{Layout, ZkConfig};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_and_release() {
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
@@ -34,10 +34,10 @@ async fn acquire_and_release() {
     assert!(locks.capabilities().fifo && locks.capabilities().counts_waiters);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn directories_that_are_not_used_go() {
     let interval = ZooKeeper::builder().property("znode.container.checkIntervalMs", "20");
-    let server = interval.start().await.unwrap();
+    let server = Server::from(interval.start().await.unwrap());
     let (locks, client) = (connect(&server).await, client(&server).await);
     let mut last = None;
     // The server removes the directory between any two steps of ours.
@@ -55,7 +55,7 @@ async fn directories_that_are_not_used_go() {
     assert!(client.check_stat("/locks").await.unwrap().is_some());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn processes_get_the_lock_in_the_order_in_which_they_asked() {
     let server = server().await;
     let client = client(&server).await;
@@ -117,7 +117,7 @@ async fn holders_never_overlap() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_try_on_a_held_lock_writes_nothing() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -131,7 +131,7 @@ async fn a_try_on_a_held_lock_writes_nothing() {
     assert!(two.mutex("a").try_acquire().await.unwrap().is_some());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_deadline_is_kept_and_leaves_nothing() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -144,12 +144,11 @@ async fn a_deadline_is_kept_and_leaves_nothing() {
     assert!(took >= Duration::from_millis(200) && took < Duration::from_millis(400), "{took:?}");
     assert_eq!(children(&client, "a").await.len(), 1);
     // The watches go with the wait: one of the holder's own is left.
-    let watches = server.mntr().await.unwrap()["zk_watch_count"].clone();
-    assert_eq!(watches, "1");
+    assert_eq!(lock_watches(&server).await, 1);
     guard.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_release_disturbs_two_waiters_at_most() {
     let server = server().await;
     let client = client(&server).await;
@@ -177,7 +176,7 @@ async fn a_release_disturbs_two_waiters_at_most() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_waiter_that_gives_up_does_not_let_the_next_one_in() {
     let server = server().await;
     let client = client(&server).await;
@@ -195,7 +194,7 @@ async fn a_waiter_that_gives_up_does_not_let_the_next_one_in() {
     assert!(third.await.unwrap().unwrap().is_valid());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_operator_deletes_the_node_of_the_holder() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -222,7 +221,7 @@ async fn an_operator_deletes_the_node_of_the_holder() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_operator_deletes_the_node_of_a_waiter() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -241,7 +240,7 @@ async fn an_operator_deletes_the_node_of_a_waiter() {
     assert!(waiter.await.unwrap().0.unwrap().is_valid());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn inspect_and_break() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -269,7 +268,7 @@ async fn inspect_and_break() {
     assert!(!one.inspect("a").await.unwrap().is_held());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn foreign_clients_exclude_us() {
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
@@ -298,7 +297,7 @@ async fn foreign_clients_exclude_us() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_write_lock_that_is_downgraded_stays_before_us() {
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
@@ -319,7 +318,7 @@ async fn a_write_lock_that_is_downgraded_stays_before_us() {
     assert!(waiter.await.unwrap().unwrap().0.is_valid());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_queue_without_an_order_is_refused() {
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
@@ -341,7 +340,7 @@ async fn a_queue_without_an_order_is_refused() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn all_layouts_exclude_each_other() {
     let server = server().await;
     let mut all = Vec::new();
@@ -359,7 +358,7 @@ async fn all_layouts_exclude_each_other() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_lock_is_lost_when_it_was_held_for_too_long() {
     let server = server().await;
     let (one, two) = (connect(&server).await, connect(&server).await);
@@ -384,7 +383,7 @@ async fn a_lock_is_lost_when_it_was_held_for_too_long() {
     assert!(other.is_valid(), "max_hold of an earlier guard");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn closing_ends_the_session() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -411,7 +410,7 @@ async fn closing_ends_the_session() {
     one.close().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_session_goes_with_the_last_who_uses_it() {
     let server = server().await;
     let client = client(&server).await;
@@ -430,7 +429,7 @@ async fn a_session_goes_with_the_last_who_uses_it() {
     drop(client);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn guards_can_be_dropped_anywhere() {
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
@@ -479,7 +478,7 @@ fn guards_and_waiters_can_outlive_their_runtime() {
     });
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn names_of_every_kind() {
     let server = server().await;
     let (one, two) = (connect(&server).await, connect(&server).await);
@@ -526,7 +525,7 @@ async fn names_of_every_kind() {
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_chroot_must_exist() {
     let server = server().await;
     let client = client(&server).await;
@@ -547,7 +546,7 @@ async fn a_chroot_must_exist() {
     assert!(error.to_string().contains("/app/x"), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn refusals_of_the_acl_are_told() {
     let server = server().await;
     let client = client(&server).await;
@@ -566,16 +565,17 @@ async fn refusals_of_the_acl_are_told() {
     assert_eq!(right.mutex("a").acquire().await.unwrap().release().await.unwrap(), Released::Released);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_servers_bounds_of_the_session_timeout_are_told() {
     let server = ZooKeeper::builder().max_session_timeout(Duration::from_secs(5)).start().await.unwrap();
+    let server = Server::from(server);
     let locks = config(&server).session_timeout(Duration::from_secs(60)).connect().await.unwrap();
     assert_eq!(locks.capabilities().lease, LeaseKind::Session { timeout: Duration::from_secs(5) });
     let guard = locks.mutex("a").acquire().await.unwrap();
     assert!(guard.remaining() < Duration::from_secs(4));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn no_server_is_told_at_once() {
     let server = server().await;
     let config = config(&server);

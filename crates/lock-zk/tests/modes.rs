@@ -2,17 +2,22 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::fmt::{Debug, Write};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::*;
 use lock_core::{Guard, LockOptions, Locks, Released};
 use lock_testkit::FaultProxy;
+use lock_testkit::proxy::{Then, opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lock_zk::{Layout, ZkConfig};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 /// For what is on its way to arrive, or not to.
 const SETTLED: Duration = Duration::from_millis(150);
@@ -51,7 +56,7 @@ async fn foreign(client: &Client, prefix: &str) -> String {
     format!("/locks/a/{prefix}{sequence}")
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_are_named_as_other_libraries_name_them() {
     let server = server().await;
     let client = client(&server).await;
@@ -75,7 +80,7 @@ async fn nodes_are_named_as_other_libraries_name_them() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_tells_its_readers_and_nobody_else() {
     let server = server().await;
     let (holder, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
@@ -120,7 +125,7 @@ async fn a_writer_tells_its_readers_and_nobody_else() {
     until_children(&client, "a", 0).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_and_writers_of_other_libraries_share_and_exclude() {
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
@@ -143,7 +148,7 @@ async fn readers_and_writers_of_other_libraries_share_and_exclude() {
     give_back(locks.rw("a").try_write().await.unwrap().unwrap()).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_becomes_a_reader_lets_readers_in_and_no_writer() {
     let server = server().await;
     let client = client(&server).await;
@@ -180,7 +185,7 @@ async fn a_writer_that_becomes_a_reader_lets_readers_in_and_no_writer() {
     give_back(soon(last).await).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_permit_that_comes_back_tells_few_however_many_wait() {
     let server = server().await;
     let (client, proxy) = (client(&server).await, proxy(&server));
@@ -223,10 +228,10 @@ async fn a_permit_that_comes_back_tells_few_however_many_wait() {
     }
     until_children(&client, "a", 0).await;
     // The watches for those who did not go are removed.
-    until("a watch is left", async || server.mntr().await.unwrap()["zk_watch_count"] == "0").await;
+    until("a watch is left", async || lock_watches(&server).await == 0).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_for_more_permits_does_not_overtake_one_for_fewer() {
     let server = server().await;
     let client = client(&server).await;
@@ -251,7 +256,7 @@ async fn a_waiter_for_more_permits_does_not_overtake_one_for_fewer() {
     give_back(last).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_are_asked_to_give_the_lock_up() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -288,7 +293,7 @@ async fn holders_are_asked_to_give_the_lock_up() {
     give_back(early).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_is_asked_knows_it_when_it_holds_the_lock() {
     let server = server().await;
     let (one, two, client) = (connect(&server).await, connect(&server).await, client(&server).await);
@@ -306,7 +311,7 @@ async fn a_waiter_that_is_asked_knows_it_when_it_holds_the_lock() {
     give_back(guard).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_are_told_how_many_are_before_them() {
     let server = server().await;
     let client = client(&server).await;
@@ -330,7 +335,7 @@ async fn waiters_are_told_how_many_are_before_them() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_queue_costs_few_requests_and_tells_one_at_a_time() {
     const WAITERS: usize = 40;
     let server = server().await;
@@ -365,7 +370,7 @@ async fn a_long_queue_costs_few_requests_and_tells_one_at_a_time() {
     assert!(pushes <= first * 3 + others, "{pushes} notifications");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_wait_in_one_directory() {
     const WAITERS: usize = 10_000;
     let server = server().await;
@@ -397,4 +402,132 @@ async fn ten_thousand_wait_in_one_directory() {
     drop(sessions);
     let guard = timeout(3 * SOON, waiter).await.expect("its turn comes").unwrap().unwrap();
     give_back(guard).await;
+}
+
+/// The warnings of this library on this thread, which is all that a test with one thread does.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("lock_zk") && *metadata.level() == Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut |field: &Field, value: &dyn Debug| write!(text, "{field}={value:?} ").unwrap());
+        self.0.lock().unwrap().push(text);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_nodes_in_the_directory_are_ignored_and_told_once() {
+    let warnings = Warnings::default();
+    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    for node in ["a/config", "a/lock-12", "b/config"] {
+        mkdir(&client, &format!("/locks/{node}")).await;
+    }
+    for _ in 0..3 {
+        let guard = locks.mutex("a").try_acquire().await.unwrap().expect("nobody waits");
+        assert_eq!(locks.inspect("a").await.unwrap().waiters, 0);
+        give_back(guard).await;
+        assert!(!locks.inspect("a").await.unwrap().is_held());
+    }
+    let told = warnings.0.lock().unwrap().clone();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("/locks/a") && told[0].contains("others=1"), "{told:?}");
+    assert!(told[0].contains("config") || told[0].contains("lock-12"), "{told:?}");
+    locks.inspect("b").await.unwrap();
+    assert_eq!(warnings.0.lock().unwrap().len(), 2);
+}
+
+/// A way to take a lock that others may share.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Read,
+    Write,
+    Permit,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Permit];
+
+    fn wait(self, locks: &Locks) -> JoinHandle<lock_core::Result<Guard>> {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            match self {
+                Self::Read => locks.rw("a").read().await,
+                Self::Write => locks.rw("a").write().await,
+                Self::Permit => locks.semaphore("a", 2).acquire().await,
+            }
+        })
+    }
+}
+
+/// Every request of a waiter is lost once, with its answer or without, and the wait goes on in its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_request_of_a_waiter_is_lost_it_gets_its_turn() {
+    for way in Way::ALL {
+        let server = server().await;
+        let (other, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
+        let locks = through(&proxy).connect().await.unwrap();
+        give_back(soon(way.wait(&locks)).await).await;
+        for code in [opcode::CREATE2, opcode::GET_CHILDREN, opcode::GET_DATA] {
+            for fault in 0..3 {
+                let guard = other.mutex("a").acquire().await.unwrap();
+                proxy.reset_counters();
+                match fault {
+                    0 => proxy.cut_when(zk_opcode(code)),
+                    1 => proxy.swallow_when(zk_opcode(code), Then::Reset),
+                    _ => proxy.swallow_when(zk_opcode(code), Then::Hang),
+                }
+                let waiter = way.wait(&locks);
+                until("the fault does not come to pass", async || proxy.fired() == 1).await;
+                until_children(&client, "a", 2).await;
+                sleep(SETTLED).await;
+                assert!(!waiter.is_finished(), "{way:?} {code} {fault}");
+                give_back(guard).await;
+                let guard = soon(waiter).await;
+                assert_eq!(children(&client, "a").await.len(), 1, "{way:?} {code} {fault}");
+                assert!(guard.is_valid());
+                give_back(guard).await;
+                until_children(&client, "a", 0).await;
+            }
+        }
+        drop(locks);
+        until("a watch is left", async || server.mntr().await.unwrap()["zk_watch_count"] == "0").await;
+    }
+}
+
+/// A release whose answer is lost, of one who shares the lock, frees it alone and for sure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_answer_to_the_release_of_a_share_is_lost() {
+    for way in [Way::Read, Way::Permit] {
+        let server = server().await;
+        let (other, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
+        let locks = through(&proxy).connect().await.unwrap();
+        for then in [Then::Reset, Then::Hang] {
+            let (stays, goes) = (soon(way.wait(&other)).await, soon(way.wait(&locks)).await);
+            proxy.reset_counters();
+            proxy.swallow_when(zk_opcode(opcode::DELETE), then);
+            give_back(goes).await;
+            assert_eq!(proxy.fired(), 1);
+            until_children(&client, "a", 1).await;
+            assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
+            assert!(stays.is_valid());
+            give_back(stays).await;
+            until_children(&client, "a", 0).await;
+        }
+    }
 }

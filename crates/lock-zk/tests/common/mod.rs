@@ -1,6 +1,9 @@
 //! What the tests share: a server, a client of their own beside ours, and looks into the tree.
 #![allow(dead_code, reason = "every test binary uses its own part of it")]
 
+use std::net::TcpStream;
+use std::ops::Deref;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lock_core::{LockName, Locks};
@@ -8,26 +11,89 @@ use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{FaultProxy, Protocol};
 use lock_zk::ZkConfig;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
+use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
 /// Long enough for a noisy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 /// Where expiry is the subject.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
-pub(crate) async fn server() -> ZooKeeper {
-    ZooKeeper::start().await.unwrap()
+/// A server that looks at the end of a test whether anything is left on it: a node that goes with its session, a watch,
+/// a connection. The test must have dropped its clients by then, which it has if it made them later.
+#[derive(Debug)]
+pub(crate) struct Server(ZooKeeper);
+
+impl From<ZooKeeper> for Server {
+    fn from(server: ZooKeeper) -> Self {
+        Self(server)
+    }
+}
+
+impl Deref for Server {
+    type Target = ZooKeeper;
+
+    fn deref(&self) -> &ZooKeeper {
+        &self.0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let killed = || TcpStream::connect(self.0.addr()).is_err();
+        if thread::panicking() || killed() {
+            return;
+        }
+        let one_thread = Handle::try_current()
+            .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread);
+        assert!(
+            !one_thread,
+            "what is to be gone goes in the background: give the test a runtime of several threads"
+        );
+        let look =
+            || Builder::new_current_thread().enable_all().build().unwrap().block_on(nothing_is_left(&self.0));
+        thread::scope(|scope| scope.spawn(look).join()).unwrap();
+    }
+}
+
+async fn nothing_is_left(server: &ZooKeeper) {
+    let start = Instant::now();
+    loop {
+        let counters = server.mntr().await.unwrap();
+        let left = [
+            ("zk_ephemerals_count", "0"),
+            ("zk_watch_count", "0"),
+            // This question.
+            ("zk_num_alive_connections", "1"),
+        ]
+        .map(|(name, none)| (name, counters[name].clone(), none));
+        if left.iter().all(|(_, count, none)| count == none) {
+            return;
+        }
+        // Sessions that were cut off end by themselves.
+        assert!(
+            start.elapsed() < TIMEOUT * 4,
+            "the test has left something: {left:?}\n{}",
+            server.four_letter("dump").await.unwrap()
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub(crate) async fn server() -> Server {
+    ZooKeeper::start().await.unwrap().into()
 }
 
 pub(crate) fn proxy(server: &ZooKeeper) -> FaultProxy {
     FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap()
 }
 
+/// A client that stands for a process of its own.
 pub(crate) fn config(server: &ZooKeeper) -> ZkConfig {
-    ZkConfig::new(server.connect_string()).session_timeout(TIMEOUT)
+    ZkConfig::new(server.connect_string()).session_timeout(TIMEOUT).private_session(true)
 }
 
 pub(crate) fn through(proxy: &FaultProxy) -> ZkConfig {
-    ZkConfig::new(proxy.addr().to_string()).session_timeout(TIMEOUT)
+    ZkConfig::new(proxy.addr().to_string()).session_timeout(TIMEOUT).private_session(true)
 }
 
 pub(crate) async fn connect(server: &ZooKeeper) -> Locks {
@@ -57,6 +123,18 @@ pub(crate) async fn until_children(client: &Client, name: &str, count: usize) {
         assert!(start.elapsed() < Duration::from_secs(10), "{children:?} and not {count} nodes");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// How many watches there are for the nodes of locks. Every session that takes locks has another for the base of tokens.
+pub(crate) async fn lock_watches(server: &ZooKeeper) -> usize {
+    let by_path = server.four_letter("wchp").await.unwrap();
+    let mut of_locks = false;
+    let watches = by_path.lines().filter(|line| {
+        let session = line.starts_with(char::is_whitespace);
+        of_locks = if session { of_locks } else { !line.ends_with("!token-base") };
+        session && of_locks
+    });
+    watches.count()
 }
 
 /// Creates a node and what is missing above it.

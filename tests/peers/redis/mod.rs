@@ -1,7 +1,7 @@
-//! Clients of other make, and the servers that we share with them.
+//! Clients of other make for Redis, and the servers that we share with them.
 
-mod program;
 mod redlock_rb;
+mod remote;
 mod rust;
 mod site;
 
@@ -70,7 +70,7 @@ impl Client {
         match self {
             Self::RedlockRb => Box::new(redlock_rb::RedlockRb::new(Arc::clone(site))),
             Self::Rslock => Box::new(rust::Rslock::new(&site.urls().await)),
-            _ => Box::new(program::Program::start(self, site).await),
+            _ => Box::new(remote::Remote::new(self, site).await),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Servers that clients of every make share.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_testkit::redis::Reply;
@@ -7,7 +8,7 @@ use lock_testkit::{RedisFive, RedisServer};
 use tokio::sync::OnceCell;
 use tokio::time::sleep;
 
-use super::program::Idle;
+use crate::program::Idle;
 
 /// One Redis server.
 pub const ONE: usize = 1;
@@ -18,14 +19,14 @@ pub const FIVE: usize = 5;
 #[derive(Debug)]
 pub struct Site {
     // The programs go before the servers that they are connected to.
-    pub(super) idle: Idle,
+    pub(super) idle: Arc<Idle>,
     servers: OnceCell<RedisFive>,
     count: usize,
 }
 
 impl Site {
     pub fn new(count: usize) -> Self {
-        Self { idle: Idle::default(), servers: OnceCell::new(), count }
+        Self { idle: Arc::default(), servers: OnceCell::new(), count }
     }
 
     /// `redis://host:port` of each server.

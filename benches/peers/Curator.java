@@ -1,0 +1,43 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.retry.RetryOneTime;
+
+/**
+ * Fights for one lock with Curator's InterProcessMutex. Standard input: the servers and the path of the lock, then,
+ * once "ready" was answered, until when to fight and how long to hold, in nanoseconds. Standard output: for every
+ * hold when it was asked for, got, given back and gone, and "end". Times are those of CLOCK_MONOTONIC.
+ */
+final class Curator {
+    public static void main(String[] args) throws Exception {
+        System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "error");
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        String[] place = input.readLine().split(" ");
+        CuratorFramework client = CuratorFrameworkFactory.newClient(place[0], 10_000, 10_000, new RetryOneTime(100));
+        client.start();
+        client.blockUntilConnected();
+        InterProcessMutex mutex = new InterProcessMutex(client, place[1]);
+        System.out.println("ready");
+        String[] order = input.readLine().split(" ");
+        long until = Long.parseLong(order[0]);
+        long hold = Long.parseLong(order[1]);
+        StringBuilder tenures = new StringBuilder();
+        while (System.nanoTime() < until) {
+            long called = System.nanoTime();
+            mutex.acquire();
+            long acquired = System.nanoTime();
+            if (hold > 0) {
+                Thread.sleep(hold / 1_000_000, (int) (hold % 1_000_000));
+            }
+            long givenBack = System.nanoTime();
+            mutex.release();
+            long gone = System.nanoTime();
+            tenures.append(called + " " + acquired + " " + givenBack + " " + gone + "\n");
+        }
+        System.out.println(tenures + "end");
+        System.out.flush();
+        System.exit(0);
+    }
+}

@@ -1,0 +1,54 @@
+//! Who may do what with the nodes of locks.
+
+use std::str::FromStr;
+
+use zookeeper_client::{Acl, Acls, Permission};
+
+/// Who may do what with the nodes that we create: those of locks, their directories, and what is above them.
+///
+/// Nodes that are there already keep the ACL that they have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeAcl {
+    /// Who has our credentials may do everything, others nothing: they can neither take a lock nor see who holds it.
+    /// The default with credentials.
+    Creator,
+    /// The same, and everybody may look.
+    CreatorAndReaders,
+    /// Everybody may do everything. The default without credentials.
+    Open,
+    /// These.
+    Custom(Vec<Acl>),
+}
+
+impl NodeAcl {
+    pub(crate) fn acls(&self) -> Acls<'_> {
+        match self {
+            Self::Creator => Acls::creator_all(),
+            Self::CreatorAndReaders => Acls::new(&CREATOR_AND_READERS),
+            Self::Open => Acls::anyone_all(),
+            Self::Custom(acls) => Acls::new(acls),
+        }
+    }
+
+    /// Whether it means somebody who proved who they are.
+    pub(crate) fn needs_credentials(&self) -> bool {
+        self.acls().iter().any(|acl| acl.scheme() == "auth")
+    }
+}
+
+impl FromStr for NodeAcl {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "creator" => Ok(Self::Creator),
+            "creator-and-readers" => Ok(Self::CreatorAndReaders),
+            "open" => Ok(Self::Open),
+            _ => Err(()),
+        }
+    }
+}
+
+static CREATOR_AND_READERS: [Acl; 2] =
+    [Acl::new_const(Permission::ALL, "auth", ""), Acl::new_const(Permission::READ, "world", "anyone")];

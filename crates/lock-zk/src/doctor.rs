@@ -1,0 +1,226 @@
+//! The examination of an ensemble.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join, join_all};
+use lock_core::{Finding, Level};
+
+use crate::ZkConfig;
+use crate::fault::Fault;
+use crate::four_letter::{ask, field, version};
+use crate::session::Session;
+
+/// Asks the ensemble, by a session and server by server, what it is, and what about it is a danger to locks.
+pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<Finding>, Fault> {
+    let mut chart = Chart::default();
+    let start = Instant::now();
+    session.insist(|| session.sync("/")).await?;
+    chart.session(session, config, start.elapsed());
+    if config.speaks_tls() {
+        chart.note("", "versions and roles are not asked for where TLS is spoken", "");
+        return Ok(chart.findings);
+    }
+    let servers: Vec<_> = config.hosts().split(',').collect();
+    let asked = servers.iter().map(|server| join(ask(server, "srvr"), ask(server, "conf")));
+    let answers = join_all(asked).await;
+    let mut modes = Vec::new();
+    for (server, (srvr, conf)) in servers.iter().zip(&answers) {
+        modes.extend(chart.server(server, srvr, conf));
+    }
+    chart.ensemble(&modes, servers.len());
+    Ok(chart.findings)
+}
+
+#[derive(Default)]
+struct Chart {
+    findings: Vec<Finding>,
+}
+
+impl Chart {
+    fn session(&mut self, session: &Session, config: &ZkConfig, round_trip: Duration) {
+        let (asked, given) = (config.asked_timeout(), session.timeout());
+        self.note(
+            "",
+            &format!("a session lasts {given:?}, and a round trip to the leader took {round_trip:?}"),
+            "",
+        );
+        if asked != given {
+            self.note(
+                "",
+                &format!("a session_timeout of {asked:?} was asked for, which the servers do not allow"),
+                "see minSessionTimeout and maxSessionTimeout",
+            );
+        }
+        if round_trip > given / 12 {
+            self.warn(
+                "",
+                "the ensemble is slow for this session timeout: a short hiccup more ends sessions and loses locks",
+                "use a longer session_timeout",
+            );
+        }
+        let bytes = config.most_locks() * (config.base().len() + NAME);
+        if bytes > BUFFER {
+            self.warn(
+                "",
+                &format!("the end of a session with {} locks may exceed jute.maxbuffer", config.most_locks()),
+                "use a smaller locks_per_session, or see to a larger jute.maxbuffer on all servers",
+            );
+        }
+    }
+
+    /// What one server says of itself; its role, if it tells.
+    fn server<'a>(
+        &mut self,
+        server: &str,
+        srvr: &'a io::Result<String>,
+        conf: &io::Result<String>,
+    ) -> Option<&'a str> {
+        let srvr = match srvr {
+            Ok(srvr) => srvr,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.note(
+                    server,
+                    "srvr is not allowed: version and role are not known",
+                    "add it to 4lw.commands.whitelist",
+                );
+                return None;
+            }
+            Err(error) => {
+                self.warn(
+                    server,
+                    &format!("does not answer: {error}"),
+                    "bring it back, or leave it out of the URL",
+                );
+                return None;
+            }
+        };
+        let Some(mode) = field(srvr, "Mode") else {
+            let says = srvr.lines().next().unwrap_or_default();
+            self.warn(server, &format!("serves nobody: {says}"), "see to a majority of the ensemble");
+            return None;
+        };
+        let found = version(srvr).unwrap_or("of unknown version");
+        self.note(server, &format!("ZooKeeper {found}, {mode}"), "");
+        if matches!(found, "3.5.0" | "3.5.1" | "3.5.2") {
+            self.note(
+                server,
+                "has no containers: the directories of locks that nobody uses stay",
+                "upgrade it",
+            );
+        }
+        match mode {
+            "standalone" => {
+                self.note(server, "is alone: nobody gets a lock while it is away", "run three servers");
+            }
+            "observer" => self.note(server, "has no vote; requests take one more hop through it", ""),
+            "read-only" => self.warn(
+                server,
+                "is cut off from the ensemble, and of no use to locks",
+                "bring back a majority of the ensemble",
+            ),
+            _ => {}
+        }
+        match conf {
+            Ok(conf) => {
+                let bound = |name| field(conf, name).unwrap_or("unknown");
+                let (least, most) = (bound("minSessionTimeout"), bound("maxSessionTimeout"));
+                self.note(server, &format!("gives session timeouts from {least} to {most} ms"), "");
+            }
+            Err(_) => {
+                self.note(server, "conf is not allowed: its bounds of the session timeout are not known", "");
+            }
+        }
+        Some(mode)
+    }
+
+    fn ensemble(&mut self, modes: &[&str], servers: usize) {
+        let count = |mode| modes.iter().filter(|other| **other == mode).count();
+        let (leaders, voters) = (count("leader"), count("leader") + count("follower"));
+        if leaders > 1 {
+            self.warn(
+                "",
+                "several servers say that they lead: they are not of one ensemble, or it elects right now",
+                "name servers of one ensemble only: a lock of one is none in the other",
+            );
+        }
+        if leaders > 0 && count("standalone") > 0 || count("standalone") > 1 {
+            self.warn(
+                "",
+                "not all servers are of one ensemble: who is connected to another one gets the same lock",
+                "name servers of one ensemble only",
+            );
+        }
+        if voters == servers && voters.is_multiple_of(2) && voters > 0 {
+            self.note(
+                "",
+                "an even number of voters survives the loss of no more than one fewer",
+                "add a server",
+            );
+        }
+    }
+
+    fn note(&mut self, server: &str, what: &str, advice: &str) {
+        self.find(Level::Note, server, what, advice);
+    }
+
+    fn warn(&mut self, server: &str, what: &str, advice: &str) {
+        self.find(Level::Warning, server, what, advice);
+    }
+
+    fn find(&mut self, level: Level, server: &str, what: &str, advice: &str) {
+        let (server, what, advice) = (server.to_owned(), what.to_owned(), advice.to_owned());
+        self.findings.push(Finding { level, server, what, advice });
+    }
+}
+
+/// What a lock adds to the length of its dir in the transaction that ends a session: its name and that of its node.
+const NAME: usize = 120;
+/// The default of `jute.maxbuffer`.
+const BUFFER: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_examined_one_by_one() {
+        let examined = |srvr: io::Result<&str>| {
+            let (mut chart, conf) = (Chart::default(), Err(io::ErrorKind::PermissionDenied.into()));
+            let srvr = srvr.map(str::to_owned);
+            chart.server("h:1", &srvr, &conf);
+            chart.findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        let says = |mode: &str| format!("Zookeeper version: 3.8.0-x, built on y\nMode: {mode}\n");
+        let follower = examined(Ok(&says("follower")));
+        assert!(
+            follower.contains("h:1: ZooKeeper 3.8.0, follower") && follower.contains("conf is not allowed")
+        );
+        assert!(!follower.contains("warning"), "{follower}");
+        assert!(examined(Ok(&says("observer"))).contains("has no vote"));
+        assert!(examined(Ok(&says("read-only"))).contains("warning: h:1: is cut off"));
+        assert!(
+            examined(Ok("This ZooKeeper instance is not currently serving requests")).contains("warning")
+        );
+        assert!(
+            examined(Err(io::ErrorKind::PermissionDenied.into())).contains("note: h:1: srvr is not allowed")
+        );
+        assert!(
+            examined(Err(io::ErrorKind::ConnectionRefused.into())).contains("warning: h:1: does not answer")
+        );
+    }
+
+    #[test]
+    fn servers_that_are_not_of_one_ensemble_are_told() {
+        let warnings = |modes: &[&str]| {
+            let mut chart = Chart::default();
+            chart.ensemble(modes, modes.len());
+            chart.findings.iter().filter(|finding| finding.level == Level::Warning).count()
+        };
+        assert_eq!(warnings(&["follower", "leader", "follower"]), 0);
+        assert_eq!(warnings(&["standalone"]), 0);
+        assert_eq!(warnings(&["standalone", "standalone"]), 1);
+        assert_eq!(warnings(&["leader", "standalone"]), 1);
+        assert_eq!(warnings(&["leader", "leader"]), 1);
+    }
+}

@@ -1,0 +1,139 @@
+//! The recipe of older fleets: one node of a fixed name, whose maker holds the lock.
+//!
+//! There is no queue. When the node goes, all who watch it ask at once, and whoever is first has it: a release costs as
+//! many notifications and creations as there are waiters, and nobody is ever sure to get its turn. (The "herd effect"
+//! of ZooKeeper's "Recipes and Solutions".) Outcomes that are not known, the lease and its watch are as in the queue.
+
+use std::time::Duration;
+
+use lock_core::{AcquireRequest, Wait};
+use rand::Rng;
+use tokio::time::{Instant, sleep, timeout_at};
+use zookeeper_client::{self as zk, CreateMode};
+
+use crate::fault::{Fault, no_chroot};
+use crate::lease::Own;
+use crate::node::{Made, Node};
+use crate::recipe::{Stop, WaitBy, confirm, make_directories};
+use crate::session::{Event, Session};
+
+/// Gives our node once we made it, or nothing when the lock is busy.
+pub(crate) async fn contend(
+    node: &mut Node,
+    by: WaitBy,
+    chroot: &str,
+    request: &AcquireRequest,
+    answered: &mut bool,
+) -> Result<Option<(Made, Own)>, Stop> {
+    if request.wait.is_over() {
+        // A try that fails writes nothing.
+        let (session, path) = (node.session(), &node.spot().dir);
+        let stat = session.insist(|| session.stat(path)).await;
+        *answered = true;
+        if stat.map_err(|fault| Stop::of(fault, path))?.is_some() {
+            return Ok(None);
+        }
+    }
+    let mut made = enter(node, chroot, request).await?;
+    *answered = true;
+    if made.is_none() && !request.wait.is_over() {
+        let turn = turn(node, by, chroot, request);
+        made = match request.wait {
+            Wait::Until(deadline) => timeout_at(deadline, turn).await.unwrap_or(Ok(None))?,
+            _ => turn.await?,
+        };
+    }
+    let Some(made) = made else { return Ok(None) };
+    confirm(node.session(), node.spot()).await?;
+    Ok(Some((made, Own::default())))
+}
+
+/// Asks whenever the lock seems to be free, until it is ours.
+async fn turn(
+    node: &mut Node,
+    by: WaitBy,
+    chroot: &str,
+    request: &AcquireRequest,
+) -> Result<Option<Made>, Stop> {
+    loop {
+        let (session, path) = (node.session(), &node.spot().dir);
+        let free = match by {
+            WaitBy::Watch => watch(session, path).await,
+            WaitBy::Poll => poll(session, path).await,
+        };
+        free.map_err(|fault| Stop::of(fault, path))?;
+        if let Some(made) = enter(node, chroot, request).await? {
+            return Ok(Some(made));
+        }
+    }
+}
+
+/// Makes our node, and what is missing above it; nothing if somebody else was first.
+async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Result<Option<Made>, Stop> {
+    let until = Instant::now() + node.session().timeout();
+    loop {
+        let fault = match node.create_fixed(&request.owner).await {
+            Ok(made) => return Ok(Some(made)),
+            Err(fault) => fault,
+        };
+        let unknown = matches!(fault, Fault::Unknown(_)) && Instant::now() < until;
+        match fault {
+            Fault::Refused(zk::Error::NodeExists) if node.is_certain() => return Ok(None),
+            // It may be the one that we made when the answer was lost.
+            Fault::Refused(zk::Error::NodeExists) => {
+                let settled = node.settle().await;
+                return settled.map_err(|fault| Stop::of(fault, &node.spot().dir));
+            }
+            Fault::Unknown(error) if unknown => {
+                tracing::debug!(%error, path = node.spot().dir, "the answer to a creation was lost");
+                let settled = node.settle().await;
+                if let Some(made) = settled.map_err(|fault| Stop::of(fault, &node.spot().dir))? {
+                    return Ok(Some(made));
+                }
+            }
+            fault if fault.is_no_node() => match node.spot().dir.rsplit_once('/') {
+                Some((above, _)) if !above.is_empty() => {
+                    make_directories(node.session(), above, CreateMode::Persistent, chroot).await?;
+                }
+                _ => return Err(Stop::Failed(no_chroot(chroot))),
+            },
+            fault => return Err(Stop::of(fault, &node.spot().dir)),
+        }
+    }
+}
+
+/// Waits until the node is gone.
+async fn watch(session: &Session, path: &str) -> Result<(), Fault> {
+    loop {
+        let watch = match session.insist(|| session.watch(path)).await {
+            Ok((watch, _)) => watch,
+            Err(fault) if fault.is_no_node() => return Ok(()),
+            Err(fault) => return Err(fault),
+        };
+        let event = tokio::select! {
+            biased;
+            // The driver tells the watches of it much later.
+            () = session.ended() => return Err(Fault::Over),
+            event = watch => event,
+        };
+        match event {
+            Event::Deleted => return Ok(()),
+            Event::Changed => {}
+            Event::Over => return Err(Fault::Over),
+        }
+    }
+}
+
+/// Looks again and again until the node is gone.
+async fn poll(session: &Session, path: &str) -> Result<(), Fault> {
+    loop {
+        let pause = lock_core::random::rng().random_range(POLL / 2..POLL * 3 / 2);
+        sleep(pause).await;
+        if session.insist(|| session.stat(path)).await?.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// How long a waiter that polls sleeps, on average.
+const POLL: Duration = Duration::from_millis(100);

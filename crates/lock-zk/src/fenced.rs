@@ -1,0 +1,189 @@
+//! Writes that the ensemble carries out only while a lock is held.
+
+use lock_core::{Error, ErrorKind, Guard, LossReason, Outcome, Result};
+use zookeeper_client::{self as zk, CreateMode, MultiWriteResult};
+
+use crate::ensemble::Change;
+use crate::fault::Fault;
+use crate::lease::ZkLease;
+use crate::{BACKEND, NodeAcl};
+
+/// Writes to ZooKeeper under the protection of a lock of ZooKeeper.
+///
+/// ```no_run
+/// # async fn pay(guard: &lock_core::Guard) -> lock_core::Result<()> {
+/// use lock_zk::{Committed, FencedExt};
+///
+/// match guard.fenced()?.set("/orders/42", b"paid", None).commit().await? {
+///     Committed::Applied(_) => println!("paid, and the lock was ours"),
+///     Committed::Refused { error, .. } => println!("nothing was written: {error}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub trait FencedExt {
+    /// Collects writes that take effect all or not at all, and only if the lock is still ours when they do.
+    ///
+    /// However late the writes arrive, and whatever this process believes by then: the check of our node and the
+    /// writes are one transaction of the ensemble. This is what a [token](lock_core::Token) does for other resources.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] for a lock of another backend, and in [`Layout::Plain`](crate::Layout::Plain) and
+    /// [`Recipe::Ephemeral`](crate::Recipe::Ephemeral), whose node names come again; [`ErrorKind::Lost`] when the lock is known to be lost.
+    fn fenced(&self) -> Result<FencedWriter<'_>>;
+}
+
+impl FencedExt for Guard {
+    fn fenced(&self) -> Result<FencedWriter<'_>> {
+        let Some(lease) = self.lease_as::<ZkLease>() else {
+            return Err(Error::new(ErrorKind::Unsupported, BACKEND)
+                .message("this lock is not one of ZooKeeper")
+                .hint("send its token with every write, and let the resource check it")
+                .on(self.name()));
+        };
+        if !lease.has_unique_name() {
+            return Err(Error::new(ErrorKind::Unsupported, BACKEND)
+                .message(
+                    "node names come again in this layout or recipe, so that a check of ours would not tell",
+                )
+                .hint("use recipe=queue with layout=curator or kazoo")
+                .on(self.name()));
+        }
+        if !self.is_valid() {
+            return Err(Error::lost(BACKEND).on(self.name()));
+        }
+        Ok(FencedWriter { lease, guard: self, writes: Vec::new() })
+    }
+}
+
+/// Writes that take effect all or not at all, and only while a lock is held; see [`FencedExt`].
+///
+/// Paths start at the chroot.
+#[derive(Debug)]
+#[must_use = "nothing is written before it is committed"]
+pub struct FencedWriter<'a> {
+    guard: &'a Guard,
+    lease: &'a ZkLease,
+    writes: Vec<Write>,
+}
+
+/// What became of writes.
+#[derive(Debug)]
+pub enum Committed {
+    /// All took effect, while the lock was ours.
+    Applied(Vec<MultiWriteResult>),
+    /// None took effect, since one could not. Whether the lock is still ours is not known.
+    Refused {
+        /// The one that could not, counted from zero.
+        index: usize,
+        /// Why: no such node, another version, a node that is there already.
+        error: zk::Error,
+    },
+}
+
+#[derive(Debug)]
+enum Write {
+    Check { path: String, version: Option<i32> },
+    Create { path: String, data: Vec<u8>, mode: CreateMode, acl: NodeAcl },
+    Set { path: String, data: Vec<u8>, version: Option<i32> },
+    Delete { path: String, version: Option<i32> },
+}
+
+impl FencedWriter<'_> {
+    /// Refuses everything unless this node is there, and has this version if one is given.
+    pub fn check(mut self, path: impl Into<String>, version: Option<i32>) -> Self {
+        self.writes.push(Write::Check { path: path.into(), version });
+        self
+    }
+
+    /// Creates a persistent node, with the ACL of the nodes of locks.
+    pub fn create(self, path: impl Into<String>, data: impl Into<Vec<u8>>) -> Self {
+        let acl = self.lease.session().acl().clone();
+        self.create_with(path, data, CreateMode::Persistent, acl)
+    }
+
+    /// Creates a node of this kind, with this ACL.
+    pub fn create_with(
+        mut self,
+        path: impl Into<String>,
+        data: impl Into<Vec<u8>>,
+        mode: CreateMode,
+        acl: NodeAcl,
+    ) -> Self {
+        self.writes.push(Write::Create { path: path.into(), data: data.into(), mode, acl });
+        self
+    }
+
+    /// Replaces the data of a node, if it has this version.
+    pub fn set(mut self, path: impl Into<String>, data: impl Into<Vec<u8>>, version: Option<i32>) -> Self {
+        self.writes.push(Write::Set { path: path.into(), data: data.into(), version });
+        self
+    }
+
+    /// Deletes a node, if it has this version.
+    pub fn delete(mut self, path: impl Into<String>, version: Option<i32>) -> Self {
+        self.writes.push(Write::Delete { path: path.into(), version });
+        self
+    }
+
+    /// Writes: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when the lock was not ours any more, and nothing was written. [`ErrorKind::Denied`] when an
+    /// ACL forbids a write. [`ErrorKind::Unavailable`] when there was no answer: whether it was written is
+    /// [unknown](Outcome::Unknown) then; it was not if it arrives after the lock was lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the writes may or may not take effect, as without an answer.
+    pub async fn commit(self) -> Result<Committed> {
+        let failed = |error: Error| error.during("fenced write").on(self.guard.name());
+        let mut changes = vec![Change::Check { path: self.lease.path(), version: None }];
+        changes.extend(self.writes.iter().map(Write::as_change));
+        let session = self.lease.session();
+        let answer = tokio::time::timeout(session.patience(), session.multi(&changes)).await;
+        match answer {
+            Err(_) => Err(failed(self.lease.silent())),
+            Ok(Ok(mut results)) => {
+                results.remove(0);
+                Ok(Committed::Applied(results))
+            }
+            Ok(Err((Some(0), fault))) if fault.is_no_node() => {
+                self.lease.lose(LossReason::Removed);
+                Err(failed(Error::lost(BACKEND)))
+            }
+            // What was on its way when the session ended may have been in time.
+            Ok(Err((_, Fault::Over))) => Err(failed(Error::lost(BACKEND).with_outcome(Outcome::Unknown))),
+            Ok(Err((Some(index), Fault::Refused(error)))) if index > 0 && is_conflict(&error) => {
+                Ok(Committed::Refused { index: index - 1, error })
+            }
+            Ok(Err((index, fault))) => {
+                let path = index
+                    .and_then(|index| changes.get(index))
+                    .map_or_else(|| self.lease.path(), Change::path);
+                Err(failed(fault.on(path)))
+            }
+        }
+    }
+}
+
+impl Write {
+    fn as_change(&self) -> Change<'_> {
+        match self {
+            Self::Check { path, version } => Change::Check { path, version: *version },
+            Self::Create { path, data, mode, acl } => {
+                Change::Create { path, data, mode: *mode, acl: acl.acls() }
+            }
+            Self::Set { path, data, version } => Change::Set { path, data, version: *version },
+            Self::Delete { path, version } => Change::Delete { path, version: *version },
+        }
+    }
+}
+
+/// Whether the tree is not what the writer took it for.
+const fn is_conflict(error: &zk::Error) -> bool {
+    use zk::Error as E;
+    matches!(error, E::NoNode | E::BadVersion | E::NodeExists | E::NotEmpty | E::NoChildrenForEphemerals)
+}

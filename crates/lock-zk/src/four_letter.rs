@@ -1,0 +1,94 @@
+//! The four-letter words, by which a server tells about itself without a session.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// The answer of this server (`host[:port]`) to a word such as `srvr`.
+///
+/// # Errors
+///
+/// When it does not answer in time, or does not let everybody ask.
+pub(crate) async fn ask(server: &str, word: &str) -> io::Result<String> {
+    let answer = timeout(PATIENCE, async {
+        let mut stream = TcpStream::connect(with_port(server)).await?;
+        stream.write_all(word.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.take(LONGEST).read_to_string(&mut answer).await?;
+        Ok::<_, io::Error>(answer)
+    });
+    let answer = answer.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    if answer.is_empty() || answer.contains("not in the whitelist") {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{word} is not on the server's whitelist"),
+        ));
+    }
+    Ok(answer)
+}
+
+/// What stands behind this name in an answer.
+pub(crate) fn field<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let line = answer.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim_start_matches([':', '=']).trim())
+}
+
+/// The version in an answer to `srvr`, such as `3.8.0`.
+pub(crate) fn version(srvr: &str) -> Option<&str> {
+    field(srvr, "Zookeeper version")?.split(['-', ',', ' ']).next()
+}
+
+/// The version of the first of these servers that tells it.
+pub(crate) async fn first_version(hosts: &str) -> Option<String> {
+    for server in hosts.split(',') {
+        if let Ok(answer) = ask(server, "srvr").await {
+            return version(&answer).map(str::to_owned);
+        }
+    }
+    None
+}
+
+fn with_port(server: &str) -> String {
+    let has_port = server.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    if has_port { server.to_owned() } else { format!("{server}:2181") }
+}
+
+const PATIENCE: Duration = Duration::from_secs(2);
+const LONGEST: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read() {
+        let srvr = "Zookeeper version: 3.4.14-4c25d480e, built on 03/06/2019\nMode: follower\n";
+        assert_eq!((version(srvr), field(srvr, "Mode")), (Some("3.4.14"), Some("follower")));
+        assert_eq!(version("Zookeeper version: 3.8.0, built on x"), Some("3.8.0"));
+        assert_eq!(field("tickTime=200\nmaxClientCnxns=0", "tickTime"), Some("200"));
+        assert_eq!(version("This ZooKeeper instance is not currently serving requests"), None);
+    }
+
+    #[tokio::test]
+    async fn words_that_are_not_allowed_are_told() {
+        let options = lock_testkit::ZooKeeper::builder().config("4lw.commands.whitelist", "srvr, conf");
+        let server = options.start().await.unwrap();
+        let address = server.addr().to_string();
+        assert!(version(&ask(&address, "srvr").await.unwrap()).is_some());
+        assert_eq!(ask(&address, "mntr").await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        server.kill();
+        assert_eq!(ask(&address, "srvr").await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn the_port_is_2181_if_left_out() {
+        for (server, full) in
+            [("a", "a:2181"), ("a:1", "a:1"), ("[::1]", "[::1]:2181"), ("[::1]:1", "[::1]:1")]
+        {
+            assert_eq!(with_port(server), full);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What the servers or their operators get wrong, and what users are told.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use common::config;
+use lock_core::{ErrorKind, LockName};
+use lock_testkit::ZooKeeper;
+use lock_zk::ZkConfig;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_before_3_5_is_refused_with_its_version() {
+    for (words, found) in [(true, "3.4.14"), (false, "does not tell its version")] {
+        let server = OldServer::start(words);
+        let config = ZkConfig::new(server.address.clone()).session_timeout(Duration::from_secs(4));
+        let error = config.connect().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("older than ZooKeeper 3.5"), "{error}");
+        assert!(error.to_string().contains(found), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_read_only_server_is_no_server() {
+    let options = ZooKeeper::builder().property("readonlymode.enabled", "true");
+    let ensemble = options.start_ensemble(3).await.unwrap();
+    let config = || {
+        let config = ZkConfig::new(ensemble.connect_string()).private_session(true);
+        config.session_timeout(Duration::from_secs(4)).connect_timeout(Duration::from_secs(5))
+    };
+    let locks = config().connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    ensemble.kill(0);
+    ensemble.kill(1);
+    // What is left serves reads only, and would show the lock as ours for ever.
+    while ensemble.nodes()[2].mode().await.as_deref() != Some("read-only") {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.expect("nobody confirms the lock");
+    assert!(guard.verify().await.is_ok_and(|standing| matches!(standing, lock_core::Standing::Lost(_))));
+    let error = config().connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("majority"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_name_has_a_directory_of_its_own() {
+    let server = common::server().await;
+    let (locks, other) = (config(&server).connect().await.unwrap(), common::client(&server).await);
+    let longest = "\u{1f600}".repeat(256);
+    let names = ["zookeeper", ".", "..", "a/b", "a%2Fb", "a\0b", "\u{e000}\u{ffff}", "!token-base", &longest];
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(locks.mutex(name).try_acquire().await.unwrap().expect(name));
+    }
+    let directories = other.list_children("/locks").await.unwrap();
+    assert_eq!(directories.len(), names.len(), "{directories:?}");
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    for name in [String::new(), "n".repeat(LockName::MAX_BYTES + 1)] {
+        let error = locks.mutex(&name).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_dir_below_an_ephemeral_node_is_told() {
+    use lock_zk::zookeeper_client::{Acls, CreateMode};
+
+    let (server, everybody) = (common::server().await, Acls::anyone_all());
+    let other = common::client(&server).await;
+    other.create("/gone-soon", b"", &CreateMode::Ephemeral.with_acls(everybody)).await.unwrap();
+    let locks = config(&server).dir("/gone-soon").connect().await.unwrap();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("/gone-soon/a is below an ephemeral node"), "{error}");
+}
+
+/// As much of a server of version 3.4 as a client sees of it before it is refused.
+struct OldServer {
+    address: String,
+}
+
+impl OldServer {
+    fn start(words: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                // The client may leave at any time.
+                drop(stream.map(|stream| serve(stream, words)));
+            }
+        });
+        Self { address }
+    }
+}
+
+fn serve(mut stream: TcpStream, words: bool) -> std::io::Result<()> {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head)?;
+    if &head == b"srvr" {
+        let answer = if words {
+            "Zookeeper version: 3.4.14-4c25d480e, built on 03/06/2019\nMode: leader\n"
+        } else {
+            ""
+        };
+        return stream.write_all(answer.as_bytes());
+    }
+    let mut body = vec![0; i32::from_be_bytes(head) as usize];
+    stream.read_exact(&mut body)?;
+    // Protocol, timeout, session, password, not read-only.
+    let answer = [
+        &0_i32.to_be_bytes()[..],
+        &4_000_i32.to_be_bytes(),
+        &7_i64.to_be_bytes(),
+        &16_i32.to_be_bytes(),
+        &[1; 16],
+        &[0],
+    ];
+    frame(&mut stream, &answer.concat())?;
+    loop {
+        stream.read_exact(&mut head)?;
+        body.resize(i32::from_be_bytes(head) as usize, 0);
+        stream.read_exact(&mut body)?;
+        // There is no such node, whatever is asked for; a ping finds all well.
+        let error = if body[..4] == (-2_i32).to_be_bytes() { 0_i32 } else { -101 };
+        frame(&mut stream, &[&body[..4], &1_i64.to_be_bytes(), &error.to_be_bytes()].concat())?;
+    }
+}
+
+fn frame(stream: &mut TcpStream, body: &[u8]) -> std::io::Result<()> {
+    stream.write_all(&i32::try_from(body.len()).unwrap().to_be_bytes())?;
+    stream.write_all(body)
+}

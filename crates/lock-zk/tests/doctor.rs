@@ -1,0 +1,53 @@
+//! What an examination of the servers finds.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{TIMEOUT, config};
+use lock_core::Report;
+use lock_testkit::{ZkEnsemble, ZooKeeper};
+use lock_zk::ZkConfig;
+
+fn finds(report: &Report, text: &str) -> bool {
+    report.findings.iter().any(|finding| finding.to_string().contains(text))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_is_well_has_no_warnings() {
+    let server = ZooKeeper::builder().max_session_timeout(TIMEOUT).start().await.unwrap();
+    let report =
+        config(&server).session_timeout(2 * TIMEOUT).connect().await.unwrap().doctor().await.unwrap();
+    for text in [
+        "a session lasts 4s",
+        "a session_timeout of 8s was asked for",
+        &format!("{}: ZooKeeper 3.", server.addr()),
+        "standalone",
+        "is alone",
+        "gives session timeouts from 400 to 4000 ms",
+    ] {
+        assert!(finds(&report, text), "{text} is missing:\n{report}");
+    }
+    assert!(!finds(&report, "warning"), "{report}");
+    let crowded = config(&server).locks_per_session(50_000).connect().await.unwrap();
+    assert!(finds(&crowded.doctor().await.unwrap(), "jute.maxbuffer"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_server_of_an_ensemble_is_examined() {
+    let ensemble = ZkEnsemble::start().await.unwrap();
+    let config = ZkConfig::new(ensemble.connect_string()).session_timeout(Duration::from_secs(30));
+    let locks = config.connect().await.unwrap();
+    let report = locks.doctor().await.unwrap();
+    let of = |text: &str| report.findings.iter().filter(|finding| finding.what.ends_with(text)).count();
+    assert_eq!((of(", leader"), of(", follower")), (1, 2), "{report}");
+    assert_eq!(report.warnings().count(), 0, "{report}");
+
+    let leader = ensemble.leader().await.unwrap();
+    let away = (leader + 1) % 3;
+    ensemble.kill(away);
+    let report = locks.doctor().await.unwrap();
+    let warnings: Vec<_> = report.warnings().collect();
+    assert_eq!(warnings.len(), 1, "{report}");
+    assert_eq!(warnings[0].server, ensemble.nodes()[away].addr().to_string());
+}

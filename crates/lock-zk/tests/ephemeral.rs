@@ -1,0 +1,257 @@
+//! The recipe of one fixed node.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+use lock_core::{ErrorKind, Guard, Holder, LockOptions, Locks, LossReason, Released, Standing};
+use lock_testkit::proxy::{Then, opcode, zk_opcode};
+use lock_testkit::{FaultProxy, ZooKeeper, cancel_after};
+use lock_zk::zookeeper_client::{Acls, CreateMode};
+use lock_zk::{Recipe, WaitBy, ZkConfig};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+const SOON: Duration = Duration::from_secs(10);
+const SETTLED: Duration = Duration::from_millis(150);
+const WAYS: [WaitBy; 2] = [WaitBy::Watch, WaitBy::Poll];
+
+async fn locks_on(server: &ZooKeeper, by: WaitBy) -> Locks {
+    config(server).recipe(Recipe::Ephemeral(by)).connect().await.unwrap()
+}
+
+async fn locks_through(proxy: &FaultProxy, by: WaitBy) -> Locks {
+    through(proxy).recipe(Recipe::Ephemeral(by)).connect().await.unwrap()
+}
+
+fn wait(locks: &Locks) -> JoinHandle<lock_core::Result<Guard>> {
+    let mutex = locks.mutex("a");
+    tokio::spawn(async move { mutex.acquire().await })
+}
+
+async fn soon(waiter: JoinHandle<lock_core::Result<Guard>>) -> Guard {
+    timeout(SOON, waiter).await.expect("the lock comes").unwrap().unwrap()
+}
+
+async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+/// Nobody has left a node or a watch.
+async fn must_be_clean(server: &ZooKeeper) {
+    let start = Instant::now();
+    loop {
+        let counters = server.mntr().await.unwrap();
+        let left = (&*counters["zk_ephemerals_count"], lock_watches(server).await);
+        if left == ("0", 0) {
+            return;
+        }
+        assert!(start.elapsed() < SOON, "nodes and watches are left: {left:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_is_the_lock() {
+    let server = server().await;
+    let client = client(&server).await;
+    let (one, two) = (locks_on(&server, WaitBy::Watch).await, locks_on(&server, WaitBy::Poll).await);
+    let mutex = one.mutex_with("a", LockOptions::new().label("nightly")).unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    let stat = client.check_stat("/locks/a").await.unwrap().unwrap();
+    assert!(stat.ephemeral_owner != 0 && guard.token().get() == stat.czxid.unsigned_abs());
+    let before = client.check_stat("/locks").await.unwrap().unwrap();
+    assert!(two.mutex("a").try_acquire().await.unwrap().is_none());
+    assert_eq!(
+        client.check_stat("/locks").await.unwrap().unwrap(),
+        before,
+        "a try that fails writes nothing"
+    );
+    let start = Instant::now();
+    let patience = Duration::from_millis(200);
+    assert!(two.mutex("a").try_acquire_for(patience).await.unwrap().is_none());
+    assert!(start.elapsed() >= patience && start.elapsed() < SOON / 2, "{:?}", start.elapsed());
+    let state = two.inspect("a").await.unwrap();
+    let Some(Holder::Known(owner)) = &state.holder else { panic!("{state:?}") };
+    assert_eq!((owner.label.as_deref(), state.token), (Some("nightly"), Some(guard.token())));
+
+    assert!(two.request_revocation("a").await.unwrap());
+    timeout(SOON, guard.revoke_requested()).await.unwrap();
+    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert!(two.break_lock("a").await.unwrap());
+    assert_eq!(guard.lost().await, LossReason::Removed);
+    let next = two.mutex("a").try_acquire().await.unwrap().unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    give_back(next).await;
+    assert!(!two.break_lock("a").await.unwrap() && !two.request_revocation("a").await.unwrap());
+
+    let refused = one.rw("a").read().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("one node"), "{refused}");
+    assert_eq!(one.semaphore("a", 2).acquire().await.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert!(!one.capabilities().fifo && !one.capabilities().counts_waiters);
+    must_be_clean(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_never_overlap_and_tokens_grow() {
+    let server = server().await;
+    let (inside, tokens) = (Arc::new(AtomicUsize::new(0)), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let mut tasks = Vec::new();
+    for at in 0..6 {
+        let locks = locks_on(&server, WAYS[at % 2]).await;
+        let (inside, tokens) = (Arc::clone(&inside), Arc::clone(&tokens));
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..10 {
+                let guard = locks.mutex("a").acquire().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                tokens.lock().unwrap().push(guard.token());
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                give_back(guard).await;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let tokens = std::mem::take(&mut *tokens.lock().unwrap());
+    assert!(tokens.is_sorted() && tokens.iter().collect::<BTreeSet<_>>().len() == 60, "{tokens:?}");
+    must_be_clean(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_who_watch_are_told_of_a_release() {
+    let (server, mut told) = (server().await, Vec::new());
+    for count in [2, 8] {
+        let proxy = proxy(&server);
+        let guard = locks_on(&server, WaitBy::Watch).await.mutex("a").acquire().await.unwrap();
+        let mut waiters = Vec::new();
+        for _ in 0..count {
+            let locks = locks_through(&proxy, WaitBy::Watch).await;
+            let mutex = locks.mutex("a");
+            waiters.push(tokio::spawn(async move {
+                let guard = mutex.acquire().await;
+                sleep(4 * SETTLED).await;
+                drop((guard, locks));
+            }));
+        }
+        sleep(2 * SETTLED).await;
+        proxy.reset_counters();
+        give_back(guard).await;
+        sleep(2 * SETTLED).await;
+        told.push(proxy.pushes());
+        waiters.iter().for_each(JoinHandle::abort);
+    }
+    assert_eq!(told, [2, 8], "that is the herd");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_answer_to_a_creation_is_lost() {
+    for by in WAYS {
+        let server = server().await;
+        let proxy = proxy(&server);
+        let locks = locks_through(&proxy, by).await;
+        let other = locks_on(&server, by).await;
+        give_back(locks.mutex("a").acquire().await.unwrap()).await;
+        for held in [false, true] {
+            for fault in 0..3 {
+                // Where it is held, the creation is one of a waiter.
+                let guard = if held { Some(other.mutex("a").acquire().await.unwrap()) } else { None };
+                let waiter = held.then(|| wait(&locks));
+                sleep(SETTLED).await;
+                proxy.reset_counters();
+                match fault {
+                    0 => proxy.cut_when(zk_opcode(opcode::CREATE2)),
+                    1 => proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Reset),
+                    _ => proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Hang),
+                }
+                drop(guard);
+                let guard = soon(waiter.unwrap_or_else(|| wait(&locks))).await;
+                assert_eq!(proxy.fired(), 1, "{by:?} {fault}");
+                assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "{by:?} {fault}");
+                assert_eq!(other.inspect("a").await.unwrap().token, Some(guard.token()));
+                give_back(guard).await;
+                must_be_clean(&server).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_creation_that_nobody_waits_for_is_undone() {
+    let server = server().await;
+    for by in WAYS {
+        let (locks, other) = (locks_on(&server, by).await, locks_on(&server, by).await);
+        for polls in 0..12 {
+            drop(cancel_after(polls, locks.mutex("a").acquire()).await);
+            give_back(timeout(SOON, other.mutex("a").acquire()).await.unwrap().unwrap()).await;
+        }
+        // And while somebody holds it.
+        let guard = other.mutex("a").acquire().await.unwrap();
+        for polls in 0..12 {
+            let patience = Duration::from_millis(30);
+            drop(cancel_after(polls, locks.mutex("a").try_acquire_for(patience)).await);
+        }
+        give_back(guard).await;
+        give_back(timeout(SOON, locks.mutex("a").acquire()).await.unwrap().unwrap()).await;
+    }
+    must_be_clean(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_died_is_followed() {
+    let server = server().await;
+    for by in WAYS {
+        let proxy = proxy(&server);
+        let short = ZkConfig::new(proxy.addr().to_string()).session_timeout(SHORT);
+        let dying = short.recipe(Recipe::Ephemeral(by)).connect().await.unwrap();
+        let guard = dying.mutex("a").acquire().await.unwrap();
+        let waiter = wait(&locks_on(&server, by).await);
+        sleep(SETTLED).await;
+        assert!(!waiter.is_finished());
+        proxy.rst();
+        proxy.refuse(true);
+        let lost = guard.lost().await;
+        assert!(matches!(lost, LossReason::DeadlinePassed | LossReason::SessionEnded), "{lost}");
+        let next = soon(waiter).await;
+        assert!(next.token() > guard.token());
+        give_back(next).await;
+        drop(guard);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_nodes_of_that_name_are_not_taken() {
+    let server = server().await;
+    let client = client(&server).await;
+    let (one, queued) = (locks_on(&server, WaitBy::Watch).await, connect(&server).await);
+    // The directory of a queue.
+    let guard = queued.mutex("a").acquire().await.unwrap();
+    assert!(one.mutex("a").try_acquire().await.unwrap().is_none());
+    let waiter = wait(&one);
+    sleep(SETTLED).await;
+    assert!(!waiter.is_finished());
+    give_back(guard).await;
+    client.delete("/locks/a", None).await.unwrap();
+    let guard = soon(waiter).await;
+    // And the other way round.
+    let refused = queued.mutex("a").acquire().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{refused}");
+    give_back(guard).await;
+    // A node of another library is a holder like any other.
+    let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    client.create("/locks/a", b"10.0.0.7", &options).await.unwrap();
+    assert!(one.mutex("a").try_acquire().await.unwrap().is_none());
+    let state = one.inspect("a").await.unwrap();
+    assert_eq!(state.holder, Some(Holder::Foreign("node a with data \"10.0.0.7\"".into())));
+    let waiter = wait(&one);
+    sleep(SETTLED).await;
+    client.delete("/locks/a", None).await.unwrap();
+    give_back(soon(waiter).await).await;
+}

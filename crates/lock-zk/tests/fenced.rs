@@ -1,0 +1,105 @@
+//! Writes that take effect only while the lock is held.
+
+mod common;
+
+use common::{SHORT, children, client, config, mkdir, proxy, through};
+use lock_core::{ErrorKind, LossReason, MemoryConfig, Released, Standing};
+use lock_testkit::proxy::Direction;
+use lock_zk::zookeeper_client::{Acls, CreateMode, Error};
+use lock_zk::{Committed, FencedExt, Layout};
+
+fn is_applied(committed: &Committed) -> bool {
+    matches!(committed, Committed::Applied(_))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn writes_take_effect_all_or_not_at_all() {
+    let server = common::server().await;
+    let (locks, other) = (config(&server).connect().await.unwrap(), client(&server).await);
+    mkdir(&other, "/orders").await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let made = guard.fenced().unwrap().create("/orders/1", "new").create("/orders/2", "new").commit().await;
+    let Committed::Applied(results) = made.unwrap() else { panic!("nothing is in the way") };
+    assert_eq!(results.len(), 2, "one for each");
+    let all = guard.fenced().unwrap();
+    let all = all.check("/orders", None).set("/orders/1", "paid", Some(0)).delete("/orders/2", None);
+    assert!(is_applied(&all.commit().await.unwrap()));
+    assert_eq!(other.get_data("/orders/1").await.unwrap().0, b"paid");
+    assert!(other.check_stat("/orders/2").await.unwrap().is_none());
+
+    let none = guard.fenced().unwrap().create("/orders/3", "new").set("/orders/1", "again", Some(0));
+    match none.commit().await.unwrap() {
+        Committed::Refused { index, error } => assert_eq!((index, error), (1, Error::BadVersion)),
+        committed => panic!("{committed:?}"),
+    }
+    assert!(other.check_stat("/orders/3").await.unwrap().is_none());
+    assert!(is_applied(&guard.fenced().unwrap().commit().await.unwrap()), "nothing to write");
+    assert!(guard.is_valid());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_lock_that_is_lost_writes_nothing() {
+    let server = common::server().await;
+    let proxy = proxy(&server);
+    let (locks, other) = (through(&proxy).connect().await.unwrap(), client(&server).await);
+    mkdir(&other, "/order").await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    // The writes are on their way when the lock goes to somebody else.
+    proxy.hold(Direction::ToServer);
+    let writing = async {
+        let late = guard.fenced().unwrap().set("/order", "late", None).commit().await;
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::Lost);
+    };
+    let losing = async {
+        while proxy.queued(Direction::ToServer) == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let node = children(&other, "a").await.pop().unwrap();
+        other.delete(&format!("/locks/a/{node}"), None).await.unwrap();
+        proxy.deliver();
+    };
+    tokio::join!(writing, losing);
+    assert_eq!(other.get_data("/order").await.unwrap().0, b"");
+    assert_eq!(guard.standing(), Standing::Lost(LossReason::Removed));
+    assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_session_that_ended_writes_nothing() {
+    let server = common::server().await;
+    let proxy = proxy(&server);
+    let (config, other) = (through(&proxy).session_timeout(SHORT), client(&server).await);
+    let locks = config.connect().await.unwrap();
+    mkdir(&other, "/order").await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let writes = guard.fenced().unwrap().set("/order", "late", None);
+    proxy.black_hole(Direction::ToServer, true);
+    proxy.black_hole(Direction::ToClient, true);
+    common::until_children(&other, "a", 0).await;
+    proxy.heal();
+    assert_eq!(writes.commit().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(other.get_data("/order").await.unwrap().0, b"");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_cannot_be_fenced_is_told() {
+    let server = common::server().await;
+    let memory = MemoryConfig::new().connect().unwrap();
+    let guard = memory.mutex("a").acquire().await.unwrap();
+    assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Unsupported);
+    let plain = config(&server).layout(Layout::Plain).connect().await.unwrap();
+    let guard = plain.mutex("a").acquire().await.unwrap();
+    assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Unsupported);
+
+    let (locks, other) = (config(&server).connect().await.unwrap(), client(&server).await);
+    let read_only = CreateMode::Persistent.with_acls(Acls::anyone_read());
+    other.create("/theirs", b"", &read_only).await.unwrap();
+    let guard = locks.mutex("b").acquire().await.unwrap();
+    let error = guard.fenced().unwrap().set("/theirs", "ours", None).commit().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("/theirs"), "{error}");
+    let error = guard.fenced().unwrap().set("no/path", "", None).commit().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+}

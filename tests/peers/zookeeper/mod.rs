@@ -1,0 +1,132 @@
+//! Clients of other make for ZooKeeper, and the server that we share with them.
+
+mod site;
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::program::{Kind, Program, millis};
+pub use site::Site;
+
+/// What there is to know of a client.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Client {
+    Curator,
+    Kazoo,
+    /// With `extra_lock_patterns=['lock-']`: it sees the nodes of Curator's layout, and Curator does not see its own.
+    KazooWithPatterns,
+}
+
+/// A lock of a client.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Recipe {
+    /// `InterProcessMutex`, `Lock`.
+    Mutex,
+    /// Of `InterProcessReadWriteLock`; `ReadLock`.
+    Read,
+    /// Of `InterProcessReadWriteLock`; `WriteLock`.
+    Write,
+}
+
+/// A client of other make in a process of its own, with one lock at a time.
+pub struct Peer {
+    client: Client,
+    server: String,
+    session: Duration,
+    program: Program,
+}
+
+impl Client {
+    pub const ALL: [Self; 3] = [Self::Curator, Self::Kazoo, Self::KazooWithPatterns];
+
+    /// The value of our URL option `layout` that makes nodes which the client understands.
+    pub const fn layout(self) -> &'static str {
+        match self {
+            Self::Curator | Self::KazooWithPatterns => "curator",
+            Self::Kazoo => "kazoo",
+        }
+    }
+
+    /// One that is ready to take locks, in sessions of this length.
+    pub async fn start(self, site: &Site, session: Duration) -> Peer {
+        let kind = if self == Self::Curator { Kind::ZooKeeperJava } else { Kind::ZooKeeperPython };
+        let program = Program::start(kind, &site.idle).await;
+        Peer { client: self, server: site.addr().await, session, program }
+    }
+}
+
+impl Peer {
+    /// Takes the lock of this path if it is free within `wait`, and says whether it did.
+    pub async fn acquire(&mut self, lock: &str, recipe: Recipe, wait: Duration) -> bool {
+        let more = json!({ "call": "acquire", "recipe": recipe.to_string() });
+        self.call(lock, wait, more, wait).await
+    }
+
+    /// Gives the lock back, and says whether it was still its own, as far as the client knows.
+    pub async fn release(&mut self) -> bool {
+        self.program.call(json!({ "call": "release" }), Duration::ZERO).await
+    }
+
+    /// Takes the lock and gives it back so many times, by each recipe in turn; waits up to `wait` every time. What
+    /// happened is appended to the history.
+    pub async fn work(
+        &mut self,
+        lock: &str,
+        recipes: &[Recipe],
+        rounds: usize,
+        wait: Duration,
+        (process, history): (u32, &Path),
+    ) -> bool {
+        let recipes: Vec<_> = recipes.iter().map(Recipe::to_string).collect();
+        let more = json!({
+            "call": "work",
+            "recipes": recipes.join(","),
+            "rounds": rounds,
+            "process": process,
+            "history": history,
+        });
+        self.call(lock, wait, more, wait).await
+    }
+
+    /// Ends the process by SIGKILL.
+    pub fn kill(self) {
+        self.program.kill();
+    }
+
+    async fn call(&mut self, lock: &str, wait: Duration, more: Value, patience: Duration) -> bool {
+        let mut request = json!({
+            "client": self.client.to_string(),
+            "server": self.server,
+            "session": millis(self.session),
+            "lock": lock,
+            "wait": millis(wait),
+        });
+        if let (Value::Object(request), Value::Object(more)) = (&mut request, more) {
+            request.extend(more);
+        }
+        self.program.call(request, patience).await
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Curator => "curator",
+            Self::Kazoo => "kazoo",
+            Self::KazooWithPatterns => "kazoo-with-patterns",
+        })
+    }
+}
+
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mutex => "mutex",
+            Self::Read => "read",
+            Self::Write => "write",
+        })
+    }
+}
