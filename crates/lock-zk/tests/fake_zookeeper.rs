@@ -10,8 +10,8 @@ mod ensemble;
 #[allow(dead_code)]
 mod tree;
 
-use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -52,7 +52,7 @@ struct Bench {
     sides: [Side; 2],
     root: String,
     /// The transactions that answers told of, in the order in which they did.
-    zxids: RefCell<Vec<i64>>,
+    zxids: Mutex<Vec<i64>>,
 }
 
 #[test]
@@ -172,7 +172,7 @@ impl Bench {
         one.create(root, &[], CreateMode::Persistent, acl).await.unwrap();
         one.create(&format!("{root}/c"), &[], CreateMode::Container, acl).await.unwrap();
         let sides = [one, other].map(|client| Side { client, watches: Vec::new() });
-        Self { sides, root: root.to_owned(), zxids: RefCell::default() }
+        Self { sides, root: root.to_owned(), zxids: Mutex::default() }
     }
 
     /// Asks, and tells the answer and what was told of watches since.
@@ -295,7 +295,7 @@ impl Bench {
 
     /// Transactions are numbered anew, as the sessions of earlier scripts may be ending on the server.
     fn number(&self, zxid: i64) -> i64 {
-        let mut zxids = self.zxids.borrow_mut();
+        let mut zxids = self.zxids.lock().unwrap();
         let known = zxids.iter().position(|known| *known == zxid);
         known.unwrap_or_else(|| {
             zxids.push(zxid);
@@ -305,7 +305,7 @@ impl Bench {
 
     /// The numbers in the order of the transactions.
     fn order(&self) -> Vec<usize> {
-        let zxids = self.zxids.borrow();
+        let zxids = self.zxids.lock().unwrap();
         let mut order: Vec<usize> = (0..zxids.len()).collect();
         order.sort_unstable_by_key(|&number| zxids[number]);
         order

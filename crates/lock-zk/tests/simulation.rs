@@ -50,7 +50,7 @@ fn no_seed_breaks_a_promise() {
     };
     std::thread::scope(|scope| {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
-        (0..threads).for_each(|_| drop(scope.spawn(&work)));
+        (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
     let (rate, tenures, overtaken) =
         (seeds.len() as f64 / start.elapsed().as_secs_f64(), tenures.into_inner(), overtaken.into_inner());

@@ -53,31 +53,43 @@ impl Task {
         while self.world.clock.now() < end {
             sleep(self.dice.millis(0..=150)).await;
             let lock = lock_name(self.dice.below(self.world.scenario.locks as u64) as usize);
+            let share = *self.dice.pick(self.world.scenario.shares);
             self.record(&lock, EventKind::AcquireCalled);
-            match self.acquire(&lock).await {
-                Some(guard) => self.hold(&lock, guard).await,
+            match self.acquire(&lock, share).await {
+                Some(guard) => self.hold(&lock, share, guard).await,
                 None => self.record(&lock, EventKind::AcquireUnknown),
             }
         }
     }
 
-    async fn acquire(&mut self, lock: &str) -> Option<Guard> {
-        let mutex = self.locks.mutex(lock);
+    async fn acquire(&mut self, lock: &str, share: Share) -> Option<Guard> {
         let (patience, polls) = (self.dice.millis(0..=3_000), self.dice.below(16) as usize);
+        let locks = self.locks.clone();
+        let ask = async |patience: Option<Duration>| match (share, patience) {
+            (Share::Shared, None) => locks.rw(lock).read().await.map(Some),
+            (Share::Shared, Some(patience)) => locks.rw(lock).try_read_for(patience).await,
+            (Share::Permit(most), None) => locks.semaphore(lock, most).acquire().await.map(Some),
+            (Share::Permit(most), Some(patience)) => {
+                locks.semaphore(lock, most).try_acquire_for(patience).await
+            }
+            (_, None) => locks.mutex(lock).acquire().await.map(Some),
+            (_, Some(Duration::ZERO)) => locks.mutex(lock).try_acquire().await,
+            (_, Some(patience)) => locks.mutex(lock).try_acquire_for(patience).await,
+        };
         match self.dice.below(10) {
-            0..4 => timeout(patience, mutex.acquire()).await.ok()?.ok(),
-            4 => mutex.try_acquire().await.ok()?,
-            5..7 => mutex.try_acquire_for(patience).await.ok()?,
-            7 => cancel_after(polls, mutex.acquire()).await?.ok(),
-            8 => cancel_after(polls, mutex.try_acquire_for(patience)).await?.ok()?,
-            _ => pause_after(polls, patience, mutex.try_acquire_for(patience)).await.ok()?,
+            0..4 => timeout(patience, ask(None)).await.ok()?.ok()?,
+            4 => ask(Some(Duration::ZERO)).await.ok()?,
+            5..7 => ask(Some(patience)).await.ok()?,
+            7 => cancel_after(polls, ask(None)).await?.ok()?,
+            8 => cancel_after(polls, ask(Some(patience))).await?.ok()?,
+            _ => pause_after(polls, patience, ask(Some(patience))).await.ok()?,
         }
     }
 
-    async fn hold(&mut self, lock: &str, guard: Guard) {
+    async fn hold(&mut self, lock: &str, share: Share, guard: Guard) {
         let token = Some(guard.token().get());
         let valid_until_ns = Some(nanos(self.until(&guard)));
-        self.record(lock, EventKind::Acquired { token, valid_until_ns, mode: Share::Exclusive });
+        self.record(lock, EventKind::Acquired { token, valid_until_ns, mode: share });
         // Some use what they no longer hold; their guards must have told them.
         let careless = self.dice.chance(0.3);
         for _ in 0..self.dice.below(4) {

@@ -315,14 +315,12 @@ impl Ensemble {
 
 /// What goes wrong.
 impl Ensemble {
-    /// A server goes down, and comes back with its data. If it led, another one does after a while.
-    pub(crate) async fn restart(&self, server: usize, down: Duration, sudden: bool) {
+    /// A server goes down, and comes back with its data. If it led, another one does after a while. Whom it has heard
+    /// since it last told the leader, it does not tell any more.
+    pub(crate) async fn restart(&self, server: usize, down: Duration) {
         let elect = {
             let mut world = self.world();
             world.note(|| format!("server {server} goes down"));
-            if !sudden {
-                world.report(server);
-            }
             let led = world.leader == Some(server);
             world.servers[server].heard.clear();
             world.servers[server].up = false;
@@ -520,7 +518,7 @@ impl World {
 }
 
 impl Server {
-    fn send(&mut self, connection: u64, packet: Packet) {
+    fn send(&self, connection: u64, packet: Packet) {
         if let Some(connection) = self.connections.get(&connection) {
             let _ = connection.out.send(packet);
         }
@@ -545,22 +543,20 @@ async fn keep_time(shared: std::sync::Weak<Shared>) {
         {
             let mut world = ensemble.world();
             let now = Instant::now();
-            let quick = (0..world.servers.len())
-                .filter(|&at| world.servers[at].up && world.servers[at].lags_until <= now);
-            let quick: Vec<usize> = quick.collect();
-            for server in quick {
-                // It need not have got all of it by now.
-                let behind = world.log.len() - world.servers[server].applied;
-                let some = if world.calm || world.dice.chance(0.7) {
-                    behind
-                } else {
-                    world.dice.below(behind as u64 + 1) as usize
-                };
-                let to = world.servers[server].applied + some;
-                world.catch_up(server, to);
+            for server in 0..world.servers.len() {
+                // One that is slow to apply is not slow to tell whom it hears.
                 if step.is_multiple_of(STEPS / 2) {
                     world.report(server);
                 }
+                let at = &world.servers[server];
+                if !at.up || at.lags_until > now {
+                    continue;
+                }
+                // It need not have got all of it by now.
+                let (applied, behind) = (at.applied, world.log.len() - at.applied);
+                let all = world.calm || world.dice.chance(0.7);
+                let some = if all { behind } else { world.dice.below(behind as u64 + 1) as usize };
+                world.catch_up(server, applied + some);
             }
             if world.leader.is_some() {
                 let over = world.sessions.iter().filter(|(_, session)| session.ends <= now);

@@ -112,11 +112,11 @@ async fn spoil(world: Arc<World>, links: Vec<Link>) {
         match *event {
             Event::Stall { client, span } => links[client].stall(span),
             Event::Reset { client } => links[client].reset(),
-            Event::Restart { server, down } => ensemble.restart(server, down, false).await,
+            Event::Restart { server, down } => ensemble.restart(server, down).await,
             Event::Lag { server, span } => ensemble.lag(server, span),
             Event::Reap => ensemble.reap(),
             Event::Expire { client } => {
-                links[client].session().into_iter().for_each(|id| ensemble.expire(id))
+                links[client].session().into_iter().for_each(|id| ensemble.expire(id));
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lock_testkit::fake::{Dice, Faults};
+use lock_testkit::history::Mode as Share;
 use lock_zk::Layout;
 
 /// What the run is to show.
@@ -28,6 +29,8 @@ pub(crate) struct Scenario {
     /// The tasks of each client.
     pub(crate) tasks: usize,
     pub(crate) locks: usize,
+    /// How they are taken.
+    pub(crate) shares: &'static [Share],
     pub(crate) faults: Faults,
     /// For how long things go wrong.
     pub(crate) chaos: Duration,
@@ -65,6 +68,7 @@ impl Scenario {
             clients: dice.within(2..=4) as usize,
             tasks: dice.within(1..=2) as usize,
             locks: dice.within(1..=2) as usize,
+            shares: SHARES[dice.below(SHARES.len() as u64) as usize],
             faults: faults(&mut dice),
             chaos,
             events: Vec::new(),
@@ -118,3 +122,13 @@ fn faults(dice: &mut Dice) -> Faults {
         refuse,
     }
 }
+
+/// Half of the runs are about mutexes only.
+const SHARES: [&[Share]; 6] = [
+    &[Share::Exclusive],
+    &[Share::Exclusive],
+    &[Share::Exclusive],
+    &[Share::Exclusive, Share::Shared],
+    &[Share::Permit(2)],
+    &[Share::Exclusive, Share::Shared, Share::Permit(2)],
+];
