@@ -1,0 +1,113 @@
+//! Models of the recipe and of the session, searched without a gap.
+//!
+//! What a wrong variant leads to is told in `docs/SAFETY-ZOOKEEPER.md`, by the search that finds it; the test fails
+//! when the page says something else, and `UPDATE=1` writes it anew.
+
+#[path = "model/page.rs"]
+mod page;
+#[path = "model/recipe.rs"]
+mod recipe;
+#[path = "model/session.rs"]
+mod session;
+
+use stateright::{Checker, HasDiscoveries, Model, Path};
+
+use crate::page::assert_told;
+use crate::recipe::{Recipe, Seen, Variant};
+use crate::session::{Believed, Sessions};
+
+#[test]
+fn two_faults_and_a_follower_that_lags_break_nothing() {
+    assert_sound(&Recipe::new(Variant::Sound, 2, 1));
+}
+
+#[test]
+fn three_faults_at_the_leader_break_nothing() {
+    assert_sound(&Recipe::new(Variant::Sound, 3, 0));
+}
+
+#[test]
+fn adopting_any_node_of_our_name_is_unsafe() {
+    assert_told("adopt-any-node", &counterexample(Variant::AdoptAnyNode));
+}
+
+#[test]
+fn trusting_a_listing_from_before_a_reconnection_is_unsafe() {
+    assert_told("trust-old-listing", &counterexample(Variant::TrustOldListing));
+}
+
+#[test]
+fn skipping_the_listing_with_two_before_us_is_unsafe() {
+    assert_told("skip-listing", &counterexample(Variant::SkipListing));
+}
+
+#[test]
+fn no_client_believes_longer_than_the_leader() {
+    for (believed, pauses) in
+        [(Believed::Proven, true), (Believed::Proven, false), (Believed::ThreeQuarters, false)]
+    {
+        let checker = Sessions { believed, pauses }.checker().spawn_bfs().join();
+        println!("{believed:?}: {} states", checker.unique_state_count());
+        checker.assert_properties();
+    }
+}
+
+#[test]
+fn believing_for_the_whole_timeout_is_unsafe() {
+    assert_told("whole-timeout", &overrun(Believed::Whole, false));
+}
+
+#[test]
+fn believing_from_the_answer_on_is_unsafe() {
+    assert_told("from-the-answer", &overrun(Believed::FromAnswer, true));
+}
+
+#[test]
+fn three_quarters_are_too_much_after_a_pause() {
+    assert_told("after-a-pause", &overrun(Believed::ThreeQuarters, true));
+}
+
+/// The shortest way to a client that believes in a session which is over.
+fn overrun(believed: Believed, pauses: bool) -> Vec<String> {
+    let sessions = Sessions { believed, pauses }.checker().threads(1);
+    let found = sessions.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let path = found.discovery("nobody believes longer than the leader");
+    let path = path.unwrap_or_else(|| panic!("{believed:?} breaks nothing"));
+    let moral = session::Action::moral(path.last_state());
+    let told = steps(path).map(|(before, action, after)| action.tell(&before, &after));
+    told.filter(|line| !line.is_empty()).chain([moral]).collect()
+}
+
+fn assert_sound(recipe: &Recipe) {
+    let checker = recipe.clone().checker().threads(2).spawn_bfs().join();
+    println!("{} states", checker.unique_state_count());
+    checker.assert_properties();
+    let reached = recipe.reached.lock().unwrap();
+    for seen in Seen::ALL {
+        assert!(
+            reached.contains(&seen) || (seen == Seen::StaleListing && recipe.lag == 0),
+            "{seen:?} is never reached"
+        );
+    }
+}
+
+/// The shortest way of this variant to two holders at once.
+fn counterexample(variant: Variant) -> Vec<String> {
+    let recipe = Recipe::new(variant, 3, 0);
+    let found = recipe.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let path = found.discovery("exclusion").unwrap_or_else(|| panic!("{variant:?} breaks nothing"));
+    let mut lines: Vec<String> =
+        steps(path).map(|(before, action, after)| action.tell(&before, &after)).collect();
+    lines.push("Two hold the lock at once.".to_owned());
+    lines
+}
+
+fn steps<S: Clone, A>(path: Path<S, A>) -> impl Iterator<Item = (S, A, S)> {
+    let pairs = path.into_vec();
+    let states: Vec<S> = pairs.iter().map(|(state, _)| state.clone()).collect();
+    let actions = pairs.into_iter().filter_map(|(_, action)| action);
+    actions
+        .zip(states.clone())
+        .zip(states.into_iter().skip(1))
+        .map(|((action, before), after)| (before, action, after))
+}

@@ -1,0 +1,206 @@
+//! How long a session is believed in, and how long the servers keep it.
+//!
+//! The leader ends a session that it has not heard of for a session timeout. A client that is connected to a follower
+//! is heard of there; the follower tells the leader of all sessions that it has heard, every half tick, which is a
+//! quarter of the shortest session timeout. A request that is passed on to the leader does not count there. So a
+//! follower that dies takes what it heard last with it.
+
+use stateright::{Model, Property};
+
+/// The session timeout.
+const TIMEOUT: u8 = 8;
+/// How often a follower tells the leader whom it has heard.
+const HALF_TICK: u8 = 2;
+/// How often a client that is not paused sends something.
+const BEAT: u8 = 1;
+const HORIZON: u8 = 3 * TIMEOUT - 1;
+
+/// Until when a client believes in its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Believed {
+    /// For three quarters of the timeout from when a request was sent that was answered.
+    ThreeQuarters,
+    /// For the whole of the timeout.
+    Whole,
+    /// For three quarters from when the answer came.
+    FromAnswer,
+    /// For the whole timeout from when a request was sent of which the leader is known to have heard: it was answered
+    /// a quarter of the timeout before another one was sent that was answered too.
+    Proven,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Sessions {
+    pub(crate) believed: Believed,
+    /// Whether the client or the network may pause, so that nothing is sent for a while.
+    pub(crate) pauses: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    now: u8,
+    follower: Follower,
+    /// When the leader ends the session.
+    ends: u8,
+    believed: u8,
+    request: Option<Request>,
+    /// When the last request was sent; there is one for a unit of time at most.
+    last: u8,
+    /// Requests that were answered less than half a tick ago: when they were sent, and answered.
+    answered: Vec<(u8, u8)>,
+    /// When the last one was sent that was answered before.
+    proven: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Follower {
+    Up { heard: bool },
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Request {
+    sent: u8,
+    /// What is known to have reached the leader when this one is answered.
+    proven: u8,
+    /// Whether the servers have answered.
+    answered: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Action {
+    Send,
+    Arrive,
+    Answer,
+    Tick,
+    Die,
+}
+
+impl Model for Sessions {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let whole = matches!(self.believed, Believed::Whole | Believed::Proven);
+        vec![State {
+            now: 0,
+            follower: Follower::Up { heard: false },
+            ends: TIMEOUT,
+            believed: if whole { TIMEOUT } else { TIMEOUT / 4 * 3 },
+            request: None,
+            last: 0,
+            answered: Vec::new(),
+            proven: 0,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let up = state.follower != Follower::Dead;
+        if up {
+            actions.push(Action::Die);
+        }
+        match state.request {
+            None if state.now < state.believed && state.last < state.now => actions.push(Action::Send),
+            Some(Request { answered: false, .. }) if up && state.now < state.ends => {
+                actions.push(Action::Arrive);
+            }
+            Some(Request { answered: true, .. }) => actions.push(Action::Answer),
+            _ => {}
+        }
+        // Without pauses all that is due happens before the time goes on.
+        let due = state.request.is_some() || state.last + BEAT <= state.now;
+        if state.now < HORIZON && (self.pauses || !due || !up) {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Send => {
+                state.request = Some(Request { sent: state.now, proven: state.proven, answered: false });
+                state.last = state.now;
+            }
+            Action::Arrive => {
+                state.follower = Follower::Up { heard: true };
+                state.request.as_mut()?.answered = true;
+            }
+            Action::Answer => {
+                let request = state.request.take()?;
+                let until = match self.believed {
+                    Believed::ThreeQuarters => request.sent + TIMEOUT / 4 * 3,
+                    Believed::Whole => request.sent + TIMEOUT,
+                    Believed::FromAnswer => state.now + TIMEOUT / 4 * 3,
+                    Believed::Proven => request.proven + TIMEOUT,
+                };
+                // What is over stays over.
+                if state.now < state.believed {
+                    state.believed = state.believed.max(until);
+                }
+                state.answered.push((request.sent, state.now));
+            }
+            Action::Tick => state.tick(),
+            Action::Die => state.follower = Follower::Dead,
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("nobody believes longer than the leader", |_, state: &State| {
+                state.now >= state.believed || state.now < state.ends
+            }),
+            Property::sometimes("a session lasts", |_, state: &State| {
+                state.now > TIMEOUT + TIMEOUT / 2 && state.now < state.believed
+            }),
+            Property::sometimes("a session ends", |_, state: &State| state.now >= state.ends),
+        ]
+    }
+}
+
+impl State {
+    fn tick(&mut self) {
+        self.now += 1;
+        if self.now < self.ends
+            && self.now.is_multiple_of(HALF_TICK)
+            && let Follower::Up { heard: heard @ true } = &mut self.follower
+        {
+            *heard = false;
+            self.ends = self.now + TIMEOUT;
+        }
+        let now = self.now;
+        let ripe = |&(_, at): &(u8, u8)| at + HALF_TICK <= now;
+        self.proven =
+            self.answered.iter().filter(|one| ripe(one)).map(|one| one.0).fold(self.proven, u8::max);
+        self.answered.retain(|one| !ripe(one));
+    }
+}
+
+impl Action {
+    pub(crate) fn tell(self, before: &State, after: &State) -> String {
+        match self {
+            Self::Send => format!("At {} the client sends a request.", before.now),
+            Self::Arrive => "The follower hears it, passes it on and answers.".to_owned(),
+            Self::Answer => format!(
+                "The client has the answer at {}, and believes in its session until {}.",
+                after.now, after.believed
+            ),
+            Self::Tick if after.ends != before.ends => {
+                format!(
+                    "At {} the follower tells the leader, which keeps the session until {}.",
+                    after.now, after.ends
+                )
+            }
+            Self::Tick => String::new(),
+            Self::Die => format!("At {} the follower dies.", before.now),
+        }
+    }
+
+    /// What the last state of a counterexample shows.
+    pub(crate) fn moral(last: &State) -> String {
+        format!(
+            "At {} the leader ends the session, and the client believes in it until {}.",
+            last.ends, last.believed
+        )
+    }
+}

@@ -1,0 +1,134 @@
+//! What a seed decides: who takes part, and what goes wrong when.
+
+use std::time::Duration;
+
+use lock_testkit::fake::{Dice, Faults};
+use lock_testkit::history::Mode as Share;
+use lock_zk::Layout;
+
+/// What the run is to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Nothing goes wrong that a lock on an ensemble does not promise to withstand.
+    Sound,
+    /// The leader ends sessions of which it has heard just now.
+    EarlyExpiry,
+    /// A client believes in its session for the whole of its timeout.
+    WholeTimeout,
+}
+
+/// One run, as its seed determines it.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) seed: u64,
+    pub(crate) mode: Mode,
+    pub(crate) layout: Layout,
+    pub(crate) servers: usize,
+    pub(crate) timeout: Duration,
+    pub(crate) clients: usize,
+    /// The tasks of each client.
+    pub(crate) tasks: usize,
+    pub(crate) locks: usize,
+    /// How they are taken.
+    pub(crate) shares: &'static [Share],
+    pub(crate) faults: Faults,
+    /// For how long things go wrong.
+    pub(crate) chaos: Duration,
+    /// What goes wrong besides the faults of the links, in the order of time.
+    pub(crate) events: Vec<(Duration, Event)>,
+}
+
+/// Something that goes wrong once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// Nothing passes between this client and the servers.
+    Stall { client: usize, span: Duration },
+    /// The connection of this client is reset.
+    Reset { client: usize },
+    /// A server is down for so long.
+    Restart { server: usize, down: Duration },
+    /// A follower applies nothing for so long.
+    Lag { server: usize, span: Duration },
+    /// Containers that are empty are removed.
+    Reap,
+    /// The session of this client ends early.
+    Expire { client: usize },
+}
+
+impl Scenario {
+    pub(crate) fn new(seed: u64, mode: Mode) -> Self {
+        let mut dice = Dice::new(seed);
+        let chaos = Duration::from_millis(dice.within(2_000..=6_000));
+        let mut scenario = Self {
+            seed,
+            mode,
+            layout: *dice.pick(&[Layout::Curator, Layout::Curator, Layout::Plain, Layout::Kazoo]),
+            servers: *dice.pick(&[1, 3, 3]),
+            timeout: Duration::from_millis(*dice.pick(&[400, 800, 1_500, 3_000])),
+            clients: dice.within(2..=4) as usize,
+            tasks: dice.within(1..=2) as usize,
+            locks: dice.within(1..=2) as usize,
+            shares: SHARES[dice.below(SHARES.len() as u64) as usize],
+            faults: faults(&mut dice),
+            chaos,
+            events: Vec::new(),
+        };
+        scenario.events = scenario.events(&mut dice);
+        scenario
+    }
+
+    fn events(&self, dice: &mut Dice) -> Vec<(Duration, Event)> {
+        let chaos = self.chaos.as_millis() as u64;
+        let client = |dice: &mut Dice| dice.below(self.clients as u64) as usize;
+        let server = |dice: &mut Dice| dice.below(self.servers as u64) as usize;
+        let mut events: Vec<_> = (0..dice.below(9))
+            .map(|_| {
+                let event = match dice.below(12) {
+                    0..4 => Event::Stall { client: client(dice), span: dice.millis(10..=4_000) },
+                    4..6 => Event::Reset { client: client(dice) },
+                    6..8 => Event::Restart { server: server(dice), down: dice.millis(10..=1_500) },
+                    8..10 => Event::Lag { server: server(dice), span: dice.millis(10..=1_500) },
+                    _ => Event::Reap,
+                };
+                (dice.millis(0..=chaos), event)
+            })
+            .collect();
+        for _ in 0..3 {
+            let at = dice.millis(0..=chaos);
+            if self.mode == Mode::EarlyExpiry {
+                events.push((at, Event::Expire { client: client(dice) }));
+            }
+        }
+        events.sort_by_key(|(at, _)| *at);
+        events
+    }
+}
+
+/// Of each fault there are runs without it: what many faults hide, a single one may show.
+fn faults(dice: &mut Dice) -> Faults {
+    let mut chance = |most: f64| if dice.chance(0.5) { 0.0 } else { most };
+    let (stall, lose_request, lose_reply) = (chance(0.03), chance(0.01), chance(0.01));
+    let (reset_before, reset_after, refuse) = (chance(0.01), chance(0.02), chance(0.1));
+    let slowest = *dice.pick(&[0, 2, 20, 80]);
+    let stall_ms = 50..=*dice.pick(&[200, 1_000, 3_000]);
+    Faults {
+        delay_ms: 0..=slowest,
+        stall,
+        stall_ms,
+        lose_request,
+        lose_reply,
+        reset_before,
+        reset_after,
+        refuse,
+    }
+}
+
+/// Half of the runs are about mutexes only.
+const SHARES: [&[Share]; 6] = [
+    &[Share::Exclusive],
+    &[Share::Exclusive],
+    &[Share::Exclusive],
+    &[Share::Exclusive, Share::Shared],
+    &[Share::Permit(2)],
+    &[Share::Exclusive, Share::Shared, Share::Permit(2)],
+];
