@@ -34,8 +34,6 @@ pub(crate) struct Footprint {
 struct Claims {
     /// The last one has come to its end.
     ended: u64,
-    /// The last one was granted.
-    granted: u64,
     /// The last one was refused, or never sent: the master has nothing of ours from it.
     refused: u64,
     /// One was not answered, and may arrive at any time.
@@ -215,10 +213,9 @@ impl Drop for Ending {
         let bit = 1_u64 << self.number;
         self.footprint.claims.send_modify(|claims| {
             claims.ended |= bit;
-            claims.granted &= !bit;
             claims.refused &= !bit;
             match self.end {
-                End::Granted => claims.granted |= bit,
+                End::Granted => {}
                 End::Refused => claims.refused |= bit,
                 End::Unknown => claims.in_doubt |= bit,
             }
