@@ -66,10 +66,9 @@ impl Campaign {
         let is_sick = |master: &Arc<Master>| matches!(master.readiness(), Readiness::Sick(_));
         let again =
             skipped.iter().zip(&**masters).any(|(skipped, master)| skipped.is_some() && is_sick(master));
-        let wave = Wave::new(skipped.into_iter().enumerate().map(|(number, skipped)| {
-            let footprint = Arc::clone(&footprint);
-            async move { footprint.claim(number, footprint.ttl, proposal, skipped).await }
-        }));
+        let skipped = skipped.into_iter().enumerate();
+        let claims = skipped.map(|(number, skipped)| footprint.claim(number, ttl, proposal, skipped));
+        let wave = Wave::new(claims);
         Self {
             wave: wave.until(deadlines(masters, ttl)),
             footprint,

@@ -38,8 +38,6 @@ pub(crate) struct Footprint {
 struct Claims {
     /// The last one has come to its end.
     ended: u64,
-    /// The last one was granted.
-    granted: u64,
     /// The last one was refused, or never sent: the master has nothing of ours from it.
     refused: u64,
     /// One was not answered, and may arrive at any time.
@@ -79,35 +77,43 @@ impl Footprint {
     }
 
     /// Claims the lock on one master, unless it is not to be asked, for this reason.
-    pub(crate) async fn claim(
-        &self,
+    pub(crate) fn claim(
+        self: &Arc<Self>,
         number: usize,
         ttl: Duration,
         proposal: Token,
         skipped: Option<Error>,
-    ) -> Result<Verdict> {
-        let mut ending = Ending { footprint: self, number, end: End::Unknown };
-        if let Some(error) = skipped {
-            ending.end = End::Refused;
-            return Err(error);
+    ) -> impl Future<Output = Result<Verdict>> + Send + 'static + use<> {
+        // Made here, so that its end is noted also when the future is never polled.
+        let ending = Ending { footprint: Arc::clone(self), number, end: End::Refused };
+        async move {
+            let mut ending = ending;
+            if let Some(error) = skipped {
+                return Err(error);
+            }
+            ending.end = End::Unknown;
+            let answer = ending.footprint.ask(number, ttl, proposal).await;
+            ending.end = match &answer {
+                Ok(Verdict::Granted(_)) => End::Granted,
+                Ok(Verdict::Busy { .. }) => End::Refused,
+                Ok(Verdict::Broken) => End::Unknown,
+                Err(error) => match error.outcome() {
+                    Outcome::NotApplied => End::Refused,
+                    // By a master that does not vote.
+                    Outcome::Applied => End::Granted,
+                    Outcome::Unknown => End::Unknown,
+                },
+            };
+            answer
         }
+    }
+
+    async fn ask(&self, number: usize, ttl: Duration, proposal: Token) -> Result<Verdict> {
         let (keys, owner, info) = (&self.keys, self.owner, &*self.info);
         let claim = Claim { keys, owner, ttl, info, proposal: Some(proposal) };
         let place = self.place(number);
         let waiter = place.as_ref().map(Place::waiter);
-        let answer = self.masters[number].claim(&claim, waiter.as_ref()).await;
-        ending.end = match &answer {
-            Ok(Verdict::Granted(_)) => End::Granted,
-            Ok(Verdict::Busy { .. }) => End::Refused,
-            Ok(Verdict::Broken) => End::Unknown,
-            Err(error) => match error.outcome() {
-                Outcome::NotApplied => End::Refused,
-                // By a master that does not vote.
-                Outcome::Applied => End::Granted,
-                Outcome::Unknown => End::Unknown,
-            },
-        };
-        answer
+        self.masters[number].claim(&claim, waiter.as_ref()).await
     }
 
     /// Claims the lock on these masters too, in the background: on a quorum it is ours, and the others have lost it, or
@@ -118,10 +124,8 @@ impl Footprint {
         ttl: Duration,
         token: Token,
     ) {
-        let healed = numbers.into_iter().filter(|number| self.begin_again(*number)).map(|number| {
-            let footprint = Arc::clone(self);
-            async move { drop(footprint.claim(number, ttl, token, None).await) }
-        });
+        let begin = numbers.into_iter().filter(|number| self.begin_again(*number));
+        let healed = begin.map(|number| self.claim(number, ttl, token, None));
         drop(Wave::new(healed.collect::<Vec<_>>()));
     }
 
@@ -204,27 +208,27 @@ impl Footprint {
 }
 
 /// Notes that a claim has come to its end, also when it was dropped with the runtime.
-struct Ending<'a> {
-    footprint: &'a Footprint,
+struct Ending {
+    footprint: Arc<Footprint>,
     number: usize,
     end: End,
 }
 
 enum End {
     Granted,
+    /// Or never sent.
     Refused,
     Unknown,
 }
 
-impl Drop for Ending<'_> {
+impl Drop for Ending {
     fn drop(&mut self) {
         let bit = 1_u64 << self.number;
         let mut claims = self.footprint.claims();
         claims.ended |= bit;
-        claims.granted &= !bit;
         claims.refused &= !bit;
         match self.end {
-            End::Granted => claims.granted |= bit,
+            End::Granted => {}
             End::Refused => claims.refused |= bit,
             End::Unknown => claims.in_doubt |= bit,
         }

@@ -4,6 +4,10 @@
 //! of them granted it and enough of the time to live is left. The single-master parts are those of
 //! [`lock_redis`].
 //!
+//! A master that does not answer is left out until it does; one that has restarted does not vote until nobody can hold
+//! a lock that it has forgotten. Who waits is called by the masters when the lock is given back, in the order in which
+//! the waiting began; that order is a hint, on which nothing depends but the waiting.
+//!
 //! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section "The
 //! Redlock Algorithm". Its limits: Kleppmann, "How to do distributed locking" (2016). Use the fencing
 //! token.
