@@ -188,7 +188,7 @@ impl Outage {
         self.answered |= answered;
         if session.is_over() {
             self.count += 1;
-            self.until = Some(Instant::now() + session.timeout() / 2);
+            self.until = Some(Instant::now() + session.timeout() * 3 / 4);
         }
     }
 

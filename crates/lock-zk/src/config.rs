@@ -80,6 +80,20 @@ pub(crate) struct Typed {
     pub(crate) sasl: Option<zookeeper_client::SaslOptions>,
 }
 
+impl Typed {
+    const fn is_given(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return true;
+        }
+        #[cfg(feature = "sasl")]
+        if self.sasl.is_some() {
+            return true;
+        }
+        false
+    }
+}
+
 /// What two connections must have in common to share their sessions.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Sharing {
@@ -480,13 +494,7 @@ impl ZkConfig {
 
     /// What two connections must have in common to share their sessions; `None` if this one shares with nobody.
     pub(crate) fn sharing(&self) -> Option<Sharing> {
-        #[cfg(feature = "tls")]
-        let typed = self.typed.tls.is_some();
-        #[cfg(not(feature = "tls"))]
-        let typed = false;
-        #[cfg(feature = "sasl")]
-        let typed = typed || self.typed.sasl.is_some();
-        (!self.private && !typed).then(|| Sharing {
+        (!self.private && !self.typed.is_given()).then(|| Sharing {
             hosts: self.hosts.clone(),
             chroot: self.chroot.clone(),
             create_chroot: self.create_chroot,
