@@ -79,7 +79,7 @@ fn a_session_that_ends_early_is_found() {
 
 #[test]
 fn believing_in_a_session_for_too_long_is_found() {
-    assert!(find(Mode::WholeTimeout, |outcome| !outcome.report.verdict().l2) < 200);
+    assert!(find(Mode::TooLong, |outcome| !outcome.report.verdict().l2) < 200);
 }
 
 fn sound(seed: u64, with_story: bool) -> Outcome {

@@ -13,8 +13,8 @@ pub(crate) enum Mode {
     Sound,
     /// The leader ends sessions of which it has heard just now.
     EarlyExpiry,
-    /// A client believes in its session for the whole of its timeout.
-    WholeTimeout,
+    /// A client believes in its session for half as long again as it may.
+    TooLong,
 }
 
 /// One run, as its seed determines it.
