@@ -114,7 +114,7 @@ impl Task {
 
     fn until(&self, guard: &Guard) -> BootInstant {
         match self.world.scenario.mode {
-            Mode::WholeTimeout => guard.valid_until() + self.world.scenario.timeout / 4 * 3,
+            Mode::TooLong => guard.valid_until() + self.world.scenario.timeout / 4 * 3,
             _ => guard.valid_until(),
         }
     }
@@ -122,7 +122,7 @@ impl Task {
     /// Notes until when the guard believes that it holds the lock, or that it no longer does.
     fn believe(&self, lock: &str, guard: &Guard) {
         self.record(lock, EventKind::Extended { valid_until_ns: nanos(self.until(guard)) });
-        if !guard.is_valid() && self.world.scenario.mode != Mode::WholeTimeout {
+        if !guard.is_valid() && self.world.scenario.mode != Mode::TooLong {
             self.record(lock, EventKind::Lost);
         }
     }

@@ -39,6 +39,8 @@ struct Network {
     /// The number of the last reset.
     resets: watch::Sender<u64>,
     sessions: Vec<i64>,
+    /// The server of the last connection.
+    server: usize,
 }
 
 /// What becomes of a request.
@@ -59,6 +61,7 @@ impl Link {
             stalled: Instant::now(),
             resets: watch::Sender::new(0),
             sessions: Vec::new(),
+            server: 0,
         };
         Self(Arc::new(Shared { ensemble: ensemble.clone(), network: Mutex::new(network) }))
     }
@@ -85,6 +88,11 @@ impl Link {
     /// The last session that was opened over this link.
     pub(crate) fn session(&self) -> Option<i64> {
         self.network().sessions.last().copied()
+    }
+
+    /// The server that was connected to last.
+    pub(crate) fn server(&self) -> usize {
+        self.network().server
     }
 
     fn network(&self) -> MutexGuard<'_, Network> {
@@ -441,8 +449,12 @@ impl Driver {
             ensemble.hang_up(self.server, number);
             return None;
         }
-        if self.session.is_none() {
-            self.link.network().sessions.push(session);
+        {
+            let mut network = self.link.network();
+            network.server = self.server;
+            if self.session.is_none() {
+                network.sessions.push(session);
+            }
         }
         (self.session, self.timeout, self.heard) = (Some(session), timeout, Instant::now());
         let (requests, arriving) = unbounded_channel();

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::tree::{Change, Op, Response, Tree, Txn};
+use crate::tree::{Change, Op, Response, Tree, Txn, parent};
 
 /// The ensemble. Clones are the same.
 #[derive(Clone)]
@@ -379,6 +379,24 @@ impl Ensemble {
     pub(crate) fn expire(&self, session: i64) {
         self.world().end_session(session);
         self.0.applied.notify_waiters();
+    }
+
+    /// Removes a node of this session that waits, as an operator might, and says whether there was one.
+    pub(crate) fn remove_waiter(&self, session: i64) -> bool {
+        let mut world = self.world();
+        let Some(leader) = world.leader else { return false };
+        world.catch_up(leader, usize::MAX);
+        let tree = &world.servers[leader].tree;
+        let number = |path: &str| path[path.len() - 10..].to_owned();
+        let all = tree.ephemerals(None);
+        let waits = |path: &&String| {
+            let dir = parent(path);
+            all.iter().any(|other| parent(other) == dir && number(other) < number(path))
+        };
+        let Some(path) = tree.ephemerals(Some(session)).iter().find(waits).cloned() else { return false };
+        drop(world.decide(leader, &Op::Delete { path: path.clone(), version: None }, 0));
+        world.note(|| format!("{path} is removed"));
+        true
     }
 
     /// Removes containers that have been used and are empty.

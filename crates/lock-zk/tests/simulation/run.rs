@@ -113,6 +113,20 @@ async fn spoil(world: Arc<World>, links: Vec<Link>) {
             Event::Stall { client, span } => links[client].stall(span),
             Event::Reset { client } => links[client].reset(),
             Event::Restart { server, down } => ensemble.restart(server, down).await,
+            Event::Outage { client, before, between, after } => {
+                let link = &links[client];
+                link.stall(before);
+                sleep(before + between).await;
+                link.stall(after);
+                ensemble.restart(link.server(), between).await;
+            }
+            Event::Remove { client } => {
+                if links[client].session().is_some_and(|session| ensemble.remove_waiter(session)) {
+                    // What it misses it is told in any order.
+                    links[client].reset();
+                    links[client].stall(world.scenario.timeout / 4);
+                }
+            }
             Event::Lag { server, span } => ensemble.lag(server, span),
             Event::Reap => ensemble.reap(),
             Event::Expire { client } => {

@@ -13,8 +13,8 @@ pub(crate) enum Mode {
     Sound,
     /// The leader ends sessions of which it has heard just now.
     EarlyExpiry,
-    /// A client believes in its session for the whole of its timeout.
-    WholeTimeout,
+    /// A client believes in its session for half as long again as it may.
+    TooLong,
 }
 
 /// One run, as its seed determines it.
@@ -49,6 +49,11 @@ pub(crate) enum Event {
     Restart { server: usize, down: Duration },
     /// A follower applies nothing for so long.
     Lag { server: usize, span: Duration },
+    /// Nothing passes between this client and the servers; then something does for a moment; then its server dies and
+    /// nothing passes again. What the server heard in between, the leader does not hear.
+    Outage { client: usize, before: Duration, between: Duration, after: Duration },
+    /// A node of this client that waits is removed, and its connection is reset.
+    Remove { client: usize },
     /// Containers that are empty are removed.
     Reap,
     /// The session of this client ends early.
@@ -83,10 +88,19 @@ impl Scenario {
         let server = |dice: &mut Dice| dice.below(self.servers as u64) as usize;
         let mut events: Vec<_> = (0..dice.below(9))
             .map(|_| {
-                let event = match dice.below(12) {
+                let event = match dice.below(16) {
                     0..4 => Event::Stall { client: client(dice), span: dice.millis(10..=4_000) },
                     4..6 => Event::Reset { client: client(dice) },
                     6..8 => Event::Restart { server: server(dice), down: dice.millis(10..=1_500) },
+                    10..13 => {
+                        let part = |dice: &mut Dice, most: u32| {
+                            self.timeout * dice.below(u64::from(most)) as u32 / 100
+                        };
+                        let (before, between, after) = (part(dice, 90), part(dice, 30), self.timeout * 2);
+                        Event::Outage { client: client(dice), before, between, after }
+                    }
+                    // Where all hold at most one by one, whoever is not the first does not hold it.
+                    13..15 if self.shares == [Share::Exclusive] => Event::Remove { client: client(dice) },
                     8..10 => Event::Lag { server: server(dice), span: dice.millis(10..=1_500) },
                     _ => Event::Reap,
                 };

@@ -256,7 +256,7 @@ impl Txn {
     }
 }
 
-fn parent(path: &str) -> &str {
+pub(crate) fn parent(path: &str) -> &str {
     match path.rfind('/') {
         Some(at) if at > 0 => &path[..at],
         _ => "/",
