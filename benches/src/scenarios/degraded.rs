@@ -10,6 +10,7 @@ use super::{Bench, Measured, Plan, connect, time};
 use crate::address;
 use crate::backends::Target;
 use crate::contender::Contender;
+use crate::diary::{Diary, Tenure};
 use crate::failure::{Failure, Outcome};
 use crate::latency::Times;
 use crate::peers::{Peer, Rslock};
@@ -38,12 +39,13 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>
     let lane = side_by_side(lane, (), plan).await?.lane;
     let healthy = lane.times.clone();
     let theirs = Rslock::new(address::each(target.url()), &bench.lock("rslock"));
-    let healthy_theirs = alone(&theirs, plan.counted).await?;
+    let mut diary = Diary::new(0, 0, &bench.lock("rslock"));
+    let healthy_theirs = alone(&theirs, plan.counted, &mut diary).await?;
 
     // Goes on when this is dropped, so that whatever is measured next finds all masters alive.
     let stopped = Stopped::stop(victim);
     let lane = side_by_side(lane, (), plan).await;
-    let degraded_theirs = alone(&theirs, plan.counted).await;
+    let degraded_theirs = alone(&theirs, plan.counted, &mut diary).await;
     drop(stopped);
     let lane = lane?.lane;
 
@@ -60,18 +62,24 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>
             Vec::new()
         }
     };
-    Ok(vec![ours, Measured { backend: name, rows: theirs, ..Measured::default() }])
+    Ok(vec![
+        ours,
+        Measured { backend: name, rows: theirs, events: diary.into_events(), ..Measured::default() },
+    ])
 }
 
 /// One client that acquires and releases for this long.
-async fn alone(contender: &impl Contender, span: Duration) -> Outcome<Times> {
+async fn alone<C: Contender>(contender: &C, span: Duration, diary: &mut Diary) -> Outcome<Times> {
     let (end, mut times) = (Instant::now() + span, Times::new());
     while Instant::now() < end {
         let called_ns = now_ns();
         let held = contender.acquire().await?;
-        let acquired_ns = now_ns();
-        contender.release(held).await?;
-        times.record(acquired_ns - called_ns, now_ns() - acquired_ns);
+        let (acquired_ns, claim) = (now_ns(), C::claim(&held));
+        let release_called_ns = now_ns();
+        let released = contender.release(held).await?;
+        let released_ns = now_ns();
+        times.record(acquired_ns - called_ns, released_ns - release_called_ns);
+        diary.tenure(&Tenure { called_ns, acquired_ns, claim, release_called_ns, released_ns, released });
     }
     Ok(times)
 }
