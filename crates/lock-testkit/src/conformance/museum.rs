@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use lock_core::backend::{AcquireRequest, Acquired, Wait};
 use lock_core::{
     Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, Lease, LeaseKind, LockName,
-    LockState, Locks, Memory, MemoryConfig, Mode, OwnerId, Released, Result, Standing, Token, Validity,
-    ValidityCell,
+    LockState, Locks, Memory, MemoryConfig, Mode, OwnerId, Released, Result, Revocation, Standing, Token,
+    Validity, ValidityCell,
 };
 use tokio::time::{Instant, sleep};
 
@@ -131,6 +131,9 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         ],
     ),
     (Defect::OnlySaysThatItRaises, &["raised_tokens_are_not_granted_again"]),
+    (Defect::OnlySaysThatItAsks, &["holders_can_be_asked_or_asking_is_refused"]),
+    (Defect::AsksWhoComesNext, &["only_those_who_hold_the_lock_are_asked"]),
+    (Defect::TellsNoPlace, &["waiters_are_told_how_many_are_before_them"]),
     (Defect::PretendsToHaveModes, &["modes_are_there_or_refused"]),
     (
         Defect::ReadersGoUnseen,
@@ -219,6 +222,9 @@ enum Defect {
     LeavesWaiters,
     PanicsOutsideOfRuntimes,
     OnlySaysThatItRaises,
+    OnlySaysThatItAsks,
+    AsksWhoComesNext,
+    TellsNoPlace,
     PretendsToHaveModes,
     ReadersGoUnseen,
     ReadersFollowEachOther,
@@ -286,7 +292,7 @@ fn exhibit(defect: Defect) -> Vec<Trial> {
         NeverRenews BelievesLonger RenewsForEver OnlySaysThatItExtends TakesAgainByExtend IgnoresMaxHold NeverNoticesLoss
         RepeatsTokens ShowsNoLabel CountsNoWaiters TakesAnyTtl SaysLessThanItCan NeverCloses ClosesTheStore
         LeaksCancelledGrants ForgetsACancelledRelease DiesOfACancelledExtend LeavesWaiters PanicsOutsideOfRuntimes
-        OnlySaysThatItRaises PretendsToHaveModes ReadersGoUnseen ReadersFollowEachOther WritersOnlyLookIn
+        OnlySaysThatItRaises OnlySaysThatItAsks AsksWhoComesNext TellsNoPlace PretendsToHaveModes ReadersGoUnseen ReadersFollowEachOther WritersOnlyLookIn
         ReadersOnlyLookIn FirstToLeaveEndsAll FirstToDieEndsAll SharersStayForLong OnePermitTooMany OnePermitForAll
     ));
     trials(&harness)
@@ -360,6 +366,7 @@ impl Backend for Broken {
             (Defect::Overstays, _, Wait::Until(deadline)) => {
                 *deadline = Instant::now().max(*deadline) + Duration::from_millis(800);
             }
+            (Defect::TellsNoPlace, ..) => request.on_queued = None,
             (Defect::SkipsShortDeadlines, _, Wait::Until(deadline))
                 if *deadline < Instant::now() + Duration::from_millis(1) =>
             {
@@ -402,6 +409,24 @@ impl Backend for Broken {
         self.inner.break_lock(&self.rename(name)).await
     }
 
+    async fn request_revocation(&self, name: &LockName) -> Result<bool> {
+        let name = self.rename(name);
+        match self.defect {
+            Defect::OnlySaysThatItAsks => Ok(self.inner.inspect(&name).await?.is_held()),
+            Defect::AsksWhoComesNext => {
+                let (inner, again) = (self.inner.clone(), name.clone());
+                tokio::spawn(async move {
+                    for _ in 0..50 {
+                        sleep(Duration::from_millis(10)).await;
+                        let _ = inner.request_revocation(&again).await;
+                    }
+                });
+                self.inner.request_revocation(&name).await
+            }
+            _ => self.inner.request_revocation(&name).await,
+        }
+    }
+
     async fn close(&self) -> Result<()> {
         match self.defect {
             Defect::NeverCloses => Ok(()),
@@ -430,8 +455,8 @@ impl Broken {
 
     async fn take(&self, request: AcquireRequest) -> Result<Acquired> {
         let (name, mode) = self.remode(self.rename(&request.name), request.mode);
-        let request =
-            AcquireRequest::exclusive(name, request.wait, request.lease, request.owner).in_mode(mode);
+        let mut request = request.in_mode(mode);
+        request.name = name;
         match self.inner.acquire(request.clone()).await? {
             Acquired::Busy if self.defect == Defect::ContentionIsAnError => {
                 Err(Error::new(ErrorKind::Unavailable, "memory").message("somebody else holds the lock"))
@@ -588,6 +613,10 @@ impl Lease for BrokenLease {
 
     fn validity(&self) -> &Validity {
         &self.validity
+    }
+
+    fn revocation(&self) -> Option<&Revocation> {
+        self.inner().revocation()
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
