@@ -91,13 +91,19 @@ impl ZkLease {
 
     async fn look(&self) -> Result<Standing, Fault> {
         let session = self.node.session();
-        match session.insist(|| is_there(session, &self.path, self.czxid)).await {
-            Ok(true) => {}
-            Ok(false) => self.cell.lose(LossReason::Removed),
-            Err(Fault::Over) => {}
-            Err(fault) => return Err(fault),
+        loop {
+            match session.insist(|| is_there(session, &self.path, self.czxid)).await {
+                Ok(true) => {}
+                Ok(false) => self.cell.lose(LossReason::Removed),
+                Err(Fault::Over) => {}
+                Err(fault) => return Err(fault),
+            }
+            match self.validity.standing() {
+                // A loss of the connection that was over by then was noted only after the answer.
+                Standing::Suspect => {}
+                standing => return Ok(standing),
+            }
         }
-        Ok(self.validity.standing())
     }
 
     pub(crate) fn silent(&self) -> Error {
