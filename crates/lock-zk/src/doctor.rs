@@ -59,7 +59,7 @@ impl Chart {
                 "use a longer session_timeout",
             );
         }
-        let bytes = config.most_locks() * (config.base().len() + NAME);
+        let bytes = config.most_locks().saturating_mul(config.base().len() + NAME);
         if bytes > BUFFER {
             self.warn(
                 "",

@@ -346,11 +346,12 @@ impl Session {
         written.map_err(|fault| fault.needing(Right::Write, path))
     }
 
-    /// Watches a node that exists, and gives its data; `NoNode` leaves no watch behind.
-    pub(crate) async fn watch(&self, path: &str) -> Result<(Watch, Vec<u8>), Fault> {
+    /// Watches a node that exists, and gives its data and what the server says about it; `NoNode` leaves no watch
+    /// behind.
+    pub(crate) async fn watch(&self, path: &str) -> Result<(Watch, Vec<u8>, Stat), Fault> {
         let watched = self.read(self.client()?.watch_data(path)).await;
-        let (data, _, watching) = watched.map_err(|fault| fault.needing(Right::Read, path))?;
-        Ok((watching.map(|event| Event::of(event.event_type)).boxed(), data))
+        let (data, stat, watching) = watched.map_err(|fault| fault.needing(Right::Read, path))?;
+        Ok((watching.map(|event| Event::of(event.event_type)).boxed(), data, stat))
     }
 
     /// Watches a node, there or not, and tells which.
@@ -388,15 +389,7 @@ impl Session {
         answer: impl Future<Output = Result<T, zk::Error>>,
     ) -> Result<T, Fault> {
         let answer = self.read(answer).await;
-        // Only these refusals surely come from the leader.
-        let passed_leader = match &answer {
-            Ok(_) => true,
-            Err(Fault::Refused(error)) => {
-                matches!(error, zk::Error::NoNode | zk::Error::NodeExists | zk::Error::NotEmpty)
-            }
-            Err(_) => false,
-        };
-        if passed_leader {
+        if passed_leader(&answer) {
             self.confirm(sent)?;
         }
         answer
@@ -522,13 +515,24 @@ impl Monitor {
             };
             let Some(session) = session.upgrade() else { return };
             match answer {
+                answer if passed_leader(&answer) => drop(session.confirm(sent)),
                 Err(Fault::Over) => session.end(LossReason::SessionEnded),
-                // Not every server lets everybody sync every path; the answer came from the leader all the same.
-                Ok(()) | Err(Fault::Refused(_) | Fault::Denied { .. }) => drop(session.confirm(sent)),
-                Err(Fault::Unknown(_)) => session.cell.suspect(),
+                _ => session.cell.suspect(),
             }
         }
         .boxed()
+    }
+}
+
+/// Whether a write or `sync` was answered by the leader. A server that throttles, or that is cut off and read-only,
+/// refuses them by itself.
+fn passed_leader<T>(answer: &Result<T, Fault>) -> bool {
+    match answer {
+        Ok(_) => true,
+        Err(Fault::Refused(error)) => {
+            matches!(error, zk::Error::NoNode | zk::Error::NodeExists | zk::Error::NotEmpty)
+        }
+        Err(_) => false,
     }
 }
 
@@ -616,6 +620,16 @@ mod tests {
         session.insist(|| session.sync("/")).await.unwrap();
         assert!(!steady.holds());
         assert!(session.steadiness().unwrap().holds());
+    }
+
+    #[test]
+    fn what_a_server_refuses_by_itself_says_nothing_about_the_leader() {
+        use zk::Error as E;
+        let passed = |error| passed_leader::<()>(&Err(Fault::of(error)));
+        assert!(passed_leader(&Ok(())) && passed(E::NoNode) && passed(E::NodeExists) && passed(E::NotEmpty));
+        for error in [E::Throttled, E::NotReadOnly, E::NoAuth, E::ConnectionLoss, E::SessionExpired] {
+            assert!(!passed(error.clone()), "{error}");
+        }
     }
 
     #[test]

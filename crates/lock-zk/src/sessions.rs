@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use lock_core::{Error, ErrorKind, Result};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::Mutex as Turnstile;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::config::Sharing;
 use crate::fault::unavailable;
@@ -76,8 +77,6 @@ struct Pool {
     config: ZkConfig,
     runtime: Handle,
     slots: Mutex<Slots>,
-    /// One connects at a time, and leaves word of a failure for those who wait for it.
-    connecting: Arc<Turnstile<Option<(Instant, Error)>>>,
     /// The warning about another session timeout than was asked for.
     warning: Once,
 }
@@ -85,11 +84,16 @@ struct Pool {
 #[derive(Debug, Default)]
 struct Slots {
     open: Vec<Slot>,
+    /// The opening of a further one, for all who wait for it. It is a task of its own, so that nobody depends on whether
+    /// another caller goes on.
+    opening: Option<Opening>,
     /// How many connections have these sessions; none joins after the last one has left.
     users: usize,
     /// Whether a task closes the sessions that are not needed any more.
     swept: bool,
 }
+
+type Opening = Shared<BoxFuture<'static, Result<()>>>;
 
 #[derive(Debug)]
 struct Slot {
@@ -120,8 +124,7 @@ impl Pool {
 
     fn new(config: &ZkConfig, runtime: Handle) -> Arc<Self> {
         let slots = Mutex::new(Slots { users: 1, ..Slots::default() });
-        let (config, connecting) = (config.clone(), Arc::default());
-        Arc::new(Self { config, runtime, slots, connecting, warning: Once::new() })
+        Arc::new(Self { config: config.clone(), runtime, slots, warning: Once::new() })
     }
 
     /// Gives up one share, and with the last one the sessions.
@@ -136,44 +139,40 @@ impl Pool {
 
     /// The first session that has room, or a new one.
     async fn get(self: &Arc<Self>) -> Result<Arc<Session>> {
-        if let Some(session) = self.with_room()? {
-            return Ok(session);
+        loop {
+            let opening = {
+                let mut slots = self.slots();
+                if let Some(session) = slots.with_room(self.config.most_locks())? {
+                    return Ok(session);
+                }
+                slots.opening.get_or_insert_with(|| self.open()).clone()
+            };
+            let opened = opening.clone().await;
+            // Done by the task as well, if it came to its end.
+            self.slots().opening.take_if(|now| now.ptr_eq(&opening));
+            if let Err(error) = opened {
+                return self.fullest().ok_or(error);
+            }
         }
-        let asked = Instant::now();
-        let mut turn = Arc::clone(&self.connecting).lock_owned().await;
-        if let Some(session) = self.with_room()? {
-            return Ok(session);
-        }
-        if let Some((_, error)) = turn.as_ref().filter(|(failed, _)| *failed >= asked) {
-            return self.fullest().ok_or_else(|| error.clone());
-        }
-        // Not on the caller's runtime, which may be gone before the session is, and not undone with the caller.
-        let pool = Arc::clone(self);
-        let opening = self.runtime.spawn(async move {
-            let session = Session::open(&pool.config, pool.runtime.clone()).await;
-            *turn = session.as_ref().err().map(|error| (Instant::now(), error.clone()));
-            // Before the next one may look.
-            let session = session.and_then(|session| pool.put(session));
-            drop(turn);
-            session
-        });
-        let opened = opening.await.unwrap_or_else(|error| {
-            Err(unavailable("the tokio runtime that the locks were connected on is gone").caused_by(error))
-        });
-        opened.or_else(|error| self.fullest().ok_or(error))
     }
 
-    fn with_room(&self) -> Result<Option<Arc<Session>>> {
-        let mut slots = self.slots();
-        if slots.users == 0 {
-            return Err(Error::closed(BACKEND));
-        }
-        slots.open.retain(|slot| !slot.session.is_over());
-        let most = self.config.most_locks();
-        Ok(slots.open.iter_mut().find(|slot| slot.session.nodes() < most).map(|slot| {
-            slot.idle = false;
-            Arc::clone(&slot.session)
-        }))
+    /// Opens a further session: not on the caller's runtime, which may be gone before the session is, and not undone
+    /// with the caller.
+    fn open(self: &Arc<Self>) -> Opening {
+        let pool = Arc::clone(self);
+        let task = self.runtime.spawn(async move {
+            let session = Session::open(&pool.config, pool.runtime.clone()).await;
+            let done = session.and_then(|session| pool.put(session));
+            pool.slots().opening = None;
+            done
+        });
+        let opened = task.map(|done| {
+            done.unwrap_or_else(|error| {
+                let gone = "the tokio runtime that the locks were connected on is gone";
+                Err(unavailable(gone).caused_by(error))
+            })
+        });
+        opened.boxed().shared()
     }
 
     /// Where there should be no more locks, but no further session can be opened.
@@ -187,7 +186,7 @@ impl Pool {
         Some(Arc::clone(session))
     }
 
-    fn put(self: &Arc<Self>, session: Arc<Session>) -> Result<Arc<Session>> {
+    fn put(self: &Arc<Self>, session: Arc<Session>) -> Result<()> {
         let (asked, given) = (self.config.asked_timeout(), session.timeout());
         if asked != given {
             self.warning.call_once(|| {
@@ -202,12 +201,12 @@ impl Pool {
         if slots.users == 0 {
             return Err(Error::closed(BACKEND));
         }
-        slots.open.push(Slot { session: Arc::clone(&session), idle: false });
+        slots.open.push(Slot { session, idle: false });
         if slots.open.len() > 1 && !slots.swept {
             slots.swept = true;
             drop(self.runtime.spawn(sweep(Arc::downgrade(self))));
         }
-        Ok(session)
+        Ok(())
     }
 
     /// Closes the sessions that nobody had at two looks, but for one, and says whether more are left.
@@ -243,6 +242,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Slots {
+    fn with_room(&mut self, most: usize) -> Result<Option<Arc<Session>>> {
+        if self.users == 0 {
+            return Err(Error::closed(BACKEND));
+        }
+        self.open.retain(|slot| !slot.session.is_over());
+        Ok(self.open.iter_mut().find(|slot| slot.session.nodes() < most).map(|slot| {
+            slot.idle = false;
+            Arc::clone(&slot.session)
+        }))
+    }
+}
+
 /// The pools that others may join.
 static POOLS: Mutex<Vec<(Sharing, Id, Weak<Pool>)>> = Mutex::new(Vec::new());
 /// Between two looks for sessions that nobody has.
@@ -253,6 +265,8 @@ mod tests {
     use super::*;
     use crate::session::Seat;
     use lock_testkit::ZooKeeper;
+    use std::pin::pin;
+    use tokio::time::timeout;
 
     #[tokio::test]
     async fn sessions_beyond_the_first_are_closed_when_nobody_has_them() {
@@ -284,5 +298,20 @@ mod tests {
         pool.close_idle();
         assert!(!pool.close_idle(), "one is left, for the next lock");
         assert_eq!(pool.slots().open.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_callers_that_do_not_go_on() {
+        let server = ZooKeeper::start().await.unwrap();
+        let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
+        let sessions = Sessions::open(config.locks_per_session(1)).await.unwrap();
+        let _full = Seat::take(&sessions.get().await.unwrap());
+        let (mut opens, mut waits) = (pin!(sessions.get()), pin!(sessions.get()));
+        assert!(opens.as_mut().now_or_never().is_none() && waits.as_mut().now_or_never().is_none());
+        let third = timeout(Duration::from_secs(20), sessions.get()).await;
+        let third = Seat::take(&third.expect("it needs neither of them").unwrap());
+        let fourth = timeout(Duration::from_secs(20), sessions.get()).await.unwrap().unwrap();
+        assert_ne!(third.id(), fourth.id());
+        assert_eq!(opens.await.unwrap().id(), fourth.id());
     }
 }

@@ -32,11 +32,12 @@
 //! [`Steadiness`]: crate::session::Steadiness
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use lock_core::{Error, ErrorKind, Result, Token};
 use tokio::sync::Mutex as Turnstile;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use zookeeper_client as zk;
 use zookeeper_client::{CreateMode, Stat};
 
@@ -49,7 +50,7 @@ use crate::session::{PAUSE, Session, Watch};
 pub(crate) struct Base {
     path: String,
     known: Mutex<Known>,
-    /// One reads at a time.
+    /// One reads at a time, mostly.
     reading: Turnstile<()>,
 }
 
@@ -85,7 +86,8 @@ impl Base {
         if let Some(number) = self.newest() {
             return Ok(number);
         }
-        let _turn = self.reading.lock().await;
+        // Whoever has the turn may not be polled, so nobody depends on it.
+        let _turn = timeout(TURN, self.reading.lock()).await;
         if let Some(number) = self.newest() {
             return Ok(number);
         }
@@ -167,7 +169,7 @@ impl Base {
     async fn read_and_watch(&self, session: &Session) -> Result<(Watch, Option<Vec<u8>>), Fault> {
         loop {
             match session.watch(&self.path).await {
-                Ok((watch, data)) => return Ok((watch, Some(data))),
+                Ok((watch, data, _)) => return Ok((watch, Some(data))),
                 Err(fault) if fault.is_no_node() => {}
                 Err(fault) => return Err(fault),
             }
@@ -220,6 +222,8 @@ impl Base {
 
 /// No directory of a lock has this name: they have no exclamation mark.
 const NODE: &str = "!token-base";
+/// How long one waits for what another one reads.
+const TURN: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {

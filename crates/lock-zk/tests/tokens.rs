@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Server, TIMEOUT, children, client, config, proxy, through, until_children};
+use futures_util::FutureExt;
 use lock_core::{ErrorKind, Locks, Standing, Token};
 use lock_testkit::proxy::{Then, zk_opcode};
 use lock_testkit::{ZkEnsemble, ZooKeeper};
@@ -30,6 +31,19 @@ async fn raise(locks: &Locks, name: &str, floor: Token) {
     guard.raise_token(floor).await.unwrap();
     assert_eq!(guard.token(), before, "a token stays what it is");
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nobody_waits_for_a_caller_that_does_not_go_on() {
+    let server = common::server().await;
+    let locks = config(&server).connect().await.unwrap();
+    // It has begun to read the base.
+    let (one, two) = (locks.mutex("a"), locks.mutex("b"));
+    let mut stuck = Box::pin(one.acquire());
+    assert!(stuck.as_mut().now_or_never().is_none());
+    let guard = tokio::time::timeout(Duration::from_secs(20), two.acquire()).await;
+    guard.expect("another lock is not held up").unwrap().release().await.unwrap();
+    stuck.await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
