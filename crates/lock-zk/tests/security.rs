@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Server, client, config, mkdir};
+#[cfg(any(feature = "sasl", feature = "tls"))]
+use common::Server;
+use common::{client, config, mkdir};
 use lock_core::{Error, ErrorKind, Holder, Locks};
 #[cfg(feature = "tls")]
 use lock_testkit::Certificates;

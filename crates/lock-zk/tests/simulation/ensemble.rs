@@ -272,7 +272,7 @@ impl Ensemble {
         }
         let Some((answer, behind)) = self.world().lead(server, connection, &op) else { return };
         self.applied(server, connection, behind).await;
-        let mut world = self.world();
+        let world = self.world();
         let zxid = world.zxid_of(world.servers[server].applied);
         world.servers[server].send(connection, Packet::Answer { zxid, answer });
     }
