@@ -106,7 +106,7 @@ async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Resul
 async fn watch(session: &Session, path: &str) -> Result<(), Fault> {
     loop {
         let watch = match session.insist(|| session.watch(path)).await {
-            Ok((watch, _)) => watch,
+            Ok((watch, ..)) => watch,
             Err(fault) if fault.is_no_node() => return Ok(()),
             Err(fault) => return Err(fault),
         };

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
-use futures_util::future::join;
 use lock_core::{
     AcquireRequest, BootInstant, Error, ErrorKind, Lease, LossReason, Mode, OwnerId, Released, Result,
     Revocation, RevocationCell, Standing, Token, Validity, ValidityCell,
@@ -15,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::BACKEND;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
-use crate::node::{Gone, Made, Node, delete};
+use crate::node::{Gone, Made, Node, delete, is_there};
 use crate::session::{Event, PAUSE, Session, Watch};
 use crate::token::NotRaised;
 
@@ -92,13 +91,9 @@ impl ZkLease {
 
     async fn look(&self) -> Result<Standing, Fault> {
         let session = self.node.session();
-        let look = session.insist(|| async {
-            let (synced, stat) = join(session.sync(&self.path), session.stat(&self.path)).await;
-            synced.and(stat)
-        });
-        match look.await {
-            Ok(Some(stat)) if stat.czxid == self.czxid => {}
-            Ok(_) => self.cell.lose(LossReason::Removed),
+        match session.insist(|| is_there(session, &self.path, self.czxid)).await {
+            Ok(true) => {}
+            Ok(false) => self.cell.lose(LossReason::Removed),
             Err(Fault::Over) => {}
             Err(fault) => return Err(fault),
         }
@@ -167,8 +162,10 @@ impl Lease for ZkLease {
     async fn release(&mut self) -> Result<Released> {
         let standing = self.validity.standing();
         let was_ours = *self.was_ours.get_or_insert(!matches!(standing, Standing::Lost(_)));
-        if standing == Standing::Lost(LossReason::Removed) {
-            self.node.forget();
+        match standing {
+            Standing::Valid => {}
+            Standing::Lost(LossReason::Removed) => self.node.forget(),
+            _ => self.node.doubt(),
         }
         // From here on nobody may believe in it, whatever becomes of the request.
         self.cell.lose(LossReason::Released);
@@ -216,7 +213,11 @@ impl Sentry {
                 None => {
                     let Some(session) = self.session.upgrade() else { return };
                     match session.watch(&self.made.path).boxed().await {
-                        Ok((watch, data)) => {
+                        // Somebody else's node may have the name by now.
+                        Ok((.., stat)) if stat.czxid != self.made.czxid => {
+                            return self.cell.lose(LossReason::Removed);
+                        }
+                        Ok((watch, data, _)) => {
                             self.read(&data);
                             watch
                         }
@@ -239,7 +240,7 @@ impl Sentry {
                 },
                 () = ended(&validity, self.until) => {
                     if let Some(session) = self.session.upgrade() {
-                        delete(&session, &self.spot, &self.made, false).boxed().await;
+                        delete(&session, &self.spot, &self.made, true).boxed().await;
                     }
                     return drop(watched);
                 }

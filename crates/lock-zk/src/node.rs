@@ -30,6 +30,8 @@ pub(crate) struct Node {
     state: State,
     /// Whether there is surely no second node of the same owner, from a creation whose answer was lost.
     certain: bool,
+    /// Whether the node may be gone by now, and its name taken by somebody else.
+    doubtful: bool,
 }
 
 /// How the nodes of one acquisition are known.
@@ -119,7 +121,7 @@ impl Node {
     pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, mode: Mode, writes: bool) -> Self {
         let (session, spot, owner) = (Seat::take(session), Arc::clone(spot), OwnerId::random());
         let ours = Arc::new(Ours { owner, prefix: spot.layout.prefix(owner, mode, writes) });
-        Self { session, spot, ours, state: State::Nothing, certain: true }
+        Self { session, spot, ours, state: State::Nothing, certain: true, doubtful: false }
     }
 
     pub(crate) fn owner(&self) -> OwnerId {
@@ -220,6 +222,11 @@ impl Node {
         self.state = State::Nothing;
     }
 
+    /// Notes that somebody else may have removed the node.
+    pub(crate) fn doubt(&mut self) {
+        self.doubtful = true;
+    }
+
     /// Deletes the node, however often that takes.
     ///
     /// # Cancel safety
@@ -228,7 +235,9 @@ impl Node {
     pub(crate) async fn delete(&mut self) -> Gone {
         if let State::There(made) = &self.state {
             let (session, spot, made) = (Arc::clone(&self.session), Arc::clone(&self.spot), made.clone());
-            self.state = State::Deleting(InFlight::new(async move { remove(&session, &spot, &made).await }));
+            let doubtful = self.doubtful;
+            let deletion = async move { remove(&session, &spot, &made, doubtful).await };
+            self.state = State::Deleting(InFlight::new(deletion));
         }
         poll_fn(|context| {
             let State::Deleting(deletion) = &mut self.state else { return Poll::Ready(Gone::Before) };
@@ -293,17 +302,20 @@ pub(crate) async fn delete_once(
     retried: bool,
 ) -> Result<Gone, Fault> {
     // Where names come again, a late deletion could hit the node of somebody else.
-    if retried && !spot.is_unique() {
-        match session.stat(&made.path).await? {
-            Some(stat) if stat.czxid == made.czxid => {}
-            _ => return Ok(Gone::Now),
-        }
+    if retried && !spot.is_unique() && !is_there(session, &made.path, made.czxid).await? {
+        return Ok(Gone::Now);
     }
     match session.delete(&made.path).await {
         Ok(()) => Ok(Gone::Now),
         Err(fault) if fault.is_no_node() => Ok(if retried { Gone::Now } else { Gone::Before }),
         Err(fault) => Err(fault),
     }
+}
+
+/// Whether a node is there and is the one that this transaction made, as the leader knows it.
+pub(crate) async fn is_there(session: &Session, path: &str, czxid: i64) -> Result<bool, Fault> {
+    let (synced, stat) = join(session.sync(path), session.stat(path)).await;
+    Ok(synced.and(stat)?.is_some_and(|stat| stat.czxid == czxid))
 }
 
 /// All nodes of this owner, the lowest first, as the leader knows them.
@@ -354,7 +366,14 @@ fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
 }
 
 /// Deletes our node, and its directory with it when the numbers are running out and nobody waits.
-async fn remove(session: &Session, spot: &Spot, made: &Made) -> Gone {
+async fn remove(session: &Session, spot: &Spot, made: &Made, doubtful: bool) -> Gone {
+    if doubtful && !spot.is_unique() {
+        match session.insist(|| is_there(session, &made.path, made.czxid)).await {
+            Ok(true) => {}
+            Ok(false) => return Gone::Before,
+            Err(_) => return delete(session, spot, made, true).await,
+        }
+    }
     if made.sequence < spot.rotate_from {
         return delete(session, spot, made, false).await;
     }
@@ -374,7 +393,7 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Arc<Ours>, state: State, mut
             Ok(made) => drop(delete(&session, &spot, &made, false).await),
             Err(fault) => certain &= !matches!(fault, Fault::Unknown(_)),
         },
-        State::There(made) => drop(delete(&session, &spot, &made, false).await),
+        State::There(made) => drop(delete(&session, &spot, &made, true).await),
         State::Deleting(deletion) => drop(deletion.end().await),
     }
     if certain {

@@ -20,7 +20,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{FusedFuture, join_all, join3};
+use futures_util::future::{FusedFuture, OptionFuture, join, join_all, join3};
 use lock_core::{AcquireRequest, Error, ErrorKind, Result, Standing, Wait};
 use tokio::time::{Instant, timeout_at};
 use zookeeper_client::{self as zk, CreateMode};
@@ -157,6 +157,23 @@ pub(crate) async fn list(session: &Session, spot: &Spot) -> Result<Option<Queue>
     }
 }
 
+/// The queue that our node is in. Where names come again, the listing alone does not tell that the node is ours.
+async fn list_around(session: &Session, spot: &Spot, made: &Made) -> Result<Queue, Stop> {
+    let listed = session.insist(|| async {
+        let own = OptionFuture::from((!spot.is_unique()).then(|| session.stat(&made.path)));
+        let (children, own) = join(session.children(&spot.dir), own).await;
+        Ok((children?, own.transpose()?.flatten()))
+    });
+    match listed.await {
+        Ok((_, own)) if !spot.is_unique() && own.is_none_or(|own| own.czxid != made.czxid) => {
+            Err(Stop::Again)
+        }
+        Ok((children, _)) => Ok(Queue::parse(children)),
+        Err(fault) if fault.is_no_node() => Err(Stop::Again),
+        Err(fault) => Err(Stop::of(fault, &spot.dir)),
+    }
+}
+
 /// Why there is no place in the queue any more.
 pub(crate) enum Stop {
     Again,
@@ -248,10 +265,8 @@ async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Resul
             Err(fault) => return Err(stop(fault)),
         };
         if let Some(made) = made {
-            match list(&session, &spot).await.map_err(stop)? {
-                Some(queue) => return Ok((made, queue)),
-                None => return Err(Stop::Again),
-            }
+            let queue = list_around(&session, &spot, &made).await?;
+            return Ok((made, queue));
         }
     }
 }
@@ -323,6 +338,8 @@ struct Neighbour {
     watch: Watch,
     /// What its node says.
     data: Vec<u8>,
+    /// The number of the transaction that made it.
+    czxid: i64,
 }
 
 /// What has moved in the queue.
@@ -358,11 +375,7 @@ impl<'a> Place<'a> {
                 break;
             }
             *steady = self.session.steadiness().map_err(|_| Stop::Again)?;
-            queue = match list(self.session, self.spot).await {
-                Ok(Some(queue)) => queue,
-                Ok(None) => return Err(Stop::Again),
-                Err(fault) => return Err(Stop::of(fault, &self.spot.dir)),
-            };
+            queue = list_around(self.session, self.spot, self.made).await?;
         }
         confirm(self.session, self.spot).await
     }
@@ -387,8 +400,12 @@ impl<'a> Place<'a> {
                         Event::Over => return Err(Stop::Again),
                         // Events come in the order of the deletions: if ours was removed first, that is known by now.
                         Event::Deleted => return match own.watch.as_mut().map(FutureExt::now_or_never) {
-                            None | Some(Some(Event::Changed)) => Ok(Moved::Other),
+                            None => Ok(Moved::Other),
                             Some(None) => Ok(Moved::Near),
+                            Some(Some(Event::Changed)) => {
+                                own.watch = None;
+                                Ok(Moved::Other)
+                            }
                             Some(Some(_)) => Err(Stop::Again),
                         },
                     }
@@ -437,6 +454,8 @@ impl<'a> Place<'a> {
             self.far = Some(neighbour);
         }
         match own {
+            // Somebody else's node has the name by now.
+            Ok(Some(node)) if node.czxid != self.made.czxid => return Err(Stop::Again),
             Ok(Some(node)) => self.own = Own { watch: Some(node.watch), data: node.data },
             Ok(None) => {}
             Err(fault) if fault.is_no_node() => return Err(Stop::Again),
@@ -471,8 +490,8 @@ async fn first(neighbours: &mut [Neighbour]) -> (usize, Event) {
 async fn set(session: &Session, spot: &Spot, name: Option<&str>) -> Result<Option<Neighbour>, Fault> {
     let Some(name) = name else { return Ok(None) };
     let path = spot.child(name);
-    let (watch, data) = session.insist(|| session.watch(&path)).await?;
-    Ok(Some(Neighbour { name: name.to_owned(), watch, data }))
+    let (watch, data, stat) = session.insist(|| session.watch(&path)).await?;
+    Ok(Some(Neighbour { name: name.to_owned(), watch, data, czxid: stat.czxid }))
 }
 
 fn exhausted(dir: &str) -> Error {

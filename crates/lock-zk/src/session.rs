@@ -346,11 +346,12 @@ impl Session {
         written.map_err(|fault| fault.needing(Right::Write, path))
     }
 
-    /// Watches a node that exists, and gives its data; `NoNode` leaves no watch behind.
-    pub(crate) async fn watch(&self, path: &str) -> Result<(Watch, Vec<u8>), Fault> {
+    /// Watches a node that exists, and gives its data and what the server says about it; `NoNode` leaves no watch
+    /// behind.
+    pub(crate) async fn watch(&self, path: &str) -> Result<(Watch, Vec<u8>, Stat), Fault> {
         let watched = self.read(self.client()?.watch_data(path)).await;
-        let (data, _, watching) = watched.map_err(|fault| fault.needing(Right::Read, path))?;
-        Ok((watching.map(|event| Event::of(event.event_type)).boxed(), data))
+        let (data, stat, watching) = watched.map_err(|fault| fault.needing(Right::Read, path))?;
+        Ok((watching.map(|event| Event::of(event.event_type)).boxed(), data, stat))
     }
 
     /// Watches a node, there or not, and tells which.

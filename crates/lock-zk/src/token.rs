@@ -167,7 +167,7 @@ impl Base {
     async fn read_and_watch(&self, session: &Session) -> Result<(Watch, Option<Vec<u8>>), Fault> {
         loop {
             match session.watch(&self.path).await {
-                Ok((watch, data)) => return Ok((watch, Some(data))),
+                Ok((watch, data, _)) => return Ok((watch, Some(data))),
                 Err(fault) if fault.is_no_node() => {}
                 Err(fault) => return Err(fault),
             }

@@ -227,6 +227,60 @@ async fn a_holder_that_died_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_held_the_lock_for_too_long_leaves_the_next_one_alone() {
+    let server = server().await;
+    let (one, two) = (locks_on(&server, WaitBy::Watch).await, locks_on(&server, WaitBy::Watch).await);
+    for released in [true, false] {
+        let hold = LockOptions::new().max_hold(Duration::from_millis(100));
+        let guard = one.mutex_with("a", hold).unwrap().acquire().await.unwrap();
+        let next = soon(wait(&two)).await;
+        assert_eq!(guard.lost().await, LossReason::MaxHold);
+        if released {
+            assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        } else {
+            drop(guard);
+            sleep(2 * SETTLED).await;
+        }
+        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        give_back(next).await;
+    }
+    must_be_clean(&server).await;
+}
+
+/// The name is still there when the holder is heard again, but the node is another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_was_broken_behind_the_back_of_its_holder() {
+    let server = server().await;
+    for waits in [true, false] {
+        let proxy = proxy(&server);
+        let (one, two) = (locks_through(&proxy, WaitBy::Watch).await, locks_on(&server, WaitBy::Watch).await);
+        let guard = one.mutex("a").acquire().await.unwrap();
+        sleep(SETTLED).await;
+        proxy.refuse(true);
+        proxy.rst();
+        assert!(two.break_lock("a").await.unwrap());
+        let next = two.mutex("a").try_acquire().await.unwrap().unwrap();
+        if waits {
+            proxy.refuse(false);
+            let lost = timeout(SOON, guard.lost()).await.expect("it is told");
+            assert_eq!(lost, LossReason::Removed, "not later with its session");
+            assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        } else {
+            while guard.standing() == Standing::Valid {
+                sleep(Duration::from_millis(5)).await;
+            }
+            let release = tokio::spawn(guard.release());
+            sleep(SETTLED).await;
+            proxy.refuse(false);
+            assert_eq!(timeout(SOON, release).await.unwrap().unwrap().unwrap(), Released::AlreadyLost);
+        }
+        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        give_back(next).await;
+    }
+    must_be_clean(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_nodes_of_that_name_are_not_taken() {
     let server = server().await;
     let client = client(&server).await;

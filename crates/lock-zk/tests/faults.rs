@@ -9,6 +9,7 @@ use lock_core::{ErrorKind, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{ZkEnsemble, cancel_after, for_each_poll_count};
 use lock_zk::Layout;
+use lock_zk::zookeeper_client::{Acls, CreateMode};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_after_every_number_of_polls() {
@@ -347,6 +348,44 @@ async fn a_waiter_that_was_removed_while_cut_off_does_not_get_the_lock() {
     assert!(!waiter.is_finished());
     rival.release().await.unwrap();
     assert!(waiter.await.unwrap().unwrap().is_valid());
+}
+
+/// The directory was replaced meanwhile, and its numbers came again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
+    let scene = Scene::with(TIMEOUT, Layout::Plain).await;
+    let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    // The waiter does not watch its own node behind so many.
+    let before = 20;
+    let fill = async |count: usize| {
+        mkdir(&scene.client, "/locks/a").await;
+        for _ in 0..count {
+            scene.client.create("/locks/a/lock-", b"", &mode).await.unwrap();
+        }
+    };
+    fill(before).await;
+    let mutex = scene.locks.mutex("a");
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    until_children(&scene.client, "a", before + 1).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    scene.proxy.hold(Direction::ToClient);
+    for child in children(&scene.client, "a").await {
+        scene.client.delete(&format!("/locks/a/{child}"), None).await.unwrap();
+    }
+    scene.client.delete("/locks/a", None).await.unwrap();
+    fill(before + 1).await;
+    let children = children(&scene.client, "a").await;
+    for child in &children[..before] {
+        scene.client.delete(&format!("/locks/a/{child}"), None).await.unwrap();
+    }
+    scene.proxy.deliver();
+    until_children(&scene.client, "a", 2).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!waiter.is_finished(), "the lock is held by somebody else");
+    scene.client.delete(&format!("/locks/a/{}", children[before]), None).await.unwrap();
+    let guard = tokio::time::timeout(Duration::from_secs(20), waiter).await.unwrap().unwrap().unwrap();
+    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
