@@ -2,11 +2,12 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{FutureExt, select_all};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::{AcquireRequest, BootInstant, Clock, Error, ErrorKind, OwnerId, Result, Revocation, Token};
 
@@ -149,8 +150,13 @@ impl std::fmt::Display for LossReason {
 /// It goes from valid to suspect and back, and once to lost. Lost is latched: no later answer of the
 /// server revives it, not even one that was on its way when the deadline passed.
 #[derive(Clone, Debug)]
-pub struct ValidityCell {
-    state: watch::Sender<State>,
+pub struct ValidityCell(Arc<Shared>);
+
+/// One for every lock that is held: a channel of tokio's would be four times as large.
+#[derive(Debug)]
+struct Shared {
+    state: RwLock<State>,
+    changed: Notify,
     clock: Clock,
 }
 
@@ -166,7 +172,7 @@ impl ValidityCell {
     #[must_use]
     pub fn new(clock: Clock, until: BootInstant) -> Self {
         let state = State { until, standing: Standing::Valid, end: LossReason::DeadlinePassed };
-        Self { state: watch::Sender::new(state), clock }
+        Self(Arc::new(Shared { state: RwLock::new(state), changed: Notify::new(), clock }))
     }
 
     /// Sets a new deadline, later or earlier, and says whether the cell is still valid.
@@ -206,26 +212,36 @@ impl ValidityCell {
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) -> bool {
-        let mut valid = false;
-        self.state.send_if_modified(|state| {
-            let latched = state.latch(&self.clock);
+        let (mut valid, mut changed) = (false, false);
+        {
+            let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+            changed |= state.latch(&self.0.clock);
             if !matches!(state.standing, Standing::Lost(_)) {
-                change(state);
+                change(&mut state);
                 valid = !matches!(state.standing, Standing::Lost(_));
-                return true;
+                changed = true;
             }
-            latched
-        });
+        }
+        if changed {
+            self.0.changed.notify_waiters();
+        }
         valid
     }
 
     fn read(&self) -> State {
-        let state = *self.state.borrow();
-        if matches!(state.standing, Standing::Lost(_)) || self.clock.now() < state.until {
+        let state = self.0.state();
+        if matches!(state.standing, Standing::Lost(_)) || self.0.clock.now() < state.until {
             return state;
         }
-        self.state.send_if_modified(|state| state.latch(&self.clock));
-        *self.state.borrow()
+        // It latches.
+        self.change(|_| {});
+        self.0.state()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> State {
+        *self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -289,7 +305,7 @@ impl Validity {
             return Duration::ZERO;
         }
         let left =
-            self.cells.iter().map(|cell| cell.read().until.saturating_duration_since(cell.clock.now()));
+            self.cells.iter().map(|cell| cell.read().until.saturating_duration_since(cell.0.clock.now()));
         left.min().unwrap_or(Duration::MAX)
     }
 
@@ -299,13 +315,13 @@ impl Validity {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn lost(&self) -> LossReason {
-        let mut changes: Vec<_> = self.cells.iter().map(|cell| cell.state.subscribe()).collect();
         loop {
+            // From here on no change is missed.
+            let changed: Vec<_> = self.cells.iter().map(|cell| cell.0.changed.notified().boxed()).collect();
             if let Standing::Lost(reason) = self.standing() {
                 return reason;
             }
-            let changed = changes.iter_mut().map(|change| change.changed().boxed());
-            let passed = self.cells.iter().map(|cell| cell.clock.sleep_until(cell.read().until).boxed());
+            let passed = self.cells.iter().map(|cell| cell.0.clock.sleep_until(cell.read().until).boxed());
             tokio::select! {
                 _ = select_all(changed) => {}
                 _ = select_all(passed) => {}
@@ -349,13 +365,14 @@ mod tests {
         assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
         assert!(clock.now().since_boot() >= Duration::from_secs(5));
 
-        let (_, cell) = self::cell(Duration::from_secs(5));
+        let (clock, cell) = self::cell(Duration::from_secs(5));
         let validity = cell.validity();
         let waiter = tokio::spawn(async move { validity.lost().await });
         tokio::task::yield_now().await;
         cell.lose(LossReason::Removed);
         cell.lose(LossReason::SessionEnded);
         assert_eq!(waiter.await.unwrap(), LossReason::Removed);
+        assert!(clock.now().since_boot() < Duration::from_secs(5));
     }
 
     #[tokio::test(start_paused = true)]

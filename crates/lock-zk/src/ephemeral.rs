@@ -4,6 +4,7 @@
 //! many notifications and creations as there are waiters, and nobody is ever sure to get its turn. (The "herd effect"
 //! of ZooKeeper's "Recipes and Solutions".) Outcomes that are not known, the lease and its watch are as in the queue.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{AcquireRequest, Wait};
@@ -24,7 +25,7 @@ pub(crate) async fn contend(
     chroot: &str,
     request: &AcquireRequest,
     answered: &mut bool,
-) -> Result<Option<(Made, Own)>, Stop> {
+) -> Result<Option<(Arc<Made>, Own)>, Stop> {
     if request.wait.is_over() {
         // A try that fails writes nothing.
         let (session, path) = (node.session(), &node.spot().dir);
@@ -54,7 +55,7 @@ async fn turn(
     by: WaitBy,
     chroot: &str,
     request: &AcquireRequest,
-) -> Result<Option<Made>, Stop> {
+) -> Result<Option<Arc<Made>>, Stop> {
     loop {
         let (session, path) = (node.session(), &node.spot().dir);
         let free = match by {
@@ -69,7 +70,7 @@ async fn turn(
 }
 
 /// Makes our node, and what is missing above it; nothing if somebody else was first.
-async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Result<Option<Made>, Stop> {
+async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Result<Option<Arc<Made>>, Stop> {
     let until = Instant::now() + node.session().timeout();
     loop {
         let fault = match node.create_fixed(&request.owner).await {

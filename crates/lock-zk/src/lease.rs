@@ -1,10 +1,12 @@
 //! A lock that is held.
 
+use std::future::pending;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use lock_core::{
     AcquireRequest, BootInstant, Error, ErrorKind, Lease, LossReason, Mode, OwnerId, Released, Result,
     Revocation, RevocationCell, Standing, Token, Validity, ValidityCell,
@@ -22,8 +24,7 @@ use crate::token::NotRaised;
 #[derive(Debug)]
 pub(crate) struct ZkLease {
     node: Node,
-    path: String,
-    czxid: i64,
+    made: Arc<Made>,
     /// Whether nobody shares the lock.
     exclusive: bool,
     token: Token,
@@ -39,7 +40,7 @@ pub(crate) struct ZkLease {
 
 impl ZkLease {
     /// The lease of this node, which is watched from a moment later on unless it is already.
-    pub(crate) fn new(node: Node, made: &Made, own: Own, token: Token, request: &AcquireRequest) -> Self {
+    pub(crate) fn new(node: Node, made: Arc<Made>, own: Own, token: Token, request: &AcquireRequest) -> Self {
         let session = node.session();
         let clock = session.clock();
         let until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| clock.now() + hold);
@@ -49,7 +50,7 @@ impl ZkLease {
         let sentry = Sentry {
             session: Arc::downgrade(session),
             spot: Arc::clone(node.spot()),
-            made: made.clone(),
+            made: Arc::clone(&made),
             cell: cell.clone(),
             revocation: RevocationCell::new(),
             until,
@@ -59,8 +60,7 @@ impl ZkLease {
         drop(session.runtime().spawn(sentry.stand(own.watch, released)));
         let validity = session.validity().clone().and(cell.validity());
         Self {
-            path: made.path.clone(),
-            czxid: made.czxid,
+            made,
             exclusive: request.mode == Mode::Exclusive,
             node,
             token,
@@ -73,7 +73,7 @@ impl ZkLease {
     }
 
     pub(crate) fn path(&self) -> &str {
-        &self.path
+        &self.made.path
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -92,7 +92,7 @@ impl ZkLease {
     async fn look(&self) -> Result<Standing, Fault> {
         let session = self.node.session();
         loop {
-            match session.insist(|| is_there(session, &self.path, self.czxid)).await {
+            match session.insist(|| is_there(session, &self.made.path, self.made.czxid)).await {
                 Ok(true) => {}
                 Ok(false) => self.cell.lose(LossReason::Removed),
                 Err(Fault::Over) => {}
@@ -107,7 +107,11 @@ impl ZkLease {
     }
 
     pub(crate) fn silent(&self) -> Error {
-        unavailable(&format!("no answer about {} within {:?}", self.path, self.node.session().patience()))
+        unavailable(&format!(
+            "no answer about {} within {:?}",
+            self.made.path,
+            self.node.session().patience()
+        ))
     }
 }
 
@@ -140,7 +144,7 @@ impl Lease for ZkLease {
             return Ok(lost);
         }
         match tokio::time::timeout(self.node.session().patience(), self.look()).await {
-            Ok(answer) => answer.map_err(|fault| fault.on(&self.path)),
+            Ok(answer) => answer.map_err(|fault| fault.on(&self.made.path)),
             Err(_) => Err(self.silent()),
         }
     }
@@ -151,9 +155,9 @@ impl Lease for ZkLease {
         }
         let session = self.node.session();
         // Whoever comes after a holder has a later node; of those who share a lock, it may be an earlier one.
-        let after = u64::try_from(self.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
+        let after = u64::try_from(self.made.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
         let base = session.base(&self.node.spot().dir);
-        let raised = base.raise(session, &self.path, after, floor);
+        let raised = base.raise(session, &self.made.path, after, floor);
         match tokio::time::timeout(session.patience(), raised).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(NotRaised::Failed(error))) => Err(error),
@@ -198,7 +202,7 @@ pub(crate) struct Own {
 struct Sentry {
     session: Weak<Session>,
     spot: Arc<Spot>,
-    made: Made,
+    made: Arc<Made>,
     cell: ValidityCell,
     revocation: RevocationCell,
     until: BootInstant,
@@ -213,8 +217,9 @@ impl Sentry {
         if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).boxed().await.is_ok() {
             return;
         }
+        let mut ended = ended(self.cell.validity(), self.until);
         loop {
-            let watched = match watch.take() {
+            let mut watched = match watch.take() {
                 Some(watch) => watch,
                 None => {
                     let Some(session) = self.session.upgrade() else { return };
@@ -236,15 +241,13 @@ impl Sentry {
                     }
                 }
             };
-            let validity = self.cell.validity();
-            let mut watched = watched;
             tokio::select! {
                 event = &mut watched => match event {
                     Event::Deleted => return self.cell.lose(LossReason::Removed),
                     Event::Over => return,
                     Event::Changed => {}
                 },
-                () = ended(&validity, self.until) => {
+                () = &mut ended => {
                     if let Some(session) = self.session.upgrade() {
                         delete(&session, &self.spot, &self.made, true).boxed().await;
                     }
@@ -263,14 +266,17 @@ impl Sentry {
     }
 }
 
-/// Waits until the lock has been held for too long.
-async fn ended(validity: &Validity, until: BootInstant) {
+/// Waits until the lock has been held for too long. Most may be held for ever, for which there is nothing to store.
+fn ended(validity: Validity, until: BootInstant) -> BoxFuture<'static, ()> {
     if until == BootInstant::NEVER {
-        std::future::pending::<()>().await;
+        return pending().boxed();
     }
-    while validity.lost().boxed().await != LossReason::MaxHold {
-        std::future::pending::<()>().await;
+    async move {
+        if validity.lost().await != LossReason::MaxHold {
+            pending::<()>().await;
+        }
     }
+    .boxed()
 }
 
 /// What is written into the node of a holder that is asked to give its lock up, as by Curator's `Revoker`.

@@ -26,7 +26,7 @@ use crate::session::{PAUSE, Seat, Session};
 pub(crate) struct Node {
     session: Seat,
     spot: Arc<Spot>,
-    ours: Arc<Ours>,
+    ours: Ours,
     state: State,
     /// Whether there is surely no second node of the same owner, from a creation whose answer was lost.
     certain: bool,
@@ -35,17 +35,17 @@ pub(crate) struct Node {
 }
 
 /// How the nodes of one acquisition are known.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Ours {
     owner: OwnerId,
-    /// What stands before the sequence number.
-    prefix: String,
+    mode: Mode,
+    writes: bool,
 }
 
 enum State {
     Nothing,
-    Creating(InFlight<Result<Made, Fault>>),
-    There(Made),
+    Creating(InFlight<Result<Arc<Made>, Fault>>),
+    There(Arc<Made>),
     Deleting(InFlight<Gone>),
 }
 
@@ -67,10 +67,8 @@ impl<T> InFlight<T> {
 }
 
 /// A node that the server made for us.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Made {
-    /// The name in the directory.
-    pub(crate) name: String,
     pub(crate) path: String,
     pub(crate) sequence: i64,
     /// The number of the transaction that made it.
@@ -79,15 +77,26 @@ pub(crate) struct Made {
 
 impl Made {
     /// The node at this path, whose sequence number begins after so many bytes, if it has one.
-    pub(crate) fn at(path: String, digits: usize, czxid: i64) -> Option<Self> {
+    pub(crate) fn at(mut path: String, digits: usize, czxid: i64) -> Option<Self> {
         let digits = path.get(digits..)?;
         let sequence = if digits.is_empty() { 0 } else { digits.parse().ok()? };
-        let name = path.rsplit('/').next()?.to_owned();
-        Some(Self { name, path, sequence, czxid })
+        // The driver leaves room for more.
+        path.shrink_to_fit();
+        Some(Self { path, sequence, czxid })
+    }
+
+    /// The name in the directory.
+    pub(crate) fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
     }
 }
 
 impl Ours {
+    /// What stands before the sequence number.
+    fn prefix(&self, spot: &Spot) -> String {
+        spot.layout.prefix(self.owner, self.mode, self.writes)
+    }
+
     /// What our node says.
     fn card(&self, info: &OwnerInfo) -> Vec<u8> {
         let card = Card { info: info.clone(), owner: self.owner.to_string() };
@@ -119,8 +128,8 @@ pub(crate) struct Card {
 impl Node {
     /// No node yet, but for this acquisition.
     pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, mode: Mode, writes: bool) -> Self {
-        let (session, spot, owner) = (Seat::take(session), Arc::clone(spot), OwnerId::random());
-        let ours = Arc::new(Ours { owner, prefix: spot.layout.prefix(owner, mode, writes) });
+        let (session, spot) = (Seat::take(session), Arc::clone(spot));
+        let ours = Ours { owner: OwnerId::random(), mode, writes };
         Self { session, spot, ours, state: State::Nothing, certain: true, doubtful: false }
     }
 
@@ -137,9 +146,9 @@ impl Node {
     }
 
     /// The node, if it is there.
-    pub(crate) const fn made(&self) -> Option<&Made> {
+    pub(crate) fn made(&self) -> Option<Arc<Made>> {
         match &self.state {
-            State::There(made) => Some(made),
+            State::There(made) => Some(Arc::clone(made)),
             _ => None,
         }
     }
@@ -153,15 +162,15 @@ impl Node {
     pub(crate) async fn create(
         &mut self,
         info: &OwnerInfo,
-    ) -> (Result<Made, Fault>, Result<Vec<String>, Fault>) {
-        let (path, data) = (self.spot.child(&self.ours.prefix), self.ours.card(info));
+    ) -> (Result<Arc<Made>, Fault>, Result<Vec<String>, Fault>) {
+        let (path, data) = (self.spot.child(&self.ours.prefix(&self.spot)), self.ours.card(info));
         self.begin(path, data, CreateMode::EphemeralSequential);
         let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
         join(self.created(), session.children(&spot.dir)).await
     }
 
     /// Creates the node in the place of the directory.
-    pub(crate) async fn create_fixed(&mut self, info: &OwnerInfo) -> Result<Made, Fault> {
+    pub(crate) async fn create_fixed(&mut self, info: &OwnerInfo) -> Result<Arc<Made>, Fault> {
         let (path, data) = (self.spot.dir.clone(), self.ours.card(info));
         self.begin(path, data, CreateMode::Ephemeral);
         self.created().await
@@ -177,21 +186,21 @@ impl Node {
                 czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
             }
             let made = Made::at(path, prefix.len(), czxid);
-            made.ok_or_else(|| {
+            made.map(Arc::new).ok_or_else(|| {
                 Fault::Unknown(zk::Error::UnexpectedError(format!("the server named it so: {prefix}")))
             })
         }));
     }
 
     /// Notes the answer in the same poll that sees it, so that it cannot be lost with this future.
-    async fn created(&mut self) -> Result<Made, Fault> {
+    async fn created(&mut self) -> Result<Arc<Made>, Fault> {
         poll_fn(|context| {
             let State::Creating(creation) = &mut self.state else {
-                return Poll::Ready(self.made().cloned().ok_or(Fault::Over));
+                return Poll::Ready(self.made().ok_or(Fault::Over));
             };
             let answer = std::task::ready!(creation.poll(context));
             self.state = match &answer {
-                Ok(made) => State::There(made.clone()),
+                Ok(made) => State::There(Arc::clone(made)),
                 Err(_) => State::Nothing,
             };
             self.certain &= !matches!(answer, Err(Fault::Unknown(_)));
@@ -202,14 +211,14 @@ impl Node {
 
     /// Finds out what became of creations whose answers were lost: keeps the lowest node, deletes the others, and
     /// gives what is kept.
-    pub(crate) async fn settle(&mut self) -> Result<Option<Made>, Fault> {
-        let mut found = find(&self.session, &self.spot, &self.ours).await?;
+    pub(crate) async fn settle(&mut self) -> Result<Option<Arc<Made>>, Fault> {
+        let mut found = find(&self.session, &self.spot, self.ours).await?;
         if found.is_empty() {
             self.state = State::Nothing;
             return Ok(None);
         }
-        let kept = found.remove(0);
-        self.state = State::There(kept.clone());
+        let kept = Arc::new(found.remove(0));
+        self.state = State::There(Arc::clone(&kept));
         for extra in &found {
             delete(&self.session, &self.spot, extra, false).await;
         }
@@ -234,7 +243,7 @@ impl Node {
     /// When the future is dropped the deletion has begun; the next call, or the drop of the node, goes on with it.
     pub(crate) async fn delete(&mut self) -> Gone {
         if let State::There(made) = &self.state {
-            let (session, spot, made) = (Arc::clone(&self.session), Arc::clone(&self.spot), made.clone());
+            let (session, spot, made) = (Arc::clone(&self.session), Arc::clone(&self.spot), Arc::clone(made));
             let doubtful = self.doubtful;
             let deletion = async move { remove(&session, &spot, &made, doubtful).await };
             self.state = State::Deleting(InFlight::new(deletion));
@@ -255,8 +264,7 @@ impl Drop for Node {
         if (matches!(state, State::Nothing) && self.certain) || self.session.is_over() {
             return;
         }
-        let (session, spot, ours) =
-            (Seat::take(&self.session), Arc::clone(&self.spot), Arc::clone(&self.ours));
+        let (session, spot, ours) = (Seat::take(&self.session), Arc::clone(&self.spot), self.ours);
         // The task holds no node, so that it can be dropped in its turn when the runtime shuts down.
         drop(self.session.runtime().spawn(undo(session, spot, ours, state, self.certain)));
     }
@@ -322,7 +330,8 @@ pub(crate) async fn is_there(session: &Session, path: &str, czxid: i64) -> Resul
 ///
 /// Behind a reconnection of the same session, `sync` is behind everything that was sent before it: what arrives
 /// later over the old connection is refused, as the session has moved.
-async fn find(session: &Session, spot: &Spot, ours: &Ours) -> Result<Vec<Made>, Fault> {
+async fn find(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<Made>, Fault> {
+    let prefix = ours.prefix(spot);
     let paths = match spot.recipe {
         Recipe::Queue => {
             let listed = session.insist(|| async {
@@ -332,7 +341,7 @@ async fn find(session: &Session, spot: &Spot, ours: &Ours) -> Result<Vec<Made>, 
             match listed.await {
                 Err(fault) if fault.is_no_node() => return Ok(Vec::new()),
                 children => {
-                    let ours = children?.into_iter().filter(|name| name.starts_with(&ours.prefix));
+                    let ours = children?.into_iter().filter(|name| name.starts_with(&prefix));
                     ours.map(|name| spot.child(&name)).collect()
                 }
             }
@@ -343,7 +352,7 @@ async fn find(session: &Session, spot: &Spot, ours: &Ours) -> Result<Vec<Made>, 
         }
     };
     let before_digits = match spot.recipe {
-        Recipe::Queue => spot.child(&ours.prefix),
+        Recipe::Queue => spot.child(&prefix),
         Recipe::Ephemeral(_) => spot.dir.clone(),
     };
     let mut found = Vec::new();
@@ -386,7 +395,7 @@ async fn remove(session: &Session, spot: &Spot, made: &Made, doubtful: bool) -> 
     }
 }
 
-async fn undo(session: Seat, spot: Arc<Spot>, ours: Arc<Ours>, state: State, mut certain: bool) {
+async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut certain: bool) {
     match state {
         State::Nothing => {}
         State::Creating(creation) => match creation.end().await {
@@ -401,7 +410,7 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Arc<Ours>, state: State, mut
     }
     // A second look, should the first creation have overtaken the first look in some way that we do not know of.
     for _ in 0..2 {
-        match find(&session, &spot, &ours).await {
+        match find(&session, &spot, ours).await {
             Ok(found) => {
                 for made in &found {
                     delete(&session, &spot, made, false).await;
@@ -447,13 +456,13 @@ mod tests {
             assert_eq!(node.settle().await.unwrap(), None);
             // The node of another session that looks like ours in all else, and is first.
             let mut foreign = Node::new(&theirs, &spot, Mode::Exclusive, false);
-            foreign.ours = Arc::clone(&node.ours);
+            foreign.ours = node.ours;
             foreign.create(&info).await.0.unwrap();
             assert_eq!(node.settle().await.unwrap(), None, "{layout:?}");
             let first = node.create(&info).await.0.unwrap();
             let second = node.create(&info).await.0.unwrap();
             node.certain = false;
-            assert_eq!(node.settle().await.unwrap(), Some(first.clone()), "{layout:?}");
+            assert_eq!(node.settle().await.unwrap(), Some(Arc::clone(&first)), "{layout:?}");
             assert!(node.is_certain());
             assert_eq!(ours.stat(&second.path).await.unwrap(), None);
             assert_eq!(ours.stat(&first.path).await.unwrap().unwrap().czxid, first.czxid);

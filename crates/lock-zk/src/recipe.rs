@@ -117,7 +117,7 @@ pub(crate) async fn attempt(
     });
     match contended.await {
         Ok(Some((made, own))) => match base.token(session, made.czxid).await {
-            Ok(token) => Ok(Attempt::Held(Box::new(ZkLease::new(node, &made, own, token, request)))),
+            Ok(token) => Ok(Attempt::Held(Box::new(ZkLease::new(node, made, own, token, request)))),
             Err(_) if session.is_over() => Ok(Attempt::Again { answered }),
             Err(error) => {
                 give_up(node).await;
@@ -195,7 +195,7 @@ async fn contend(
     chroot: &str,
     request: &AcquireRequest,
     answered: &mut bool,
-) -> Result<Option<(Made, Own)>, Stop> {
+) -> Result<Option<(Arc<Made>, Own)>, Stop> {
     let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
     if request.wait.is_over() {
         // A try that fails writes nothing.
@@ -236,7 +236,7 @@ async fn contend(
 }
 
 /// Creates our node, and its directory if need be, and lists the queue behind it.
-async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Result<(Made, Queue), Stop> {
+async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Result<(Arc<Made>, Queue), Stop> {
     let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
     let stop = |fault| Stop::of(fault, &spot.dir);
     // A container may be reaped between its creation and ours.
@@ -360,10 +360,10 @@ impl<'a> Place<'a> {
         if is_exhausted(self.made.sequence) || queue.is_exhausted() {
             return Err(Stop::Failed(exhausted(&self.spot.dir)));
         }
-        if !queue.has(&self.made.name) {
+        if !queue.has(self.made.name()) {
             return Err(Stop::Again);
         }
-        Ok(queue.obstacles(self.made.sequence, &self.made.name, self.request.mode))
+        Ok(queue.obstacles(self.made.sequence, self.made.name(), self.request.mode))
     }
 
     /// Waits for our turn.
@@ -432,7 +432,7 @@ impl<'a> Place<'a> {
         self.far.take_if(|neighbour| Some(neighbour.name.as_str()) != far);
         let unwatched = |name: &&&str| self.near.iter().all(|neighbour| neighbour.name != **name);
         let missing: Vec<_> = obstacles.near.iter().filter(unwatched).copied().collect();
-        let own = Some(self.made.name.as_str()).filter(|_| looks_ahead && self.own.watch.is_none());
+        let own = Some(self.made.name()).filter(|_| looks_ahead && self.own.watch.is_none());
         let (own, near, far) = join3(
             set(self.session, self.spot, own),
             join_all(missing.into_iter().map(|name| set(self.session, self.spot, Some(name)))),

@@ -44,7 +44,8 @@ enum Request {
 /// A session, and the watches that were set in it.
 struct Side {
     client: Arc<dyn SessionClient>,
-    watches: Vec<Watching>,
+    /// Never locked: it only makes the bench `Sync`.
+    watches: Mutex<Vec<Watching>>,
 }
 
 /// Both sessions of one server.
@@ -131,7 +132,7 @@ async fn compare(
     // The nodes of a session go with it.
     for bench in [&mut real, &mut fake] {
         let watch = bench.sides[1].client.watch_stat(root).await.map_err(|error| error.to_string())?;
-        bench.sides[1].watches.push(watch.1);
+        bench.sides[1].watch(watch.1);
         bench.close_first().await;
     }
     let mut left = Vec::new();
@@ -166,12 +167,18 @@ async fn fake(servers: usize, root: &str) -> Bench {
     Bench::new(open().await, open().await, root).await
 }
 
+impl Side {
+    fn watch(&mut self, watching: Watching) {
+        self.watches.get_mut().unwrap().push(watching);
+    }
+}
+
 impl Bench {
     async fn new(one: Arc<dyn SessionClient>, other: Arc<dyn SessionClient>, root: &str) -> Self {
         let acl = Acls::anyone_all();
         one.create(root, &[], CreateMode::Persistent, acl).await.unwrap();
         one.create(&format!("{root}/c"), &[], CreateMode::Container, acl).await.unwrap();
-        let sides = [one, other].map(|client| Side { client, watches: Vec::new() });
+        let sides = [one, other].map(|client| Side { client, watches: Mutex::default() });
         Self { sides, root: root.to_owned(), zxids: Mutex::default() }
     }
 
@@ -205,14 +212,14 @@ impl Bench {
             }
             Request::WatchStat { path } => match client.watch_stat(&at(path)).await {
                 Ok((stat, watching)) => {
-                    self.sides[side].watches.push(watching);
+                    self.sides[side].watch(watching);
                     format!("{:?}", stat.map(|stat| self.plain(stat)))
                 }
                 Err(error) => format!("{error:?}"),
             },
             Request::WatchData { path } => match client.watch_data(&at(path)).await {
                 Ok((data, stat, watching)) => {
-                    self.sides[side].watches.push(watching);
+                    self.sides[side].watch(watching);
                     format!("{data:?} {:?}", self.plain(stat))
                 }
                 Err(error) => format!("{error:?}"),
@@ -240,20 +247,19 @@ impl Bench {
             // Events come before what is answered later.
             side.client.sync("/").await.unwrap();
             side.client.stat("/").await.unwrap();
-            let mut waiting = Vec::new();
-            for mut watching in side.watches.drain(..) {
-                match (&mut watching).now_or_never() {
-                    Some(event) => answer.push_str(&format!(" {:?} {}", event.event_type, event.path)),
-                    None => waiting.push(watching),
+            side.watches.get_mut().unwrap().retain_mut(|watching| match watching.now_or_never() {
+                Some(event) => {
+                    answer.push_str(&format!(" {:?} {}", event.event_type, event.path));
+                    false
                 }
-            }
-            side.watches = waiting;
+                None => true,
+            });
         }
         answer
     }
 
     async fn close_first(&mut self) {
-        let gone = Side { client: Arc::clone(&self.sides[1].client), watches: Vec::new() };
+        let gone = Side { client: Arc::clone(&self.sides[1].client), watches: Mutex::default() };
         drop(std::mem::replace(&mut self.sides[0], gone));
         // It says farewell in its own time.
         let other = &self.sides[1].client;

@@ -18,7 +18,8 @@ async fn acquire_is_cancelled_after_every_number_of_polls() {
         let polls = for_each_poll_count(async |k| {
             let guard = if held { Some(scene.other.mutex("a").acquire().await.unwrap()) } else { None };
             let mutex = scene.locks.mutex("a");
-            let patience = Duration::from_millis(if held { 30 } else { 30_000 });
+            // Where it is in vain, long enough for all that comes before.
+            let patience = Duration::from_millis(if held { 500 } else { 30_000 });
             let outcome = cancel_after(k, async { mutex.try_acquire_for(patience).await.unwrap() }).await;
             if let Some(guard) = guard {
                 until_children(&scene.client, "a", 1).await;
@@ -30,7 +31,8 @@ async fn acquire_is_cancelled_after_every_number_of_polls() {
             done.then_some(())
         })
         .await;
-        assert!(polls > 2, "{polls}");
+        // To send the request, to see all answers at once, and to see the end of the patience.
+        assert!(polls >= if held { 3 } else { 2 }, "{polls}");
     }
 }
 
@@ -253,7 +255,7 @@ async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
     let ensemble = ZkEnsemble::start().await.unwrap();
     let leader = ensemble.leader().await.unwrap();
     let follower = &ensemble.nodes()[(leader + 1) % 3];
-    let locks = config(follower).session_timeout(SHORT).connect().await.unwrap();
+    let locks = opened(&config(follower).session_timeout(SHORT)).await;
     let client = client(follower).await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     tokio::time::sleep(SHORT).await;
@@ -269,7 +271,7 @@ async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_waiter_whose_session_ends_queues_again() {
-    let scene = Scene::with(SHORT, Layout::Curator).await;
+    let scene = Scene::new().await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
     let mutex = scene.locks.mutex("a");
     let waiter = tokio::spawn(async move { mutex.acquire().await });
@@ -291,8 +293,9 @@ async fn a_waiter_whose_session_ends_queues_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_grant_to_an_ended_session_is_not_taken() {
-    // The lock becomes free while the waiter is cut off: its node is next, but its session is over.
-    let scene = Scene::with(SHORT, Layout::Curator).await;
+    // The lock becomes free while the waiter is cut off: its node is next, but its session is over. A waiter gives up
+    // when it gets no new one within three quarters of its timeout, so that has to be long.
+    let scene = Scene::new().await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
     let mutex = scene.locks.mutex("a");
     let waiter = tokio::spawn(async move { mutex.acquire().await });
@@ -301,7 +304,7 @@ async fn a_grant_to_an_ended_session_is_not_taken() {
     let old = children(&scene.client, "a").await[1].clone();
     scene.proxy.hold(Direction::ToClient);
     guard.release().await.unwrap();
-    tokio::time::sleep(SHORT * 4 / 5).await;
+    tokio::time::sleep(TIMEOUT * 4 / 5).await;
     // The news of the grant arrives beyond our own deadline.
     scene.proxy.deliver();
     let guard = waiter.await.unwrap().unwrap();
@@ -433,7 +436,7 @@ async fn a_deadline_is_kept_while_the_server_is_silent() {
     scene.black_hole(true);
     let (outcome, took) = waiter.await.unwrap();
     assert!(outcome.unwrap().is_none());
-    assert!(took < Duration::from_millis(900), "{took:?}");
+    assert!(took < TIMEOUT / 2, "{took:?}");
     // The node goes as soon as the server can be told.
     assert_eq!(children(&scene.client, "a").await.len(), 2);
     scene.black_hole(false);

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Server, client, config, mkdir};
+#[cfg(any(feature = "sasl", feature = "tls"))]
+use common::Server;
+use common::{client, config, mkdir};
 use lock_core::{Error, ErrorKind, Holder, Locks};
 #[cfg(feature = "tls")]
 use lock_testkit::Certificates;
@@ -128,7 +130,8 @@ async fn sasl_lets_in_who_knows_the_password() {
 
     let server = Server::from(ZooKeeper::builder().sasl("me", "Pa55").start().await.unwrap());
     let at = |credentials: &str, auth: &str| {
-        let url = format!("zk://{credentials}{}?session_timeout=4s&auth={auth}", server.addr());
+        let patience = "session_timeout=4s&connect_timeout=20s";
+        let url = format!("zk://{credentials}{}?{patience}&auth={auth}", server.addr());
         ZkConfig::from_url(&url).unwrap().connect()
     };
     let locks = at("me:Pa55@", "sasl").await.unwrap();
@@ -155,7 +158,8 @@ async fn tls() {
         let (ca, cert, key) = (ca.display(), cert.display(), key.display());
         let address = format!("{}?session_timeout=4s", server.secure_addr());
         let at = |options: &str| ZkConfig::from_url(&format!("zks://{address}{options}"));
-        let identity = format!("&tls_ca={ca}&tls_cert={cert}&tls_key={key}");
+        // The first handshake of a server may take seconds.
+        let identity = format!("&connect_timeout=20s&tls_ca={ca}&tls_cert={cert}&tls_key={key}");
         take_and_give_back(&at(&identity).unwrap().connect().await.unwrap()).await;
         // The certificate is a proof of who we are.
         let mine = at(&format!("{identity}&acl=creator&dir=/mine")).unwrap().connect().await;
@@ -164,7 +168,8 @@ async fn tls() {
             let other = config(&server).dir("/mine").connect().await.unwrap();
             must_name(&other.mutex("a").acquire().await.unwrap_err(), "create", "/mine/a");
         }
-        let without = at(&format!("&tls_ca={ca}")).unwrap().connect().await;
+        let patience = if client_certificates { "2s" } else { "20s" };
+        let without = at(&format!("&connect_timeout={patience}&tls_ca={ca}")).unwrap().connect().await;
         if client_certificates {
             assert_eq!(without.unwrap_err().kind(), ErrorKind::Unavailable);
         } else {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lock_redis::WaitBy;
 use lock_testkit::fake::{Dice, Faults};
+use lock_testkit::history::Mode as Share;
 use lock_testkit::simulation::{Habits, Leases};
 
 /// What the run is to show.
@@ -94,7 +95,7 @@ impl Scenario {
             _ => Leases::Any,
         };
         let Self { ttl, locks, limited, chaos, .. } = *self;
-        Habits { ttl, locks, limited, leases, until: chaos }
+        Habits { ttl, locks, shares: &[Share::Exclusive], limited, leases, until: chaos }
     }
 
     /// By how much the server's clock steps back in all: so much longer do keys live.

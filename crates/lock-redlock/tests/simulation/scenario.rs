@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lock_testkit::fake::{Dice, Faults};
+use lock_testkit::history::Mode as Share;
 use lock_testkit::simulation::{Habits, Leases};
 
 /// What the run is to show.
@@ -91,7 +92,8 @@ impl Scenario {
             Mode::FromReply => Leases::FixedFromReply,
             _ => Leases::Any,
         };
-        Habits { ttl: self.ttl, locks: 1, limited: self.limited, leases, until: self.chaos }
+        let Self { ttl, limited, chaos, .. } = *self;
+        Habits { ttl, locks: 1, shares: &[Share::Exclusive], limited, leases, until: chaos }
     }
 
     /// By how much a master's clock steps back at most: so much longer do its keys live.

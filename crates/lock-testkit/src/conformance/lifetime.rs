@@ -181,15 +181,15 @@ pub(super) async fn run_drops_the_work_of_a_lost_lock(harness: &dyn Harness) {
 }
 
 pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
-    let lease = Duration::from_secs(2);
+    // The holder of a session counts from an earlier request, one that the server has surely noted. So it believes for
+    // less than the timeout anyway, and its session does not outlive a longer delay: what is asked for only now and
+    // then, and answered late, must not be taken for silence.
+    let (lease, delay) = match harness.capabilities().lease {
+        LeaseKind::Ttl { .. } => (Duration::from_secs(2), Duration::from_millis(100)),
+        LeaseKind::Session { .. } => (Duration::from_secs(6), Duration::from_millis(600)),
+    };
     let link = harness.link().await;
     let (locks, name) = (client_with(&*link, lease).await, fresh());
-    // The holder of a session counts from an earlier request, one that the server has surely noted. So it believes for
-    // less than the timeout anyway, and its session does not outlive a longer delay.
-    let delay = match locks.capabilities().lease {
-        LeaseKind::Ttl { .. } => Duration::from_millis(100),
-        LeaseKind::Session { timeout } => timeout * 3 / 20,
-    };
     give_back(take(&locks, &name).await).await;
     link.fault(Fault::DelayReplies(delay)).await;
     // What is under way from before the delay is answered by then.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lock_core::{BootInstant, Guard, LockOptions, Locks, Released};
+use lock_core::{BootInstant, Guard, LockOptions, Locks, Released, Result};
 use tokio::time::{sleep, timeout};
 
 use super::stage::{Leases, Stage, lock_name, nanos};
@@ -31,42 +31,44 @@ impl Task {
             sleep(self.dice.millis(0..=150)).await;
             let lock = lock_name(self.dice.below(self.stage.habits.locks as u64) as usize);
             self.record(&lock, EventKind::AcquireCalled);
-            let ttl = self.some_ttl();
-            match self.acquire(&lock, ttl).await {
-                Some(guard) => self.hold(&lock, guard, ttl).await,
+            let (share, ttl) = (self.some_share(), self.some_ttl());
+            match self.acquire(&lock, share, ttl).await {
+                Some(guard) => self.hold(&lock, share, guard, ttl).await,
                 None => self.record(&lock, EventKind::AcquireUnknown),
             }
         }
     }
 
-    async fn acquire(&mut self, lock: &str, ttl: Duration) -> Option<Guard> {
-        let mut options = match self.is_fixed() || self.dice.chance(0.3) {
-            true => LockOptions::new().fixed_ttl(ttl),
-            false => LockOptions::new().ttl(ttl),
+    async fn acquire(&mut self, lock: &str, share: Share, ttl: Duration) -> Option<Guard> {
+        let mut options = match self.stage.habits.leases {
+            Leases::Session | Leases::SessionAndBeyond(_) => LockOptions::new(),
+            Leases::Any if !self.dice.chance(0.3) => LockOptions::new().ttl(ttl),
+            _ => LockOptions::new().fixed_ttl(ttl),
         };
         if self.stage.habits.limited && self.dice.chance(0.2) {
             options = options.max_hold(self.dice.millis(100..=2_000));
         }
-        let mutex = self.locks.mutex_with(lock, options).unwrap();
+        let locks = self.locks.clone();
+        let ask = |wait| ask(&locks, lock, share, options, wait);
         let (patience, polls) = (self.dice.millis(0..=3_000), self.dice.below(12) as usize);
         match self.dice.below(10) {
-            0..4 => timeout(patience, mutex.acquire()).await.ok()?.ok(),
-            4 => mutex.try_acquire().await.ok()?,
-            5..7 => mutex.try_acquire_for(patience).await.ok()?,
-            7 => cancel_after(polls, mutex.acquire()).await?.ok(),
-            8 => cancel_after(polls, mutex.try_acquire_for(patience)).await?.ok()?,
-            _ => pause_after(polls, patience, mutex.try_acquire_for(patience)).await.ok()?,
+            0..4 => timeout(patience, ask(Wait::Forever)).await.ok()?.ok()?,
+            4 => ask(Wait::Never).await.ok()?,
+            5..7 => ask(Wait::For(patience)).await.ok()?,
+            7 => cancel_after(polls, ask(Wait::Forever)).await?.ok()?,
+            8 => cancel_after(polls, ask(Wait::For(patience))).await?.ok()?,
+            _ => pause_after(polls, patience, ask(Wait::For(patience))).await.ok()?,
         }
     }
 
-    async fn hold(&mut self, lock: &str, guard: Guard, ttl: Duration) {
-        let mut until = guard.valid_until();
+    async fn hold(&mut self, lock: &str, share: Share, guard: Guard, ttl: Duration) {
+        let mut until = self.until(&guard);
         if self.stage.habits.leases == Leases::FixedFromReply {
             until = self.stage.clock.now() + ttl - (ttl / 100 + Duration::from_millis(2));
         }
         let token = Some(guard.token().get());
         let valid_until_ns = Some(nanos(until));
-        self.record(lock, EventKind::Acquired { token, valid_until_ns, mode: Share::Exclusive });
+        self.record(lock, EventKind::Acquired { token, valid_until_ns, mode: share });
         // Some use what they no longer hold; their guards must have told them.
         let careless = self.is_fixed() || self.dice.chance(0.3);
         for _ in 0..self.dice.below(4) {
@@ -98,11 +100,20 @@ impl Task {
         self.finish(lock, guard).await;
     }
 
+    /// Until when this guard is believed to hold the lock.
+    fn until(&self, guard: &Guard) -> BootInstant {
+        match self.stage.habits.leases {
+            Leases::SessionAndBeyond(span) => guard.valid_until() + span,
+            _ => guard.valid_until(),
+        }
+    }
+
     /// Notes until when the guard believes that it holds the lock, or that it no longer does: an extension that was
     /// not answered may have brought the end nearer.
     fn believe(&self, lock: &str, guard: &Guard) {
-        self.record(lock, EventKind::Extended { valid_until_ns: nanos(guard.valid_until()) });
-        if !guard.is_valid() {
+        self.record(lock, EventKind::Extended { valid_until_ns: nanos(self.until(guard)) });
+        let stubborn = matches!(self.stage.habits.leases, Leases::SessionAndBeyond(_));
+        if !stubborn && !guard.is_valid() {
             self.record(lock, EventKind::Lost);
         }
     }
@@ -132,12 +143,62 @@ impl Task {
         (*self.dice.pick(&[ttl / 2, ttl, ttl * 2])).max(Duration::from_millis(100))
     }
 
+    fn some_share(&mut self) -> Share {
+        match self.stage.habits.shares {
+            [only] => *only,
+            shares => *self.dice.pick(shares),
+        }
+    }
+
     fn is_fixed(&self) -> bool {
-        self.stage.habits.leases != Leases::Any
+        matches!(self.stage.habits.leases, Leases::Fixed | Leases::FixedFromReply)
     }
 
     fn record(&self, lock: &str, kind: EventKind) {
         self.stage.record(self.client, self.task, lock, kind);
+    }
+}
+
+/// For how long somebody waits for a lock.
+enum Wait {
+    Never,
+    For(Duration),
+    Forever,
+}
+
+/// Asks for a lock, to be shared in this way.
+async fn ask(
+    locks: &Locks,
+    lock: &str,
+    share: Share,
+    options: LockOptions,
+    wait: Wait,
+) -> Result<Option<Guard>> {
+    match share {
+        Share::Exclusive => {
+            let mutex = locks.mutex_with(lock, options)?;
+            match wait {
+                Wait::Never => mutex.try_acquire().await,
+                Wait::For(patience) => mutex.try_acquire_for(patience).await,
+                Wait::Forever => mutex.acquire().await.map(Some),
+            }
+        }
+        Share::Shared => {
+            let rw = locks.rw_with(lock, options)?;
+            match wait {
+                Wait::Never => rw.try_read().await,
+                Wait::For(patience) => rw.try_read_for(patience).await,
+                Wait::Forever => rw.read().await.map(Some),
+            }
+        }
+        Share::Permit(max) => {
+            let semaphore = locks.semaphore_with(lock, max, options)?;
+            match wait {
+                Wait::Never => semaphore.try_acquire().await,
+                Wait::For(patience) => semaphore.try_acquire_for(patience).await,
+                Wait::Forever => semaphore.acquire().await.map(Some),
+            }
+        }
     }
 }
 

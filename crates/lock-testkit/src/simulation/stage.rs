@@ -16,10 +16,12 @@ use crate::history::{Event, EventKind, History, Mode as Share};
 /// What clients do in a run.
 #[derive(Clone, Debug)]
 pub struct Habits {
-    /// The usual time to live; some ask for half of it or for twice as much.
+    /// The usual time to live; some ask for half of it or for twice as much. Not for those of a session.
     pub ttl: Duration,
     /// How many locks there are.
     pub locks: usize,
+    /// How they are taken.
+    pub shares: &'static [Share],
     /// Whether some are held for a limited time, which makes their last leases as short as can be.
     pub limited: bool,
     /// How leases are asked for and believed in.
@@ -37,6 +39,10 @@ pub enum Leases {
     Fixed,
     /// Fixed ones, with the mistake to count them from when the answer came, not from when the request was sent.
     FixedFromReply,
+    /// Those of a session, which last as long as it does.
+    Session,
+    /// Those of a session, with the mistake to believe in them for so much longer than may be.
+    SessionAndBeyond(Duration),
 }
 
 /// What the clients of a run share.

@@ -37,7 +37,7 @@ impl Scene {
     pub(crate) async fn with(timeout: Duration, layout: Layout) -> Self {
         let server = server().await;
         let proxy = proxy(&server);
-        let locks = through(&proxy).session_timeout(timeout).layout(layout).connect().await.unwrap();
+        let locks = opened(&through(&proxy).session_timeout(timeout).layout(layout)).await;
         let (other, client) = (connect(&server).await, client(&server).await);
         Self { locks, other, client, proxy, server }
     }
@@ -136,7 +136,18 @@ pub(crate) fn through(proxy: &FaultProxy) -> ZkConfig {
 }
 
 pub(crate) async fn connect(server: &ZooKeeper) -> Locks {
-    config(server).connect().await.unwrap()
+    opened(&config(server)).await
+}
+
+/// Connects. A noisy machine may need longer for it than a short session lasts.
+pub(crate) async fn opened(config: &ZkConfig) -> Locks {
+    let start = Instant::now();
+    loop {
+        match config.clone().connect().await {
+            Err(error) if error.is_retryable() && start.elapsed() < TIMEOUT * 4 => {}
+            connected => return connected.unwrap(),
+        }
+    }
 }
 
 /// A client of the test's own.

@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lock_testkit::fake::Dice;
+use lock_testkit::fake::{Diary, Dice};
 use lock_zk::zookeeper_client::Error;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -44,7 +44,7 @@ struct World {
     /// Whether followers keep up.
     calm: bool,
     began: Instant,
-    story: Option<Vec<String>>,
+    diary: Option<Diary>,
 }
 
 struct Entry {
@@ -123,23 +123,20 @@ impl Ensemble {
             dice: Dice::new(seed),
             calm: false,
             began: now,
-            story: None,
+            diary: None,
         };
         let ensemble = Self(Arc::new(Shared { world: Mutex::new(world), applied: Notify::new(), tick }));
         drop(tokio::spawn(keep_time(Arc::downgrade(&ensemble.0))));
         ensemble
     }
 
-    pub(crate) fn keep_story(&self) {
-        self.world().story = Some(Vec::new());
+    /// Keeps this diary from now on.
+    pub(crate) fn keep(&self, diary: &Diary) {
+        self.world().diary = Some(diary.clone());
     }
 
     pub(crate) fn note(&self, what: impl FnOnce() -> String) {
         self.world().note(what);
-    }
-
-    pub(crate) fn story(&self) -> Vec<String> {
-        self.world().story.clone().unwrap_or_default()
     }
 
     pub(crate) fn servers(&self) -> usize {
@@ -272,7 +269,7 @@ impl Ensemble {
         }
         let Some((answer, behind)) = self.world().lead(server, connection, &op) else { return };
         self.applied(server, connection, behind).await;
-        let mut world = self.world();
+        let world = self.world();
         let zxid = world.zxid_of(world.servers[server].applied);
         world.servers[server].send(connection, Packet::Answer { zxid, answer });
     }
@@ -411,9 +408,9 @@ impl Ensemble {
 }
 
 impl World {
-    fn note(&mut self, what: impl FnOnce() -> String) {
-        if let Some(story) = &mut self.story {
-            story.push(format!("{:>11.6} {}", self.began.elapsed().as_secs_f64(), what()));
+    fn note(&self, what: impl FnOnce() -> String) {
+        if let Some(diary) = &self.diary {
+            diary.note(&what());
         }
     }
 

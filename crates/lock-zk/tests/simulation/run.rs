@@ -1,81 +1,51 @@
 //! One run: clients with sessions of their own on one ensemble, what goes wrong, and what is left when it is over.
 
-use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{BootInstant, Clock, Locks};
-use lock_testkit::check::{Report, check};
-use lock_testkit::fake::{Dice, Faults};
-use lock_testkit::history::{EventKind, History, Mode as Share};
+use lock_testkit::fake::{Diary, Dice, Faults};
+use lock_testkit::simulation::{Outcome, Stage, in_virtual_time, lock_name};
 use lock_zk::ZkConfig;
 use tokio::time::{sleep, timeout};
 
-use crate::client::{Task, World, lock_name, nanos};
 use crate::driver::Link;
 use crate::ensemble::Ensemble;
 use crate::scenario::{Event, Scenario};
 
-/// What became of a run.
-pub(crate) struct Outcome {
-    /// The judgement on its history.
-    pub(crate) report: Report,
-    /// What is wrong besides: locks that nobody gets, things that are left over.
-    pub(crate) faults: Vec<String>,
-    /// What happened, if it was asked for.
-    pub(crate) story: Vec<String>,
-}
-
-impl Outcome {
-    /// Whether the run kept every promise.
-    pub(crate) fn holds(&self) -> bool {
-        let verdict = self.report.verdict();
-        verdict.l2 && verdict.l3 && verdict.token_order && self.faults.is_empty()
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for fault in &self.faults {
-            writeln!(f, "{fault}")?;
-        }
-        self.report.fmt(f)
-    }
+/// What the parts of a run share.
+struct World {
+    scenario: Scenario,
+    clock: Clock,
+    ensemble: Ensemble,
+    links: Vec<Link>,
+    stage: Arc<Stage>,
 }
 
 /// Runs a scenario in virtual time.
-pub(crate) fn run(scenario: &Scenario, with_story: bool) -> Outcome {
-    lock_core::random::seed(scenario.seed);
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    // Tokio chooses by chance in which order it wakes who waits for the same thing.
-    #[cfg(tokio_unstable)]
-    runtime.rng_seed(tokio::runtime::RngSeed::from_bytes(&scenario.seed.to_le_bytes()));
-    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(simulate(scenario, with_story))
+pub(crate) fn run(scenario: &Scenario, with_log: bool) -> Outcome {
+    in_virtual_time(scenario.seed, simulate(scenario, with_log))
 }
 
-async fn simulate(scenario: &Scenario, with_story: bool) -> Outcome {
-    let mut dice = Dice::new(scenario.seed).fork(1);
-    let clock = Clock::tokio();
+async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
+    let (mut dice, clock) = (Dice::new(scenario.seed).fork(1), Clock::tokio());
     let ensemble = Ensemble::new(scenario.servers, scenario.timeout / 2, dice.number());
-    if with_story {
-        ensemble.keep_story();
+    let diary = with_log.then(Diary::new);
+    if let Some(diary) = &diary {
+        ensemble.keep(diary);
     }
     let links: Vec<Link> = (0..scenario.clients).map(|_| Link::new(&ensemble, dice.number())).collect();
     let mut clients = Vec::new();
     for link in &links {
         clients.push(connect(scenario, &clock, link).await);
     }
-    for link in &links {
-        link.set_faults(scenario.faults.clone());
-    }
+    links.iter().for_each(|link| link.set_faults(scenario.faults.clone()));
 
-    let (scenario, events) = (scenario.clone(), Mutex::default());
-    let world = Arc::new(World { scenario, clock, ensemble, events });
+    let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), diary));
+    let world = Arc::new(World { scenario: scenario.clone(), clock, ensemble, links, stage });
     let mut faults = Vec::new();
-    let spoiler = tokio::spawn(spoil(Arc::clone(&world), links));
-    let tasks: Vec<_> = work(&world, &clients, &mut dice);
-    for task in tasks {
+    let spoiler = tokio::spawn(spoil(Arc::clone(&world)));
+    for task in world.stage.work(&clients, scenario.tasks, &mut dice) {
         match timeout(LONGEST_RUN, task).await {
             Ok(ended) => ended.unwrap(),
             Err(_) => faults.push("a task hangs".to_owned()),
@@ -83,29 +53,19 @@ async fn simulate(scenario: &Scenario, with_story: bool) -> Outcome {
     }
     spoiler.await.unwrap();
     if faults.is_empty() {
-        look_for_locks_that_nobody_gets(&world, &clients, &mut faults).await;
+        // Every lock ends with its session, or goes to who waits for it.
+        let limit = scenario.timeout * 2 + SLACK;
+        faults = world.stage.look_for_locks_that_nobody_gets(&clients, limit).await;
         look_for_nodes_that_are_left(&world, &mut faults).await;
         look_for_what_a_cancelled_acquisition_leaves(&world, &clients, &mut dice, &mut faults).await;
         look_for_connections_that_are_left(&world, clients, &mut faults).await;
     }
-    let events = world.events.lock().unwrap().clone();
-    Outcome { report: check(&History::new(events)), faults, story: world.ensemble.story() }
-}
-
-fn work(world: &Arc<World>, clients: &[Locks], dice: &mut Dice) -> Vec<tokio::task::JoinHandle<()>> {
-    let mut tasks = Vec::new();
-    for (client, locks) in clients.iter().enumerate() {
-        for task in 0..world.scenario.tasks {
-            let (world, locks, dice) = (Arc::clone(world), locks.clone(), dice.fork(task as u64));
-            tasks.push(tokio::spawn(Task { world, locks, client, task, dice }.run()));
-        }
-    }
-    tasks
+    world.stage.judge(faults)
 }
 
 /// Lets things go wrong, and makes them right in the end.
-async fn spoil(world: Arc<World>, links: Vec<Link>) {
-    let ensemble = &world.ensemble;
+async fn spoil(world: Arc<World>) {
+    let World { ensemble, links, .. } = &*world;
     for (at, event) in &world.scenario.events {
         world.clock.sleep_until(BootInstant::from_boot(*at)).await;
         ensemble.note(|| format!("{event:?}"));
@@ -137,40 +97,9 @@ async fn spoil(world: Arc<World>, links: Vec<Link>) {
     world.clock.sleep_until(BootInstant::from_boot(world.scenario.chaos)).await;
     ensemble.note(|| "all is well again".to_owned());
     ensemble.calm_down();
-    for link in &links {
+    for link in links {
         link.set_faults(Faults { delay_ms: 0..=2, ..Faults::default() });
         link.resume();
-    }
-}
-
-/// Every lock ends or goes to who waits for it, within a session timeout and some slack.
-async fn look_for_locks_that_nobody_gets(world: &World, clients: &[Locks], faults: &mut Vec<String>) {
-    let limit = world.scenario.timeout * 2 + SLACK;
-    for (client, locks) in clients.iter().enumerate() {
-        for lock in (0..world.scenario.locks).map(lock_name) {
-            world.record(client, LAST_TASK, &lock, EventKind::AcquireCalled);
-            let got = timeout(limit, async {
-                loop {
-                    // A connection that broke before may be noticed only now.
-                    match locks.mutex(&lock).acquire().await {
-                        Ok(guard) => return guard,
-                        Err(_) => sleep(Duration::from_millis(50)).await,
-                    }
-                }
-            });
-            let Ok(guard) = got.await else {
-                faults.push(format!("client {client} does not get {lock} within {limit:?}"));
-                continue;
-            };
-            let valid_until_ns = Some(nanos(guard.valid_until()));
-            let token = Some(guard.token().get());
-            let kind = EventKind::Acquired { token, valid_until_ns, mode: Share::Exclusive };
-            world.record(client, LAST_TASK, &lock, kind);
-            world.record(client, LAST_TASK, &lock, EventKind::ReleaseCalled);
-            if !matches!(timeout(limit, guard.release()).await, Ok(Ok(_))) {
-                faults.push(format!("client {client} cannot give {lock} back"));
-            }
-        }
     }
 }
 
@@ -225,4 +154,3 @@ async fn connect(scenario: &Scenario, clock: &Clock, link: &Link) -> Locks {
 
 const LONGEST_RUN: Duration = Duration::from_secs(120);
 const SLACK: Duration = Duration::from_secs(5);
-const LAST_TASK: usize = 99;

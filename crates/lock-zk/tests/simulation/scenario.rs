@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lock_testkit::fake::{Dice, Faults};
 use lock_testkit::history::Mode as Share;
+use lock_testkit::simulation::{Habits, Leases};
 use lock_zk::Layout;
 
 /// What the run is to show.
@@ -32,6 +33,8 @@ pub(crate) struct Scenario {
     /// How they are taken.
     pub(crate) shares: &'static [Share],
     pub(crate) faults: Faults,
+    /// Whether some are held for a limited time.
+    pub(crate) limited: bool,
     /// For how long things go wrong.
     pub(crate) chaos: Duration,
     /// What goes wrong besides the faults of the links, in the order of time.
@@ -75,11 +78,22 @@ impl Scenario {
             locks: dice.within(1..=2) as usize,
             shares: SHARES[dice.below(SHARES.len() as u64) as usize],
             faults: faults(&mut dice),
+            limited: dice.chance(0.5),
             chaos,
             events: Vec::new(),
         };
         scenario.events = scenario.events(&mut dice);
         scenario
+    }
+
+    /// What its clients do.
+    pub(crate) fn habits(&self) -> Habits {
+        let leases = match self.mode {
+            Mode::TooLong => Leases::SessionAndBeyond(self.timeout / 4 * 3),
+            _ => Leases::Session,
+        };
+        let Self { timeout: ttl, locks, shares, limited, chaos, .. } = *self;
+        Habits { ttl, locks, shares, limited, leases, until: chaos }
     }
 
     fn events(&self, dice: &mut Dice) -> Vec<(Duration, Event)> {
