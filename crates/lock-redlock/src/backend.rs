@@ -39,8 +39,8 @@ const NO_PERMITS: &str = "every master would let in its own choice of holders, a
 ///
 /// It goes on while a minority of the masters is down, and a master that does not answer slows it once. Two may hold a
 /// lock when masters lose data in ways that cannot be seen (FLUSHALL, eviction), or when clocks jump: let the
-/// resource check the fencing token. It grows as long as a majority keeps its data, and beyond that as
-/// long as the clients' clocks agree.
+/// resource check the fencing token. It grows as long as masters restart with their data
+/// only; where one restarts without it, as far as the clients' clocks agree.
 ///
 /// # Masters that restart
 ///
@@ -48,8 +48,9 @@ const NO_PERMITS: &str = "every master would let in its own choice of holders, a
 /// renewal, until `longest_ttl` has passed since its start: set it alike for all clients, to the longest time to live
 /// that any of them uses. So a lock is held on, and can be taken, while a minority restarts; when a majority
 /// restarts at once, nobody gets a lock for as long. A client that connects for the first time tells restarted
-/// masters by their uptime, unless most masters are as young: then it takes the fleet for a new one, in which only a
-/// master without any key waits if another one has keys.
+/// masters by their uptime, unless it sees that most masters are as young: then it takes the fleet for a new one, in
+/// which only a master without any key waits if another one has keys. So it does not see that a whole fleet was
+/// restarted and came back empty.
 #[derive(Debug)]
 pub struct Redlock {
     capabilities: Capabilities,

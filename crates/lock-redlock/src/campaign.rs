@@ -138,8 +138,7 @@ impl Campaign {
                 let master = &footprint.masters[number];
                 let sent = Instant::now();
                 let raised = master.server.raise(&footprint.keys, footprint.owner, largest, footprint.ttl);
-                let ours = master.noted(sent, raised.await)?;
-                master.vouched(ours)
+                master.vote(sent, raised.await)
             }
         });
         let mut wave = Wave::new(raises).until(deadlines(&footprint.masters, footprint.ttl));

@@ -80,8 +80,7 @@ impl Lease for RedlockLease {
             let (master, keys) = (Arc::clone(master), Arc::clone(&self.footprint.keys));
             async move {
                 let asked = Instant::now();
-                let sight = master.noted(asked, master.server.look(&keys, None).await)?;
-                master.vouched(sight)
+                master.vote(asked, master.server.look(&keys, None).await)
             }
         });
         let mut wave = Wave::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));
