@@ -20,6 +20,7 @@ use crate::RedlockConfig;
 use crate::doctor::{self, compare_clocks};
 use crate::footprint::Footprint;
 use crate::lease::RedlockLease;
+use crate::line::TURN;
 use crate::master::{Master, Roll, same_server};
 use crate::quarantine::at_first_sight;
 use crate::quorum::{Heard, Wave, quorum};
@@ -152,7 +153,7 @@ impl Backend for Redlock {
             async move {
                 let kind = master.server.break_lock(&keys).await?;
                 // For those who wait; they find out by themselves when it fails.
-                drop(master.server.vacate(&keys, lock_core::OwnerId::random(), None, true).await);
+                drop(master.server.vacate(&keys, lock_core::OwnerId::random(), None, Some(TURN)).await);
                 Ok(kind)
             }
         });

@@ -16,12 +16,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::backend::{Redlock, too_late};
 use crate::campaign::{Busy, Campaign, Vote};
 use crate::lease::RedlockLease;
-use crate::line::Seat;
+use crate::line::{Seat, TURN};
 use crate::master::Readiness;
 use crate::quorum::quorum;
 
-/// A call counts for this long: then the masters let others go first again. As in lua/vacate.lua.
-const CALL: Duration = Duration::from_millis(100);
 /// The server rounds the time that is left.
 const ROUNDED: Duration = Duration::from_millis(1);
 /// Who lost a split vote waits for a random part of at least this, and of twice as much after each further one.
@@ -208,7 +206,7 @@ impl<'a> Waiting<'a> {
                         break;
                     }
                     // Else we are no longer in that line, and have to stand in it again.
-                    self.again_at = self.again_at.min(Instant::now() + CALL);
+                    self.again_at = self.again_at.min(Instant::now() + TURN);
                 }
                 Some(News::Missed(master)) => {
                     self.mailboxes[master] = None;
@@ -228,7 +226,7 @@ impl<'a> Waiting<'a> {
     fn may_win(&self) -> bool {
         let now = Instant::now();
         let masters = self.called.iter().zip(&self.would_vote);
-        let ready = masters.filter(|(called, would)| called.is_some_and(|at| now < at + CALL) || **would);
+        let ready = masters.filter(|(called, would)| called.is_some_and(|at| now < at + TURN) || **would);
         ready.count() >= quorum(self.called.len())
     }
 
