@@ -19,6 +19,8 @@ const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
 /// Hosts that follow NTP differ by a tenth of that; a leap second that only some of them smear makes it
 /// this.
 const CLOCK_SKEW: Duration = Duration::from_secs(1);
+/// Nobody waits for an answer for longer than an hour.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
 const LARGEST_SKEW: Duration = Duration::from_secs(24 * 3600);
 const OPTIONS: [&str; 11] = [
     "ttl",
@@ -305,11 +307,8 @@ impl RedisConfig {
     pub(crate) fn check(&self) -> Result<()> {
         self.check_recipe()?;
         check_ttl(self.ttl, self.skew())?;
-        if self.connect_timeout.is_zero() || self.command_timeout.is_zero() {
-            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .message("a timeout is zero")
-                .hint("give connect_timeout and command_timeout at least a few milliseconds"));
-        }
+        check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
+        check_timeout(BACKEND, "command_timeout", self.command_timeout)?;
         let lasts = self.ttl.saturating_sub(self.skew());
         if self.wait_replicas.is_some_and(|(_, patience)| patience.as_millis() == 0 || patience >= lasts) {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
@@ -384,6 +383,25 @@ impl RedisConfig {
     }
 }
 
+/// Refuses a timeout that is zero, or so long that it is none.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidConfig`].
+pub fn check_timeout(backend: &'static str, option: &str, timeout: Duration) -> Result<()> {
+    let invalid = |what: String| Error::new(ErrorKind::InvalidConfig, backend).message(what);
+    if timeout.is_zero() {
+        return Err(
+            invalid(format!("the timeout is zero: {option}")).hint("give it at least a few milliseconds")
+        );
+    }
+    if timeout > LONGEST_TIMEOUT {
+        return Err(invalid(format!("{option} is too long: {timeout:?}"))
+            .hint(format!("give it at most {LONGEST_TIMEOUT:?}")));
+    }
+    Ok(())
+}
+
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
@@ -454,6 +472,8 @@ mod tests {
             "redis://h?ttl=1ms",
             "redis://h?wait=line",
             "redis://h?command_timeout=0s",
+            "redis://h?command_timeout=2h",
+            "redis://h?connect_timeout=18446744073709551615s",
             "redis://h?wait_replicas=-1",
             "redis://h?wait_replicas=1&wait_replicas_timeout=0s",
             "redis://h?wait_replicas=1&wait_replicas_timeout=1m",

@@ -32,7 +32,7 @@ mod waiting;
 
 pub use backend::Redis;
 pub use backend::{not_a_lock, state};
-pub use config::{RedisConfig, WaitBy};
+pub use config::{RedisConfig, WaitBy, check_timeout};
 pub use deadpool_redis;
 pub use dial::{Dial, Stream, StreamDial, with_nodelay};
 pub use keys::Keys;

@@ -583,8 +583,8 @@ impl Server {
     }
 
     /// Gives back what an owner has on one of several masters, has the waiter leave the line or stand in it again,
-    /// and, if it `calls`, tells the next whose process listens that it is its turn: one round trip. Answers as
-    /// [`release`](Self::release).
+    /// and, if it is told for how long a `turn` lasts, tells the next whose process listens that it is its turn: one
+    /// round trip. Answers as [`release`](Self::release).
     ///
     /// # Errors
     ///
@@ -598,10 +598,11 @@ impl Server {
         keys: &Keys,
         owner: OwnerId,
         waiter: Option<&Waiter<'_>>,
-        calls: bool,
+        turn: Option<Duration>,
     ) -> Result<Option<bool>> {
         let call = VACATE.on(&[&keys.lock, &keys.line, &keys.turn]).arg(owner.to_string());
-        let call = with_waiter(call, waiter).arg(if calls { "1" } else { "" });
+        let call =
+            with_waiter(call, waiter).arg(turn.map_or_else(String::new, |turn| millis(turn).to_string()));
         self.removed(&call).await
     }
 

@@ -42,7 +42,8 @@ impl Bench {
     }
 
     async fn vacate(&self, owner: OwnerId, waiter: Option<&Waiter<'_>>, calls: bool) -> bool {
-        self.server.vacate(&self.keys, owner, waiter, calls).await.unwrap() == Some(true)
+        let turn = calls.then_some(Duration::from_millis(100));
+        self.server.vacate(&self.keys, owner, waiter, turn).await.unwrap() == Some(true)
     }
 
     async fn redis(&self, words: &[&str]) -> String {
@@ -128,6 +129,8 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     assert!(!bench.server.raise(&bench.keys, other, Token::new(9000), TTL).await.unwrap());
     assert!(bench.server.raise(&bench.keys, me, Token::new(5000), TTL).await.unwrap());
     assert!(bench.server.raise(&bench.keys, me, Token::new(2000), TTL).await.unwrap());
+    let lasts = bench.redis.command(&["PTTL", &bench.keys.fence]).await.unwrap().int().unwrap();
+    assert!(lasts > 0, "a fence that was lifted stays forever: {lasts}");
     bench.server.release(&bench.keys, me, None).await.unwrap();
     assert_eq!(bench.claim(other, Some(Token::new(1000))).await, Verdict::Granted(Token::new(5001)));
     bench.server.release(&bench.keys, other, None).await.unwrap();
@@ -135,6 +138,7 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     // A token that is ahead of the clock does not end: the clock could not carry on from there.
     let far = Token::new(5_000_000_000_000_000);
     assert!(bench.server.raise(&bench.keys, me, far, TTL).await.unwrap());
+    assert_eq!(bench.redis(&["PTTL", &bench.keys.fence]).await, "Int(-1)");
     bench.server.release(&bench.keys, me, None).await.unwrap();
     assert!(bench.granted(other).await > far);
     assert_eq!(bench.redis(&["PTTL", &bench.keys.fence]).await, "Int(-1)");
@@ -273,4 +277,20 @@ async fn a_line_that_holds_something_else_is_in_nobodys_way() {
     assert!(!bench.queue_up(other, &waiter).await);
     assert!(bench.vacate(me, Some(&waiter), true).await);
     assert!(bench.queue_up(other, &waiter).await);
+    assert_eq!(bench.redis(&["PTTL", &bench.keys.line]).await, "Int(-1)", "it is not ours to end");
+}
+
+#[tokio::test]
+async fn a_holder_that_may_call_nobody_leaves_the_line_as_it_is() {
+    let redis = RedisServer::builder().user("ann", "on nopass ~* &* +@all -publish").start().await.unwrap();
+    let ann = format!("redis://ann:x@{}", redis.addr()).into_connection_info().unwrap();
+    let server = Server::new(ServerOptions::new("redis", ann)).unwrap();
+    let bench = Bench { redis, server, keys: Keys::new("lock:", &LockName::new("a").unwrap()) };
+    let (holder, _) = owners();
+    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1", since: Some(1) };
+    bench.granted(holder).await;
+    assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
+    assert!(bench.vacate(holder, None, true).await);
+    assert_eq!(bench.redis(&["ZCARD", &bench.keys.line]).await, "Int(1)");
+    assert_eq!(bench.redis(&["EXISTS", &bench.keys.turn]).await, "Int(0)");
 }

@@ -20,6 +20,7 @@ use crate::RedlockConfig;
 use crate::doctor::{self, compare_clocks};
 use crate::footprint::Footprint;
 use crate::lease::RedlockLease;
+use crate::line::TURN;
 use crate::master::{Master, Roll, same_server};
 use crate::quarantine::at_first_sight;
 use crate::quorum::{Heard, Wave, quorum};
@@ -39,8 +40,8 @@ const NO_PERMITS: &str = "every master would let in its own choice of holders, a
 ///
 /// It goes on while a minority of the masters is down, and a master that does not answer slows it once. Two may hold a
 /// lock when masters lose data in ways that cannot be seen (FLUSHALL, eviction), or when clocks jump: let the
-/// resource check the fencing token. It grows as long as a majority keeps its data, and beyond that as
-/// long as the clients' clocks agree.
+/// resource check the fencing token. It grows as long as masters restart with their data
+/// only; where one restarts without it, as far as the clients' clocks agree.
 ///
 /// # Masters that restart
 ///
@@ -48,8 +49,9 @@ const NO_PERMITS: &str = "every master would let in its own choice of holders, a
 /// renewal, until `longest_ttl` has passed since its start: set it alike for all clients, to the longest time to live
 /// that any of them uses. So a lock is held on, and can be taken, while a minority restarts; when a majority
 /// restarts at once, nobody gets a lock for as long. A client that connects for the first time tells restarted
-/// masters by their uptime, unless most masters are as young: then it takes the fleet for a new one, in which only a
-/// master without any key waits if another one has keys.
+/// masters by their uptime, unless it sees that most masters are as young: then it takes the fleet for a new one, in
+/// which only a master without any key waits if another one has keys. So it does not see that a whole fleet was
+/// restarted and came back empty.
 #[derive(Debug)]
 pub struct Redlock {
     capabilities: Capabilities,
@@ -151,7 +153,7 @@ impl Backend for Redlock {
             async move {
                 let kind = master.server.break_lock(&keys).await?;
                 // For those who wait; they find out by themselves when it fails.
-                drop(master.server.vacate(&keys, lock_core::OwnerId::random(), None, true).await);
+                drop(master.server.vacate(&keys, lock_core::OwnerId::random(), None, Some(TURN)).await);
                 Ok(kind)
             }
         });
@@ -210,9 +212,9 @@ impl Redlock {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
         let cell = ValidityCell::new(self.clock.clone(), trusted_until(sent, ttl).min(hold_until));
         let terms = Terms { ttl, auto: request.lease.renewed, hold_until };
-        let held = Arc::new(Held { footprint: Arc::clone(&footprint), token });
+        let held = Held { footprint: Arc::clone(&footprint), token, validity: cell.validity() };
         RedlockLease {
-            renewal: self.renewer.add(held, terms, cell.clone()),
+            renewal: self.renewer.add(Arc::new(held), terms, cell.clone()),
             patience: self.patience,
             longest_ttl: self.longest_ttl,
             footprint,
@@ -245,7 +247,7 @@ impl Redlock {
         let answers = ask_all(&self.masters, ask).await;
         let good = answers.iter().filter(|answer| answer.is_ok()).count();
         if good < quorum(self.masters.len()) {
-            let failed = answers.into_iter().find_map(Result::err);
+            let failed = answers.into_iter().filter_map(Result::err);
             return Err(no_quorum(self.masters.len(), good, failed));
         }
         Ok(answers)
@@ -279,7 +281,7 @@ where
             None => break,
         }
     }
-    let unasked = || Err(no_quorum(masters.len(), 0, None));
+    let unasked = || Err(no_quorum(masters.len(), 0, []));
     answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
 }
 
@@ -302,9 +304,15 @@ pub(crate) fn check_ttl(ttl: Duration, longest_ttl: Duration) -> Result<()> {
         .hint("raise longest_ttl in the URL of all clients (?longest_ttl=...)"))
 }
 
-/// The error of a vote that no quorum took part in.
-pub(crate) fn no_quorum(masters: usize, votes: usize, last: Option<Error>) -> Error {
-    let kind = last.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
+/// The error of a vote that no quorum took part in, and what those said that failed.
+pub(crate) fn no_quorum(masters: usize, votes: usize, failed: impl IntoIterator<Item = Error>) -> Error {
+    let (mut gone, mut refused): (Vec<_>, Vec<_>) =
+        failed.into_iter().partition(|error| error.kind() == ErrorKind::Unavailable);
+    // A minority that will never vote is no reason to give up: there is a quorum once the others are back.
+    let rules_it_out = refused.len() > masters - quorum(masters);
+    let kind = refused.last().filter(|_| rules_it_out).map_or(ErrorKind::Unavailable, Error::kind);
+    // A wrong password is more worth telling than a host that is down.
+    let last = refused.pop().or_else(|| gone.pop());
     let reason = last.as_ref().map_or_else(String::new, |error| format!(": {error}"));
     let error = Error::new(kind, BACKEND)
         .message(format!("only {votes} of {masters} masters agreed, {} are needed{reason}", quorum(masters)))
@@ -330,21 +338,18 @@ async fn connect_quorum(masters: &Arc<[Arc<Master>]>, longest_ttl: Duration) -> 
         async move { master.server.connect().await }
     }));
     let (mut connected, mut failed) = (0, Vec::new());
-    while let Some((master, answer)) = wave.next().await {
+    while let Some((master, answer)) = wave.answer().await {
         match answer {
-            Heard::Answer(Ok(())) => connected += 1,
-            Heard::Answer(Err(error)) => {
+            Ok(()) => connected += 1,
+            Err(error) => {
                 tracing::warn!(master = masters[master].server.address(), %error, "a master is not there");
                 failed.push(error.clone());
                 drop(masters[master].noted::<()>(Instant::now(), Err(error)));
             }
-            Heard::Late => {}
         }
     }
     if connected < quorum(masters.len()) {
-        // A wrong password is more worth telling than a host that is down.
-        failed.sort_by_key(|error| error.kind() == ErrorKind::Denied);
-        return Err(no_quorum(masters.len(), connected, failed.pop()));
+        return Err(no_quorum(masters.len(), connected, failed));
     }
     let fleet: Vec<Option<Arc<Identity>>> = masters.iter().map(|master| master.server.identity()).collect();
     let known: Vec<_> = fleet.iter().map(Option::as_deref).collect();
@@ -399,4 +404,22 @@ fn agreed(sights: Vec<Sight>, masters: usize) -> Sight {
     let winner = votes.into_values().find(|sights| sights.len() >= quorum(masters));
     let free = Sight { kind: "none".into(), ..Sight::default() };
     Sight { token, ..winner.and_then(|mut sights| sights.pop()).unwrap_or(free) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_told_apart_from_masters_that_will_never_vote() {
+        let said = |kind: &ErrorKind| Error::new(*kind, BACKEND).message(format!("{kind:?}"));
+        let of = |kinds: &[ErrorKind]| no_quorum(5, 2, kinds.iter().map(said));
+        let (denied, gone) = (ErrorKind::Denied, ErrorKind::Unavailable);
+        assert_eq!(of(&[]).kind(), gone);
+        assert_eq!(of(&[gone, gone, gone]).kind(), gone);
+        assert_eq!(of(&[denied, gone, denied]).kind(), gone);
+        assert_eq!(of(&[denied, gone, denied, denied]).kind(), denied);
+        let text = of(&[denied, gone, gone]).to_string();
+        assert!(text.contains("Denied"), "it is told all the same: {text}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Outcome, Result, Token};
+use lock_core::{Error, Outcome, Result, Token};
 use lock_redis::Keys;
 use lock_redis::server::Verdict;
 use tokio::runtime::Handle;
@@ -102,9 +102,7 @@ impl Campaign {
             self.busy.ours = self.votes.iter().map(|(master, _)| *master).collect();
             return Vote::Busy(std::mem::take(&mut self.busy));
         }
-        // A wrong password is more worth telling than a host that is down.
-        self.failed.sort_by_key(|(_, error)| error.kind() != ErrorKind::Unavailable);
-        let error = no_quorum(masters, self.votes.len(), self.last_failure());
+        let error = no_quorum(masters, self.votes.len(), self.failures());
         if self.again { Vote::Again(error) } else { Vote::NoQuorum(error) }
     }
 
@@ -121,7 +119,7 @@ impl Campaign {
         let footprint = &self.footprint;
         let masters = footprint.masters.len();
         let Some(largest) = self.votes.iter().map(|(_, token)| *token).max() else {
-            return Err(no_quorum(masters, 0, None));
+            return Err(no_quorum(masters, 0, []));
         };
         let knows = |number: usize| self.votes.contains(&(number, largest));
         let mut confirmed = self.votes.iter().filter(|(_, token)| *token == largest).count();
@@ -138,8 +136,7 @@ impl Campaign {
                 let master = &footprint.masters[number];
                 let sent = Instant::now();
                 let raised = master.server.raise(&footprint.keys, footprint.owner, largest, footprint.ttl);
-                let ours = master.noted(sent, raised.await)?;
-                master.vouched(ours)
+                master.vote(sent, raised.await)
             }
         });
         let mut wave = Wave::new(raises).until(deadlines(&footprint.masters, footprint.ttl));
@@ -156,31 +153,45 @@ impl Campaign {
                 return Ok(largest);
             }
         }
-        Err(no_quorum(masters, confirmed, self.last_failure()))
+        Err(no_quorum(masters, confirmed, self.failures()))
     }
 
-    /// Keeps what was won. Masters that refused are asked once more, in the background: the release of the holder
-    /// before may just not have reached them.
-    pub(crate) fn keep(mut self, token: Token) -> Arc<Footprint> {
-        self.runtime = None;
+    /// Keeps what was won. Masters that refused are asked once more, in the background, and also those that do so only
+    /// now, while the lease `is_valid`: the release of the holder before may just not have reached them.
+    pub(crate) fn keep(
+        mut self,
+        token: Token,
+        is_valid: impl Fn() -> bool + Send + 'static,
+    ) -> Arc<Footprint> {
+        let footprint = Arc::clone(&self.footprint);
         let refused: Vec<usize> = self.busy.ends_in.iter().map(|(master, _)| *master).collect();
-        if !refused.is_empty() {
-            self.footprint.heal(refused, self.footprint.ttl, token);
+        footprint.heal(refused, footprint.ttl, token);
+        if let Some(runtime) = self.runtime.take() {
+            let (mut rest, footprint) = (std::mem::take(&mut self.wave), Arc::clone(&footprint));
+            drop(runtime.spawn(async move {
+                while let Some((master, answer)) = rest.answer().await {
+                    if matches!(answer, Ok(Verdict::Busy { .. })) && is_valid() {
+                        footprint.heal([master], footprint.ttl, token);
+                    }
+                }
+            }));
         }
-        Arc::clone(&self.footprint)
+        footprint
     }
 
     /// Takes back what it got, and waits for that as long as the masters may take to answer; the rest goes on in the
     /// background.
     pub(crate) async fn give_back(mut self) {
+        // Nothing is erased before the claim there has come to its end.
+        drop(std::mem::take(&mut self.wave));
         let wave = self.footprint.erase(self.footprint.ttl, Because::Lost);
         self.runtime = None;
         let mut wave = wave.until(deadlines(&self.footprint.masters, self.footprint.ttl));
         while wave.outstanding() > 0 && wave.next().await.is_some() {}
     }
 
-    fn last_failure(&mut self) -> Option<Error> {
-        self.failed.pop().map(|(_, error)| error)
+    fn failures(&mut self) -> impl Iterator<Item = Error> {
+        std::mem::take(&mut self.failed).into_iter().map(|(_, error)| error)
     }
 
     fn may_win(&self) -> bool {
@@ -196,6 +207,7 @@ impl Campaign {
     }
 
     fn note(&mut self, master: usize, answer: Result<Verdict>) {
+        self.patience.hears(master);
         // It was late, and is here now.
         self.failed.retain(|(failed, _)| *failed != master);
         match answer {

@@ -8,7 +8,7 @@ use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Locks, Result};
 use lock_redis::deadpool_redis::Pool;
 use lock_redis::redis::ConnectionInfo;
-use lock_redis::{Dial, Tls, WallClock, connection_info};
+use lock_redis::{Dial, Tls, WallClock, check_timeout, connection_info};
 
 use crate::Redlock;
 use crate::backend::{BACKEND, check_ttl};
@@ -225,7 +225,10 @@ impl RedlockConfig {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        check_ttl(self.ttl, self.longest_ttl_of_all())?;
+        let longest = self.longest_ttl_of_all();
+        check_ttl(self.ttl, longest)?;
+        // The hint names the bound.
+        check_ttl(longest, longest)?;
         let invalid = |what: String, hint: &str| {
             Err(Error::new(ErrorKind::InvalidConfig, BACKEND).message(what).hint(hint))
         };
@@ -257,13 +260,8 @@ impl RedlockConfig {
                 );
             }
         }
-        if self.connect_timeout.is_zero() || self.master_timeout.is_zero() {
-            return invalid(
-                "a timeout is zero".into(),
-                "give connect_timeout and master_timeout at least a few milliseconds",
-            );
-        }
-        Ok(())
+        check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
+        check_timeout(BACKEND, "master_timeout", self.master_timeout)
     }
 }
 
@@ -307,7 +305,10 @@ mod tests {
             ("redlock://a:1,b:2,c:3?ttl=1ms", "too short"),
             ("redlock://a:1,b:2,c:3?ttl=10s&longest_ttl=5s", "longer than longest_ttl"),
             ("redlock://a:1,b:2,c:3?wait=queue", "not known"),
+            ("redlock://a:1,b:2,c:3?longest_ttl=18446744073709551615s", "at most 365 days"),
             ("redlock://a:1,b:2,c:3?master_timeout=0s", "timeout is zero"),
+            ("redlock://a:1,b:2,c:3?master_timeout=2h", "at most 3600s"),
+            ("redlock://a:1,b:2,c:3?connect_timeout=18446744073709551615s", "at most 3600s"),
         ] {
             let error = RedlockConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");

@@ -10,7 +10,7 @@ use lock_redis::server::{Claim, Sent, Verdict};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::line::{Place, Seat};
+use crate::line::{Place, Seat, TURN};
 use crate::master::Master;
 use crate::quorum::Wave;
 
@@ -149,8 +149,8 @@ impl Footprint {
                     let place = footprint.place(number);
                     let waiter = place.as_ref().map(Place::waiter);
                     let has_left = footprint.seat.as_ref().is_some_and(|seat| seat.has_left());
-                    let calls = because == Because::Released || has_left;
-                    let answer = server.vacate(keys, footprint.owner, waiter.as_ref(), calls).await;
+                    let turn = (because == Because::Released || has_left).then_some(TURN);
+                    let answer = server.vacate(keys, footprint.owner, waiter.as_ref(), turn).await;
                     footprint.masters[number].noted(asked, answer)
                 };
                 server.take_back(keys, ttl, sent, vacate).await

@@ -80,19 +80,18 @@ impl Lease for RedlockLease {
             let (master, keys) = (Arc::clone(master), Arc::clone(&self.footprint.keys));
             async move {
                 let asked = Instant::now();
-                let sight = master.noted(asked, master.server.look(&keys, None).await)?;
-                master.vouched(sight)
+                master.vote(asked, master.server.look(&keys, None).await)
             }
         });
         let mut wave = Wave::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));
         let owner = self.footprint.owner.to_string();
-        let (mut ours, mut not_ours, mut failed) = (0, 0, None);
+        let (mut ours, mut not_ours, mut failed) = (0, 0, Vec::new());
         while wave.outstanding() > 0 {
             match wave.next().await {
                 Some((_, Heard::Answer(Ok(sight)))) if sight.value == owner => ours += 1,
                 Some((_, Heard::Answer(Ok(_)))) => not_ours += 1,
-                Some((_, Heard::Answer(Err(error)))) => failed = Some(error),
-                Some((master, Heard::Late)) => failed = Some(masters[master].is_late()),
+                Some((_, Heard::Answer(Err(error)))) => failed.push(error),
+                Some((master, Heard::Late)) => failed.push(masters[master].is_late()),
                 None => break,
             }
             if ours >= quorum(masters.len()) {
@@ -139,11 +138,10 @@ impl Releasing {
     /// Whether the lock was ours on a quorum until now.
     async fn decide(&mut self, masters: usize) -> bool {
         while let Some(wave) = &mut self.wave {
-            match wave.next().await {
+            match wave.answer().await {
                 // In doubt it was one of our own requests that removed it.
-                Some((_, Heard::Answer(Some(true) | None))) => self.ours += 1,
-                Some((_, Heard::Answer(Some(false)))) => self.not_ours += 1,
-                Some((_, Heard::Late)) => {}
+                Some((_, Some(true) | None)) => self.ours += 1,
+                Some((_, Some(false))) => self.not_ours += 1,
                 None => self.wave = None,
             }
             if self.ours >= quorum(masters) || self.not_ours > masters - quorum(masters) {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lock_core::OwnerId;
 use lock_redis::Keys;
@@ -10,6 +11,9 @@ use tokio::runtime::Handle;
 
 use crate::master::Master;
 use crate::quorum::Wave;
+
+/// Whoever is called goes first for so long: then the masters let others go again.
+pub(crate) const TURN: Duration = Duration::from_millis(100);
 
 /// The place of one wait in the line of each master.
 ///
@@ -108,7 +112,7 @@ impl Seat {
             async move {
                 if let Some(place) = seat.place(number) {
                     // One that fails ends with the line, a few seconds after the last has asked.
-                    drop(master.server.vacate(&keys, seat.id, Some(&place.waiter()), true).await);
+                    drop(master.server.vacate(&keys, seat.id, Some(&place.waiter()), Some(TURN)).await);
                 }
             }
         });

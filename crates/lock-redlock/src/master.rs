@@ -1,6 +1,5 @@
 //! One master of the quorum: how it does, and whether it votes.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -42,14 +41,13 @@ struct State {
     /// Who it was when its right to vote was last judged.
     known: Option<Arc<Identity>>,
     votes_from: Option<Instant>,
-    /// Another address of the same server.
-    twin: Option<String>,
 }
 
-/// Which server is behind which address, by the `run_id`: one that is reached by two addresses must not vote twice.
+/// Which server is behind which address: one that is reached by two addresses must not vote twice.
 #[derive(Debug, Default)]
 pub(crate) struct Roll {
-    addresses: Mutex<HashMap<String, String>>,
+    /// The address and the `run_id`, in the order in which they were found together: the first one votes.
+    servers: Mutex<Vec<(String, String)>>,
 }
 
 /// Whether a master is to be asked.
@@ -91,40 +89,41 @@ impl Master {
         match self.server.claim_in_line(claim, waiter).await {
             // The connection may just have been idle for too long.
             Ok(Verdict::Broken) => Ok(Verdict::Broken),
-            Ok(Verdict::Granted(token)) => {
-                self.noted(sent, Ok(()))?;
-                self.vouched(Verdict::Granted(token))
-            }
+            granted @ Ok(Verdict::Granted(_)) => self.vote(sent, granted),
             answer => self.noted(sent, answer),
         }
     }
 
     pub(crate) async fn extend(self: &Arc<Self>, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
         let sent = Instant::now();
-        let answers = self.noted(sent, self.server.extend(leases).await)?;
-        self.vouched(answers)
+        self.vote(sent, self.server.extend(leases).await)
     }
 
     /// How it does.
     pub(crate) fn readiness(self: &Arc<Self>) -> Readiness {
-        let mut state = self.state();
-        self.judge(&mut state);
-        if let Some(error) = self.bar(&state) {
-            return Readiness::Barred(error);
-        }
-        let Some(error) = state.sick.clone() else { return Readiness::Well };
-        // Its task may have ended with a runtime.
-        self.probe(&mut state);
+        let (error, probing) = {
+            let mut state = self.state();
+            self.judge(&mut state);
+            if let Some(error) = self.bar(&state) {
+                return Readiness::Barred(error);
+            }
+            let Some(error) = state.sick.clone() else { return Readiness::Well };
+            // Its task may have ended with a runtime.
+            (error, self.probing(&mut state))
+        };
+        Probing::start(probing);
         Readiness::Sick(error.with_outcome(Outcome::NotApplied))
     }
 
-    /// An answer that counts only if the master may vote.
+    /// Notes what became of a request whose answer counts only if the master may vote.
     ///
     /// It is judged after the answer: the request may have gone out on a new connection, to a server that has restarted.
-    pub(crate) fn vouched<T>(&self, answer: T) -> Result<T> {
+    /// Whether it has, nobody knows when that one does not say who it is.
+    pub(crate) fn vote<T>(self: &Arc<Self>, sent: Instant, answer: Result<T>) -> Result<T> {
+        let answer = self.noted(sent, answer)?;
         let mut state = self.state();
         self.judge(&mut state);
-        if state.known.is_none() {
+        if self.server.identity().is_none() {
             return Err(Error::new(ErrorKind::Denied, BACKEND)
                 .message(format!(
                     "it is not told whether the master has restarted, and so it does not vote ({})",
@@ -141,21 +140,24 @@ impl Master {
 
     /// Notes what became of a request.
     pub(crate) fn noted<T>(self: &Arc<Self>, sent: Instant, answer: Result<T>) -> Result<T> {
-        let mut state = self.state();
-        match &answer {
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
-                state.sick = Some(error.clone());
-                self.probe(&mut state);
+        let probing = {
+            let mut state = self.state();
+            match &answer {
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    state.sick = Some(error.clone());
+                    self.probing(&mut state)
+                }
+                Err(_) => None,
+                Ok(_) => {
+                    self.judge(&mut state);
+                    let now = Instant::now();
+                    state.trip.note(now.saturating_duration_since(sent));
+                    (state.sick, state.heard) = (None, Some(now));
+                    None
+                }
             }
-            Err(_) => {}
-            Ok(_) => {
-                self.judge(&mut state);
-                let now = Instant::now();
-                state.trip.note(now.saturating_duration_since(sent));
-                (state.sick, state.heard) = (None, Some(now));
-            }
-        }
-        drop(state);
+        };
+        Probing::start(probing);
         answer
     }
 
@@ -164,12 +166,13 @@ impl Master {
         let error = Error::new(ErrorKind::Unavailable, BACKEND)
             .message(format!("the answer of a master is late ({})", self.server.address()))
             .with_outcome(Outcome::Unknown);
-        let mut state = self.state();
-        state.trip.miss();
-        if state.sick.is_none() {
-            state.sick = Some(error.clone());
-        }
-        self.probe(&mut state);
+        let probing = {
+            let mut state = self.state();
+            state.trip.miss();
+            state.sick.get_or_insert_with(|| error.clone());
+            self.probing(&mut state)
+        };
+        Probing::start(probing);
         error
     }
 
@@ -202,14 +205,14 @@ impl Master {
         if from.is_some() {
             self.warn(&identity, from);
         }
+        self.roll.enter(&identity, self.server.address());
         let mut state = self.state();
-        state.twin = self.roll.enter(&identity, self.server.address());
         (state.known, state.votes_from) = (Some(identity), from);
     }
 
     /// The other address of this server, if it has one.
     pub(crate) fn twin(&self) -> Option<String> {
-        self.state().twin.clone()
+        self.roll.twin(self.server.address())
     }
 
     /// Closes its connections for good.
@@ -218,7 +221,7 @@ impl Master {
         self.server.close();
     }
 
-    /// Looks whether it is another server than before.
+    /// Looks whether it is another server than before, or one that was not there when we connected.
     fn judge(&self, state: &mut State) {
         let Some(identity) = self.server.identity() else { return };
         let is_same =
@@ -227,7 +230,7 @@ impl Master {
             return;
         }
         state.votes_from = after_restart(&identity, state.heard, self.longest_ttl);
-        state.twin = self.roll.enter(&identity, self.server.address());
+        self.roll.enter(&identity, self.server.address());
         self.warn(&identity, state.votes_from);
         state.known = Some(identity);
     }
@@ -246,8 +249,8 @@ impl Master {
     /// Why it does not vote.
     fn bar(&self, state: &State) -> Option<Error> {
         let address = self.server.address();
-        if let Some(twin) = &state.twin {
-            return Some(same_server(address, twin));
+        if let Some(twin) = self.twin() {
+            return Some(same_server(address, &twin));
         }
         let left = state.votes_from?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then(|| {
@@ -259,14 +262,9 @@ impl Master {
         })
     }
 
-    /// Sees to it that a task asks now and then whether it is back.
-    fn probe(self: &Arc<Self>, state: &mut State) {
-        let Ok(runtime) = Handle::try_current() else { return };
-        if !std::mem::replace(&mut state.probed, true) {
-            // Made here, so that it is dropped also when the runtime never polls the task.
-            let probing = Probing(Arc::downgrade(self));
-            drop(runtime.spawn(probing.run()));
-        }
+    /// The task that is to ask now and then whether it is back, unless there is one.
+    fn probing(self: &Arc<Self>, state: &mut State) -> Option<Probing> {
+        (!std::mem::replace(&mut state.probed, true)).then(|| Probing(Arc::downgrade(self)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -278,6 +276,13 @@ impl Master {
 struct Probing(Weak<Master>);
 
 impl Probing {
+    /// Not while the state is locked: a runtime that shuts down drops the task at once, and that looks into the state.
+    fn start(probing: Option<Self>) {
+        if let (Some(probing), Ok(runtime)) = (probing, Handle::try_current()) {
+            drop(runtime.spawn(probing.run()));
+        }
+    }
+
     async fn run(self) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -304,11 +309,25 @@ impl Drop for Probing {
 }
 
 impl Roll {
-    /// Notes who is behind an address, and gives the other one of the same server if there is one.
-    fn enter(&self, identity: &Identity, address: &str) -> Option<String> {
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = addresses.entry(identity.run_id.clone()).or_insert_with(|| address.to_owned());
+    /// Notes who is behind an address.
+    fn enter(&self, identity: &Identity, address: &str) {
+        let mut servers = self.servers();
+        if !servers.iter().any(|(at, run_id)| at == address && *run_id == identity.run_id) {
+            servers.retain(|(at, _)| at != address);
+            servers.push((address.to_owned(), identity.run_id.clone()));
+        }
+    }
+
+    /// The address that votes for the server behind this one, if it is another.
+    fn twin(&self, address: &str) -> Option<String> {
+        let servers = self.servers();
+        let (_, ours) = servers.iter().find(|(at, _)| at == address)?;
+        let (first, _) = servers.iter().find(|(_, run_id)| run_id == ours)?;
         (first != address).then(|| first.clone())
+    }
+
+    fn servers(&self) -> MutexGuard<'_, Vec<(String, String)>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -317,4 +336,56 @@ pub(crate) fn same_server(one: &str, other: &str) -> Error {
     Error::new(ErrorKind::InvalidConfig, BACKEND)
         .message(format!("the masters {other} and {one} are one server, which would vote twice"))
         .hint("name independent masters")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use lock_redis::redis::IntoConnectionInfo as _;
+    use lock_redis::server::ServerOptions;
+
+    use super::*;
+
+    /// Masters that are not there.
+    pub(crate) fn dead(count: u16) -> Arc<[Arc<Master>]> {
+        let roll = Arc::default();
+        let master = |port: u16| {
+            let info = format!("redis://127.0.0.1:{port}").into_connection_info().unwrap();
+            let server = Server::new(ServerOptions::new(BACKEND, info)).unwrap();
+            Master::new(server, Duration::from_secs(1), Duration::from_secs(30), &roll)
+        };
+        (1..=count).map(master).collect()
+    }
+
+    #[test]
+    fn a_runtime_that_is_gone_stops_nobody() {
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let handle = runtime.handle().clone();
+            drop(runtime);
+            let _runtime = handle.enter();
+            let master = Arc::clone(&dead(1)[0]);
+            drop(master.is_late());
+            let sick = matches!(master.readiness(), Readiness::Sick(_));
+            done.send(sick && !master.state().probed).unwrap();
+        });
+        assert_eq!(is_done.recv_timeout(Duration::from_secs(20)), Ok(true));
+    }
+
+    #[tokio::test]
+    async fn an_address_votes_again_once_the_other_one_leads_elsewhere() {
+        let roll = Roll::default();
+        let leads_to = |address, run_id| roll.enter(&Identity::new(run_id, Duration::ZERO, 0), address);
+        for (address, run_id) in [("a", "1"), ("b", "1"), ("c", "2"), ("b", "1")] {
+            leads_to(address, run_id);
+        }
+        assert_eq!(["a", "b", "c", "d"].map(|at| roll.twin(at).is_some()), [false, true, false, false]);
+        leads_to("a", "3");
+        assert_eq!(["a", "b", "c"].map(|at| roll.twin(at).is_some()), [false; 3]);
+        leads_to("a", "2");
+        assert_eq!(roll.twin("a").as_deref(), Some("c"));
+    }
 }

@@ -34,6 +34,11 @@ impl Patience {
         master.is_late()
     }
 
+    /// Notes that a master has answered, perhaps after it was late.
+    pub(crate) fn hears(&mut self, number: usize) {
+        self.late.retain(|late| *late != number);
+    }
+
     /// How many are still hoped for when so many have failed, with those that are late.
     pub(crate) fn hopes_for(&self, failed: usize) -> usize {
         let is_minority = failed <= self.masters.len() - quorum(self.masters.len());
@@ -45,5 +50,20 @@ impl Patience {
         if wave.outstanding() == 0 && self.hopes_for(failed) > 0 {
             wave.wait_on(std::mem::take(&mut self.late), self.at_last);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::master::tests::dead;
+
+    #[tokio::test]
+    async fn one_that_was_late_and_has_answered_is_not_waited_for_again() {
+        let mut patience = Patience::new(&dead(3));
+        drop((patience.is_late(0), patience.is_late(1)));
+        assert_eq!((patience.hopes_for(1), patience.hopes_for(2)), (0, 2));
+        patience.hears(0);
+        assert_eq!(patience.hopes_for(2), 1);
     }
 }

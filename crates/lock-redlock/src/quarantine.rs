@@ -6,12 +6,18 @@
 //! * A restart **under us** is seen by its `run_id`: every new connection asks for it in its greeting, before anything
 //!   else is sent, and the vote of a claim counts only if the server that the connection led to may vote. The restart
 //!   was after the last answer of the server before it, so that a wall clock that is wrong does not shorten the time.
-//! * A restart **before we first connected** shows in its uptime only. Where most masters have been up for longer, the
-//!   young one was restarted or replaced, and waits. Where most are young, it is the fleet that is new, and nobody
+//! * A restart **before we first connected** shows in its uptime only. Unless most masters are seen to be young, a
+//!   young one was restarted or replaced, and waits. Where most are, it is the fleet that is new, and nobody
 //!   could lock anything if all of them waited; then one waits that has no key at all while another one has, as a lock
-//!   leaves its fencing counter on every master that granted it. What is not seen, in the first `longest_ttl` after
-//!   the start of a fleet and by clients that connect for the first time in it, is a master that was restarted with
-//!   a part of its data.
+//!   leaves its fencing counter on every master that granted it. A master that is seen only after that, as it was
+//!   down when we connected, waits in any case while it is young.
+//!
+//! What is not seen, by clients that connect for the first time after it:
+//!
+//! * in the first `longest_ttl` of a fleet, a master that was restarted with a part of its data;
+//! * a fleet that was restarted as a whole and came back empty, or of which a majority did while the others are not
+//!   there: it looks like a new one;
+//! * a restart on a host of which the wall clock was then set ahead, as a server counts its uptime by that.
 //!
 //! Nor does it count for a renewal, though it may have the key: another client may still be counting on a vote that the
 //! master gave before it restarted, and with that vote have a quorum beside ours.
@@ -44,8 +50,9 @@ pub(crate) fn after_restart(
 /// From when on each master votes that we see for the first time, if not at once. `None` is one that is not there.
 pub(crate) fn at_first_sight(fleet: &[Option<&Identity>], longest_ttl: Duration) -> Vec<Option<Instant>> {
     let known = || fleet.iter().flatten();
-    let old = known().filter(|identity| age(identity) >= longest_ttl).count();
-    let is_new = old < quorum(fleet.len());
+    let young = known().filter(|identity| age(identity) < longest_ttl).count();
+    // One that is not there may be old, and may have granted what a young one has forgotten.
+    let is_new = young >= quorum(fleet.len());
     let is_used = known().any(|identity| identity.keys > 0);
     let judge = |identity: &Identity| {
         let may_have_lost = !is_new || (is_used && identity.keys == 0);
@@ -93,6 +100,12 @@ mod tests {
         assert_eq!(votes(&[Some(up(0, 0)), Some(up(1, 0)), Some(up(0, 0))]), [true; 3]);
         assert_eq!(votes(&[Some(up(3, 2)), Some(up(3, 2)), Some(up(1, 0))]), [true, true, false]);
         assert_eq!(votes(&[Some(up(3, 2)), Some(up(3, 2)), Some(up(1, 1))]), [true; 3]);
+        assert_eq!(votes(&[Some(up(3, 2)), None, Some(up(3, 2))]), [true; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_master_that_is_not_there_is_not_taken_for_a_young_one() {
+        assert_eq!(votes(&[Some(up(3, 1)), None, Some(up(100, 1))]), [false, true, true]);
     }
 
     #[tokio::test(start_paused = true)]

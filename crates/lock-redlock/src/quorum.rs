@@ -1,6 +1,6 @@
 //! Asking all masters at once.
 
-use std::future::Future;
+use std::future::{Future, Ready};
 use std::pin::Pin;
 
 use futures_util::StreamExt as _;
@@ -70,7 +70,8 @@ impl<T: Send + 'static> Wave<T> {
             let awaited = self.awaited.iter().enumerate();
             let first = awaited.filter_map(|(master, at)| Some(((*at)?, master))).min();
             let Some((at, late)) = first.filter(|_| self.has_deadlines) else {
-                return self.answer().await;
+                let (master, answer) = self.answer().await?;
+                return Some((master, Heard::Answer(answer)));
             };
             // One timer for all, which is set again only when it has run out: most waves end before.
             let mut timer = self.timer.take().unwrap_or_else(|| Box::pin(sleep_until(at)));
@@ -100,10 +101,21 @@ impl<T: Send + 'static> Wave<T> {
         self.awaited.iter().flatten().count()
     }
 
-    async fn answer(&mut self) -> Option<(usize, Heard<T>)> {
+    /// The next answer, however late it comes.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub(crate) async fn answer(&mut self) -> Option<(usize, T)> {
         let (master, answer) = self.pending.next().await?;
         self.awaited[master] = None;
-        Some((master, Heard::Answer(answer)))
+        Some((master, answer))
+    }
+}
+
+impl<T: Send + 'static> Default for Wave<T> {
+    fn default() -> Self {
+        Self::new(std::iter::empty::<Ready<T>>())
     }
 }
 

@@ -1,12 +1,12 @@
 //! The renewal of the locks that are held on a quorum.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewed};
-use lock_core::{BootInstant, Clock, Error, Result};
+use lock_core::{BootInstant, Clock, Error, Result, Token, Validity};
 use lock_redis::server::Extension;
 use lock_redis::trusted_until;
 
@@ -36,7 +36,8 @@ type Answer = Result<Vec<Result<bool>>>;
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) footprint: Arc<Footprint>,
-    pub(crate) token: lock_core::Token,
+    pub(crate) token: Token,
+    pub(crate) validity: Validity,
 }
 
 #[async_trait]
@@ -106,9 +107,10 @@ impl Round {
         match heard {
             Heard::Late => {
                 self.failed.insert(master);
-                self.count.failed = Some(self.patience.is_late(master));
+                self.count.failed.insert(master, self.patience.is_late(master));
             }
             Heard::Answer(answer) => {
+                self.patience.hears(master);
                 match answer {
                     Ok(_) => self.failed.remove(&master),
                     Err(_) => self.failed.insert(master),
@@ -116,7 +118,7 @@ impl Round {
                 for (without, answer) in self.without.iter_mut().zip(answer.iter().flatten()) {
                     *without |= u64::from(matches!(answer, Ok(false))) << master;
                 }
-                self.count.add(answer);
+                self.count.add(master, answer);
             }
         }
         self.patience.wait_on(&mut self.wave, self.failed.len());
@@ -134,10 +136,11 @@ impl Round {
         }));
     }
 
+    /// Not for a lease that has ended, as the answers may be late.
     fn heal(self) {
         for (lease, (held, ttl)) in self.leases.iter().enumerate() {
             let without = self.without[lease];
-            if without != 0 && self.count.is_ours(lease) {
+            if without != 0 && self.count.is_ours(lease) && held.validity.is_valid() {
                 let numbers = (0..self.masters.len()).filter(|number| without & (1 << number) != 0);
                 held.footprint.heal(numbers, *ttl, held.token);
             }
@@ -149,26 +152,28 @@ impl Round {
 struct Count {
     masters: usize,
     votes: Vec<(usize, usize)>,
-    failed: Option<Error>,
+    /// What the masters said last that did not vote.
+    failed: BTreeMap<usize, Error>,
 }
 
 impl Count {
     fn new(masters: usize, leases: usize) -> Self {
-        Self { masters, votes: vec![(0, 0); leases], failed: None }
+        Self { masters, votes: vec![(0, 0); leases], failed: BTreeMap::new() }
     }
 
-    fn add(&mut self, answer: Answer) {
+    fn add(&mut self, master: usize, answer: Answer) {
+        self.failed.remove(&master);
         match answer {
             Ok(answers) => {
                 for ((ours, not_ours), answer) in self.votes.iter_mut().zip(answers) {
                     match answer {
                         Ok(true) => *ours += 1,
                         Ok(false) => *not_ours += 1,
-                        Err(error) => self.failed = Some(error),
+                        Err(error) => drop(self.failed.insert(master, error)),
                     }
                 }
             }
-            Err(error) => self.failed = Some(error),
+            Err(error) => drop(self.failed.insert(master, error)),
         }
     }
 
@@ -190,7 +195,7 @@ impl Count {
         } else if self.is_not_ours(lease) {
             Renewed::NotOurs
         } else {
-            Renewed::Unknown(no_quorum(self.masters, self.votes[lease].0, self.failed.clone()))
+            Renewed::Unknown(no_quorum(self.masters, self.votes[lease].0, self.failed.values().cloned()))
         }
     }
 }
@@ -215,18 +220,19 @@ mod tests {
     fn renewals_need_a_quorum_of_all_masters() {
         let until = BootInstant::from_boot(Duration::from_secs(1));
         let mut count = Count::new(5, 2);
-        for answer in [answers(&[true, true]), answers(&[true, false]), unavailable(), unavailable()] {
-            count.add(answer);
+        let said = [answers(&[true, true]), answers(&[true, false]), unavailable(), unavailable()];
+        for (master, answer) in said.into_iter().enumerate() {
+            count.add(master, answer);
             assert!(!count.is_decided());
         }
         assert!(matches!(count.outcome(0, until), Renewed::Unknown(_)));
-        count.add(answers(&[true, false]));
+        count.add(4, answers(&[true, false]));
         assert!(matches!(count.outcome(0, until), Renewed::Until(_)));
         assert!(matches!(count.outcome(1, until), Renewed::Unknown(_)));
 
         let mut lost = Count::new(5, 1);
-        for _ in 0..3 {
-            lost.add(answers(&[false]));
+        for master in 0..3 {
+            lost.add(master, answers(&[false]));
         }
         assert!(lost.is_decided() && matches!(lost.outcome(0, until), Renewed::NotOurs));
     }

@@ -16,12 +16,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::backend::{Redlock, too_late};
 use crate::campaign::{Busy, Campaign, Vote};
 use crate::lease::RedlockLease;
-use crate::line::Seat;
+use crate::line::{Seat, TURN};
 use crate::master::Readiness;
 use crate::quorum::quorum;
 
-/// A call counts for this long: then the masters let others go first again. As in lua/vacate.lua.
-const CALL: Duration = Duration::from_millis(100);
 /// The server rounds the time that is left.
 const ROUNDED: Duration = Duration::from_millis(1);
 /// Who lost a split vote waits for a random part of at least this, and of twice as much after each further one.
@@ -149,7 +147,7 @@ impl<'a> Waiting<'a> {
         match campaign.count().await {
             Vote::Won => {}
             Vote::Busy(busy) => {
-                campaign.give_back().await;
+                self.give_back(campaign).await;
                 self.busy(busy);
                 return Ok(Tried::Busy);
             }
@@ -160,7 +158,7 @@ impl<'a> Waiting<'a> {
             }
             Vote::NoQuorum(error) => {
                 self.backend.tally.failed();
-                campaign.give_back().await;
+                self.give_back(campaign).await;
                 return Err(error);
             }
         }
@@ -168,17 +166,24 @@ impl<'a> Waiting<'a> {
             Ok(token) => token,
             Err(error) => {
                 self.backend.tally.failed();
-                campaign.give_back().await;
+                self.give_back(campaign).await;
                 return Err(error);
             }
         };
         let left = trusted_until(sent, self.ttl).saturating_duration_since(self.backend.clock.now());
         if left < self.ttl / 10 {
             self.backend.tally.failed();
-            campaign.give_back().await;
+            self.give_back(campaign).await;
             return Err(too_late(self.ttl));
         }
         Ok(Tried::Held(Box::new(self.won(campaign, token, sent))))
+    }
+
+    /// Takes back what an attempt got: in the background when there is no time for another one.
+    async fn give_back(&self, campaign: Campaign) {
+        if !self.request.wait.is_over() {
+            campaign.give_back().await;
+        }
     }
 
     fn won(&mut self, campaign: Campaign, token: Token, sent: lock_core::BootInstant) -> RedlockLease {
@@ -188,7 +193,9 @@ impl<'a> Waiting<'a> {
         }
         // It stays in the lines of the masters that refused, so that their calls do not go to the next too early.
         self.seat = None;
-        self.backend.lease(campaign.keep(token), self.request, token, (sent, self.ttl))
+        let (clock, until) = (self.backend.clock.clone(), trusted_until(sent, self.ttl));
+        let footprint = campaign.keep(token, move || clock.now() < until);
+        self.backend.lease(footprint, self.request, token, (sent, self.ttl))
     }
 
     /// Waits until it makes sense to ask again, and says whether there is time to.
@@ -208,7 +215,7 @@ impl<'a> Waiting<'a> {
                         break;
                     }
                     // Else we are no longer in that line, and have to stand in it again.
-                    self.again_at = self.again_at.min(Instant::now() + CALL);
+                    self.again_at = self.again_at.min(Instant::now() + TURN);
                 }
                 Some(News::Missed(master)) => {
                     self.mailboxes[master] = None;
@@ -228,7 +235,7 @@ impl<'a> Waiting<'a> {
     fn may_win(&self) -> bool {
         let now = Instant::now();
         let masters = self.called.iter().zip(&self.would_vote);
-        let ready = masters.filter(|(called, would)| called.is_some_and(|at| now < at + CALL) || **would);
+        let ready = masters.filter(|(called, would)| called.is_some_and(|at| now < at + TURN) || **would);
         ready.count() >= quorum(self.called.len())
     }
 
@@ -250,12 +257,13 @@ impl<'a> Waiting<'a> {
         let stood = self.stands_on_a_quorum();
         self.sit_down();
         let pause = match (stood, self.stands_on_a_quorum()) {
+            // Those who split the vote are to come one after the other, also where masters are down.
+            _ if self.splits > 0 => self.split_pause(),
             (true, _) => longest_sleep().min(self.ends_in(&busy)),
             // We hear by now, and have not lined up yet.
             (false, true) => Duration::ZERO,
             (false, false) => poll_pause().min(self.ends_in(&busy)),
         };
-        let pause = if self.splits > 0 { pause.min(self.split_pause()) } else { pause };
         self.again_at = Instant::now() + pause;
     }
 

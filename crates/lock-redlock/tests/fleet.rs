@@ -105,6 +105,27 @@ async fn a_server_that_does_not_say_who_it_is_does_not_vote() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_says_no_more_who_it_is_after_a_restart_does_not_vote() {
+    let mut masters = Vec::new();
+    for _ in 0..3 {
+        let master = RedisServer::builder().user("ann", "on nopass ~* &* +@all -info").start().await.unwrap();
+        // Until it is restarted.
+        master.command(&["ACL", "SETUSER", "ann", "+info"]).await.unwrap();
+        masters.push(master);
+    }
+    let addrs: Vec<_> = masters.iter().map(|master| master.addr().to_string()).collect();
+    let locks = connect(&format!("redlock://ann:x@{}", addrs.join(","))).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    masters[0].restart().await.unwrap();
+    masters[1].kill();
+    until("it does not vote", || async {
+        let error = locks.mutex("a").try_acquire().await.unwrap_err();
+        error.to_string().contains("it is not told whether the master has restarted")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn inspect_shows_what_each_master_sees() {
     let (three, locks) = three().await;
     let guard = locks.mutex("a").acquire().await.unwrap();

@@ -1,9 +1,10 @@
 //! The quorum while masters fail.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{ErrorKind, LockOptions, Locks, Released, Token};
-use lock_redlock::RedlockConfig;
+use lock_redlock::{Redlock, RedlockConfig};
 use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::{FaultProxy, RedisFive, RedisServer};
 use tokio::time::{Instant, sleep, timeout};
@@ -100,6 +101,97 @@ async fn a_hung_master_is_waited_for_by_nobody_until_it_is_back() {
         assert!(Instant::now() < deadline, "it is never asked again");
     }
     no_key_is_left(&three, &[0, 1, 2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_attempt_waits_for_no_deadline() {
+    let five = RedisFive::start().await.unwrap();
+    let url = format!("{}?ttl=100s&master_timeout=5s", five.url());
+    let guard = connect(&five).await.mutex("a").acquire().await.unwrap();
+    let backend = Arc::new(Redlock::connect(RedlockConfig::from_url(&url).unwrap()).await.unwrap());
+    let mutex = Locks::from_dyn(Arc::<Redlock>::clone(&backend)).mutex("a");
+    let started = Instant::now();
+    for round in 1..=20 {
+        tokio::select! {
+            _ = mutex.acquire() => panic!("it is held"),
+            () = async { while backend.votes().refused < round { sleep(Duration::from_millis(1)).await } } => {}
+        }
+    }
+    for _ in 0..20 {
+        assert!(mutex.try_acquire().await.unwrap().is_none());
+    }
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn split_votes_become_rarer_also_while_a_master_is_down() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let masters = three.servers();
+    let backend = Redlock::connect(RedlockConfig::from_url(&three.url()).unwrap()).await.unwrap();
+    let backend = Arc::new(backend);
+    let mutex = Locks::from_dyn(Arc::<Redlock>::clone(&backend)).mutex("a");
+    masters[2].kill();
+    masters[1].command(&["SET", "lock:a", "theirs"]).await.unwrap();
+    // One is for us and one against, each time.
+    assert!(mutex.try_acquire_for(Duration::from_secs(3)).await.unwrap().is_none());
+    let split = backend.votes().split;
+    assert!((2..100).contains(&split), "{split} attempts");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_refuses_after_the_quorum_is_asked_again() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let masters = three.servers();
+    let proxy = FaultProxy::start(masters[2].addr(), Protocol::Redis).unwrap();
+    let url = format!("redlock://{},{},{}", masters[0].addr(), masters[1].addr(), proxy.addr());
+    // The first renewal is far away.
+    let url = format!("{url}?ttl=200s&master_timeout=20s");
+    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    masters[2].command(&["SET", "lock:a", "theirs"]).await.unwrap();
+    proxy.hold(Direction::ToClient);
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while proxy.queued(Direction::ToClient) == 0 {
+        assert!(Instant::now() < deadline, "it is not refused");
+        sleep(Duration::from_millis(10)).await;
+    }
+    masters[2].command(&["DEL", "lock:a"]).await.unwrap();
+    proxy.deliver();
+    while masters[2].command(&["GET", "lock:a"]).await.unwrap().text() != Some(&*guard.owner().to_string()) {
+        assert!(Instant::now() < deadline, "it is not asked again");
+        sleep(Duration::from_millis(10)).await;
+    }
+    guard.release().await.unwrap();
+    no_key_is_left(&three, &[0, 1, 2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_is_confirmed_too_late_heals_nothing() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let masters = three.servers();
+    let proxies: Vec<_> =
+        masters.iter().map(|master| FaultProxy::start(master.addr(), Protocol::Redis).unwrap()).collect();
+    let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+    let url = format!("redlock://{}?ttl=2s&master_timeout=20s", addrs.join(","));
+    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    masters[0].command(&["DEL", "lock:a"]).await.unwrap();
+    for proxy in &proxies {
+        proxy.hold(Direction::ToClient);
+    }
+    timeout(PATIENCE, guard.lost()).await.unwrap();
+    for proxy in &proxies {
+        assert!(proxy.queued(Direction::ToClient) > 0, "the renewals were not answered");
+        proxy.deliver();
+    }
+    let until = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < until {
+        let key = masters[0].command(&["GET", "lock:a"]).await.unwrap();
+        assert_eq!(key.text(), None, "claimed for a lease that is over");
+        sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,10 +314,10 @@ async fn cycle_in_the_end(locks: &Locks) -> Token {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_clients_exclude_each_other() {
     let (five, _) = five().await;
-    let counter = std::sync::Arc::new(std::sync::Mutex::new((0_u32, Token::new(0))));
+    let counter = Arc::new(std::sync::Mutex::new((0_u32, Token::new(0))));
     let mut tasks = Vec::new();
     for _ in 0..8 {
-        let (locks, counter) = (connect(&five).await, std::sync::Arc::clone(&counter));
+        let (locks, counter) = (connect(&five).await, Arc::clone(&counter));
         tasks.push(tokio::spawn(async move {
             let options = LockOptions::new().ttl(Duration::from_secs(5));
             let mutex = locks.mutex_with("a", options).unwrap();

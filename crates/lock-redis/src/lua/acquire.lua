@@ -15,9 +15,11 @@ if not taken then
   if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
     local ends_in = redis.call('PTTL', yields and KEYS[4] or KEYS[1])
     if ARGV[8] ~= '' then
-      redis.pcall('ZADD', KEYS[3], 'NX', ARGV[8], ARGV[6] .. ' ' .. ARGV[7])
-      -- Whoever waits asks again every two seconds; entries of the dead are not to stay.
-      redis.call('PEXPIRE', KEYS[3], 5000)
+      local added = redis.pcall('ZADD', KEYS[3], 'NX', ARGV[8], ARGV[6] .. ' ' .. ARGV[7])
+      if type(added) == 'number' then
+        -- Whoever waits asks again every two seconds; entries of the dead are not to stay.
+        redis.call('PEXPIRE', KEYS[3], 5000)
+      end
       -- It is called when it is its turn.
       ends_in = yields and -1 or ends_in
     elseif in_line and ARGV[6] ~= '' then

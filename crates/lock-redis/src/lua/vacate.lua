@@ -1,15 +1,17 @@
 -- Gives back what an owner has on one of several masters: the lock, its place in the line, its turn.
 -- KEYS: lock, line, turn.
--- ARGV: owner, waiter or '', its inbox, since when it waits if it is to stand in the line or '' if not, 1 to call the next
--- or ''.
+-- ARGV: owner, waiter or '', its inbox, since when it waits if it is to stand in the line or '' if not, for how many ms the
+-- next goes first once it is called or '' to call nobody.
 -- Answers 1 when the lock was the owner's until now, else 0.
 local held = 0
 if redis.pcall('GET', KEYS[1]) == ARGV[1] then
   held = redis.call('DEL', KEYS[1])
 end
 if ARGV[4] ~= '' then
-  redis.pcall('ZADD', KEYS[2], 'NX', ARGV[4], ARGV[2] .. ' ' .. ARGV[3])
-  redis.call('PEXPIRE', KEYS[2], 5000)
+  local added = redis.pcall('ZADD', KEYS[2], 'NX', ARGV[4], ARGV[2] .. ' ' .. ARGV[3])
+  if type(added) == 'number' then
+    redis.call('PEXPIRE', KEYS[2], 5000)
+  end
 elseif redis.call('EXISTS', KEYS[2], KEYS[3]) == 0 then
   return held
 elseif ARGV[2] ~= '' then
@@ -28,11 +30,15 @@ while true do
   if not first then
     return held
   end
-  redis.call('ZREM', KEYS[2], first)
   local waiter, inbox = string.match(first, '^(%x+) (.+)$')
-  local heard = waiter and redis.pcall('PUBLISH', inbox, 'turn ' .. waiter .. ' ' .. KEYS[1])
-  if type(heard) == 'number' and heard > 0 then
-    redis.call('SET', KEYS[3], waiter, 'PX', 100)
+  local heard = waiter and redis.pcall('PUBLISH', inbox, 'turn ' .. waiter .. ' ' .. KEYS[1]) or 0
+  if type(heard) ~= 'number' then
+    -- The owner has no right to call anybody, which says nothing of those who wait.
+    return held
+  end
+  redis.call('ZREM', KEYS[2], first)
+  if heard > 0 then
+    redis.call('SET', KEYS[3], waiter, 'PX', ARGV[5])
     return held
   end
 end
