@@ -20,7 +20,7 @@ pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
 
-    /// End within 40 seconds instead of 10 minutes, without the scenarios `peers`, `herd`, `held` and `degraded`
+    /// End within 40 seconds instead of some minutes, without the scenarios `peers`, `herd`, `held` and `degraded`
     #[arg(long)]
     pub(crate) quick: bool,
 
