@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, join};
 use futures_util::{FutureExt, TryFutureExt};
 use lock_core::{BootInstant, Clock, Error, ErrorKind, LossReason, Result, Standing, Validity, ValidityCell};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use zookeeper_client as zk;
 use zookeeper_client::{CreateMode, EventType, MultiWriteError, MultiWriteResult, SessionState, Stat};
@@ -107,10 +107,26 @@ impl Steadiness {
 }
 
 impl Session {
-    /// Opens a session, on this runtime.
+    /// Opens a session, on this runtime, and tries again for as long as connecting may take: what fails at once may be a
+    /// server that restarts.
     pub(crate) async fn open(config: &ZkConfig, runtime: Handle) -> Result<Arc<Self>> {
-        let opened = tokio::time::timeout(config.patience(), Self::connect(config, runtime)).await;
-        opened.unwrap_or_else(|_| Err(unreachable(config)))
+        let until = Instant::now() + config.patience();
+        let (mut pause, mut last) = (PAUSE, None);
+        loop {
+            let opened = timeout_at(until, Self::connect(config, runtime.clone())).await;
+            match opened {
+                Ok(Err(error))
+                    if error.kind() == ErrorKind::Unavailable && Instant::now() + pause < until =>
+                {
+                    tracing::debug!(%error, "the opening of a session is repeated");
+                    last = Some(error);
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                Ok(opened) => return opened,
+                Err(_) => return Err(last.unwrap_or_else(|| unreachable(config))),
+            }
+        }
     }
 
     async fn connect(config: &ZkConfig, runtime: Handle) -> Result<Arc<Self>> {
@@ -370,7 +386,7 @@ impl Session {
             match request().await {
                 Err(Fault::Unknown(error)) if Instant::now() < until => {
                     tracing::debug!(%error, "a request is repeated");
-                    tokio::time::sleep(PAUSE).await;
+                    sleep(PAUSE).await;
                 }
                 answer => return answer,
             }
@@ -601,6 +617,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Between two attempts, when the first one failed at once.
 pub(crate) const PAUSE: Duration = Duration::from_millis(15);
+/// Between two attempts to open a session.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

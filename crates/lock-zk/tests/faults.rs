@@ -406,7 +406,7 @@ async fn an_outage_that_lasts_is_told() {
     assert!(took > SHORT / 2 && took < SHORT * 3, "{took:?}");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.is_retryable());
-    // From now on nobody is kept waiting.
+    // From now on nobody is kept waiting for longer than connecting may take.
     for error in [
         scene.locks.mutex("a").acquire().await.unwrap_err(),
         scene.locks.mutex("a").try_acquire().await.unwrap_err(),

@@ -3,10 +3,10 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{SHORT, TIMEOUT, client, proxy};
-use lock_core::{ErrorKind, Guard, Locks, LossReason, Released, Standing};
+use lock_core::{ErrorKind, Guard, Locks, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::Direction;
 use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::ZkConfig;
@@ -77,6 +77,33 @@ async fn connections_that_are_alike_share_a_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_comes_back_in_time_opens_a_session() {
+    let server = common::server().await;
+    let proxy = proxy(&server);
+    proxy.refuse(true);
+    let config = common::through(&proxy);
+    let opening = tokio::spawn({
+        let config = config.clone();
+        async move { config.connect().await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!opening.is_finished(), "it did not wait");
+    proxy.refuse(false);
+    let locks = opening.await.unwrap().unwrap();
+    assert_eq!(take(&locks, 0).await.release().await.unwrap(), Released::Released);
+
+    // Not for longer than it was told to.
+    proxy.refuse(true);
+    let patience = Duration::from_millis(300);
+    let start = Instant::now();
+    let error = config.connect_timeout(patience).connect().await.unwrap_err();
+    let took = start.elapsed();
+    assert!(took >= patience / 2 && took < TIMEOUT, "{took:?}");
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied));
+    assert!(error.to_string().contains("within 300ms"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_last_one_that_is_closed_ends_a_shared_session() {
     let server = common::server().await;
     let (one, two) = (shared(&server).connect().await.unwrap(), shared(&server).connect().await.unwrap());
@@ -102,7 +129,7 @@ async fn the_last_one_that_is_closed_ends_a_shared_session() {
     drop(four);
     assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "a session lasts as long as its locks");
     drop(guard);
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let connections =
         async || server.mntr().await.unwrap()["zk_num_alive_connections"].parse::<usize>().unwrap();
     // The one that asks is one of them.
@@ -253,7 +280,7 @@ async fn a_failover_of_the_leader_loses_no_lock() {
         let guard = locks.mutex("0").acquire().await.unwrap();
         assert!(Some(guard.token()) > last, "tokens grow from leader to leader");
         last = Some(guard.token());
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let leader = loop {
             if let Some(leader) = ensemble.leader().await {
                 break leader;
