@@ -9,11 +9,8 @@ mod run;
 #[path = "simulation/scenario.rs"]
 mod scenario;
 
-use std::time::Instant;
+use lock_testkit::simulation::{self, Scenario as _, Seeds, in_parallel};
 
-use lock_testkit::simulation::{Outcome, Seeds, in_parallel};
-
-use crate::run::run;
 use crate::scenario::{Mode, Scenario};
 
 const SEEDS: u64 = 20_000;
@@ -23,28 +20,12 @@ const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.s
 
 #[test]
 fn no_seed_breaks_a_promise() {
-    if let Some(seed) = Seeds::one() {
-        return tell(seed);
-    }
-    let start = Instant::now();
-    let outcomes = Seeds::new(SEED_FILE, SEEDS).all(|seed| go(seed, Mode::Sound));
-    let (count, rate) = (outcomes.len(), outcomes.len() as f64 / start.elapsed().as_secs_f64());
-    let tenures: usize = outcomes.iter().map(|outcome| outcome.report.tenures).sum();
-    let overtaken: usize = outcomes.iter().map(|outcome| outcome.report.l1.count).sum();
-    println!(
-        "{count} seeds, {rate:.0} a second: {tenures} tenures, {overtaken} of which overtook a holder that had lost its lock"
-    );
-    assert!(overtaken > 0, "no holder was ever overtaken: the faults are too weak to prove anything");
+    simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::new(SEED_FILE, SEEDS));
 }
 
 #[test]
 fn a_seed_is_always_the_same_story() {
-    let story = |seed| run(&Scenario::new(seed, Mode::Sound), true).log;
-    let differ: Vec<u64> = (0..40).filter(|seed| story(*seed) != story(*seed)).collect();
-    println!("seeds that are not replayed alike: {differ:?}");
-    // In a few, tokio wakes two tasks at the same instant in an order that it chooses by chance.
-    let most = if cfg!(tokio_unstable) { 0 } else { 10 };
-    assert!(differ.len() <= most, "{differ:?}");
+    simulation::a_seed_is_always_the_same_story::<Scenario>();
 }
 
 #[test]
@@ -69,27 +50,11 @@ fn a_lease_that_counts_from_the_answer_is_held_twice() {
     assert_eq!(overlaps(Mode::FromRequest), 0);
 }
 
-fn go(seed: u64, mode: Mode) -> Outcome {
-    run(&Scenario::new(seed, mode), false)
-}
-
 /// How many locks were held twice at a time, by the deadlines of those who held them, in a few runs.
 fn overlaps(mode: Mode) -> usize {
     let seeds: Vec<u64> = (0..FEW).collect();
-    let found = in_parallel(&seeds, |seed| go(seed, mode).report.l2.count);
+    let found = in_parallel(&seeds, |seed| Scenario::new(seed, mode).run(false).report.l2.count);
     let (runs, overlaps) = (found.iter().filter(|count| **count > 0).count(), found.iter().sum());
     println!("{mode:?}: {overlaps} overlaps, in {runs} of {FEW} seeds");
     overlaps
-}
-
-/// Tells the story of one seed.
-fn tell(seed: u64) {
-    let scenario = Scenario::new(seed, Mode::Sound);
-    println!("{scenario:#?}");
-    let outcome = run(&scenario, true);
-    for line in &outcome.log {
-        println!("{line}");
-    }
-    println!("{outcome}");
-    assert!(outcome.holds(), "seed {seed} breaks a promise");
 }

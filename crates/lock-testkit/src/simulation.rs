@@ -4,11 +4,13 @@
 //! locks in all the ways there are, the judgement on what came of it, and the runs of thousands of seeds.
 
 mod client;
+mod scenario;
 mod seeds;
 mod stage;
 
 use std::future::Future;
 
+pub use self::scenario::{Scenario, a_seed_is_always_the_same_story, find, no_seed_breaks_a_promise};
 pub use self::seeds::{Seeds, in_parallel};
 pub use self::stage::{Habits, Leases, Outcome, Stage, lock_name};
 

@@ -8,7 +8,7 @@ use lock_redis::redis::IntoConnectionInfo;
 use lock_redis::{RedisConfig, StreamDial};
 use lock_testkit::fake::{Diary, Dice, FakeRedis, Faults, Link};
 use lock_testkit::simulation::{Outcome, Stage, in_virtual_time, lock_name};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::scenario::{Event, Scenario};
 
@@ -45,23 +45,22 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
 
     let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), diary));
     let world = Arc::new(World { scenario: scenario.clone(), clock, redis, stage });
-    let mut faults = Vec::new();
+    let stage = &world.stage;
     let spoiler = tokio::spawn(spoil(Arc::clone(&world), links));
-    for task in world.stage.work(&clients, scenario.tasks, &mut dice) {
-        match timeout(LONGEST_RUN, task).await {
-            Ok(ended) => ended.unwrap(),
-            Err(_) => faults.push("a task hangs".to_owned()),
-        }
-    }
+    let mut faults = stage.play(&clients, scenario.tasks, &mut dice).await;
     spoiler.await.unwrap();
     if faults.is_empty() {
         let limit = longest_lease(scenario) + SLACK;
-        faults = world.stage.look_for_locks_that_nobody_gets(&clients, limit).await;
+        faults = stage.look_for_locks_that_nobody_gets(&clients, limit).await;
         look_for_keys_that_are_left(&world, &mut faults).await;
-        look_for_what_a_cancelled_acquisition_leaves(&world, &clients, &mut dice, &mut faults).await;
-        look_for_connections_that_are_left(&world, clients, &mut faults).await;
+        let left = |lock: &str| usize::from(world.redis.keys().contains(&format!("lock:{lock}")));
+        faults.extend(
+            stage.look_for_what_a_cancelled_acquisition_leaves(&clients, &mut dice, MOMENT, left).await,
+        );
+        let left = || world.redis.connections();
+        faults.extend(stage.look_for_connections_that_are_left(clients, SLACK * 6, left).await);
     }
-    world.stage.judge(faults)
+    stage.judge(faults)
 }
 
 /// Lets things go wrong, and makes them right in the end.
@@ -98,34 +97,6 @@ async fn look_for_keys_that_are_left(world: &World, faults: &mut Vec<String>) {
     faults.extend(left.map(|key| format!("the key {key} is left over")));
 }
 
-/// A cancelled acquisition is undone at once when all is well, not only when its lease is over.
-async fn look_for_what_a_cancelled_acquisition_leaves(
-    world: &World,
-    clients: &[Locks],
-    dice: &mut Dice,
-    faults: &mut Vec<String>,
-) {
-    for locks in clients {
-        let (lock, patience) = (lock_name(0), dice.millis(0..=5));
-        drop(timeout(patience, locks.mutex(&lock).acquire()).await);
-        sleep(Duration::from_millis(50)).await;
-        if world.redis.keys().contains(&format!("lock:{lock}")) {
-            faults.push(format!("an acquisition that was dropped after {patience:?} is still there"));
-        }
-    }
-}
-
-/// No connection stays when the clients are closed.
-async fn look_for_connections_that_are_left(world: &World, clients: Vec<Locks>, faults: &mut Vec<String>) {
-    for locks in clients {
-        locks.close().await.unwrap();
-    }
-    sleep(SLACK * 6).await;
-    if world.redis.connections() > 0 {
-        faults.push(format!("{} connections are left open", world.redis.connections()));
-    }
-}
-
 /// How long a key may live, asked for as late as can be.
 fn longest_lease(scenario: &Scenario) -> Duration {
     scenario.ttl * 2 + scenario.timeout + scenario.steps_back()
@@ -143,5 +114,6 @@ async fn connect(scenario: &Scenario, clock: &Clock, link: &Link) -> Locks {
     config.connect().await.unwrap()
 }
 
-const LONGEST_RUN: Duration = Duration::from_secs(120);
+/// For what is done in the background.
+const MOMENT: Duration = Duration::from_millis(50);
 const SLACK: Duration = Duration::from_secs(5);

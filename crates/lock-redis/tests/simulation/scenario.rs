@@ -5,12 +5,15 @@ use std::time::Duration;
 use lock_redis::WaitBy;
 use lock_testkit::fake::{Dice, Faults};
 use lock_testkit::history::Mode as Share;
-use lock_testkit::simulation::{Habits, Leases};
+use lock_testkit::simulation::{self, Habits, Leases, Outcome};
+
+use crate::run::run;
 
 /// What the run is to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Nothing goes wrong that a lock on one server does not promise to withstand.
+    #[default]
     Sound,
     /// The server lets locks end before their time, as one whose clock jumps does.
     EarlyExpiry,
@@ -62,8 +65,10 @@ pub(crate) enum Event {
     Expire { lock: usize },
 }
 
-impl Scenario {
-    pub(crate) fn new(seed: u64, mode: Mode, waits: &[WaitBy]) -> Self {
+impl simulation::Scenario for Scenario {
+    type Mode = Mode;
+
+    fn new(seed: u64, mode: Mode) -> Self {
         let mut dice = Dice::new(seed);
         let ttl = Duration::from_millis(*dice.pick(&[300, 500, 900, 1500, 2500]));
         let chaos = Duration::from_millis(dice.within(2_000..=6_000));
@@ -72,7 +77,7 @@ impl Scenario {
         let mut scenario = Self {
             seed,
             mode,
-            wait: *dice.pick(waits),
+            wait: *dice.pick(&[WaitBy::Queue, WaitBy::Notify, WaitBy::Poll]),
             ttl,
             timeout: Duration::from_millis(*dice.pick(&[100, 250, 600])),
             clients,
@@ -87,6 +92,12 @@ impl Scenario {
         scenario
     }
 
+    fn run(&self, with_log: bool) -> Outcome {
+        run(self, with_log)
+    }
+}
+
+impl Scenario {
     /// What clients do.
     pub(crate) fn habits(&self) -> Habits {
         let leases = match self.mode {

@@ -9,7 +9,7 @@ use lock_redlock::lock_redis::{StreamDial, WallClock};
 use lock_redlock::{MasterConfig, RedlockConfig};
 use lock_testkit::fake::{Diary, Dice, FakeRedis, Faults, Link};
 use lock_testkit::simulation::{Outcome, Stage, in_virtual_time, lock_name};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::scenario::{Event, Scenario};
 
@@ -53,24 +53,26 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
 
     let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), diary));
     let world = Arc::new(World { scenario: scenario.clone(), clock, masters, links, stage });
-    let mut faults = Vec::new();
+    let stage = &world.stage;
     let spoiler = tokio::spawn(spoil(Arc::clone(&world)));
-    for task in world.stage.work(&clients, 1, &mut dice) {
-        match timeout(LONGEST_RUN, task).await {
-            Ok(ended) => ended.unwrap(),
-            Err(_) => faults.push("a task hangs".to_owned()),
-        }
-    }
+    let mut faults = stage.play(&clients, 1, &mut dice).await;
     spoiler.await.unwrap();
     if faults.is_empty() {
         // Restarted masters do not vote for as long as a lease may last.
         let limit = longest_lease(scenario) * 2 + SLACK;
-        faults = world.stage.look_for_locks_that_nobody_gets(&clients, limit).await;
+        faults = stage.look_for_locks_that_nobody_gets(&clients, limit).await;
         look_for_keys_that_are_left(&world, &mut faults).await;
-        look_for_what_a_cancelled_acquisition_leaves(&world, &clients, &mut dice, &mut faults).await;
-        look_for_connections_that_are_left(&world, clients, &mut faults).await;
+        let left = |lock: &str| {
+            let key = format!("lock:{lock}");
+            world.masters.iter().filter(|redis| redis.keys().contains(&key)).count()
+        };
+        faults.extend(
+            stage.look_for_what_a_cancelled_acquisition_leaves(&clients, &mut dice, MOMENT, left).await,
+        );
+        let left = || world.masters.iter().map(FakeRedis::connections).sum();
+        faults.extend(stage.look_for_connections_that_are_left(clients, SLACK * 6, left).await);
     }
-    world.stage.judge(faults)
+    stage.judge(faults)
 }
 
 /// Lets things go wrong, and makes them right in the end.
@@ -112,37 +114,6 @@ async fn look_for_keys_that_are_left(world: &World, faults: &mut Vec<String>) {
     }
 }
 
-/// A cancelled acquisition is undone at once when all is well, not only when its lease is over.
-async fn look_for_what_a_cancelled_acquisition_leaves(
-    world: &World,
-    clients: &[Locks],
-    dice: &mut Dice,
-    faults: &mut Vec<String>,
-) {
-    let (lock, key) = (lock_name(0), format!("lock:{}", lock_name(0)));
-    for locks in clients {
-        let patience = dice.millis(0..=5);
-        drop(timeout(patience, locks.mutex(&lock).acquire()).await);
-        sleep(Duration::from_millis(50)).await;
-        let left = world.masters.iter().filter(|redis| redis.keys().contains(&key)).count();
-        if left > 0 {
-            faults.push(format!("an acquisition dropped after {patience:?} is still on {left} masters"));
-        }
-    }
-}
-
-/// No connection stays when the clients are closed.
-async fn look_for_connections_that_are_left(world: &World, clients: Vec<Locks>, faults: &mut Vec<String>) {
-    for locks in clients {
-        locks.close().await.unwrap();
-    }
-    sleep(SLACK * 6).await;
-    let left: usize = world.masters.iter().map(FakeRedis::connections).sum();
-    if left > 0 {
-        faults.push(format!("{left} connections are left open"));
-    }
-}
-
 /// How long a key may live, asked for as late as can be.
 fn longest_lease(scenario: &Scenario) -> Duration {
     scenario.ttl * 2 + scenario.timeout + scenario.steps_back()
@@ -174,5 +145,6 @@ fn wall_clock(clock: Clock, ahead: i64) -> WallClock {
 }
 
 const UPTIME: Duration = Duration::from_secs(60);
-const LONGEST_RUN: Duration = Duration::from_secs(120);
+/// For what is done in the background.
+const MOMENT: Duration = Duration::from_millis(50);
 const SLACK: Duration = Duration::from_secs(5);

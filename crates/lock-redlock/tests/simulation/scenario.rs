@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use lock_testkit::fake::{Dice, Faults};
 use lock_testkit::history::Mode as Share;
-use lock_testkit::simulation::{Habits, Leases};
+use lock_testkit::simulation::{self, Habits, Leases, Outcome};
+
+use crate::run::run;
 
 /// What the run is to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Nothing goes wrong that Redlock does not promise to withstand.
+    #[default]
     Sound,
     /// Masters restart without their data.
     EmptyRestart,
@@ -64,8 +67,10 @@ pub(crate) enum Event {
     Expire { master: usize },
 }
 
-impl Scenario {
-    pub(crate) fn new(seed: u64, mode: Mode) -> Self {
+impl simulation::Scenario for Scenario {
+    type Mode = Mode;
+
+    fn new(seed: u64, mode: Mode) -> Self {
         let mut dice = Dice::new(seed);
         let clients = if dice.chance(0.7) { 2 } else { 3 };
         let mut scenario = Self {
@@ -85,6 +90,12 @@ impl Scenario {
         scenario
     }
 
+    fn run(&self, with_log: bool) -> Outcome {
+        run(self, with_log)
+    }
+}
+
+impl Scenario {
     /// What clients do.
     pub(crate) fn habits(&self) -> Habits {
         let leases = match self.mode {

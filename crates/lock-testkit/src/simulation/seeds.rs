@@ -26,7 +26,7 @@ impl Seeds {
     }
 
     /// The one that was asked for.
-    pub fn one() -> Option<u64> {
+    pub(super) fn one() -> Option<u64> {
         number_in("SEED")
     }
 
@@ -35,7 +35,7 @@ impl Seeds {
     /// # Panics
     ///
     /// When one does not keep its promises: with its number, which is also written into the file.
-    pub fn all(&self, run: impl Fn(u64) -> Outcome + Sync) -> Vec<Outcome> {
+    pub(super) fn all(&self, run: impl Fn(u64) -> Outcome + Sync) -> Vec<Outcome> {
         let known = known_seeds(&self.file);
         let seeds: Vec<u64> = known.iter().copied().chain(0..self.count).collect();
         let broken = AtomicBool::new(false);

@@ -71,8 +71,23 @@ impl Stage {
         Self { habits, clock, diary, events: Mutex::default() }
     }
 
-    /// Lets every client take locks in so many tasks, until the time for it is over.
-    pub fn work(self: &Arc<Self>, clients: &[Locks], tasks: usize, dice: &mut Dice) -> Vec<JoinHandle<()>> {
+    /// Lets every client take locks in so many tasks, until the time for it is over, and says what hangs.
+    ///
+    /// # Panics
+    ///
+    /// When a task does.
+    pub async fn play(self: &Arc<Self>, clients: &[Locks], tasks: usize, dice: &mut Dice) -> Vec<String> {
+        let mut faults = Vec::new();
+        for task in self.work(clients, tasks, dice) {
+            match timeout(LONGEST_RUN, task).await {
+                Ok(ended) => ended.expect("a task does not panic"),
+                Err(_) => faults.push("a task hangs".to_owned()),
+            }
+        }
+        faults
+    }
+
+    fn work(self: &Arc<Self>, clients: &[Locks], tasks: usize, dice: &mut Dice) -> Vec<JoinHandle<()>> {
         let mut work = Vec::new();
         for (client, locks) in clients.iter().enumerate() {
             for task in 0..tasks {
@@ -103,6 +118,51 @@ impl Stage {
                     faults.push(format!("client {client} cannot give {lock} back"));
                 }
             }
+        }
+        faults
+    }
+
+    /// Lets every client give up an acquisition, and says what of it is still there after a pause: it is undone at once,
+    /// not only when its lease is over.
+    pub async fn look_for_what_a_cancelled_acquisition_leaves(
+        &self,
+        clients: &[Locks],
+        dice: &mut Dice,
+        pause: Duration,
+        left: impl Fn(&str) -> usize,
+    ) -> Vec<String> {
+        let (mut faults, lock) = (Vec::new(), lock_name(0));
+        for locks in clients {
+            let patience = dice.millis(0..=10);
+            drop(timeout(patience, locks.mutex(&lock).acquire()).await);
+            sleep(pause).await;
+            let left = left(&lock);
+            if left > 0 {
+                faults.push(format!(
+                    "an acquisition that was dropped after {patience:?} is still in {left} places"
+                ));
+            }
+        }
+        faults
+    }
+
+    /// Closes all clients, and says what of their connections is still there after a pause.
+    pub async fn look_for_connections_that_are_left(
+        &self,
+        clients: Vec<Locks>,
+        pause: Duration,
+        left: impl Fn() -> usize,
+    ) -> Vec<String> {
+        let mut faults = Vec::new();
+        for locks in clients {
+            if let Err(error) = locks.close().await {
+                faults.push(format!("the locks cannot be closed: {error}"));
+            }
+        }
+        sleep(pause).await;
+        let left = left();
+        if left > 0 {
+            faults.push(format!("{left} connections or watches are left"));
         }
         faults
     }
@@ -181,3 +241,4 @@ fn short(kind: &EventKind) -> String {
 }
 
 const LAST_TASK: usize = 99;
+const LONGEST_RUN: Duration = Duration::from_secs(120);

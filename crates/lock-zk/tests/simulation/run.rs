@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use lock_core::{BootInstant, Clock, Locks};
 use lock_testkit::fake::{Diary, Dice, Faults};
-use lock_testkit::simulation::{Outcome, Stage, in_virtual_time, lock_name};
+use lock_testkit::simulation::{Outcome, Stage, in_virtual_time};
 use lock_zk::ZkConfig;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::driver::Link;
 use crate::ensemble::Ensemble;
@@ -43,24 +43,25 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
 
     let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), diary));
     let world = Arc::new(World { scenario: scenario.clone(), clock, ensemble, links, stage });
-    let mut faults = Vec::new();
+    let stage = &world.stage;
     let spoiler = tokio::spawn(spoil(Arc::clone(&world)));
-    for task in world.stage.work(&clients, scenario.tasks, &mut dice) {
-        match timeout(LONGEST_RUN, task).await {
-            Ok(ended) => ended.unwrap(),
-            Err(_) => faults.push("a task hangs".to_owned()),
-        }
-    }
+    let mut faults = stage.play(&clients, scenario.tasks, &mut dice).await;
     spoiler.await.unwrap();
     if faults.is_empty() {
         // Every lock ends with its session, or goes to who waits for it.
         let limit = scenario.timeout * 2 + SLACK;
-        faults = world.stage.look_for_locks_that_nobody_gets(&clients, limit).await;
+        faults = stage.look_for_locks_that_nobody_gets(&clients, limit).await;
         look_for_nodes_that_are_left(&world, &mut faults).await;
-        look_for_what_a_cancelled_acquisition_leaves(&world, &clients, &mut dice, &mut faults).await;
-        look_for_connections_that_are_left(&world, clients, &mut faults).await;
+        // A server takes a moment to learn what the leader has decided.
+        let pause = MOMENT + scenario.timeout / 8;
+        let left = |_: &str| world.ensemble.ephemerals().len();
+        faults.extend(
+            stage.look_for_what_a_cancelled_acquisition_leaves(&clients, &mut dice, pause, left).await,
+        );
+        let left = || world.ensemble.connections() + world.ensemble.watches();
+        faults.extend(stage.look_for_connections_that_are_left(clients, SLACK, left).await);
     }
-    world.stage.judge(faults)
+    stage.judge(faults)
 }
 
 /// Lets things go wrong, and makes them right in the end.
@@ -111,38 +112,6 @@ async fn look_for_nodes_that_are_left(world: &World, faults: &mut Vec<String>) {
         .extend(world.ensemble.ephemerals().into_iter().map(|node| format!("the node {node} is left over")));
 }
 
-/// A cancelled acquisition is undone at once when all is well, not only with its session.
-async fn look_for_what_a_cancelled_acquisition_leaves(
-    world: &World,
-    clients: &[Locks],
-    dice: &mut Dice,
-    faults: &mut Vec<String>,
-) {
-    for locks in clients {
-        let (lock, patience) = (lock_name(0), dice.millis(0..=10));
-        drop(timeout(patience, locks.mutex(&lock).acquire()).await);
-        // A server takes a moment to learn what the leader has decided.
-        sleep(Duration::from_millis(50) + world.scenario.timeout / 8).await;
-        if !world.ensemble.ephemerals().is_empty() {
-            faults.push(format!("an acquisition that was dropped after {patience:?} is still there"));
-        }
-    }
-}
-
-/// No connection and no watch stays when the clients are closed.
-async fn look_for_connections_that_are_left(world: &World, clients: Vec<Locks>, faults: &mut Vec<String>) {
-    for locks in clients {
-        if let Err(error) = locks.close().await {
-            faults.push(format!("the locks cannot be closed: {error}"));
-        }
-    }
-    sleep(SLACK).await;
-    let (connections, watches) = (world.ensemble.connections(), world.ensemble.watches());
-    if connections + watches > 0 {
-        faults.push(format!("{connections} connections and {watches} watches are left"));
-    }
-}
-
 async fn connect(scenario: &Scenario, clock: &Clock, link: &Link) -> Locks {
     let config = ZkConfig::new("simulated")
         .ensemble(Arc::new(link.clone()))
@@ -152,5 +121,6 @@ async fn connect(scenario: &Scenario, clock: &Clock, link: &Link) -> Locks {
     config.connect().await.unwrap()
 }
 
-const LONGEST_RUN: Duration = Duration::from_secs(120);
+/// For what is done in the background.
+const MOMENT: Duration = Duration::from_millis(50);
 const SLACK: Duration = Duration::from_secs(5);

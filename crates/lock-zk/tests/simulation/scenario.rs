@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use lock_testkit::fake::{Dice, Faults};
 use lock_testkit::history::Mode as Share;
-use lock_testkit::simulation::{Habits, Leases};
+use lock_testkit::simulation::{self, Habits, Leases, Outcome};
 use lock_zk::Layout;
 
+use crate::run::run;
+
 /// What the run is to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Nothing goes wrong that a lock on an ensemble does not promise to withstand.
+    #[default]
     Sound,
     /// The leader ends sessions of which it has heard just now.
     EarlyExpiry,
@@ -63,8 +66,10 @@ pub(crate) enum Event {
     Expire { client: usize },
 }
 
-impl Scenario {
-    pub(crate) fn new(seed: u64, mode: Mode) -> Self {
+impl simulation::Scenario for Scenario {
+    type Mode = Mode;
+
+    fn new(seed: u64, mode: Mode) -> Self {
         let mut dice = Dice::new(seed);
         let chaos = Duration::from_millis(dice.within(2_000..=6_000));
         let mut scenario = Self {
@@ -86,6 +91,12 @@ impl Scenario {
         scenario
     }
 
+    fn run(&self, with_log: bool) -> Outcome {
+        run(self, with_log)
+    }
+}
+
+impl Scenario {
     /// What its clients do.
     pub(crate) fn habits(&self) -> Habits {
         let leases = match self.mode {
