@@ -1,16 +1,12 @@
 //! What users get wrong, and what they are told.
 
-use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
+use lock_testkit::{Log, RedisFive, RedisServer, ZooKeeper};
 use polylock::{
     Error, ErrorKind, Holder, LeaseKind, LockOptions, Locks, RedisConfig, RedlockConfig, ZkConfig,
 };
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 const SECRET: &str = "s3cret-Pa55";
@@ -248,13 +244,12 @@ async fn a_lock_of_another_client_is_busy_and_shown() {
 async fn a_server_that_may_throw_locks_away_is_told_of_once() {
     for (policy, count) in [("allkeys-lru", 1), ("volatile-ttl", 1), ("noeviction", 0)] {
         let server = RedisServer::builder().maxmemory_policy(policy).start().await.unwrap();
-        let warnings = Warnings::default();
-        let _watched = tracing::subscriber::set_default(warnings.clone());
+        let (log, _listening) = Log::begin();
         let locks = Locks::connect(&server.url()).await.unwrap();
         server.restart().await.unwrap();
         // Over a new connection.
         locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-        let warnings = warnings.about("maxmemory-policy");
+        let warnings = log.warnings("maxmemory-policy");
         assert_eq!(warnings.len(), count, "{policy}: {warnings:?}");
         assert!(
             warnings.iter().all(|text| text.contains(policy) && text.contains("noeviction")),
@@ -361,47 +356,4 @@ async fn everywhere(servers: &[RedisServer], command: &[&str]) {
 
 fn scheme(url: &str) -> &str {
     url.split(':').next().unwrap_or_default()
-}
-
-/// The warnings of this thread.
-#[derive(Clone, Debug, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl Warnings {
-    fn about(&self, text: &str) -> Vec<String> {
-        self.0.lock().unwrap().iter().filter(|warning| warning.contains(text)).cloned().collect()
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text::default();
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-#[derive(Default)]
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let _ = write!(self.0, "{field}={value:?} ");
-    }
 }

@@ -1,83 +1,15 @@
 //! What is logged, and what never is.
 
-use std::fmt::{self, Write as _};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::{Locks, Released};
 use lock_redis::RedisConfig;
 use lock_testkit::proxy::{Protocol, Then, redis_command};
-use lock_testkit::{FaultProxy, RedisServer};
+use lock_testkit::{FaultProxy, Log, RedisServer};
 use tokio::time::{sleep, timeout};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::DefaultGuard;
-use tracing::{Event, Level, Metadata, Subscriber};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PASSWORD: &str = "correct-horse-battery-staple";
-
-/// What was logged at any level on this thread, which is all that a test with one thread does.
-#[derive(Clone, Default)]
-struct Log {
-    lines: Arc<Mutex<Vec<(Level, String)>>>,
-}
-
-impl Log {
-    fn begin() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let guard = tracing::subscriber::set_default(log.clone());
-        (log, guard)
-    }
-
-    fn lines(&self) -> Vec<(Level, String)> {
-        self.lines.lock().unwrap().clone()
-    }
-
-    fn warnings_of(&self, part: &str) -> usize {
-        self.lines().iter().filter(|(level, line)| *level <= Level::WARN && line.contains(part)).count()
-    }
-
-    fn note(&self, metadata: &Metadata<'_>, record: impl FnOnce(&mut Line)) {
-        let mut line = Line(format!("{}: {}", metadata.target(), metadata.name()));
-        record(&mut line);
-        self.lines.lock().unwrap().push((*metadata.level(), line.0));
-    }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // The drivers' own words are not ours.
-        metadata.target().starts_with("lock_")
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.note(span.metadata(), |line| span.record(line));
-        Id::from_u64(1)
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        self.note(event.metadata(), |line| event.record(line));
-    }
-
-    fn record(&self, _: &Id, values: &Record<'_>) {
-        let mut line = Line(String::new());
-        values.record(&mut line);
-        self.lines.lock().unwrap().push((Level::TRACE, line.0));
-    }
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        write!(self.0, " {field}={value:?}").unwrap();
-    }
-}
 
 #[tokio::test]
 async fn no_secret_and_no_command_is_logged() {
@@ -183,7 +115,7 @@ async fn b18_a_server_that_evicts_is_warned_of() {
         // Told once, and not with every connection.
         redis.command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
         locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-        assert_eq!(log.warnings_of(policy), warnings, "{policy}: {:?}", log.lines());
+        assert_eq!(log.warnings(policy).len(), warnings, "{policy}: {:?}", log.lines());
     }
 }
 
@@ -204,7 +136,7 @@ async fn a_downgrade_to_polling_is_told_once() {
             assert_eq!(guard.release().await.unwrap(), Released::Released);
             timeout(PATIENCE, waits).await.unwrap().unwrap();
         }
-        assert_eq!(log.warnings_of("falls back to polling"), 1, "{missing:?}: {:?}", log.lines());
+        assert_eq!(log.warnings("falls back to polling").len(), 1, "{missing:?}: {:?}", log.lines());
         let left = redis.command(&["EXISTS", "lock:a", "polylock:queue:{lock:a}"]).await.unwrap();
         assert_eq!(left.int(), Some(0), "{missing:?}");
     }

@@ -1,7 +1,6 @@
 //! The recipe `setnx-timestamp`: with clients that run it by plain commands, with clocks that differ, and when the
 //! connection fails.
 
-use std::fmt::{Debug, Write as _};
 use std::mem;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,12 +13,9 @@ use lock_core::{
 use lock_redis::{Recipe, RecipeUnit, RedisConfig, WaitBy, WallClock};
 use lock_testkit::cancel::{cancel_after, for_each_poll_count};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
-use lock_testkit::{FaultProxy, RedisServer};
+use lock_testkit::{FaultProxy, Log, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
 
 // ---- The format ----
 
@@ -274,8 +270,7 @@ async fn values_that_are_no_times_of_the_unit_are_never_over() {
     let bench = Bench::new().await;
     let (millis, seconds) = (bench.ours("").await, bench.ours("&recipe_unit=s").await);
     let hex = "0123456789abcdef0123456789abcdef";
-    let warnings = Warnings::default();
-    let _watched = tracing::subscriber::set_default(warnings.clone());
+    let (log, _listening) = Log::begin();
     for (locks, busy) in [
         (&millis, &["1500000000", "1500000000.5", "0", "1", "", "-5", "1.5e12", "nonsense", hex, "9e99"][..]),
         (&seconds, &["1500000000000", "0", "1", "", "1500000000s", "0x59682F00", hex][..]),
@@ -283,7 +278,8 @@ async fn values_that_are_no_times_of_the_unit_are_never_over() {
         for value in busy {
             bench.redis(&["SET", "lock:a", value]).await;
             assert!(locks.mutex("a").try_acquire().await.unwrap().is_none(), "{value:?} was taken over");
-            assert_eq!(mem::take(&mut *warnings.0.lock().unwrap()).len(), 1, "no warning of {value:?}");
+            assert_eq!(log.warnings("").len(), 1, "no warning of {value:?}");
+            log.clear();
             assert!(locks.inspect("a").await.unwrap().is_held(), "{value:?}");
         }
     }
@@ -295,7 +291,7 @@ async fn values_that_are_no_times_of_the_unit_are_never_over() {
             bench.redis(&["SET", "lock:a", value]).await;
             assert!(!locks.inspect("a").await.unwrap().is_held(), "{value:?}");
             let guard = locks.mutex("a").try_acquire().await.unwrap();
-            assert!(warnings.about("").is_empty(), "{warnings:?}");
+            assert!(log.warnings("").is_empty(), "{log:?}");
             assert_eq!(guard.expect(value).release().await.unwrap(), Released::Released);
         }
     }
@@ -414,27 +410,25 @@ async fn a_step_of_the_clock_before_the_answer_counts() {
 async fn who_names_the_recipe_is_warned_and_who_has_a_wrong_clock_too() {
     for (ahead, count) in [(0, 0), (3_000, 1), (-3_000, 1)] {
         let bench = Bench::new().await;
-        let warnings = Warnings::default();
-        let _watched = tracing::subscriber::set_default(warnings.clone());
+        let (log, _listening) = Log::begin();
         let locks = bench.config("&clock_skew=1s").wall_clock(ahead_by(ahead)).connect().await.unwrap();
         for _ in 0..2 {
             locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
         }
         let report = locks.doctor().await.unwrap();
         assert_eq!(report.warnings().filter(|finding| finding.what.contains("two may hold")).count(), 1);
-        let named = warnings.about("set-nx-px");
+        let named = log.warnings("set-nx-px");
         assert!(named.len() == 1 && named[0].contains("two may hold"), "{named:?}");
-        let differs = warnings.about("clock_skew");
+        let differs = log.warnings("clock_skew");
         assert_eq!(differs.len(), count, "{ahead}: {differs:?}");
         let which = if ahead > 0 { "ahead of the server's" } else { "behind the server's" };
         assert!(differs.iter().all(|text| text.contains(which)), "{differs:?}");
     }
     let bench = Bench::new().await;
-    let warnings = Warnings::default();
-    let _watched = tracing::subscriber::set_default(warnings.clone());
+    let (log, _listening) = Log::begin();
     let locks = RedisConfig::from_url(&bench.server.url()).unwrap().connect().await.unwrap();
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-    assert!(warnings.about("").is_empty(), "the usual recipe is no reason to worry: {warnings:?}");
+    assert!(log.warnings("").is_empty(), "the usual recipe is no reason to worry: {log:?}");
 }
 
 // ---- Ours among themselves ----
@@ -880,47 +874,4 @@ fn ahead_by(by: i64) -> WallClock {
 fn shifted(by: i64) -> SystemTime {
     let span = Duration::from_millis(by.unsigned_abs());
     if by < 0 { SystemTime::now() - span } else { SystemTime::now() + span }
-}
-
-/// The warnings of this thread.
-#[derive(Clone, Debug, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl Warnings {
-    fn about(&self, text: &str) -> Vec<String> {
-        self.0.lock().unwrap().iter().filter(|warning| warning.contains(text)).cloned().collect()
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text::default();
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-#[derive(Default)]
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let _ = write!(self.0, "{field}={value:?} ");
-    }
 }

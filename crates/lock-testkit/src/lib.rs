@@ -11,6 +11,7 @@
 //! * [`proxy`]: a TCP proxy that delays, holds, loses, resets, and swallows the reply to a chosen request.
 //! * [`process`]: worker processes that speak JSON lines and can be frozen and killed, for tests across processes.
 //! * [`history`] and [`check`](mod@check): what happened in all processes on one clock, and whether it was right.
+//! * [`Log`]: what the locks log.
 //! * [`cancel`]: dropping a future after every number of polls.
 //!
 //! A server that is not installed is an error that names the package; nothing is skipped in silence.
@@ -27,6 +28,7 @@ mod error;
 pub mod fake;
 pub mod history;
 mod launch;
+mod log;
 mod port;
 pub mod process;
 pub mod proxy;
@@ -46,6 +48,7 @@ pub use error::{Error, Result};
 #[cfg(feature = "fake")]
 pub use fake::FakeRedis;
 pub use history::{Event, EventKind, History, Recorder, now_ns};
+pub use log::Log;
 pub use process::{Child, Worker};
 pub use proxy::FaultProxy;
 pub use redis::{RedisFive, RedisServer};

@@ -2,22 +2,18 @@
 
 mod common;
 
-use std::fmt::{Debug, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
 use lock_core::{Guard, LockOptions, Locks, Released};
-use lock_testkit::FaultProxy;
 use lock_testkit::proxy::{Then, opcode, zk_opcode};
+use lock_testkit::{FaultProxy, Log};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lock_zk::{Layout, ZkConfig};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tracing::field::Field;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
 
 /// For what is on its way to arrive, or not to.
 const SETTLED: Duration = Duration::from_millis(150);
@@ -404,35 +400,9 @@ async fn ten_thousand_wait_in_one_directory() {
     give_back(guard).await;
 }
 
-/// The warnings of this library on this thread, which is all that a test with one thread does.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("lock_zk") && *metadata.level() == Level::WARN
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = String::new();
-        event.record(&mut |field: &Field, value: &dyn Debug| write!(text, "{field}={value:?} ").unwrap());
-        self.0.lock().unwrap().push(text);
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_nodes_in_the_directory_are_ignored_and_told_once() {
-    let warnings = Warnings::default();
-    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let (log, _listening) = Log::begin();
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
     for node in ["a/config", "a/lock-12", "b/config"] {
@@ -444,12 +414,12 @@ async fn other_nodes_in_the_directory_are_ignored_and_told_once() {
         give_back(guard).await;
         assert!(!locks.inspect("a").await.unwrap().is_held());
     }
-    let told = warnings.0.lock().unwrap().clone();
+    let told = log.warnings("");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].contains("/locks/a") && told[0].contains("others=1"), "{told:?}");
     assert!(told[0].contains("config") || told[0].contains("lock-12"), "{told:?}");
     locks.inspect("b").await.unwrap();
-    assert_eq!(warnings.0.lock().unwrap().len(), 2);
+    assert_eq!(log.warnings("").len(), 2);
 }
 
 /// A way to take a lock that others may share.

@@ -1,0 +1,107 @@
+//! What the locks log, for tests of what they say and of what they never say.
+
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// What was logged on this thread, which is all that a test with one thread does: at any level, by this library and not by
+/// the drivers.
+#[derive(Clone, Debug, Default)]
+pub struct Log(Arc<Mutex<Vec<(Level, String)>>>);
+
+impl Log {
+    /// Listens for as long as the guard lives.
+    pub fn begin() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let guard = tracing::subscriber::set_default(log.clone());
+        (log, guard)
+    }
+
+    /// All lines so far.
+    pub fn lines(&self) -> Vec<(Level, String)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The warnings, and what is worse, that have this text in them; all with an empty one.
+    pub fn warnings(&self, text: &str) -> Vec<String> {
+        let lines = self.lines().into_iter();
+        lines
+            .filter(|(level, line)| *level <= Level::WARN && line.contains(text))
+            .map(|(_, line)| line)
+            .collect()
+    }
+
+    /// Forgets the lines so far.
+    pub fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn note(&self, level: Level, mut line: Line, record: impl FnOnce(&mut Line)) {
+        record(&mut line);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((level, line.0));
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        ["lock_", "polylock"].iter().any(|ours| metadata.target().starts_with(ours))
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        self.note(*span.metadata().level(), Line::of(span.metadata()), |line| span.record(line));
+        Id::from_u64(1)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        self.note(*event.metadata().level(), Line::of(event.metadata()), |line| event.record(line));
+    }
+
+    fn record(&self, _: &Id, values: &Record<'_>) {
+        self.note(Level::TRACE, Line::default(), |line| values.record(line));
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[derive(Default)]
+struct Line(String);
+
+impl Line {
+    fn of(metadata: &Metadata<'_>) -> Self {
+        Self(format!("{}: {}", metadata.target(), metadata.name()))
+    }
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {field}={value:?}").expect("a string takes all");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_library_says_is_heard_and_nothing_else() {
+        let (log, guard) = Log::begin();
+        tracing::warn!(target: "lock_redis::x", lock = "a", "it is late");
+        tracing::debug!(target: "polylock", "as usual");
+        tracing::warn!(target: "redis::aio", "what a driver says");
+        drop(guard);
+        tracing::warn!(target: "lock_redis::x", "nobody listens");
+        let lines = log.lines();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert_eq!(log.warnings("late").len(), 1);
+        assert!(log.warnings("")[0].contains("lock=\"a\""), "{lines:?}");
+        assert!(log.warnings("usual").is_empty());
+        log.clear();
+        assert!(log.lines().is_empty());
+    }
+}
