@@ -1,6 +1,7 @@
 //! The comparison harness: every backend under the same scenarios, on real servers.
 
 mod address;
+mod awake;
 mod backends;
 mod contender;
 mod crew;

@@ -56,6 +56,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", value_parser = watch)]
     pub(crate) watch: Option<Duration>,
 
+    /// Keep the cores from halting meanwhile, with loops of the lowest priority: less noise, and hand-overs without the
+    /// time that a sleeping core takes to wake
+    #[arg(long)]
+    pub(crate) awake: bool,
+
     /// The folder for results.json and report.html [default: target/compare]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use polylock::Level;
 use rand::Rng;
 
+use crate::awake::keep_awake;
 use crate::backends::{self, Target};
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
@@ -74,6 +75,7 @@ async fn compare(options: &Options) -> Outcome<Ended> {
         Err(_) if interrupt.has_come().await => return Ok(Ended::Interrupted),
         Err(failure) => return Err(failure),
     };
+    let awake = options.awake.then(keep_awake).transpose()?;
     let measured = tokio::select! {
         biased;
         () = interrupt.came() => None,
@@ -84,7 +86,7 @@ async fn compare(options: &Options) -> Outcome<Ended> {
             progress.tell(&format!("{}: could not clean up: {failure}", target.name()));
         }
     }
-    drop((targets, progress));
+    drop((targets, awake, progress));
     let Some(complaints) = measured else { return Ok(Ended::Interrupted) };
     if !complaints.is_empty() && interrupt.has_come().await {
         return Ok(Ended::Interrupted);
@@ -116,6 +118,7 @@ async fn measure(
     let settings = &mut results.meta.settings;
     settings.extend(bench.settings(&scenarios));
     settings.insert("servers".into(), servers(options));
+    settings.insert("cores".into(), if options.awake { "kept awake" } else { "as they are" }.into());
     let mut complaints = Vec::new();
     for target in targets {
         look_at(target, &mut results.meta, progress).await;

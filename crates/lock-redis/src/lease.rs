@@ -28,6 +28,8 @@ pub(crate) struct RedisLease {
     releasing: Option<Releasing>,
     /// How often the lock was passed on inside this process before it came here.
     handovers: u32,
+    /// Whether it had to be waited for, so that others most likely wait for it too.
+    contended: bool,
 }
 
 /// A release that was sent and is not answered yet.
@@ -49,7 +51,22 @@ impl RedisLease {
         renewal: Renewal,
     ) -> Self {
         let validity = cell.validity();
-        Self { backend, keys, owner, token, cell, validity, renewal, releasing: None, handovers: 0 }
+        Self {
+            backend,
+            keys,
+            owner,
+            token,
+            cell,
+            validity,
+            renewal,
+            releasing: None,
+            handovers: 0,
+            contended: false,
+        }
+    }
+
+    pub(crate) fn contended(self, contended: bool) -> Self {
+        Self { contended, ..self }
     }
 }
 
@@ -89,7 +106,11 @@ impl Lease for RedisLease {
             Ok(sent) => sent,
             Err(known) => return Ok(known),
         };
-        let ours = self.backend.server.release(&self.keys, self.owner, None).await?;
+        let (server, keys) = (&self.backend.server, &self.keys);
+        let ours = match self.contended {
+            true => server.release_to_next(keys, self.owner).await?,
+            false => server.release(keys, self.owner, None).await?,
+        };
         self.cell.lose(LossReason::Released);
         let known_lost = ours == Some(false) && !sent.maybe_done;
         Ok(if known_lost { Released::AlreadyLost } else { sent.in_time() })
@@ -165,7 +186,8 @@ impl RedisLease {
                     undo.now().await;
                     return Ok(Some(HandOver::Released(releasing.in_time())));
                 }
-                let mut lease = backend.lease(&keys, next, (undo.disarm(), token), (sent.at, until));
+                let lease = backend.lease(&keys, next, (undo.disarm(), token), (sent.at, until));
+                let mut lease = lease.contended(self.contended);
                 lease.handovers = self.handovers.saturating_add(1);
                 Ok(Some(HandOver::Passed(Box::new(lease))))
             }

@@ -136,7 +136,7 @@ impl Link {
         let mut answer = if asking {
             run(&mut connection, call, &[redis::cmd("ASKING")]).await
         } else {
-            connection.req_packed_command(&call.command).await.and_then(Value::extract_error)
+            request(&mut connection, call).await.and_then(Value::extract_error)
         };
         if answer.as_ref().is_err_and(is_no_script) {
             // The server forgot the scripts: this one is loaded in the same round trip.
@@ -451,6 +451,15 @@ impl Identity {
         let keys = redis::from_redis_value(keys?.ok()?).ok()?;
         Some(Self::new(info_field(&info, "run_id")?, uptime, keys))
     }
+}
+
+/// Sends the call, and what goes ahead of it: nobody asks for the answer to that.
+async fn request(connection: &mut MultiplexedConnection, call: &Call) -> RedisResult<Value> {
+    let Some(ahead) = &call.ahead else { return connection.req_packed_command(&call.command).await };
+    let mut pipeline = redis::pipe();
+    pipeline.add_command(ahead.clone()).add_command(call.command.clone());
+    let mut answers = connection.req_packed_commands(&pipeline, 1, 1).await?;
+    Ok(answers.pop().unwrap_or(Value::Nil))
 }
 
 /// Runs the call behind these commands, in one round trip.

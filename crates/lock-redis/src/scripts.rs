@@ -16,6 +16,8 @@ pub(crate) struct Script {
 pub(crate) struct Call {
     pub(crate) script: &'static Script,
     pub(crate) command: Cmd,
+    /// What is sent with it, ahead of it, and of no consequence.
+    pub(crate) ahead: Option<Cmd>,
 }
 
 /// A script of these parts. What is usual comes first and ends there, so that it costs no more than it needs.
@@ -92,7 +94,7 @@ impl Script {
     pub(crate) fn on(&'static self, keys: &[&str]) -> Call {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.hash).arg(keys.len()).arg(keys);
-        Call { script: self, command }
+        Call { script: self, command, ahead: None }
     }
 
     /// The command that loads it.
@@ -112,6 +114,17 @@ impl Call {
         });
         let count = words.nth(2).and_then(|count| std::str::from_utf8(count).ok()?.parse().ok());
         words.take(count.unwrap_or(0))
+    }
+
+    /// Has the server write to those whom the script tells something before it writes the answer.
+    ///
+    /// Redis writes to its clients in the reverse order of when each of them got something to be written. The answer to a
+    /// command ahead makes ours the first of them.
+    pub(crate) fn answered_last(mut self) -> Self {
+        let mut command = redis::cmd("EXISTS");
+        command.arg(self.keys().next());
+        self.ahead = Some(command);
+        self
     }
 
     pub(crate) fn arg(mut self, argument: impl ToRedisArgs) -> Self {

@@ -172,12 +172,9 @@ impl<'a> Waiting<'a> {
                         return Err(too_late(self.ttl));
                     }
                     let owner = attempt.undo.disarm();
-                    return Ok(Some(self.backend.lease(
-                        &self.keys,
-                        self.request,
-                        (owner, token),
-                        (sent.at, until),
-                    )));
+                    let lease =
+                        self.backend.lease(&self.keys, self.request, (owner, token), (sent.at, until));
+                    return Ok(Some(lease.contended(self.heard)));
                 }
                 Ok(Verdict::Busy { ends_in, foreign_type, place }) => {
                     attempt.undo.answered();

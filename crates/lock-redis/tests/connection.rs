@@ -50,6 +50,43 @@ async fn acquire_and_release_are_one_request_each() {
     assert_eq!(link.proxy.connections(), 1);
 }
 
+/// A command of no consequence goes ahead of it, see `Call::answered_last`.
+#[tokio::test]
+async fn a_lock_that_was_waited_for_is_given_back_in_one_round_trip() {
+    let link = Link::new().await;
+    let other = RedisConfig::from_url(&link.redis.url()).unwrap().connect().await.unwrap();
+    let waited_for = async || {
+        let guard = other.mutex("a").acquire().await.unwrap();
+        let waiter = tokio::spawn({
+            let mutex = link.locks.mutex("a");
+            async move { mutex.acquire().await }
+        });
+        sleep(Duration::from_millis(100)).await;
+        guard.release().await.unwrap();
+        let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
+        link.proxy.reset_counters();
+        guard
+    };
+    let guard = waited_for().await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(link.proxy.requests(), 2, "EXISTS and EVALSHA");
+
+    let guard = waited_for().await;
+    link.redis.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(link.proxy.requests(), 4, "and then SCRIPT LOAD and EVALSHA");
+
+    let guard = waited_for().await;
+    link.redis.command(&["DEL", "lock:a"]).await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+
+    let guard = waited_for().await;
+    link.proxy.swallow_when(redis_command("EVALSHA"), Then::Reset);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(link.proxy.fired(), 1);
+    link.no_key_is_left().await;
+}
+
 #[tokio::test]
 async fn a_server_that_forgot_the_scripts_costs_one_round_trip_more() {
     let link = Link::new().await;

@@ -1,0 +1,50 @@
+//! Cores that do not go to sleep.
+//!
+//! Most of a hand-over between processes is waiting for wake-ups. A core that halts in between, above all one of a virtual
+//! machine, takes longer to wake than the requests take; one that is kept busy by something else does not halt.
+
+use std::process::Command;
+use std::thread::available_parallelism;
+
+use lock_testkit::process::{Child, Output};
+
+use crate::failure::Outcome;
+
+/// Starts loops of the lowest priority, one for each core: they give way to everything else at once, and end when they are
+/// dropped.
+///
+/// # Errors
+///
+/// When `chrt` (Debian: util-linux) is not there.
+pub(crate) fn keep_awake() -> Outcome<Vec<Child>> {
+    let mut idle = Command::new("chrt");
+    idle.args(["--idle", "0", "sh", "-c", "while :; do :; done"]);
+    let cores = available_parallelism().map_or(1, usize::from);
+    Ok((0..cores).map(|_| Child::spawn(&idle, &Output::Null)).collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn the_loops_run_at_the_lowest_priority_and_end() {
+        let loops = keep_awake().unwrap();
+        let pids: Vec<u32> = loops.iter().map(Child::pid).collect();
+        let policy = |pid: u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit(')').next()?.split_whitespace().nth(38).map(str::to_owned)
+        };
+        let start = Instant::now();
+        // SCHED_IDLE.
+        while !pids.iter().all(|pid| policy(*pid).as_deref() == Some("5")) {
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", pids.iter().map(|pid| policy(*pid)));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(loops);
+        assert!(pids.iter().all(|pid| policy(*pid).is_none()));
+    }
+}
