@@ -94,7 +94,7 @@ impl Drop for Server {
     }
 }
 
-async fn nothing_is_left(server: &ZooKeeper) {
+pub(crate) async fn nothing_is_left(server: &ZooKeeper) {
     let start = Instant::now();
     loop {
         let counters = server.mntr().await.unwrap();
