@@ -196,7 +196,7 @@ impl ZooKeeper {
     /// What the server is: `standalone`, `leader` or `follower`; `None` while it does not serve.
     pub async fn mode(&self) -> Option<String> {
         let inner = Arc::clone(&self.inner);
-        off_thread(move || mode(&inner.ask("srvr", PROBE_DEADLINE).ok()?)).await
+        off_thread(move || inner.mode()).await
     }
 }
 
@@ -515,6 +515,19 @@ impl Inner {
         self.secure_port.as_ref().is_none_or(open)
     }
 
+    /// A server that is only slow must not be taken for one that does not serve; nor is one question enough, see
+    /// [`wait_ready`](Self::wait_ready).
+    fn mode(&self) -> Option<String> {
+        let mut patience = PROBE_DEADLINE;
+        loop {
+            match self.ask("srvr", patience) {
+                Ok(answer) => return mode(&answer),
+                Err(error) if is_late(&error) && patience < ANSWER_DEADLINE / 2 => patience *= 2,
+                Err(_) => return None,
+            }
+        }
+    }
+
     fn four_letter(&self, word: &str) -> Result<String> {
         self.ask(word, ANSWER_DEADLINE)
             .map_err(|e| Error::io(format!("ask {} for `{word}`", self.site.name()), e))
@@ -538,6 +551,10 @@ fn links(members: &[Member]) -> Result<Links> {
         .filter(|(follower, leader)| follower != leader)
         .map(|pair| Ok((pair, FaultProxy::start(members[pair.1].quorum.addr(), Protocol::Opaque)?)))
         .collect()
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 fn mode(srvr: &str) -> Option<String> {
