@@ -68,7 +68,7 @@ impl Harness for ZkHarness {
     }
 
     fn short_lease(&self) -> Duration {
-        Duration::from_millis(1_200)
+        Duration::from_secs(2)
     }
 
     async fn connect(&self, lease: Duration) -> lock_core::Result<Locks> {

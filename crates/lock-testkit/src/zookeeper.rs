@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::launch::{Site, StartError, on_free_ports};
 use crate::port::Port;
 use crate::process::{locate, off_thread};
+use crate::proxy::{FaultProxy, Protocol};
 
 /// A ZooKeeper server of the test's own, on a loopback port of its own, in a temporary directory.
 ///
@@ -37,6 +38,7 @@ pub struct ZkOptions {
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
     sasl: Option<(String, String)>,
+    proxied_links: bool,
 }
 
 /// What a server shows to its clients, and what it wants to see of them.
@@ -53,7 +55,11 @@ struct Tls {
 #[derive(Debug)]
 pub struct ZkEnsemble {
     nodes: Vec<ZooKeeper>,
+    links: Links,
 }
+
+/// The proxies between followers and leaders, by the indices of both.
+type Links = BTreeMap<(usize, usize), FaultProxy>;
 
 impl ZooKeeper {
     /// Starts a standalone server with default options.
@@ -190,7 +196,7 @@ impl ZooKeeper {
     /// What the server is: `standalone`, `leader` or `follower`; `None` while it does not serve.
     pub async fn mode(&self) -> Option<String> {
         let inner = Arc::clone(&self.inner);
-        off_thread(move || mode(&inner.ask("srvr", PROBE_DEADLINE).ok()?)).await
+        off_thread(move || inner.mode()).await
     }
 }
 
@@ -254,6 +260,16 @@ impl ZkOptions {
             .property("zookeeper.sessionRequireClientSASLAuth", "true")
     }
 
+    /// Puts a proxy between every two servers of an ensemble, over which the one follows while the other leads; see
+    /// [`ZkEnsemble::link`]. Elections do not go through it.
+    ///
+    /// A follower that was not heard of for ten ticks (`syncLimit`) is dropped: for a longer silence set more of them by
+    /// [`config`](Self::config).
+    pub fn proxied_links(mut self) -> Self {
+        self.proxied_links = true;
+        self
+    }
+
     /// Starts a standalone server.
     ///
     /// # Errors
@@ -286,8 +302,9 @@ impl ZkOptions {
         let members =
             (0..n).map(|_| Ok(Member { quorum: pick()?, election: pick()? })).collect::<Result<Vec<_>>>()?;
         let members = Arc::new(members);
+        let links = if self.proxied_links { links(&members)? } else { Links::new() };
         let nodes = (0..n)
-            .map(|index| self.prepare(pick()?, Some((index, Arc::clone(&members)))))
+            .map(|index| self.prepare(pick()?, Some((index, Arc::clone(&members), &links))))
             .collect::<Result<Vec<_>>>()?;
         for node in &nodes {
             node.launch()?;
@@ -295,12 +312,13 @@ impl ZkOptions {
         for node in &nodes {
             node.wait_ready()?;
         }
-        Ok(ZkEnsemble { nodes: nodes.into_iter().map(|node| ZooKeeper { inner: Arc::new(node) }).collect() })
+        let nodes = nodes.into_iter().map(|node| ZooKeeper { inner: Arc::new(node) }).collect();
+        Ok(ZkEnsemble { nodes, links })
     }
 
-    fn prepare(&self, port: Port, ensemble: Option<(usize, Arc<Vec<Member>>)>) -> Result<Inner> {
+    fn prepare(&self, port: Port, ensemble: Option<(usize, Arc<Vec<Member>>, &Links)>) -> Result<Inner> {
         let name = match &ensemble {
-            Some((index, _)) => format!("zookeeper {index} on port {}", port.number()),
+            Some((index, ..)) => format!("zookeeper {index} on port {}", port.number()),
             None => format!("zookeeper on port {}", port.number()),
         };
         let site = Site::new(name)?;
@@ -326,14 +344,13 @@ impl ZkOptions {
         line("maxClientCnxns", &0);
         line("4lw.commands.whitelist", &"*");
         line("extendedTypesEnabled", &true);
-        if let Some((index, members)) = &ensemble {
+        if let Some((index, members, links)) = &ensemble {
             line("initLimit", &50);
             line("syncLimit", &10);
             for (id, Member { quorum, election }) in members.iter().enumerate() {
-                line(
-                    &format!("server.{id}"),
-                    &format!("127.0.0.1:{}:{}", quorum.number(), election.number()),
-                );
+                // Every server reads a file of its own, and follows the leader where that says it is.
+                let quorum = links.get(&(*index, id)).map_or_else(|| quorum.number(), FaultProxy::port);
+                line(&format!("server.{id}"), &format!("127.0.0.1:{quorum}:{}", election.number()));
             }
             write(&data.join("myid"), &index.to_string())?;
         }
@@ -362,7 +379,7 @@ impl ZkOptions {
             write(&site.dir().join("jaas.conf"), &jaas)?;
         }
         write(&site.dir().join("zoo.cfg"), &config)?;
-        let _members = ensemble.map(|(_, members)| members);
+        let _members = ensemble.map(|(_, members, _)| members);
         Ok(Inner { site, port, secure_port, options: self.clone(), _members })
     }
 }
@@ -379,6 +396,7 @@ impl Default for ZkOptions {
             #[cfg(feature = "tls")]
             tls: None,
             sasl: None,
+            proxied_links: false,
         }
     }
 }
@@ -406,6 +424,16 @@ impl ZkEnsemble {
     /// The addresses of all servers, as ZooKeeper clients want them.
     pub fn connect_string(&self) -> String {
         self.nodes.iter().map(ZooKeeper::connect_string).collect::<Vec<_>>().join(",")
+    }
+
+    /// The connection over which `follower` follows `leader` while that leads. What the leader says goes
+    /// [`ToClient`](crate::proxy::Direction::ToClient).
+    ///
+    /// # Panics
+    ///
+    /// Without [`ZkOptions::proxied_links`], or when they are no two servers.
+    pub fn link(&self, follower: usize, leader: usize) -> &FaultProxy {
+        self.links.get(&(follower, leader)).expect("two servers with a proxy between them")
     }
 
     /// The index of the server that leads now; `None` while there is none.
@@ -487,6 +515,19 @@ impl Inner {
         self.secure_port.as_ref().is_none_or(open)
     }
 
+    /// A server that is only slow must not be taken for one that does not serve; nor is one question enough, see
+    /// [`wait_ready`](Self::wait_ready).
+    fn mode(&self) -> Option<String> {
+        let mut patience = PROBE_DEADLINE;
+        loop {
+            match self.ask("srvr", patience) {
+                Ok(answer) => return mode(&answer),
+                Err(error) if is_late(&error) && patience < ANSWER_DEADLINE / 2 => patience *= 2,
+                Err(_) => return None,
+            }
+        }
+    }
+
     fn four_letter(&self, word: &str) -> Result<String> {
         self.ask(word, ANSWER_DEADLINE)
             .map_err(|e| Error::io(format!("ask {} for `{word}`", self.site.name()), e))
@@ -500,6 +541,20 @@ impl Inner {
         stream.read_to_string(&mut answer)?;
         Ok(answer)
     }
+}
+
+/// A proxy on the way from every server to every other one.
+fn links(members: &[Member]) -> Result<Links> {
+    let all = 0..members.len();
+    let pairs = all.clone().flat_map(|follower| all.clone().map(move |leader| (follower, leader)));
+    pairs
+        .filter(|(follower, leader)| follower != leader)
+        .map(|pair| Ok((pair, FaultProxy::start(members[pair.1].quorum.addr(), Protocol::Opaque)?)))
+        .collect()
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 fn mode(srvr: &str) -> Option<String> {

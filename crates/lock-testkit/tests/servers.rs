@@ -7,6 +7,7 @@ use std::{env, fs};
 
 use lock_testkit::Error;
 use lock_testkit::process::Worker;
+use lock_testkit::proxy::Direction;
 use lock_testkit::redis::{RedisFive, RedisServer, Reply};
 use lock_testkit::zookeeper::{ZkEnsemble, ZooKeeper};
 use serde_json::{Value, json};
@@ -145,6 +146,31 @@ async fn an_ensemble_survives_its_leader() {
     assert_ne!(next, leader);
     ensemble.nodes()[leader].start_again().await.unwrap();
     assert_eq!(ensemble.nodes()[leader].mode().await.as_deref(), Some("follower"));
+}
+
+#[tokio::test]
+async fn a_follower_hears_its_leader_through_a_proxy() {
+    let ensemble = ZooKeeper::builder().proxied_links().start_ensemble(3).await.unwrap();
+    let leader = ensemble.leader().await.unwrap();
+    let [follower, third] = [1, 2].map(|step| (leader + step) % 3);
+    for (from, to, follows) in
+        [(follower, leader, 1), (third, leader, 1), (follower, third, 0), (leader, third, 0)]
+    {
+        let link = ensemble.link(from, to);
+        eventually("the links in use", async || (link.connections() == follows).then_some(())).await;
+    }
+    let node = &ensemble.nodes()[follower];
+    // It does not wait for longer than ten ticks.
+    ensemble.link(follower, leader).hold(Direction::ToClient);
+    eventually("a follower that gave up", async || node.mode().await.is_none().then_some(())).await;
+    assert_eq!(
+        eventually("a leader", async || ensemble.leader().await).await,
+        leader,
+        "the third stays with it"
+    );
+    ensemble.link(follower, leader).deliver();
+    node.wait_ready().await.unwrap();
+    assert_eq!(eventually("its mode", async || node.mode().await).await, "follower");
 }
 
 #[tokio::test]

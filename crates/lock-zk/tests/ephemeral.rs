@@ -210,7 +210,7 @@ async fn a_holder_that_died_is_followed() {
     for by in WAYS {
         let proxy = proxy(&server);
         let short = ZkConfig::new(proxy.addr().to_string()).session_timeout(SHORT);
-        let dying = short.recipe(Recipe::Ephemeral(by)).connect().await.unwrap();
+        let dying = opened(&short.recipe(Recipe::Ephemeral(by))).await;
         let guard = dying.mutex("a").acquire().await.unwrap();
         let waiter = wait(&locks_on(&server, by).await);
         sleep(SETTLED).await;

@@ -71,7 +71,7 @@ async fn a_session_that_ended_writes_nothing() {
     let server = common::server().await;
     let proxy = proxy(&server);
     let (config, other) = (through(&proxy).session_timeout(SHORT), client(&server).await);
-    let locks = config.connect().await.unwrap();
+    let locks = common::opened(&config).await;
     mkdir(&other, "/order").await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     let writes = guard.fenced().unwrap().set("/order", "late", None);

@@ -12,6 +12,7 @@ use lock_core::{
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{Layout, ZkConfig};
+use tokio::sync::Semaphore;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_and_release() {
@@ -141,7 +142,7 @@ async fn a_deadline_is_kept_and_leaves_nothing() {
     let start = Instant::now();
     assert!(two.mutex("a").try_acquire_for(Duration::from_millis(200)).await.unwrap().is_none());
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(200) && took < Duration::from_millis(400), "{took:?}");
+    assert!(took >= Duration::from_millis(200) && took < TIMEOUT / 2, "{took:?}");
     assert_eq!(children(&client, "a").await.len(), 1);
     // The watches go with the wait: one of the holder's own is left.
     assert_eq!(lock_watches(&server).await, 1);
@@ -155,22 +156,28 @@ async fn a_release_disturbs_two_waiters_at_most() {
     let holder = connect(&server).await;
     let guard = holder.mutex("a").acquire().await.unwrap();
     let proxy = proxy(&server);
-    let mut waiters = Vec::new();
+    let (mut waiters, go_on) = (Vec::new(), Arc::new(Semaphore::new(0)));
     for at in 0..6 {
-        let locks = through(&proxy).connect().await.unwrap();
+        let (locks, go_on) = (through(&proxy).connect().await.unwrap(), Arc::clone(&go_on));
         waiters.push(tokio::spawn(async move {
             let guard = locks.mutex("a").acquire().await.unwrap();
-            tokio::time::sleep(Duration::from_millis(150)).await;
+            drop(go_on.acquire().await.unwrap());
             drop(guard);
             locks
         }));
         until_children(&client, "a", at + 2).await;
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
     proxy.reset_counters();
     guard.release().await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let start = Instant::now();
+    while proxy.pushes() < 2 {
+        assert!(start.elapsed() < TIMEOUT);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(proxy.pushes(), 2);
+    go_on.add_permits(1);
     for waiter in waiters {
         waiter.await.unwrap();
     }
@@ -212,7 +219,7 @@ async fn an_operator_deletes_the_node_of_the_holder() {
         client.delete(&path, None).await.unwrap();
         let start = Instant::now();
         assert_eq!(guard.lost().await, LossReason::Removed);
-        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        assert!(start.elapsed() < TIMEOUT / 2, "{:?}", start.elapsed());
         let next = two.mutex("a").try_acquire().await.unwrap().unwrap();
         assert_eq!(guard.verify().await.unwrap(), Standing::Lost(LossReason::Removed));
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
@@ -371,7 +378,7 @@ async fn a_lock_is_lost_when_it_was_held_for_too_long() {
             assert_eq!(guard.lost().await, LossReason::MaxHold);
         }
         let next = two.mutex("a").acquire().await.unwrap();
-        assert!(start.elapsed() >= hold && start.elapsed() < hold * 3, "{:?}", start.elapsed());
+        assert!(start.elapsed() >= hold && start.elapsed() < hold + TIMEOUT / 2, "{:?}", start.elapsed());
         assert_eq!(guard.standing(), Standing::Lost(LossReason::MaxHold));
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
         assert_eq!(next.release().await.unwrap(), Released::Released);
@@ -423,7 +430,7 @@ async fn a_session_goes_with_the_last_who_uses_it() {
     let start = Instant::now();
     while server.mntr().await.unwrap()["zk_num_alive_connections"] != "2" {
         // The test's client and this question.
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", server.four_letter("cons").await);
+        assert!(start.elapsed() < TIMEOUT, "{:?}", server.four_letter("cons").await);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     drop(client);
@@ -576,13 +583,14 @@ async fn the_servers_bounds_of_the_session_timeout_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn no_server_is_told_at_once() {
+async fn no_server_is_told_in_time() {
     let server = server().await;
-    let config = config(&server);
+    let patience = Duration::from_millis(500);
+    let config = config(&server).connect_timeout(patience);
     server.kill();
     let start = Instant::now();
     let error = config.credentials("me", "s3cret").connect().await.unwrap_err();
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() < patience + TIMEOUT / 2, "{:?}", start.elapsed());
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains(&server.connect_string()), "{error}");
     assert!(!format!("{error:?}").contains("s3cret"));

@@ -202,7 +202,7 @@ async fn every_full_session_is_replaced_after_its_end() {
     let server = common::server().await;
     let proxy = proxy(&server);
     let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(SHORT).private_session(true);
-    let locks = config.locks_per_session(2).connect().await.unwrap();
+    let locks = common::opened(&config.locks_per_session(2)).await;
     let mut guards = Vec::new();
     for name in 0..5 {
         guards.push(take(&locks, name).await);

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Server, TIMEOUT, children, client, config, proxy, through, until_children};
+use common::{LONG, Server, TIMEOUT, children, client, config, proxy, through, until_children};
 use futures_util::FutureExt;
 use lock_core::{ErrorKind, Locks, Standing, Token};
 use lock_testkit::proxy::{Then, zk_opcode};
@@ -275,8 +275,8 @@ async fn the_answer_to_a_raise_is_lost() {
     for then in [Then::Reset, Then::Hang] {
         let server = common::server().await;
         let proxy = proxy(&server);
-        let (locks, other) =
-            (through(&proxy).connect().await.unwrap(), config(&server).connect().await.unwrap());
+        let through = through(&proxy).session_timeout(LONG);
+        let (locks, other) = (through.connect().await.unwrap(), config(&server).connect().await.unwrap());
         let guard = locks.mutex("a").acquire().await.unwrap();
         proxy.swallow_when(zk_opcode(MULTI), then);
         guard.raise_token(REDIS).await.unwrap();

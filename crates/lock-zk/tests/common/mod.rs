@@ -15,8 +15,10 @@ use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
 /// Long enough for a noisy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
-/// Where expiry is the subject.
-pub(crate) const SHORT: Duration = Duration::from_secs(1);
+/// Where expiry is the subject. A process that is not let run for three quarters of it loses its locks, rightly.
+pub(crate) const SHORT: Duration = Duration::from_secs(2);
+/// Where an answer never comes: the driver notices it after two fifths, and we have given up after half of it.
+pub(crate) const LONG: Duration = Duration::from_secs(8);
 pub(crate) const LAYOUTS: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
 
 /// A server, a client of ours through a proxy and one beside it, and the test's own.
@@ -94,7 +96,7 @@ impl Drop for Server {
     }
 }
 
-async fn nothing_is_left(server: &ZooKeeper) {
+pub(crate) async fn nothing_is_left(server: &ZooKeeper) {
     let start = Instant::now();
     loop {
         let counters = server.mntr().await.unwrap();
