@@ -576,13 +576,14 @@ async fn the_servers_bounds_of_the_session_timeout_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn no_server_is_told_at_once() {
+async fn no_server_is_told_in_time() {
     let server = server().await;
     let config = config(&server);
     server.kill();
     let start = Instant::now();
-    let error = config.credentials("me", "s3cret").connect().await.unwrap_err();
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    let config = config.credentials("me", "s3cret").connect_timeout(Duration::from_millis(300));
+    let error = config.connect().await.unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains(&server.connect_string()), "{error}");
     assert!(!format!("{error:?}").contains("s3cret"));
