@@ -35,8 +35,7 @@ pub trait Ensemble: fmt::Debug + Send + Sync + 'static {
 /// # Contract
 ///
 /// * A request is sent when the method is *called*, not when its future is polled first, and what was sent takes
-///   effect even if the future is dropped. Requests reach the server, and are answered, in the order of the calls: two
-///   that are made one after the other without an await between them leave together.
+///   effect even if the future is dropped. Requests reach the server, and are answered, in the order of the calls.
 /// * A watch tells of a change before any answer arrives that shows the change.
 /// * The session is kept alive and moves from server to server by itself. Requests wait while there is no connection,
 ///   and end with an error when theirs breaks, or with the session; watches live on across connections.
