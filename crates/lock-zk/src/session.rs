@@ -640,8 +640,8 @@ fn not_open(error: zk::Error, config: &ZkConfig) -> Error {
         // Of all that has happened by then only the creation of the chroot can be refused.
         zk::Error::NoAuth => denied(Right::Create, parent(config.chroot_path())),
         zk::Error::BadArguments(what) => Error::new(ErrorKind::InvalidConfig, BACKEND)
-            .message(format!("the driver refuses {}{}: {what}", config.hosts(), config.chroot_path()))
-            .hint("write host:port[,host:port...][/chroot]"),
+            .message(format!("no session can be had at {}{}: {what}", config.hosts(), config.chroot_path()))
+            .hint("write host:port[,host:port...][/chroot], of servers that vote"),
         error => unreachable(config).caused_by(error),
     }
 }
