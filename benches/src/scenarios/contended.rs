@@ -114,6 +114,11 @@ impl Window {
         Self { from_ns, until_ns: from_ns + nanos(span) }
     }
 
+    /// From one of these times to the other.
+    pub(super) const fn between(from_ns: u64, until_ns: u64) -> Self {
+        Self { from_ns, until_ns }
+    }
+
     /// When it ends.
     pub(crate) const fn until_ns(self) -> u64 {
         self.until_ns
@@ -267,39 +272,88 @@ pub(super) struct Counted {
     pub(super) events: Vec<Event>,
 }
 
+impl Counted {
+    /// What was counted meanwhile, for each grant between these times.
+    ///
+    /// # Errors
+    ///
+    /// When nobody got the lock.
+    pub(super) fn of(counts: Counts, events: Vec<Event>, span: Window) -> Outcome<Self> {
+        let grants = grants(&events).iter().filter(|grant| span.contains(grant.acquired_ns)).count();
+        if grants == 0 {
+            return Err(Failure::new("no lock was granted while requests were counted"));
+        }
+        let each = |count: u64| count as f64 / grants as f64;
+        Ok(Self { requests: each(counts.requests), notifications: each(counts.notifications), events })
+    }
+}
+
 /// Counts in a fight.
 ///
 /// # Errors
 ///
 /// When nobody got the lock.
 pub(super) async fn counted(bench: &Bench, backend: BackendName, url: &str, lock: &str) -> Outcome<Counted> {
-    let protocol = if backend == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
-    let mut proxies = Vec::new();
-    for host in address::hosts(url) {
-        proxies.push(FaultProxy::start(address::resolve(host, backend).await?, protocol)?);
-    }
-    let counts = || {
-        let of = |count: fn(&FaultProxy) -> u64| proxies.iter().map(count).sum::<u64>();
-        (of(FaultProxy::requests), of(FaultProxy::pushes))
-    };
-    let addresses: Vec<_> = proxies.iter().map(FaultProxy::addr).collect();
-    let crew = Hand::hire(jobs(bench, &address::with_hosts(url, &addresses), lock)).await?;
+    let counters = Counters::start(backend, url).await?;
+    let crew = Hand::hire(jobs(bench, &counters.address(url), lock)).await?;
     let window = Window::after(bench.plan.counted, bench.plan.warm_up);
     let counting = async {
         window.begins().await;
-        let before = counts();
+        let before = counters.counts();
         window.ends().await;
-        let after = counts();
-        (after.0 - before.0, after.1 - before.1)
+        counters.counts().since(before)
     };
-    let ((requests, notifications), events) = tokio::join!(counting, fight(&crew, window));
-    let events = events?;
-    let grants = grants(&events).iter().filter(|grant| window.contains(grant.acquired_ns)).count();
-    if grants == 0 {
-        return Err(Failure::new("no lock was granted while requests were counted"));
+    let (counts, events) = tokio::join!(counting, fight(&crew, window));
+    Counted::of(counts, events?, window)
+}
+
+/// Proxies that count what goes through them, one before each server.
+#[derive(Debug)]
+pub(super) struct Counters(Vec<FaultProxy>);
+
+/// What went through them so far.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Counts {
+    requests: u64,
+    notifications: u64,
+}
+
+impl Counters {
+    /// Starts them before the servers of this URL.
+    ///
+    /// # Errors
+    ///
+    /// When the address of a server is not known.
+    pub(super) async fn start(backend: BackendName, url: &str) -> Outcome<Self> {
+        let protocol = if backend == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
+        let mut proxies = Vec::new();
+        for host in address::hosts(url) {
+            proxies.push(FaultProxy::start(address::resolve(host, backend).await?, protocol)?);
+        }
+        Ok(Self(proxies))
     }
-    let each = |count: u64| count as f64 / grants as f64;
-    Ok(Counted { requests: each(requests), notifications: each(notifications), events })
+
+    /// The URL that leads through them.
+    pub(super) fn address(&self, url: &str) -> String {
+        let addresses: Vec<_> = self.0.iter().map(FaultProxy::addr).collect();
+        address::with_hosts(url, &addresses)
+    }
+
+    /// Reads them.
+    pub(super) fn counts(&self) -> Counts {
+        let of = |count: fn(&FaultProxy) -> u64| self.0.iter().map(count).sum();
+        Counts { requests: of(FaultProxy::requests), notifications: of(FaultProxy::pushes) }
+    }
+}
+
+impl Counts {
+    /// What has come since then.
+    pub(super) const fn since(self, before: Self) -> Self {
+        Self {
+            requests: self.requests - before.requests,
+            notifications: self.notifications - before.notifications,
+        }
+    }
 }
 
 /// One grant.

@@ -33,6 +33,7 @@ pub struct ZkOptions {
     min_session_timeout: Option<Duration>,
     max_session_timeout: Duration,
     force_sync: bool,
+    observers: usize,
     properties: Vec<(String, String)>,
     config: Vec<(String, String)>,
     #[cfg(feature = "tls")]
@@ -193,7 +194,7 @@ impl ZooKeeper {
             .collect())
     }
 
-    /// What the server is: `standalone`, `leader` or `follower`; `None` while it does not serve.
+    /// What the server is: `standalone`, `leader`, `follower` or `observer`; `None` while it does not serve.
     pub async fn mode(&self) -> Option<String> {
         let inner = Arc::clone(&self.inner);
         off_thread(move || inner.mode()).await
@@ -223,6 +224,12 @@ impl ZkOptions {
     /// and a killed process loses nothing either way.
     pub fn force_sync(mut self, on: bool) -> Self {
         self.force_sync = on;
+        self
+    }
+
+    /// How many servers without a vote an ensemble has besides; they come last. None by default.
+    pub fn observers(mut self, observers: usize) -> Self {
+        self.observers = observers;
         self
     }
 
@@ -287,7 +294,7 @@ impl ZkOptions {
         .await
     }
 
-    /// Starts an ensemble of `n` servers in parallel and waits for its leader.
+    /// Starts an ensemble of `n` servers and the [observers](Self::observers) in parallel and waits for its leader.
     ///
     /// # Errors
     ///
@@ -299,11 +306,11 @@ impl ZkOptions {
 
     fn start_ensemble_blocking(&self, n: usize) -> Result<ZkEnsemble, StartError> {
         let pick = || Port::pick("zookeeper");
-        let members =
-            (0..n).map(|_| Ok(Member { quorum: pick()?, election: pick()? })).collect::<Result<Vec<_>>>()?;
+        let member = |id| Ok(Member { quorum: pick()?, election: pick()?, votes: id < n });
+        let members = (0..n + self.observers).map(member).collect::<Result<Vec<_>>>()?;
         let members = Arc::new(members);
         let links = if self.proxied_links { links(&members)? } else { Links::new() };
-        let nodes = (0..n)
+        let nodes = (0..members.len())
             .map(|index| self.prepare(pick()?, Some((index, Arc::clone(&members), &links))))
             .collect::<Result<Vec<_>>>()?;
         for node in &nodes {
@@ -347,10 +354,14 @@ impl ZkOptions {
         if let Some((index, members, links)) = &ensemble {
             line("initLimit", &50);
             line("syncLimit", &10);
-            for (id, Member { quorum, election }) in members.iter().enumerate() {
+            for (id, Member { quorum, election, votes }) in members.iter().enumerate() {
                 // Every server reads a file of its own, and follows the leader where that says it is.
                 let quorum = links.get(&(*index, id)).map_or_else(|| quorum.number(), FaultProxy::port);
-                line(&format!("server.{id}"), &format!("127.0.0.1:{quorum}:{}", election.number()));
+                let role = if *votes { "participant" } else { "observer" };
+                line(&format!("server.{id}"), &format!("127.0.0.1:{quorum}:{}:{role}", election.number()));
+            }
+            if !members[*index].votes {
+                line("peerType", &"observer");
             }
             write(&data.join("myid"), &index.to_string())?;
         }
@@ -391,6 +402,7 @@ impl Default for ZkOptions {
             min_session_timeout: None,
             max_session_timeout: Duration::from_secs(60),
             force_sync: false,
+            observers: 0,
             properties: Vec::new(),
             config: Vec::new(),
             #[cfg(feature = "tls")]
@@ -476,6 +488,7 @@ struct Inner {
 struct Member {
     quorum: Port,
     election: Port,
+    votes: bool,
 }
 
 impl Inner {

@@ -44,8 +44,8 @@ impl Zk {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a bad option or a missing chroot, [`ErrorKind::Unavailable`] when no server
-    /// answers, [`ErrorKind::Denied`] when they refuse the credentials.
+    /// [`ErrorKind::InvalidConfig`] for a bad option, a missing chroot, or servers of which none has a vote,
+    /// [`ErrorKind::Unavailable`] when no server answers, [`ErrorKind::Denied`] when they refuse the credentials.
     ///
     /// # Cancel safety
     ///

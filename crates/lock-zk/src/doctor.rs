@@ -113,7 +113,9 @@ impl Chart {
             "standalone" => {
                 self.note(server, "is alone: nobody gets a lock while it is away", "run three servers");
             }
-            "observer" => self.note(server, "has no vote; requests take one more hop through it", ""),
+            "observer" => {
+                self.note(server, "has no vote: no session is opened through it", "leave it out of the URL");
+            }
             "read-only" => self.warn(
                 server,
                 "is cut off from the ensemble, and of no use to locks",

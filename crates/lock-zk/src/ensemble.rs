@@ -1,5 +1,6 @@
 //! What is asked of an ensemble, request by request, and how the driver asks it.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -7,7 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::time::timeout;
 #[cfg(feature = "sasl")]
 use zookeeper_client::SaslOptions;
 #[cfg(feature = "tls")]
@@ -35,8 +37,7 @@ pub trait Ensemble: fmt::Debug + Send + Sync + 'static {
 /// # Contract
 ///
 /// * A request is sent when the method is *called*, not when its future is polled first, and what was sent takes
-///   effect even if the future is dropped. Requests reach the server, and are answered, in the order of the calls: two
-///   that are made one after the other without an await between them leave together.
+///   effect even if the future is dropped. Requests reach the server, and are answered, in the order of the calls.
 /// * A watch tells of a change before any answer arrives that shows the change.
 /// * The session is kept alive and moves from server to server by itself. Requests wait while there is no connection,
 ///   and end with an error when theirs breaks, or with the session; watches live on across connections.
@@ -182,10 +183,14 @@ pub(crate) struct Driver {
 #[async_trait]
 impl Ensemble for Driver {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
-        let mut client = self.connect(session_timeout).await?;
-        // A server keeps its configuration there since version 3.5.
-        if client.get_config().await == Err(Error::NoNode) {
-            return Err(Error::Unimplemented);
+        let mut client = self.connect(&self.hosts, session_timeout).await?;
+        match client.get_config().await {
+            // A server keeps its configuration there since version 3.5.
+            Err(Error::NoNode) => return Err(Error::Unimplemented),
+            Ok((config, _)) if !observers(&config).is_empty() => {
+                client = self.connect_to_voters(session_timeout, &observers(&config)).await?;
+            }
+            _ => {}
         }
         if let Some(acl) = self.create_chroot.as_ref().filter(|_| !self.chroot.is_empty()) {
             client.mkdir(&self.chroot, &CreateMode::Persistent.with_acls(acl.acls())).await?;
@@ -198,7 +203,32 @@ impl Ensemble for Driver {
 }
 
 impl Driver {
-    async fn connect(&self, session_timeout: Duration) -> Result<Client, Error> {
+    /// A session that never comes to one of these observers. Which of the hosts they are only a session tells, as each
+    /// knows the servers by addresses of its own.
+    async fn connect_to_voters(
+        &self,
+        session_timeout: Duration,
+        observers: &HashSet<i64>,
+    ) -> Result<Client, Error> {
+        let asked = self.hosts.split(',').map(|host| async move {
+            let client = timeout(session_timeout / 5, self.connect(host, session_timeout)).await;
+            // One that does not answer now may vote.
+            let votes = !matches!(client, Ok(Ok(client)) if observers.contains(&opened_by(&client)));
+            votes.then_some(host)
+        });
+        let voters: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
+        if voters.is_empty() {
+            return Err(Error::BadArguments(&ONLY_OBSERVERS));
+        }
+        let client = self.connect(&voters.join(","), session_timeout).await?;
+        if observers.contains(&opened_by(&client)) {
+            // It has just come back.
+            return Err(Error::ConnectionLoss);
+        }
+        Ok(client)
+    }
+
+    async fn connect(&self, hosts: &str, session_timeout: Duration) -> Result<Client, Error> {
         let mut connector = Client::connector().with_session_timeout(session_timeout).with_fail_eagerly();
         if let Some(digest) = &self.digest {
             connector = connector.with_auth("digest", digest.as_bytes());
@@ -210,10 +240,25 @@ impl Driver {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             install_provider();
-            return connector.with_tls(tls.clone()).secure_connect(&self.hosts).await;
+            return connector.with_tls(tls.clone()).secure_connect(hosts).await;
         }
-        connector.connect(&self.hosts).await
+        connector.connect(hosts).await
     }
+}
+
+/// The numbers of the servers that this configuration calls observers: `server.5=host:port:port:observer;port`.
+fn observers(config: &[u8]) -> HashSet<i64> {
+    let observer = |line: &str| {
+        let (number, server) = line.strip_prefix("server.")?.split_once('=')?;
+        let (address, _) = server.split_once(';').unwrap_or((server, ""));
+        number.parse().ok().filter(|_| address.ends_with(":observer"))
+    };
+    String::from_utf8_lossy(config).lines().filter_map(observer).collect()
+}
+
+/// The number of the server that opened this session: it is the highest byte of the session's.
+fn opened_by(client: &Client) -> i64 {
+    client.session_id().0 >> 56 & 0xff
 }
 
 impl fmt::Debug for Driver {
@@ -323,4 +368,19 @@ impl States for StateWatcher {
 fn watching(watcher: OneshotWatcher) -> Watching {
     let event = AssertUnwindSafe(watcher.changed()).catch_unwind();
     Box::pin(event.map(|event| event.unwrap_or_else(|_| WatchedEvent::new_session(SessionState::Closed))))
+}
+
+const ONLY_OBSERVERS: &str = "all of these servers are observers, through which no lock is taken";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn observers_are_told_from_those_who_vote() {
+        let config = b"server.1=a:2888:3888:participant;0.0.0.0:2181\nserver.2=a:2889:3889\n\
+            server.3=b:2888:3888:observer;0.0.0.0:2181\nserver.14=c:1:2|d:1:2:observer\nversion=0\nserver.x=:observer";
+        assert_eq!(observers(config), HashSet::from([3, 14]));
+        assert_eq!(observers(b""), HashSet::new());
+    }
 }

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::Recipe;
-use crate::fault::Fault;
+use crate::fault::{Fault, Right};
 use crate::layout::Spot;
-use crate::session::{PAUSE, Seat, Session};
+use crate::session::{Entry, PAUSE, Seat, Session};
 
 /// Our node, or the attempt to make one. Dropping it undoes in the background what the server may have done.
 ///
@@ -44,10 +44,13 @@ struct Ours {
 
 enum State {
     Nothing,
-    Creating(InFlight<Result<Arc<Made>, Fault>>),
+    Creating(InFlight<Created>),
     There(Arc<Made>),
     Deleting(InFlight<Gone>),
 }
+
+/// The node, and whether it was the only one in its directory then, if that is known.
+type Created = Result<(Arc<Made>, bool), Fault>;
 
 /// A request under way. Never locked: it only makes the node `Sync`.
 struct InFlight<T>(Mutex<BoxFuture<'static, T>>);
@@ -83,6 +86,12 @@ impl Made {
         // The driver leaves room for more.
         path.shrink_to_fit();
         Some(Self { path, sequence, czxid })
+    }
+
+    /// The node at this path, as the server completed it.
+    fn below(prefix: &str, path: String, czxid: i64) -> Result<Self, Fault> {
+        let text = format!("the server named {prefix} so: {path}");
+        Self::at(path, prefix.len(), czxid).ok_or(Fault::Unknown(zk::Error::UnexpectedError(text)))
     }
 
     /// The name in the directory.
@@ -145,62 +154,54 @@ impl Node {
         &self.spot
     }
 
-    /// The node, if it is there.
-    pub(crate) fn made(&self) -> Option<Arc<Made>> {
-        match &self.state {
-            State::There(made) => Some(Arc::clone(made)),
-            _ => None,
-        }
-    }
-
     /// Whether there may be a second node of the same owner.
     pub(crate) const fn is_certain(&self) -> bool {
         self.certain
     }
 
-    /// Creates the node and lists the directory behind it, both sent at once.
+    /// Creates the node, and gives the names in its directory then, if the answers tell them.
     pub(crate) async fn create(
         &mut self,
         info: &OwnerInfo,
-    ) -> (Result<Arc<Made>, Fault>, Result<Vec<String>, Fault>) {
-        let (path, data) = (self.spot.child(&self.ours.prefix(&self.spot)), self.ours.card(info));
-        self.begin(path, data, CreateMode::EphemeralSequential);
+    ) -> Result<(Arc<Made>, Option<Vec<String>>), Fault> {
         let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
-        join(self.created(), session.children(&spot.dir)).await
+        let (prefix, data) = (spot.child(&self.ours.prefix(&spot)), self.ours.card(info));
+        if session.writes_directories() {
+            self.begin(enter(Arc::clone(&session), Arc::clone(&spot), prefix.clone(), data.clone()));
+            match self.created().await {
+                Err(Fault::Denied { right: Right::Write, .. }) => session.spare_directories(),
+                created => {
+                    let (made, alone) = created?;
+                    let names = alone.then(|| vec![made.name().to_owned()]);
+                    return Ok((made, names));
+                }
+            }
+        }
+        self.begin(make(Arc::clone(&session), prefix, data, CreateMode::EphemeralSequential));
+        let (created, children) = join(self.created(), session.children(&spot.dir)).await;
+        created.map(|(made, _)| (made, children.ok()))
     }
 
     /// Creates the node in the place of the directory.
     pub(crate) async fn create_fixed(&mut self, info: &OwnerInfo) -> Result<Arc<Made>, Fault> {
         let (path, data) = (self.spot.dir.clone(), self.ours.card(info));
-        self.begin(path, data, CreateMode::Ephemeral);
-        self.created().await
+        self.begin(make(Arc::clone(&self.session), path, data, CreateMode::Ephemeral));
+        self.created().await.map(|(made, _)| made)
     }
 
-    fn begin(&mut self, prefix: String, data: Vec<u8>, mode: CreateMode) {
-        let session = Arc::clone(&self.session);
-        self.state = State::Creating(InFlight::new(async move {
-            let (path, stat) = session.create(&prefix, &data, mode).await?;
-            let mut czxid = stat.czxid;
-            if stat.is_invalid() {
-                // A server before 3.5 does not tell.
-                czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
-            }
-            let made = Made::at(path, prefix.len(), czxid);
-            made.map(Arc::new).ok_or_else(|| {
-                Fault::Unknown(zk::Error::UnexpectedError(format!("the server named it so: {prefix}")))
-            })
-        }));
+    fn begin(&mut self, creation: impl Future<Output = Created> + Send + 'static) {
+        self.state = State::Creating(InFlight::new(creation));
     }
 
     /// Notes the answer in the same poll that sees it, so that it cannot be lost with this future.
-    async fn created(&mut self) -> Result<Arc<Made>, Fault> {
+    async fn created(&mut self) -> Created {
         poll_fn(|context| {
             let State::Creating(creation) = &mut self.state else {
-                return Poll::Ready(self.made().ok_or(Fault::Over));
+                return Poll::Ready(Err(Fault::Over));
             };
             let answer = std::task::ready!(creation.poll(context));
             self.state = match &answer {
-                Ok(made) => State::There(Arc::clone(made)),
+                Ok((made, _)) => State::There(Arc::clone(made)),
                 Err(_) => State::Nothing,
             };
             self.certain &= !matches!(answer, Err(Fault::Unknown(_)));
@@ -280,6 +281,23 @@ impl fmt::Debug for Node {
         };
         f.debug_struct("Node").field("ours", &self.ours).field("state", &state).finish_non_exhaustive()
     }
+}
+
+/// Creates a node in the queue, and tells whether nobody else is in it.
+async fn enter(session: Arc<Session>, spot: Arc<Spot>, prefix: String, data: Vec<u8>) -> Created {
+    let Entry { path, czxid, alone } = session.enter(&spot.dir, &prefix, &data).await?;
+    Ok((Arc::new(Made::below(&prefix, path, czxid)?), alone))
+}
+
+/// Creates a node.
+async fn make(session: Arc<Session>, prefix: String, data: Vec<u8>, mode: CreateMode) -> Created {
+    let (path, stat) = session.create(&prefix, &data, mode).await?;
+    let mut czxid = stat.czxid;
+    if stat.is_invalid() {
+        // A server before 3.5 does not tell.
+        czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
+    }
+    Ok((Arc::new(Made::below(&prefix, path, czxid)?), false))
 }
 
 /// Deletes a node, however often that takes. With `retried`, an earlier deletion of it may have been sent.
@@ -399,7 +417,7 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut cert
     match state {
         State::Nothing => {}
         State::Creating(creation) => match creation.end().await {
-            Ok(made) => drop(delete(&session, &spot, &made, false).await),
+            Ok((made, _)) => drop(delete(&session, &spot, &made, false).await),
             Err(fault) => certain &= !matches!(fault, Fault::Unknown(_)),
         },
         State::There(made) => drop(delete(&session, &spot, &made, true).await),
@@ -457,10 +475,10 @@ mod tests {
             // The node of another session that looks like ours in all else, and is first.
             let mut foreign = Node::new(&theirs, &spot, Mode::Exclusive, false);
             foreign.ours = node.ours;
-            foreign.create(&info).await.0.unwrap();
+            foreign.create(&info).await.unwrap();
             assert_eq!(node.settle().await.unwrap(), None, "{layout:?}");
-            let first = node.create(&info).await.0.unwrap();
-            let second = node.create(&info).await.0.unwrap();
+            let first = node.create(&info).await.unwrap().0;
+            let second = node.create(&info).await.unwrap().0;
             node.certain = false;
             assert_eq!(node.settle().await.unwrap(), Some(Arc::clone(&first)), "{layout:?}");
             assert!(node.is_certain());
@@ -482,7 +500,7 @@ mod tests {
         for _ in 0..2 {
             session.create("/a", b"", CreateMode::Persistent).await.unwrap();
             let mut node = Node::new(&session, &spot, Mode::Exclusive, false);
-            paths.push(node.create(&OwnerInfo::this_process()).await.0.unwrap());
+            paths.push(node.create(&OwnerInfo::this_process()).await.unwrap().0);
             node.forget();
             if paths.len() == 1 {
                 session.delete(&paths[0].path).await.unwrap();

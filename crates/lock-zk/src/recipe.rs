@@ -1,8 +1,9 @@
 //! How a lock is acquired: a node in the queue, and the wait for those before it to go.
 //!
-//! Source: "Locks" and "Shared Locks" in ZooKeeper's "Recipes and Solutions", with these changes. The node is created
-//! and the directory listed in one go. When the end of a predecessor is all that is waited for, it is the grant, without
-//! another listing: numbers only grow, so nobody can get in before us. Otherwise the predecessor may have been a waiter
+//! Source: "Locks" and "Shared Locks" in ZooKeeper's "Recipes and Solutions", with these changes. The transaction that
+//! creates the node tells whether it is alone in its directory, which then need not be listed: numbers only grow, so
+//! nobody can get in before us. For the same reason, when the end of a predecessor is all that is waited for, it is the
+//! grant, without another listing. Otherwise the predecessor may have been a waiter
 //! that gave up, and the directory is listed again; as the one before the predecessor is watched too, that has mostly
 //! happened by the time the predecessor gets its turn. A release so tells two waiters, however many there are.
 //!
@@ -235,7 +236,7 @@ async fn contend(
     }
 }
 
-/// Creates our node, and its directory if need be, and lists the queue behind it.
+/// Creates our node, and its directory if need be, and gives the queue that it is in.
 async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Result<(Arc<Made>, Queue), Stop> {
     let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
     let stop = |fault| Stop::of(fault, &spot.dir);
@@ -243,16 +244,11 @@ async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Resul
     let mut tries = 10;
     let until = Instant::now() + session.timeout();
     loop {
-        let (made, children) = node.create(&request.owner).await;
-        let made = match made {
+        let made = match node.create(&request.owner).await {
             // The answer to an earlier creation was lost, and this one may be the second.
             Ok(_) if !node.is_certain() => node.settle().await.map_err(stop)?,
-            Ok(made) => {
-                if let Ok(children) = children {
-                    return Ok((made, Queue::parse(children)));
-                }
-                Some(made)
-            }
+            Ok((made, Some(names))) => return Ok((made, Queue::parse(names))),
+            Ok((made, None)) => Some(made),
             Err(Fault::Unknown(error)) if Instant::now() < until => {
                 tracing::debug!(%error, dir = spot.dir, "the answer to a creation was lost");
                 node.settle().await.map_err(stop)?

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ pub(crate) struct Session {
     validity: Validity,
     /// Of the nodes that it creates.
     acl: NodeAcl,
+    /// Whether it may, as far as is known, write the directories of locks.
+    writes_directories: AtomicBool,
     /// The bases of tokens that were asked for: one for each `dir`, mostly one.
     bases: Mutex<Vec<Arc<Base>>>,
     confirmed: Mutex<Confirmed>,
@@ -79,6 +81,15 @@ impl Drop for Seat {
     fn drop(&mut self) {
         self.0.nodes.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// A node that was created in a directory.
+pub(crate) struct Entry {
+    pub(crate) path: String,
+    /// The number of the transaction.
+    pub(crate) czxid: i64,
+    /// Whether nothing else was in the directory then.
+    pub(crate) alone: bool,
 }
 
 /// What became of a node that is watched.
@@ -157,6 +168,7 @@ impl Session {
             over: CancellationToken::new(),
             confirmed: Mutex::new(confirmed),
             acl: config.node_acl(),
+            writes_directories: AtomicBool::new(true),
             bases: Mutex::default(),
             clock,
             runtime,
@@ -186,6 +198,16 @@ impl Session {
     /// Who may do what with its nodes.
     pub(crate) const fn acl(&self) -> &NodeAcl {
         &self.acl
+    }
+
+    /// Whether to [enter](Self::enter) directories.
+    pub(crate) fn writes_directories(&self) -> bool {
+        self.writes_directories.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it may not write a directory.
+    pub(crate) fn spare_directories(&self) {
+        self.writes_directories.store(false, Ordering::Relaxed);
     }
 
     /// The base of the tokens of a lock in this directory.
@@ -293,6 +315,32 @@ impl Session {
         let (client, sent) = self.asked()?;
         let created = self.write(sent, client.create(path, data, mode, self.acl.acls())).await;
         created.map_err(|fault| fault.needing(Right::Create, parent(path)))
+    }
+
+    /// Creates an ephemeral sequential node in a directory, and tells whether it is alone there.
+    ///
+    /// Of all that changes something, only a write to a node is answered with how many are below it. So the directory
+    /// is written in the same transaction, which tells it as of this very moment. A listing behind the creation mostly
+    /// takes a round trip more, sent together or not: the driver leaves TCP_NODELAY off, so that the second of two
+    /// requests leaves when the answer to the first has come.
+    pub(crate) async fn enter(&self, dir: &str, path: &str, data: &[u8]) -> Result<Entry, Fault> {
+        let (mode, acl) = (CreateMode::EphemeralSequential, self.acl.acls());
+        let changes =
+            [Change::Create { path, data, mode, acl }, Change::Set { path: dir, data: &[], version: None }];
+        let answer = self.multi(&changes).await;
+        let mut results = answer.map_err(|(at, fault)| match at {
+            Some(1) => fault.needing(Right::Write, dir),
+            _ => fault.needing(Right::Create, dir),
+        })?;
+        match (results.pop(), results.pop()) {
+            // Servers before 3.7.2 do not tell of the node, but all that one transaction does has its number.
+            (Some(MultiWriteResult::SetData { stat }), Some(MultiWriteResult::Create { path, .. })) => {
+                Ok(Entry { path, czxid: stat.mzxid, alone: stat.num_children == 1 })
+            }
+            _ => Err(Fault::Unknown(zk::Error::UnexpectedError(format!(
+                "no answer to the creation of {path}"
+            )))),
+        }
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Fault> {
@@ -592,8 +640,8 @@ fn not_open(error: zk::Error, config: &ZkConfig) -> Error {
         // Of all that has happened by then only the creation of the chroot can be refused.
         zk::Error::NoAuth => denied(Right::Create, parent(config.chroot_path())),
         zk::Error::BadArguments(what) => Error::new(ErrorKind::InvalidConfig, BACKEND)
-            .message(format!("the driver refuses {}{}: {what}", config.hosts(), config.chroot_path()))
-            .hint("write host:port[,host:port...][/chroot]"),
+            .message(format!("no session can be had at {}{}: {what}", config.hosts(), config.chroot_path()))
+            .hint("write host:port[,host:port...][/chroot], of servers that vote"),
         error => unreachable(config).caused_by(error),
     }
 }

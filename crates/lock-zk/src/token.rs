@@ -16,10 +16,10 @@
 //!   transactions in their order, and sends to a session what happened in that order: a watch event comes before any
 //!   other event, and before any answer, that shows the same or a later state ("Ordering guarantees" in the Programmer's
 //!   Guide). It does not matter how far the server is behind the leader, as B learns of the grant from that same server.
-//! * B takes the lock by one of two things. Either a listing, which is an answer, and shows that A's node is gone. Or the
-//!   event that A's node was deleted, over a connection that has not broken since A's node was seen. So if the base
-//!   changed before that deletion, its event is there when the grant is, and B reads the base again before it believes
-//!   that it has a token. If there is no event, what B knows is as new as it must be. No round trip is needed to find out.
+//! * B takes the lock by one of two things. Either an answer, to a listing or to the creation of B's node, which shows
+//!   that A's node is gone. Or the event that A's node was deleted, over a connection that has not broken since A's node
+//!   was seen. So if the base changed before that deletion, its event is there when the grant is, and B reads the base
+//!   again before it believes that it has a token. If there is no event, what B knows is as new as it must be. No round trip is needed to find out.
 //! * When a connection breaks, the driver tells the next server what is watched before it sends anything else, and that
 //!   server sends what was missed in any order. So B lists the queue again then ([`Steadiness`]), and the answer comes
 //!   behind all of that. A server that is behind what B has seen by then refuses the session.

@@ -5,7 +5,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::config;
 use lock_core::{ErrorKind, LockName};
@@ -45,6 +45,38 @@ async fn a_read_only_server_is_no_server() {
     let error = config().connect().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("majority"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn no_lock_is_taken_through_an_observer() {
+    let ensemble = ZooKeeper::builder().observers(1).start_ensemble(2).await.unwrap();
+    let observer = &ensemble.nodes()[2];
+    assert_eq!(observer.mode().await.as_deref(), Some("observer"));
+    let config = |hosts| {
+        let config = ZkConfig::new(hosts).private_session(true);
+        config.session_timeout(Duration::from_secs(4)).connect_timeout(Duration::from_secs(20))
+    };
+    let error = config(observer.connect_string()).connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    for text in [observer.connect_string().as_str(), "all of these servers are observers"] {
+        assert!(error.to_string().contains(text), "{error}");
+    }
+
+    // Beside others it is left alone.
+    let mut guards = Vec::new();
+    for number in 0..10 {
+        let locks = config(ensemble.connect_string()).connect().await.unwrap();
+        guards.push((locks.mutex(format!("lock {number}")).acquire().await.unwrap(), locks));
+    }
+    // There is only this question, once those have gone that asked it for its number.
+    let start = Instant::now();
+    while observer.mntr().await.unwrap()["zk_num_alive_connections"] != "1" {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", observer.four_letter("cons").await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let report = guards[0].1.doctor().await.unwrap();
+    let of_observer = report.findings.iter().filter(|finding| finding.server == observer.addr().to_string());
+    assert!(of_observer.into_iter().any(|finding| finding.what.contains("has no vote")), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

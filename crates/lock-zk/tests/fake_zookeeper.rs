@@ -37,6 +37,7 @@ enum Request {
     Children { path: &'static str },
     WatchStat { path: &'static str },
     WatchData { path: &'static str },
+    Enter { dir: &'static str },
     Rotate { node: &'static str, dir: &'static str },
     Guarded { check: &'static str, version: Option<i32>, set: &'static str },
 }
@@ -108,6 +109,7 @@ fn request() -> impl Strategy<Value = Request> {
         1 => path().prop_map(|path| Request::Children { path }),
         2 => path().prop_map(|path| Request::WatchStat { path }),
         2 => path().prop_map(|path| Request::WatchData { path }),
+        3 => select(&["/c", "/d"]).prop_map(|dir| Request::Enter { dir }),
         2 => (path(), path()).prop_map(|(node, dir)| Request::Rotate { node, dir }),
         2 => (path(), version(), path()).prop_map(|(check, version, set)| Request::Guarded { check, version, set }),
     ]
@@ -224,6 +226,15 @@ impl Bench {
                 }
                 Err(error) => format!("{error:?}"),
             },
+            Request::Enter { dir } => {
+                let (path, dir) = (at(&format!("{dir}/n")), at(dir));
+                let mode = CreateMode::EphemeralSequential;
+                let changes = [
+                    Change::Create { path: &path, data: &[], mode, acl },
+                    Change::Set { path: &dir, data: &[], version: None },
+                ];
+                self.told(client.multi(&changes).await)
+            }
             Request::Rotate { node, dir } => {
                 let (node, dir) = (at(node), at(dir));
                 let mode = CreateMode::Container;

@@ -453,7 +453,7 @@ async fn whatever_request_of_a_waiter_is_lost_it_gets_its_turn() {
         let (other, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
         let locks = through(&proxy).connect().await.unwrap();
         give_back(soon(way.wait(&locks)).await).await;
-        for code in [opcode::CREATE2, opcode::GET_CHILDREN, opcode::GET_DATA] {
+        for code in [ENTER, opcode::GET_CHILDREN, opcode::GET_DATA] {
             for fault in 0..3 {
                 let guard = other.mutex("a").acquire().await.unwrap();
                 proxy.reset_counters();

@@ -4,12 +4,13 @@ mod common;
 
 #[cfg(any(feature = "sasl", feature = "tls"))]
 use common::Server;
-use common::{client, config, mkdir};
+use common::{ENTER, client, config, mkdir, proxy, through, until_children};
 use lock_core::{Error, ErrorKind, Holder, Locks};
 #[cfg(feature = "tls")]
 use lock_testkit::Certificates;
 #[cfg(any(feature = "sasl", feature = "tls"))]
 use lock_testkit::ZooKeeper;
+use lock_testkit::proxy::zk_opcode;
 use lock_zk::zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 use lock_zk::{NodeAcl, ZkConfig};
 
@@ -121,6 +122,33 @@ async fn a_directory_that_only_lets_us_look_is_told() {
     must_name(&locks.mutex("a").try_acquire().await.unwrap_err(), "create", "/locks/a");
     must_name(&locks.mutex("a").acquire().await.unwrap_err(), "create", "/locks/a");
     assert!(other.list_children("/locks/a").await.unwrap().is_empty());
+}
+
+/// The transaction that tells who is alone writes the directory, which is more than a lock needs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_directory_that_we_may_not_write_is_listed() {
+    let server = common::server().await;
+    let other = client(&server).await;
+    mkdir(&other, "/locks").await;
+    let rights = Permission::READ | Permission::CREATE | Permission::DELETE;
+    let acl = [Acl::new(rights, AuthId::anyone())];
+    other.create("/locks/a", b"kept", &CreateMode::Persistent.with_acls(Acls::new(&acl))).await.unwrap();
+    let proxy = proxy(&server);
+    let (one, two) = (through(&proxy).connect().await.unwrap(), config(&server).connect().await.unwrap());
+    take_and_give_back(&one).await;
+    // What is refused is asked for once.
+    proxy.cut_when(zk_opcode(ENTER));
+    for _ in 0..5 {
+        let guard = one.mutex("a").acquire().await.unwrap();
+        let waiter = two.mutex("a");
+        let waiter = tokio::spawn(async move { waiter.acquire().await.unwrap() });
+        until_children(&other, "a", 2).await;
+        guard.release().await.unwrap();
+        waiter.await.unwrap().release().await.unwrap();
+        take_and_give_back(&one).await;
+    }
+    assert_eq!(proxy.fired(), 0);
+    assert_eq!(other.get_data("/locks/a").await.unwrap().0, b"kept");
 }
 
 #[cfg(feature = "sasl")]

@@ -1,6 +1,6 @@
 //! The recipe as a state machine: what every client and every server may do next.
 //!
-//! Modelled as it is in `recipe.rs`, `node.rs` and `session.rs`: creation and listing in one go, the answer lost at
+//! Modelled as it is in `recipe.rs`, `node.rs` and `session.rs`: creation that tells who is alone, the answer lost at
 //! any step and found again by `sync` and our own name, the watches of our node, its predecessor and the one before,
 //! the grant without a listing over an unbroken connection, the session that is given up before the servers end it.
 //! There are two servers, the leader and a follower that lags; which one a client talks to is open.
@@ -93,6 +93,8 @@ pub(crate) enum Phase {
     /// The leader made the node, and the client does not know yet.
     Made {
         node: u8,
+        /// Whether nobody else was in the queue then.
+        alone: bool,
     },
     /// The answer to a creation was lost.
     Unsure,
@@ -321,7 +323,7 @@ impl State {
             return;
         };
         match client.phase {
-            Phase::Made { node } if self.nodes[node as usize].made <= self.zxid_of(at) => {
+            Phase::Made { node, .. } if self.nodes[node as usize].made <= self.zxid_of(at) => {
                 actions.push(Action::Answer(number));
             }
             Phase::Unsure => actions.push(Action::Settle(number)),
@@ -391,11 +393,11 @@ impl State {
 impl State {
     /// The leader makes a node.
     fn create(&mut self, number: usize, server: Server) {
-        let node = self.nodes.len() as u8;
+        let (node, alone) = (self.nodes.len() as u8, self.lists(Server::Leader).is_empty());
         self.lag += 1;
         let (session, made) = (self.clients[number].session, self.lag);
         self.nodes.push(Node { client: number, session, made, gone: None, revoked: false });
-        (self.clients[number].at, self.clients[number].phase) = (Some(server), Phase::Made { node });
+        (self.clients[number].at, self.clients[number].phase) = (Some(server), Phase::Made { node, alone });
     }
 
     /// The leader removes nodes. Those who are connected to it hear of it at once.
@@ -481,12 +483,17 @@ impl State {
 
 /// What the clients do.
 impl State {
-    /// The answers to the creation and to the listing behind it.
+    /// The answer to the creation.
     fn answer(&mut self, number: usize) {
-        let Client { at: Some(server), phase: Phase::Made { node }, .. } = self.clients[number] else {
+        let Client { at: Some(server), phase: Phase::Made { node, alone }, .. } = self.clients[number] else {
             return;
         };
-        self.look(number, server, node);
+        self.see(number, server);
+        match self.clients[number].wanted {
+            _ if alone => self.granted(number, node),
+            true => self.clients[number].phase = Phase::List { node },
+            false => self.clients[number].phase = Phase::Delete { node },
+        }
     }
 
     /// Finds out what became of a creation.
@@ -738,7 +745,12 @@ impl Action {
                 let again = if before.clients[number].session > 0 { " in a new session" } else { "" };
                 format!("{} creates node {}{again}.", name(number), before.nodes.len())
             }
-            Self::Answer(number) => format!("{} gets the answer, and the listing behind it.", name(number)),
+            Self::Answer(number) => match before.clients[number].phase {
+                Phase::Made { alone: true, .. } => {
+                    format!("{} gets the answer: nobody else is in the queue.", name(number))
+                }
+                _ => format!("{} gets the answer.", name(number)),
+            },
             Self::Settle(number) => match after.clients[number].phase {
                 Phase::List { node } => {
                     format!("{} looks for its node and takes node {node} for it.", name(number))

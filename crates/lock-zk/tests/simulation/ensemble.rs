@@ -135,6 +135,11 @@ impl Ensemble {
         self.world().diary = Some(diary.clone());
     }
 
+    /// From now on nobody may write containers.
+    pub(crate) fn guard_containers(&self) {
+        self.world().servers.iter_mut().for_each(|server| server.tree.guard());
+    }
+
     pub(crate) fn note(&self, what: impl FnOnce() -> String) {
         self.world().note(what);
     }

@@ -34,6 +34,9 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     if let Some(diary) = &diary {
         ensemble.keep(diary);
     }
+    if dice.chance(0.25) {
+        ensemble.guard_containers();
+    }
     let links: Vec<Link> = (0..scenario.clients).map(|_| Link::new(&ensemble, dice.number())).collect();
     let mut clients = Vec::new();
     for link in &links {

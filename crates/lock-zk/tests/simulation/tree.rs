@@ -65,13 +65,20 @@ struct Node {
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     nodes: BTreeMap<String, Node>,
+    /// Whether containers may not be written.
+    guarded: bool,
 }
 
 impl Tree {
     pub(crate) fn new() -> Self {
         let root =
             Node { data: Vec::new(), stat: new_stat(0, 0, 0, 0), made: 0, children: 0, container: false };
-        Self { nodes: BTreeMap::from([("/".to_owned(), root)]) }
+        Self { nodes: BTreeMap::from([("/".to_owned(), root)]), guarded: false }
+    }
+
+    /// From now on containers may not be written.
+    pub(crate) const fn guard(&mut self) {
+        self.guarded = true;
     }
 
     /// Decides about a write, and does it. Gives what there is to do on the other servers.
@@ -143,7 +150,9 @@ impl Tree {
                 Txn::Delete { path: path.clone() }
             }
             Op::Set { path, data, version } => {
-                self.check(path, *version)?;
+                if self.check(path, *version)?.container && self.guarded {
+                    return Err(Error::NoAuth);
+                }
                 Txn::Set { path: path.clone(), data: data.clone() }
             }
             Op::Check { path, version } => {
