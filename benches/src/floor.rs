@@ -7,11 +7,12 @@ mod zk;
 
 use std::future::Future;
 
+use polylock::OwnerId;
 use polylock::backend::LeaseKind;
 
 use self::memory::BareMutex;
 use self::redis::BareRedis;
-use self::redlock::BareRedlock;
+pub(crate) use self::redlock::BareRedlock;
 use self::zk::BareZk;
 pub(crate) use self::zk::connect as zk_session;
 use crate::address;
@@ -56,7 +57,7 @@ impl Bare {
             (BackendName::Memory, _) => Self::Memory(BareMutex::default()),
             (BackendName::Redis, LeaseKind::Ttl { default: ttl, .. }) => {
                 let host = address::hosts(url).first().copied().unwrap_or_default();
-                Self::Redis(BareRedis::connect(url, host, name, ttl).await?)
+                Self::Redis(BareRedis::connect(url, host, name, OwnerId::random(), ttl).await?)
             }
             (BackendName::Redlock, LeaseKind::Ttl { default: ttl, .. }) => {
                 Self::Redlock(BareRedlock::connect(url, name, ttl).await?)

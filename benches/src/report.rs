@@ -433,7 +433,8 @@ const HOW_TO_READ: &str = "\
 <dt>Floor and ratio</dt>
 <dd>The floor is what the servers themselves take: the bare commands that any such lock must send, on the same kind of
 connection, measured in turns with the lock in the same run. The ratio is what the lock adds to it: 1.10× is ten
-percent. Memory has no server: its floor is a mutex of the runtime, which has no names, tokens or leases.</dd>
+percent. The floor of redlock has no fencing tokens; the one with tokens, beside it, shows what they cost any client. Memory
+has no server: its floor is a mutex of the runtime, which has no names, tokens or leases.</dd>
 <dt>Hand-off</dt>
 <dd>From the moment a holder calls release until the next process has the lock, by one clock for all processes. Its
 floor, ping, is the median of empty round trips to the same server under the same load. <i>To a waiter</i> is the time

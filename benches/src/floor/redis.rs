@@ -20,19 +20,25 @@ pub(crate) struct BareRedis {
 }
 
 impl BareRedis {
-    /// Connects to the host of this URL, with the URL's credentials and database.
+    /// Connects to the host of this URL, with the URL's credentials and database, for this owner of the lock.
     ///
     /// # Errors
     ///
     /// When the server does not let us in.
-    pub(crate) async fn connect(url: &str, host: &str, key: &str, ttl: Duration) -> Outcome<Self> {
+    pub(crate) async fn connect(
+        url: &str,
+        host: &str,
+        key: &str,
+        owner: OwnerId,
+        ttl: Duration,
+    ) -> Outcome<Self> {
         let info = lock_redis::connection_info("redis", &LockUrl::parse(url)?, host)?;
         let client = Client::open(with_nodelay(info))?;
         let mut connection = client.get_multiplexed_async_connection().await?;
 
         let hash: String =
             redis::cmd("SCRIPT").arg("LOAD").arg(COMPARE_AND_DELETE).query_async(&mut connection).await?;
-        let owner = OwnerId::random().to_string();
+        let owner = owner.to_string();
         let mut set = redis::cmd("SET");
         set.arg(key).arg(&owner).arg("NX").arg("PX").arg(u64::try_from(ttl.as_millis())?);
         let mut delete = redis::cmd("EVALSHA");

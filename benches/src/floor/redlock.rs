@@ -1,13 +1,14 @@
-//! The commands of one server, on all masters in parallel until a majority has answered.
+//! The commands of one server, on all masters in parallel until a majority has answered; with or without fencing tokens.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use polylock::OwnerId;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, RedisResult, Script, Value};
 
 use super::Floor;
 use super::redis::{BareRedis, expect};
@@ -21,6 +22,7 @@ use crate::failure::{Failure, Outcome};
 #[derive(Debug)]
 pub(crate) struct BareRedlock {
     masters: Vec<Master>,
+    mint: Option<Mint>,
     operation: u64,
     on_their_way: FuturesUnordered<BoxFuture<'static, (u64, RedisResult<Value>)>>,
 }
@@ -32,6 +34,15 @@ struct Master {
     delete: Arc<Cmd>,
 }
 
+/// How a lock is taken that comes with a token.
+#[derive(Debug)]
+struct Mint {
+    script: Script,
+    key: String,
+    owner: String,
+    ttl_ms: u64,
+}
+
 impl BareRedlock {
     /// Connects to every master of this URL.
     ///
@@ -39,19 +50,41 @@ impl BareRedlock {
     ///
     /// When one of them does not let us in.
     pub(crate) async fn connect(url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
-        let mut masters = Vec::new();
-        for host in address::hosts(url) {
-            let BareRedis { connection, set, delete } = BareRedis::connect(url, host, key, ttl).await?;
-            masters.push(Master { connection, set: Arc::new(set), delete: Arc::new(delete) });
-        }
-        Ok(Self { masters, operation: 0, on_their_way: FuturesUnordered::new() })
+        Self::connect_as(OwnerId::random(), url, key, ttl).await
     }
 
-    async fn at_majority(&mut self, command: fn(&Master) -> &Arc<Cmd>, wanted: &Value) -> Outcome<()> {
+    async fn connect_as(owner: OwnerId, url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
+        let mut masters = Vec::new();
+        for host in address::hosts(url) {
+            let BareRedis { connection, set, delete } =
+                BareRedis::connect(url, host, key, owner, ttl).await?;
+            masters.push(Master { connection, set: Arc::new(set), delete: Arc::new(delete) });
+        }
+        Ok(Self { masters, mint: None, operation: 0, on_their_way: FuturesUnordered::new() })
+    }
+
+    /// As [`connect`](Self::connect), for a lock that comes with a token: the clock, if that is larger than the last
+    /// token on each master.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub(crate) async fn connect_minting(url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
+        let owner = OwnerId::random();
+        let mut floor = Self::connect_as(owner, url, key, ttl).await?;
+        let (script, ttl_ms) = (Script::new(MINT), u64::try_from(ttl.as_millis())?);
+        for master in &mut floor.masters {
+            script.load_async(&mut master.connection).await?;
+        }
+        let mint = Mint { script, key: key.to_owned(), owner: owner.to_string(), ttl_ms };
+        Ok(Self { mint: Some(mint), ..floor })
+    }
+
+    async fn at_majority(&mut self, command: impl Fn(&Master) -> Arc<Cmd>, wanted: &Value) -> Outcome<()> {
         self.operation += 1;
         let operation = self.operation;
         for master in &self.masters {
-            let (mut connection, command) = (master.connection.clone(), Arc::clone(command(master)));
+            let (mut connection, command) = (master.connection.clone(), command(master));
             let answer = async move { (operation, connection.req_packed_command(&command).await) };
             self.on_their_way.push(Box::pin(answer));
         }
@@ -70,13 +103,28 @@ impl BareRedlock {
     }
 }
 
+impl Mint {
+    fn command(&self, token: &str) -> Cmd {
+        let Self { script, key, owner, ttl_ms } = self;
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script.get_hash()).arg(2).arg(key).arg(format!("{key}-token"));
+        command.arg(owner).arg(ttl_ms).arg(token).arg(TOKEN_TTL_MS);
+        command
+    }
+}
+
 impl Floor for BareRedlock {
     async fn acquire(&mut self) -> Outcome<()> {
-        self.at_majority(|master| &master.set, &Value::Okay).await
+        let Some(mint) = &self.mint else {
+            return self.at_majority(|master| Arc::clone(&master.set), &Value::Okay).await;
+        };
+        let token = UNIX_EPOCH.elapsed()?.as_micros().to_string();
+        let command = Arc::new(mint.command(&token));
+        self.at_majority(|_| Arc::clone(&command), &Value::BulkString(token.into_bytes())).await
     }
 
     async fn release(&mut self) -> Outcome<()> {
-        self.at_majority(|master| &master.delete, &Value::Int(1)).await
+        self.at_majority(|master| Arc::clone(&master.delete), &Value::Int(1)).await
     }
 
     async fn clean(mut self) -> Outcome<()> {
@@ -86,3 +134,14 @@ impl Floor for BareRedlock {
         Ok(())
     }
 }
+
+const TOKEN_TTL_MS: u64 = 7 * 24 * 3600 * 1000;
+/// A careful client would look further where the last token is not smaller. Here it always is.
+const MINT: &str = "\
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  local last = redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4], 'GET')
+  if not last or last < ARGV[3] then
+    return ARGV[3]
+  end
+end
+return false";

@@ -6,6 +6,7 @@
 use std::time::Instant;
 
 use lock_testkit::now_ns;
+use polylock::backend::LeaseKind;
 use polylock::{Guard, Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -13,9 +14,9 @@ use super::{Bench, Measured, Plan, connect, time};
 use crate::address;
 use crate::backends::Target;
 use crate::diary::{Claim, Diary, Tenure, outcome};
-use crate::failure::Outcome;
-use crate::floor::{Bare, Floor};
-use crate::latency::Times;
+use crate::failure::{Failure, Outcome};
+use crate::floor::{Bare, BareRedlock, Floor};
+use crate::latency::{Latency, Times};
 use crate::options::BackendName;
 use crate::results::Row;
 
@@ -48,6 +49,14 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
             "create ephemeral sequential + get children at once, then delete, in one session".into(),
         ),
         (
+            "with_tokens",
+            format!(
+                "redlock in turn with the floor that also has each master note a larger token than its last, in the \
+                 smallest script that does, for {}",
+                time(plan.counted)
+            ),
+        ),
+        (
             "one_server",
             format!(
                 "redlock in turn with the same lock on the first of its masters, for {}",
@@ -72,6 +81,8 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let mut measured = Measured { backend: target.name(), rows, notes, ..Measured::default() };
     let lane = match target.backend() {
         BackendName::Redlock => {
+            let (lane, rows) = against_tokens(bench, target, &locks, lane).await?;
+            measured.rows.extend(rows);
             let (lane, row) = against_one_server(bench, target, lane).await?;
             measured.rows.push(row);
             lane
@@ -82,6 +93,28 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     rival.close().await?;
     locks.close().await?;
     Ok(measured)
+}
+
+/// What is ours beside the price of a token: the same with a floor that has one too.
+async fn against_tokens(
+    bench: &Bench,
+    target: &Target,
+    locks: &Locks,
+    lane: Lane,
+) -> Outcome<(Lane, [Row; 2])> {
+    let LeaseKind::Ttl { default: ttl, .. } = locks.capabilities().lease else {
+        return Err(Failure::new("the masters keep locks for no time to live"));
+    };
+    let floor = BareRedlock::connect_minting(target.url(), &bench.lock("tokens"), ttl).await?;
+    let plan = Plan { uncontended: bench.plan.counted, ..bench.plan };
+    let SideBySide { lane, floor, .. } = side_by_side(lane, floor, plan).await?;
+    let row = |metric, of: fn(&Times) -> &Latency| {
+        Row::new("uncontended", target.name(), metric, "us", of(&lane.times).quantile_us(0.5))
+            .with_floor(of(&floor).quantile_us(0.5))
+    };
+    let rows =
+        [row("p50_with_tokens", |times| &times.both), row("acquire_with_tokens", |times| &times.acquire)];
+    Ok((lane, rows))
 }
 
 /// What the quorum costs: the same with one of its masters.

@@ -31,7 +31,8 @@ pub struct LockState {
     /// Who holds the lock, `None` when it is free. When several share it, one of them, where the store
     /// knows who they are; the memory backend shows the one that has had it for longest.
     pub holder: Option<Holder>,
-    /// Since when that one holds it, by the server's clock, where the store keeps it.
+    /// Since when that one holds it, where the store keeps it: by the server's clock, or by the holder's where there are
+    /// several servers.
     pub since: Option<SystemTime>,
     /// How many wait: the processes that the backend counts, and the tasks of this one.
     pub waiters: usize,

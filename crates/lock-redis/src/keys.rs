@@ -32,7 +32,11 @@ impl Keys {
         // Two names never meet: what follows the kind tells which of the two forms it is.
         let tagged = has_hash_tag(&lock);
         let helper = |what| {
-            if tagged { format!("{RESERVED}{what}/{lock}") } else { format!("{RESERVED}{what}:{{{lock}}}") }
+            if tagged {
+                [RESERVED, what, "/", &lock].concat()
+            } else {
+                [RESERVED, what, ":{", &lock, "}"].concat()
+            }
         };
         let (fence, queue, holders) = (helper("fence"), helper("queue"), helper("holders"));
         let (line, turn, channel) = (helper("line"), helper("turn"), helper("free"));

@@ -121,7 +121,7 @@ impl Link {
     /// and the call is sent to it.
     pub(crate) async fn send(&self, call: &Call) -> Result<Value, Failure> {
         match self.send_once(call, false).await {
-            Err(Failure::Refused(error)) if is_demoted(&error) => self.send_once(call, false).await,
+            Err(Failure::Refused(error)) if is_demoted(&error) => Box::pin(self.send_once(call, false)).await,
             answer => answer,
         }
     }
@@ -134,7 +134,7 @@ impl Link {
     async fn send_once(&self, call: &Call, asking: bool) -> Result<Value, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let mut answer = if asking {
-            run(&mut connection, call, &[redis::cmd("ASKING")]).await
+            Box::pin(run(&mut connection, call, &[redis::cmd("ASKING")])).await
         } else {
             request(&mut connection, call).await.and_then(Value::extract_error)
         };
@@ -142,7 +142,7 @@ impl Link {
             // The server forgot the scripts: this one is loaded in the same round trip.
             let mut before = vec![call.script.load()];
             before.extend(asking.then(|| redis::cmd("ASKING")));
-            answer = run(&mut connection, call, &before).await;
+            answer = Box::pin(run(&mut connection, call, &before)).await;
         }
         answer.map_err(|error| self.failure(error, generation))
     }
@@ -176,9 +176,14 @@ impl Link {
 
     /// The connection and its generation; a new one is made if there is none.
     pub(crate) async fn connection(&self) -> Result<(MultiplexedConnection, u64)> {
-        if let Some(pinned) = self.current()? {
-            return Ok(pinned);
+        match self.current()? {
+            Some(pinned) => Ok(pinned),
+            // Boxed, as what is rare here would make each request large that has a connection.
+            None => Box::pin(self.connect()).await,
         }
+    }
+
+    async fn connect(&self) -> Result<(MultiplexedConnection, u64)> {
         let asked = Instant::now();
         let mut last_failure = self.dialing.lock().await;
         if let Some(pinned) = self.current()? {

@@ -4,6 +4,10 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ToRedisArgs};
 
+/// How many arguments a call has room for from the beginning, and how long they may be together.
+const ARGUMENTS: usize = 10;
+const ARGUMENTS_LENGTH: usize = 256;
+
 /// A script and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -27,7 +31,7 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = script!("number", "mint", "acquire");
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("number", "acquire_fast", "mint", "acquire");
 pub(crate) static VACATE: LazyLock<Script> = script!("vacate");
 pub(crate) static ASK: LazyLock<Script> =
     script!("number", "mint", "ask_fast", "lock", "ask_held", "queue", "ask");
@@ -92,8 +96,9 @@ impl Script {
 
     /// The script with these keys; the arguments follow.
     pub(crate) fn on(&'static self, keys: &[&str]) -> Call {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.hash).arg(keys.len()).arg(keys);
+        let length: usize = keys.iter().map(|key| key.len()).sum();
+        let mut command = Cmd::with_capacity(3 + keys.len() + ARGUMENTS, length + 64 + ARGUMENTS_LENGTH);
+        command.arg("EVALSHA").arg(&self.hash).arg(keys.len()).arg(keys);
         Call { script: self, command, ahead: None }
     }
 

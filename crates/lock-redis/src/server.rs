@@ -90,8 +90,21 @@ pub struct Claim<'a> {
     /// What `inspect` shows of the owner.
     pub info: &'a str,
     /// The token to use if it is larger than the last; the server's clock when `None`.
-    pub proposal: Option<Token>,
+    pub proposal: Option<Proposal>,
 }
+
+/// A token that the owner proposes.
+#[derive(Clone, Copy, Debug)]
+pub struct Proposal {
+    /// The token.
+    pub token: Token,
+    /// Since when the lock is then the owner's, in microseconds since 1970 by its clock.
+    pub since: u64,
+}
+
+/// A request to one of several masters. Who does not wait sends the same to all.
+#[derive(Debug)]
+pub struct Request(Call);
 
 /// Who waits for a lock on several masters, in the line of each.
 #[derive(Clone, Copy, Debug)]
@@ -214,12 +227,46 @@ pub struct Sight {
     pub owner: String,
     /// What that owner told about itself.
     pub info: String,
-    /// When it was granted, in microseconds since 1970 by the server's clock.
+    /// When it was granted, in microseconds since 1970, by the clock of the server or of who [proposed](Proposal) the
+    /// token.
     pub since: Option<u64>,
     /// How many processes wait for the lock.
     pub waiters: usize,
     /// Whether it is held by the owner that was asked about.
     pub is_ours: bool,
+}
+
+impl Claim<'_> {
+    /// The request for it, of one who stands in the line of the lock, or comes to stand in it when the lock is busy, if
+    /// it waits. The place in the line goes with [`Request::vacate`].
+    #[must_use]
+    pub fn request(&self, waiter: Option<&Waiter<'_>>) -> Request {
+        let call = ACQUIRE
+            .on(&[&self.keys.lock, &self.keys.fence, &self.keys.line, &self.keys.turn])
+            .arg(self.owner.to_string())
+            .arg(millis(self.ttl))
+            .arg(self.info)
+            .arg(fence_millis(self.ttl));
+        let call = match self.proposal {
+            Some(Proposal { token, since }) => call.arg(token.get()).arg(since),
+            None => call.arg("").arg(""),
+        };
+        Request(with_waiter(call, waiter))
+    }
+}
+
+impl Request {
+    /// Gives back what an owner has, has the waiter leave the line or stand in it again, and, if it is told for how long
+    /// a `turn` lasts, tells the next whose process listens that it is its turn.
+    #[must_use]
+    pub fn vacate(keys: &Keys, owner: OwnerId, waiter: Option<&Waiter<'_>>, turn: Option<Duration>) -> Self {
+        let call = VACATE.on(&[&keys.lock, &keys.line, &keys.turn]).arg(owner.to_string());
+        let call = match turn {
+            Some(turn) => call.arg(millis(turn)),
+            None => call.arg(""),
+        };
+        Self(with_waiter(call, waiter))
+    }
 }
 
 impl ServerOptions {
@@ -403,29 +450,8 @@ impl Server {
     /// # Cancel safety
     ///
     /// When the future is dropped, the lock may be taken: [`undo`](Self::undo) it.
-    pub async fn claim(&self, claim: &Claim<'_>) -> Result<Verdict> {
-        self.claim_in_line(claim, None).await
-    }
-
-    /// As [`claim`](Self::claim), for one who stands in the line of the lock, or comes to stand in it when the
-    /// lock is busy: one round trip.
-    ///
-    /// # Errors
-    ///
-    /// As [`claim`](Self::claim).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`claim`](Self::claim); the place in the line goes with [`vacate`](Self::vacate).
-    pub async fn claim_in_line(&self, claim: &Claim<'_>, waiter: Option<&Waiter<'_>>) -> Result<Verdict> {
-        let call = ACQUIRE
-            .on(&[&claim.keys.lock, &claim.keys.fence, &claim.keys.line, &claim.keys.turn])
-            .arg(claim.owner.to_string())
-            .arg(millis(claim.ttl))
-            .arg(claim.info)
-            .arg(fence_millis(claim.ttl))
-            .arg(claim.proposal.map_or_else(String::new, |token| token.to_string()));
-        self.verdict_of(self.moment(), &with_waiter(call, waiter)).await
+    pub async fn claim(&self, claim: &Request) -> Result<Verdict> {
+        self.verdict_of(self.moment(), &claim.0).await
     }
 
     /// Asks for a lock, confirms a grant, or queues up, whatever is right: one round trip.
@@ -597,9 +623,8 @@ impl Server {
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }
 
-    /// Gives back what an owner has on one of several masters, has the waiter leave the line or stand in it again,
-    /// and, if it is told for how long a `turn` lasts, tells the next whose process listens that it is its turn: one
-    /// round trip. Answers as [`release`](Self::release).
+    /// Gives back what an owner has on one of several masters: one round trip. Answers as
+    /// [`release`](Self::release).
     ///
     /// # Errors
     ///
@@ -608,17 +633,8 @@ impl Server {
     /// # Cancel safety
     ///
     /// As [`release`](Self::release).
-    pub async fn vacate(
-        &self,
-        keys: &Keys,
-        owner: OwnerId,
-        waiter: Option<&Waiter<'_>>,
-        turn: Option<Duration>,
-    ) -> Result<Option<bool>> {
-        let call = VACATE.on(&[&keys.lock, &keys.line, &keys.turn]).arg(owner.to_string());
-        let call =
-            with_waiter(call, waiter).arg(turn.map_or_else(String::new, |turn| millis(turn).to_string()));
-        self.removed(&call).await
+    pub async fn vacate(&self, vacate: &Request) -> Result<Option<bool>> {
+        self.removed(&vacate.0).await
     }
 
     /// Lets locks end later, all in one round trip, and says for each whether it is the owner's.
@@ -872,7 +888,7 @@ impl Server {
         match self.send(call).await {
             // What is run this way answers the same when its owner sends it twice. Whatever the second answer
             // is, the first request may have been carried out.
-            Err(Failure::Dropped) => match self.send(call).await {
+            Err(Failure::Dropped) => match Box::pin(self.send(call)).await {
                 Err(failure) => Err(self.place.told(failure).with_outcome(Outcome::Unknown)),
                 Ok(answer) => Ok((answer, true)),
             },
@@ -883,7 +899,7 @@ impl Server {
     async fn send(&self, call: &Call) -> Result<Value, Failure> {
         match &self.nodes {
             Nodes::One(link) => link.send(call).await,
-            Nodes::Cluster(cluster) => cluster.send(call).await,
+            Nodes::Cluster(cluster) => Box::pin(cluster.send(call)).await,
         }
     }
 
@@ -922,17 +938,19 @@ impl std::fmt::Debug for ServerOptions {
 }
 
 fn with_waiter(call: Call, waiter: Option<&Waiter<'_>>) -> Call {
-    match waiter {
-        None => call.arg("").arg("").arg(""),
-        Some(waiter) => {
-            let since = waiter.since.map_or_else(String::new, |since| since.to_string());
-            call.arg(waiter.id.to_string()).arg(waiter.inbox).arg(since)
-        }
+    let Some(Waiter { id, inbox, since }) = waiter else { return call };
+    let call = call.arg(id.to_string()).arg(inbox);
+    match since {
+        Some(since) => call.arg(since),
+        None => call.arg(""),
     }
 }
 
 fn verdict(answer: &Value) -> Option<Verdict> {
-    let Value::Array(parts) = answer else { return None };
+    let parts = match answer {
+        Value::Array(parts) => parts,
+        token => return token_of(token).map(Verdict::Granted),
+    };
     match parts.as_slice() {
         [Value::Int(1), token, ..] => Some(Verdict::Granted(token_of(token)?)),
         [Value::Int(0), Value::Int(pttl), kind, place @ ..] => {
@@ -1036,6 +1054,7 @@ mod tests {
     fn verdicts() {
         let granted = Value::Array(vec![Value::Int(1), bulk("42")]);
         assert_eq!(verdict(&granted), Some(Verdict::Granted(Token::new(42))));
+        assert_eq!(verdict(&bulk("42")), Some(Verdict::Granted(Token::new(42))));
         let busy =
             |pttl, kind| verdict(&Value::Array(vec![Value::Int(0), Value::Int(pttl), bulk(kind)])).unwrap();
         assert_eq!(

@@ -26,11 +26,19 @@ macro_rules! script {
 /// Our scripts, with their keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
     (
-        script!("number", "mint", "acquire"),
-        &["k", "f", "holders", "f", "owner", "ttl", "info", "ttl", "token", "owner", "channel", "number"],
+        script!("number", "acquire_fast", "mint", "acquire"),
+        &["k", "f", "holders", "f", "owner", "ttl", "info", "ttl", "token", "number"],
+    ),
+    (
+        script!("number", "acquire_fast", "mint", "acquire"),
+        &[
+            "k", "f", "holders", "f", "owner", "ttl", "info", "ttl", "token", "number", "owner", "channel",
+            "number",
+        ],
     ),
     // A call would set a key that ends too soon to be compared.
-    (script!("vacate"), &["k", "holders", "f", "owner", "owner", "channel", "number", "nothing"]),
+    (script!("vacate"), &["k", "holders", "f", "owner", "nothing"]),
+    (script!("vacate"), &["k", "holders", "f", "owner", "nothing", "owner", "channel", "number"]),
     (
         script!("number", "mint", "ask_fast", "lock", "ask_held", "queue", "ask"),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],

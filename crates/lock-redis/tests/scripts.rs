@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, LockName, OwnerId, Token};
 use lock_redis::redis::IntoConnectionInfo;
-use lock_redis::server::{Claim, Extension, Sent, ServerOptions, Sight, Verdict, Waiter};
+use lock_redis::server::{Claim, Extension, Proposal, Request, Sent, ServerOptions, Sight, Verdict, Waiter};
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
 
 const TTL: Duration = Duration::from_secs(20);
+/// When the owner asked, by its clock.
+const SINCE: u64 = 1_500_000_000_000_000;
 
 struct Bench {
     redis: RedisServer,
@@ -25,7 +27,9 @@ impl Bench {
     }
 
     async fn claim(&self, owner: OwnerId, proposal: Option<Token>) -> Verdict {
-        self.server.claim(&Claim { keys: &self.keys, owner, ttl: TTL, info: "me", proposal }).await.unwrap()
+        let proposal = proposal.map(|token| Proposal { token, since: SINCE });
+        let claim = Claim { keys: &self.keys, owner, ttl: TTL, info: "me", proposal };
+        self.server.claim(&claim.request(None)).await.unwrap()
     }
 
     async fn granted(&self, owner: OwnerId) -> Token {
@@ -38,12 +42,12 @@ impl Bench {
     /// Asks as one who waits, and says whether it is granted.
     async fn queue_up(&self, owner: OwnerId, waiter: &Waiter<'_>) -> bool {
         let claim = Claim { keys: &self.keys, owner, ttl: TTL, info: "", proposal: None };
-        matches!(self.server.claim_in_line(&claim, Some(waiter)).await.unwrap(), Verdict::Granted(_))
+        matches!(self.server.claim(&claim.request(Some(waiter))).await.unwrap(), Verdict::Granted(_))
     }
 
     async fn vacate(&self, owner: OwnerId, waiter: Option<&Waiter<'_>>, calls: bool) -> bool {
         let turn = calls.then_some(Duration::from_millis(100));
-        self.server.vacate(&self.keys, owner, waiter, turn).await.unwrap() == Some(true)
+        self.server.vacate(&Request::vacate(&self.keys, owner, waiter, turn)).await.unwrap() == Some(true)
     }
 
     async fn redis(&self, words: &[&str]) -> String {
@@ -126,6 +130,7 @@ async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
 async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     assert_eq!(bench.claim(me, Some(Token::new(1000))).await, Verdict::Granted(Token::new(1000)));
+    assert_eq!((bench.look().await.since, bench.look().await.owner), (Some(SINCE), me.to_string()));
     assert!(!bench.server.raise(&bench.keys, other, Token::new(9000), TTL).await.unwrap());
     assert!(bench.server.raise(&bench.keys, me, Token::new(5000), TTL).await.unwrap());
     assert!(bench.server.raise(&bench.keys, me, Token::new(2000), TTL).await.unwrap());
@@ -133,6 +138,7 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     assert!(lasts > 0, "a fence that was lifted stays forever: {lasts}");
     bench.server.release(&bench.keys, me, None).await.unwrap();
     assert_eq!(bench.claim(other, Some(Token::new(1000))).await, Verdict::Granted(Token::new(5001)));
+    assert_eq!((bench.look().await.since, bench.look().await.owner), (Some(SINCE), other.to_string()));
     bench.server.release(&bench.keys, other, None).await.unwrap();
     assert!(bench.granted(me).await > Token::new(5001));
     // A token that is ahead of the clock does not end: the clock could not carry on from there.
@@ -172,7 +178,7 @@ async fn a_fence_of_another_type_fails_before_anything_is_written() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     bench.redis(&["HSET", &bench.keys.fence, "some", "data"]).await;
     let claim = Claim { keys: &bench.keys, owner: me, ttl: TTL, info: "", proposal: None };
-    let error = bench.server.claim(&claim).await.unwrap_err();
+    let error = bench.server.claim(&claim.request(None)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unexpected);
     assert!(error.to_string().contains("prefix"), "{error}");
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");

@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind,
-    LeasePolicy, LockName, LockState, Outcome, Report, Result, ServerView, Support, Token, ValidityCell,
-    View,
+    LeasePolicy, LockName, LockState, Outcome, OwnerId, Report, Result, ServerView, Support, Token,
+    ValidityCell, View,
 };
-use lock_redis::server::{ServerOptions, Sight};
+use lock_redis::server::{Request, ServerOptions, Sight};
 use lock_redis::{Identity, Keys, Server, WallClock, state, trusted_until};
 use tokio::time::Instant;
 
@@ -153,7 +153,8 @@ impl Backend for Redlock {
             async move {
                 let kind = master.server.break_lock(&keys).await?;
                 // For those who wait; they find out by themselves when it fails.
-                drop(master.server.vacate(&keys, lock_core::OwnerId::random(), None, Some(TURN)).await);
+                let call_next = Request::vacate(&keys, OwnerId::random(), None, Some(TURN));
+                drop(master.server.vacate(&call_next).await);
                 Ok(kind)
             }
         });
@@ -181,12 +182,6 @@ impl Redlock {
     pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
         let ttl = policy.ttl.unwrap_or(self.ttl);
         policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
-    }
-
-    /// The clock in microseconds, as the tokens of a single server are. A clock that is behind costs a
-    /// round trip, not the order.
-    pub(crate) fn proposal(&self) -> Token {
-        Token::new(self.micros())
     }
 
     /// The time since 1970 in microseconds.

@@ -53,24 +53,24 @@ pub(crate) enum Vote {
 
 impl Campaign {
     /// Asks the masters that are well; and the sick ones too if those are no quorum.
+    ///
+    /// The token that is proposed is `since`, our clock in microseconds since 1970, as the tokens of a single server are.
+    /// A clock that is behind costs a round trip, not the order.
     pub(crate) fn start(
         masters: &Arc<[Arc<Master>]>,
         keys: &Arc<Keys>,
         ttl: Duration,
         info: &Arc<str>,
-        proposal: Token,
+        since: u64,
         seat: Option<&Arc<Seat>>,
     ) -> Self {
-        let footprint = Footprint::new(masters, keys, ttl, info, seat);
+        let footprint = Footprint::new(masters, keys, ttl, info, since, seat);
         let skipped = skipped(masters);
         let is_sick = |master: &Arc<Master>| matches!(master.readiness(), Readiness::Sick(_));
         let again =
             skipped.iter().zip(&**masters).any(|(skipped, master)| skipped.is_some() && is_sick(master));
-        let skipped = skipped.into_iter().enumerate();
-        let claims = skipped.map(|(number, skipped)| footprint.claim(number, ttl, proposal, skipped));
-        let wave = Wave::new(claims);
         Self {
-            wave: wave.until(deadlines(masters, ttl)),
+            wave: footprint.claim_all(skipped).until(deadlines(masters, ttl)),
             footprint,
             runtime: Handle::try_current().ok(),
             votes: Vec::with_capacity(masters.len()),
@@ -166,7 +166,7 @@ impl Campaign {
         let footprint = Arc::clone(&self.footprint);
         let refused: Vec<usize> = self.busy.ends_in.iter().map(|(master, _)| *master).collect();
         footprint.heal(refused, footprint.ttl, token);
-        if let Some(runtime) = self.runtime.take() {
+        if let Some(runtime) = self.runtime.take().filter(|_| !self.wave.is_over()) {
             let (mut rest, footprint) = (std::mem::take(&mut self.wave), Arc::clone(&footprint));
             drop(runtime.spawn(async move {
                 while let Some((master, answer)) = rest.answer().await {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::{Error, Outcome, OwnerId, Result, Token};
 use lock_redis::Keys;
-use lock_redis::server::{Claim, Sent, Verdict};
+use lock_redis::server::{Claim, Proposal, Request, Sent, Verdict};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -21,6 +21,8 @@ pub(crate) struct Footprint {
     pub(crate) keys: Arc<Keys>,
     pub(crate) owner: OwnerId,
     pub(crate) ttl: Duration,
+    /// When it began, in microseconds since 1970.
+    since: u64,
     info: Arc<str>,
     /// The wait that it belongs to, if it waits.
     seat: Option<Arc<Seat>>,
@@ -61,6 +63,7 @@ impl Footprint {
         keys: &Arc<Keys>,
         ttl: Duration,
         info: &Arc<str>,
+        since: u64,
         seat: Option<&Arc<Seat>>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -68,6 +71,7 @@ impl Footprint {
             keys: Arc::clone(keys),
             owner: OwnerId::random(),
             ttl,
+            since,
             info: Arc::clone(info),
             seat: seat.map(Arc::clone),
             claims: Mutex::default(),
@@ -76,12 +80,25 @@ impl Footprint {
         })
     }
 
-    /// Claims the lock on one master, unless it is not to be asked, for this reason.
-    pub(crate) fn claim(
+    /// Claims the lock on every master, but on those that are not to be asked, for these reasons.
+    pub(crate) fn claim_all(
+        self: &Arc<Self>,
+        skipped: impl IntoIterator<Item = Option<Error>>,
+    ) -> Wave<Result<Verdict>> {
+        let (ttl, token) = (self.ttl, Token::new(self.since));
+        let for_all = self.seat.is_none().then(|| Arc::new(self.request(ttl, token, None)));
+        let skipped = skipped.into_iter().enumerate();
+        Wave::new(skipped.map(|(number, skipped)| self.claim(number, ttl, token, for_all.clone(), skipped)))
+    }
+
+    /// Claims the lock on one master and proposes a token, unless it is not to be asked, for this reason. What is sent
+    /// is the request `for_all`, if there is one.
+    fn claim(
         self: &Arc<Self>,
         number: usize,
         ttl: Duration,
-        proposal: Token,
+        token: Token,
+        for_all: Option<Arc<Request>>,
         skipped: Option<Error>,
     ) -> impl Future<Output = Result<Verdict>> + Send + 'static + use<> {
         // Made here, so that its end is noted also when the future is never polled.
@@ -92,7 +109,10 @@ impl Footprint {
                 return Err(error);
             }
             ending.end = End::Unknown;
-            let answer = ending.footprint.ask(number, ttl, proposal).await;
+            let answer = match for_all {
+                Some(request) => ending.footprint.masters[number].claim(&request).await,
+                None => ending.footprint.ask(number, ttl, token).await,
+            };
             ending.end = match &answer {
                 Ok(Verdict::Granted(_)) => End::Granted,
                 Ok(Verdict::Busy { .. }) => End::Refused,
@@ -108,12 +128,15 @@ impl Footprint {
         }
     }
 
-    async fn ask(&self, number: usize, ttl: Duration, proposal: Token) -> Result<Verdict> {
+    async fn ask(&self, number: usize, ttl: Duration, token: Token) -> Result<Verdict> {
+        let request = self.request(ttl, token, self.place(number).as_ref());
+        self.masters[number].claim(&request).await
+    }
+
+    fn request(&self, ttl: Duration, token: Token, place: Option<&Place>) -> Request {
         let (keys, owner, info) = (&self.keys, self.owner, &*self.info);
-        let claim = Claim { keys, owner, ttl, info, proposal: Some(proposal) };
-        let place = self.place(number);
-        let waiter = place.as_ref().map(Place::waiter);
-        self.masters[number].claim(&claim, waiter.as_ref()).await
+        let proposal = Some(Proposal { token, since: self.since });
+        Claim { keys, owner, ttl, info, proposal }.request(place.map(Place::waiter).as_ref())
     }
 
     /// Claims the lock on these masters too, in the background: on a quorum it is ours, and the others have lost it, or
@@ -125,8 +148,10 @@ impl Footprint {
         token: Token,
     ) {
         let begin = numbers.into_iter().filter(|number| self.begin_again(*number));
-        let healed = begin.map(|number| self.claim(number, ttl, token, None));
-        drop(Wave::new(healed.collect::<Vec<_>>()));
+        let healed: Vec<_> = begin.map(|number| self.claim(number, ttl, token, None, None)).collect();
+        if !healed.is_empty() {
+            drop(Wave::new(healed));
+        }
     }
 
     /// Removes it from every master, after the claim there has come to its end, and tells for each
@@ -136,8 +161,9 @@ impl Footprint {
         if let Some(seat) = self.seat.as_ref().filter(|_| because == Because::Released) {
             seat.rise();
         }
+        let for_all = self.seat.is_none().then(|| Arc::new(self.vacation(None, because)));
         Wave::new((0..self.masters.len()).map(|number| {
-            let footprint = Arc::clone(self);
+            let (footprint, for_all) = (Arc::clone(self), for_all.clone());
             async move {
                 let sent = footprint.ended(number).await;
                 let Some(sent) = sent.or_else(|| footprint.may_be_called(number, because)) else {
@@ -146,16 +172,24 @@ impl Footprint {
                 let (server, keys) = (&footprint.masters[number].server, &footprint.keys);
                 let vacate = || async {
                     let asked = Instant::now();
-                    let place = footprint.place(number);
-                    let waiter = place.as_ref().map(Place::waiter);
-                    let has_left = footprint.seat.as_ref().is_some_and(|seat| seat.has_left());
-                    let turn = (because == Because::Released || has_left).then_some(TURN);
-                    let answer = server.vacate(keys, footprint.owner, waiter.as_ref(), turn).await;
+                    let answer = match &for_all {
+                        Some(request) => server.vacate(request).await,
+                        None => {
+                            let place = footprint.place(number);
+                            server.vacate(&footprint.vacation(place.as_ref(), because)).await
+                        }
+                    };
                     footprint.masters[number].noted(asked, answer)
                 };
                 server.take_back(keys, ttl, sent, vacate).await
             }
         }))
+    }
+
+    fn vacation(&self, place: Option<&Place>, because: Because) -> Request {
+        let has_left = self.seat.as_ref().is_some_and(|seat| seat.has_left());
+        let turn = (because == Because::Released || has_left).then_some(TURN);
+        Request::vacate(&self.keys, self.owner, place.map(Place::waiter).as_ref(), turn)
     }
 
     fn place(&self, number: usize) -> Option<Place> {
@@ -234,5 +268,23 @@ impl Drop for Ending {
         }
         drop(claims);
         self.footprint.ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::LockName;
+
+    use super::*;
+    use crate::master::tests::dead;
+
+    /// Each acquisition has one for each master, and larger ones are slow to allocate.
+    #[tokio::test]
+    async fn a_claim_takes_little_memory() {
+        let keys = Arc::new(Keys::new("", &LockName::new("a").unwrap()));
+        let ttl = Duration::from_secs(30);
+        let footprint = Footprint::new(&dead(3), &keys, ttl, &"{}".into(), 1, None);
+        let claim = footprint.claim(0, ttl, Token::new(1), None, None);
+        assert!(size_of_val(&claim) <= 1024, "{}", size_of_val(&claim));
     }
 }

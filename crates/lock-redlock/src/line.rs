@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::OwnerId;
 use lock_redis::Keys;
-use lock_redis::server::Waiter;
+use lock_redis::server::{Request, Waiter};
 use tokio::runtime::Handle;
 
 use crate::master::Master;
@@ -112,7 +112,8 @@ impl Seat {
             async move {
                 if let Some(place) = seat.place(number) {
                     // One that fails ends with the line, a few seconds after the last has asked.
-                    drop(master.server.vacate(&keys, seat.id, Some(&place.waiter()), Some(TURN)).await);
+                    let vacate = Request::vacate(&keys, seat.id, Some(&place.waiter()), Some(TURN));
+                    drop(master.server.vacate(&vacate).await);
                 }
             }
         });

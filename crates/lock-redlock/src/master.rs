@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Outcome, Result};
 use lock_redis::push::Pushes;
-use lock_redis::server::{Claim, Extension, Verdict, Waiter};
+use lock_redis::server::{Extension, Request, Verdict};
 use lock_redis::{Identity, Server};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -80,13 +80,9 @@ impl Master {
 
     /// Asks for its vote. What it grants counts only if it may vote; if not, that is an error of which the outcome is
     /// that it was applied.
-    pub(crate) async fn claim(
-        self: &Arc<Self>,
-        claim: &Claim<'_>,
-        waiter: Option<&Waiter<'_>>,
-    ) -> Result<Verdict> {
+    pub(crate) async fn claim(self: &Arc<Self>, claim: &Request) -> Result<Verdict> {
         let sent = Instant::now();
-        match self.server.claim_in_line(claim, waiter).await {
+        match self.server.claim(claim).await {
             // The connection may just have been idle for too long.
             Ok(Verdict::Broken) => Ok(Verdict::Broken),
             granted @ Ok(Verdict::Granted(_)) => self.vote(sent, granted),
@@ -122,8 +118,7 @@ impl Master {
     pub(crate) fn vote<T>(self: &Arc<Self>, sent: Instant, answer: Result<T>) -> Result<T> {
         let answer = self.noted(sent, answer)?;
         let mut state = self.state();
-        self.judge(&mut state);
-        if self.server.identity().is_none() {
+        if !self.judge(&mut state) {
             return Err(Error::new(ErrorKind::Denied, BACKEND)
                 .message(format!(
                     "it is not told whether the master has restarted, and so it does not vote ({})",
@@ -221,18 +216,20 @@ impl Master {
         self.server.close();
     }
 
-    /// Looks whether it is another server than before, or one that was not there when we connected.
-    fn judge(&self, state: &mut State) {
-        let Some(identity) = self.server.identity() else { return };
+    /// Looks whether it is another server than before, or one that was not there when we connected; `false` when it does
+    /// not say who it is.
+    fn judge(&self, state: &mut State) -> bool {
+        let Some(identity) = self.server.identity() else { return false };
         let is_same =
             |known: &Arc<Identity>| Arc::ptr_eq(known, &identity) || known.run_id == identity.run_id;
         if state.known.as_ref().is_some_and(is_same) {
-            return;
+            return true;
         }
         state.votes_from = after_restart(&identity, state.heard, self.longest_ttl);
         self.roll.enter(&identity, self.server.address());
         self.warn(&identity, state.votes_from);
         state.known = Some(identity);
+        true
     }
 
     fn warn(&self, identity: &Identity, from: Option<Instant>) {

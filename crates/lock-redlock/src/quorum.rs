@@ -3,8 +3,8 @@
 use std::future::{Future, Ready};
 use std::pin::Pin;
 
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -41,7 +41,7 @@ impl<T: Send + 'static> Wave<T> {
     pub(crate) fn new<F: Future<Output = T> + Send + 'static>(requests: impl IntoIterator<Item = F>) -> Self {
         let pending = FuturesUnordered::new();
         for (master, request) in requests.into_iter().enumerate() {
-            let numbered: Numbered<T> = Box::pin(async move { (master, request.await) });
+            let numbered: Numbered<T> = Box::pin(request.map(move |answer| (master, answer)));
             pending.push(numbered);
         }
         let awaited = vec![Some(Instant::now()); pending.len()];
@@ -101,6 +101,11 @@ impl<T: Send + 'static> Wave<T> {
         self.awaited.iter().flatten().count()
     }
 
+    /// Whether every answer has come.
+    pub(crate) fn is_over(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// The next answer, however late it comes.
     ///
     /// # Cancel safety
@@ -121,8 +126,8 @@ impl<T: Send + 'static> Default for Wave<T> {
 
 impl<T: Send + 'static> Drop for Wave<T> {
     fn drop(&mut self) {
-        let mut rest = std::mem::take(&mut self.pending);
-        if let Some(runtime) = self.runtime.take().filter(|_| !rest.is_empty()) {
+        if let Some(runtime) = self.runtime.take().filter(|_| !self.is_over()) {
+            let mut rest = std::mem::take(&mut self.pending);
             drop(runtime.spawn(async move { while rest.next().await.is_some() {} }));
         }
     }

@@ -141,9 +141,9 @@ impl<'a> Waiting<'a> {
         self.mailboxes.iter_mut().flatten().for_each(Mailbox::mark_seen);
         self.called.fill(None);
         let sent = self.backend.clock.now();
-        let (masters, proposal) = (&self.backend.masters, self.backend.proposal());
+        let (masters, since) = (&self.backend.masters, self.backend.micros());
         let mut campaign =
-            Campaign::start(masters, &self.keys, self.ttl, &self.info, proposal, self.seat.as_ref());
+            Campaign::start(masters, &self.keys, self.ttl, &self.info, since, self.seat.as_ref());
         match campaign.count().await {
             Vote::Won => {}
             Vote::Busy(busy) => {

@@ -13,11 +13,11 @@ local function carry_on(token, rest, lasting)
 end
 
 -- Mints the token of a grant, larger than every one before, and notes who got it: "token owner since info".
--- It is the one that is proposed, or else the clock, if that is large enough.
+-- It is the one that is proposed, or else the clock, if that is large enough; who proposes it also tells since when.
 -- Answers the token, or an error when the fence holds something else; then nothing has happened.
-local function mint(owner, info, lasting, proposal)
+local function mint(owner, info, lasting, proposal, since)
   local token = proposal or micros
-  local rest = ' ' .. owner .. ' ' .. micros .. ' ' .. info
+  local rest = ' ' .. owner .. ' ' .. (since or micros) .. ' ' .. info
   local before = redis.pcall('SET', KEYS[2], token .. rest, 'PX', lasting, 'GET')
   if not before then
     return token

@@ -1,27 +1,28 @@
 -- Gives back what an owner has on one of several masters: the lock, its place in the line, its turn.
 -- KEYS: lock, line, turn.
--- ARGV: owner, waiter or '', its inbox, since when it waits if it is to stand in the line or '' if not, for how many ms the
--- next goes first once it is called or '' to call nobody.
+-- ARGV: owner, for how many ms the next goes first once it is called or '' to call nobody, and for one who waits also:
+-- waiter, its inbox, since when it waits if it is to stand in the line or '' if not.
 -- Answers 1 when the lock was the owner's until now, else 0.
 local held = 0
 if redis.pcall('GET', KEYS[1]) == ARGV[1] then
   held = redis.call('DEL', KEYS[1])
 end
-if ARGV[4] ~= '' then
-  local added = redis.pcall('ZADD', KEYS[2], 'NX', ARGV[4], ARGV[2] .. ' ' .. ARGV[3])
+local waiter, since = ARGV[3], ARGV[5] or ''
+if since ~= '' then
+  local added = redis.pcall('ZADD', KEYS[2], 'NX', since, waiter .. ' ' .. ARGV[4])
   if type(added) == 'number' then
     redis.call('PEXPIRE', KEYS[2], 5000)
   end
 elseif redis.call('EXISTS', KEYS[2], KEYS[3]) == 0 then
   return held
-elseif ARGV[2] ~= '' then
-  redis.pcall('ZREM', KEYS[2], ARGV[2] .. ' ' .. ARGV[3])
-  if redis.pcall('GET', KEYS[3]) == ARGV[2] then
+elseif waiter then
+  redis.pcall('ZREM', KEYS[2], waiter .. ' ' .. ARGV[4])
+  if redis.pcall('GET', KEYS[3]) == waiter then
     redis.call('DEL', KEYS[3])
   end
 end
 
-if ARGV[5] == '' or redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 then
+if ARGV[2] == '' or redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   return held
 end
 -- The first whose process is there to hear it goes, and the others hold back for a moment.
@@ -30,15 +31,15 @@ while true do
   if not first then
     return held
   end
-  local waiter, inbox = string.match(first, '^(%x+) (.+)$')
-  local heard = waiter and redis.pcall('PUBLISH', inbox, 'turn ' .. waiter .. ' ' .. KEYS[1]) or 0
+  local called, inbox = string.match(first, '^(%x+) (.+)$')
+  local heard = called and redis.pcall('PUBLISH', inbox, 'turn ' .. called .. ' ' .. KEYS[1]) or 0
   if type(heard) ~= 'number' then
     -- The owner has no right to call anybody, which says nothing of those who wait.
     return held
   end
   redis.call('ZREM', KEYS[2], first)
   if heard > 0 then
-    redis.call('SET', KEYS[3], waiter, 'PX', ARGV[5])
+    redis.call('SET', KEYS[3], called, 'PX', ARGV[2])
     return held
   end
 end

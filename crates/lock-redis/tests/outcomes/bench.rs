@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lock_core::{LockName, Mode, OwnerId, Result, Token};
-use lock_redis::server::{Ask, Claim, Entry, Extension, Rotated, ServerOptions, Sight, Verdict};
+use lock_redis::server::{Ask, Claim, Entry, Extension, Proposal, Rotated, ServerOptions, Sight, Verdict};
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
@@ -150,9 +150,10 @@ impl Bench {
         };
         match op {
             Op::Claim(who, proposal) => {
-                let (owner, ttl, proposal) = (case.owner(who), seconds(ASKED), proposal.map(Token::new));
+                let proposal = proposal.map(|token| Proposal { token: Token::new(token), since: 1 });
+                let (owner, ttl) = (case.owner(who), seconds(ASKED));
                 let claim = Claim { keys, owner, ttl, info: NAMES[who.0], proposal };
-                verdict(self.server.claim(&claim).await)
+                verdict(self.server.claim(&claim.request(None)).await)
             }
             Op::Ask(who, mode) => verdict(self.server.ask(&ask(who, mode, None)).await),
             Op::Queue(who, mode) => {

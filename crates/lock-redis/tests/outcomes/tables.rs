@@ -45,6 +45,32 @@ async fn claim() {
     ]).await;
 }
 
+/// The last token is 1000.
+#[rustfmt::skip]
+#[tokio::test]
+async fn claim_with_a_token() {
+    check(&[
+        ("free",                       "claim me 2000", "granted",        "", "me:300 | | me"),
+        ("free | | ann",               "claim me 2000", "granted",        "", "me:300 | | me"),
+        ("free | | ann",               "claim me 1000", "granted",        "", "me:300 | | me"),
+        ("free | | ann",               "claim me 5",    "granted",        "", "me:300 | | me"),
+        ("free | | somebody",          "claim me 2000", "granted",        "", "me:300 | | me"),
+        ("free | | somebody",          "claim me 5",    "granted",        "", "me:300 | | me"),
+        ("free | | hash",              "claim me 2000", "refused",        "", "free | | hash"),
+        // It held the lock until a moment ago.
+        ("free | | me",                "claim me 2000", "granted",        "", "me:300 | | me"),
+        ("free | | me",                "claim me 1000", "granted",        "", "me:300 | | me"),
+        ("me:200 | | me",              "claim me 2000", "granted",        "", "me:200 | | me"),
+        ("me:200",                     "claim me 2000", "granted",        "", "me:200 | | me"),
+        ("ann:200 | | ann",            "claim me 2000", "busy 200",       "", "ann:200 | | ann"),
+        ("foreign:200",                "claim me 2000", "busy 200",       "", "foreign:200"),
+        ("foreign:never",              "claim me 2000", "busy never",     "", "foreign:never"),
+        ("hash",                       "claim me 2000", "busy never hash", "", "hash"),
+        ("readers:200 me:200 | | me",  "claim me 2000", "busy 200",       "", "readers:200 me:200 | | me"),
+        ("free | ann.x",               "claim me 2000", "granted",        "", "me:300 | ann.x | me"),
+    ]).await;
+}
+
 #[rustfmt::skip]
 #[tokio::test]
 async fn ask() {
@@ -352,6 +378,8 @@ async fn tokens() {
         ("free | | ann", EXACT, "ask me x", Some(EXACT + 1)),
         ("free | | ann", EXACT + 1, "claim me", Some(EXACT + 2)),
         ("free | | ann", EXACT + 3, "ask me r", Some(EXACT + 4)),
+        ("free | | ann", EXACT, "claim me 9007199254740993", Some(EXACT + 1)),
+        ("free | | ann", EXACT + 1, "claim me 9007199254740992", Some(EXACT + 2)),
         ("free | | ann", most - 1, "ask me x", Some(most)),
     ];
     let mut bench = Bench::new(false).await;
@@ -394,6 +422,12 @@ async fn what_is_left_behind_ends_by_itself() {
         assert!((week - 60..=week).contains(&fence), "{fence}");
         let _: i64 = bench.redis(&["EXPIRE", &case.keys.fence, "60"]).await;
         bench.step(&mut case, op.parse().unwrap()).await;
+    }
+    for op in ["claim me 2000", "claim me 5"] {
+        let mut case = bench.case("free | | ann".parse().unwrap()).await;
+        bench.step(&mut case, op.parse().unwrap()).await;
+        let fence: i64 = bench.redis(&["TTL", &case.keys.fence]).await;
+        assert!((week - 60..=week).contains(&fence), "{op}: {fence}");
     }
     let holders: i64 = bench.redis(&["TTL", &case.keys.holders]).await;
     assert!((340..=400).contains(&holders), "{holders}");
