@@ -681,14 +681,14 @@ mod tests {
         let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(2));
         let session = Session::open(&config, Handle::current()).await.unwrap();
         let first = session.validity().until();
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        sleep(Duration::from_millis(150)).await;
         session.children("/").await.unwrap();
         assert_eq!(session.validity().until(), first, "a read says nothing");
         session.sync("/").await.unwrap();
         let second = session.validity().until();
         assert!(second >= first);
         // By now the leader knows of that one.
-        tokio::time::sleep(session.timeout() / 4).await;
+        sleep(session.timeout() / 4).await;
         session.sync("/").await.unwrap();
         assert!(session.validity().until() > second);
         session.cell.suspect();
