@@ -52,6 +52,7 @@ fn trials() -> Vec<Trial> {
         }
         trials.extend(trials_of(&site, client, WRITER_AND_READER, &CASES));
         trials.extend(trials_of(&site, client, READERS, &CASES_OF_SHARING));
+        trials.extend(trials_of(&site, client, READERS, &CASES_OF_DOWNGRADE));
     }
     for pair in [READER_AND_MUTEX, WRITER_AND_MUTEX] {
         trials.extend(trials_of(&site, Client::Kazoo, pair, &CASES));
@@ -85,6 +86,8 @@ const CASES_OF_QUEUE: [Case; 2] = cases![whoever_gives_up_lets_nobody_in, all_st
 
 const CASES_OF_SHARING: [Case; 3] =
     cases![readers_share, a_writer_that_waits_is_not_overtaken, readers_and_writers_stand_in_one_queue];
+
+const CASES_OF_DOWNGRADE: [Case; 1] = cases![our_writer_that_becomes_a_reader_keeps_their_writer_out];
 
 /// For those of which only we see the other.
 const CASES_OF_ONE_SIDE: [Case; 3] = cases![
@@ -406,6 +409,50 @@ async fn a_writer_that_waits_is_not_overtaken(at: At) {
     assert!(held, "they did not get what we gave back");
     theirs.release().await;
     at.until_there_are(0).await;
+}
+
+async fn our_writer_that_becomes_a_reader_keeps_their_writer_out(at: At) {
+    let (ours, mut reader, mut writer, mut late) =
+        (at.ours().await, at.theirs().await, at.theirs().await, at.theirs().await);
+    writer.recipe = Recipe::Write;
+    // Their reader before their writer, and nobody between him and us.
+    for reader_first in [true, false] {
+        let mut guard = ours.with(Recipe::Write).acquire(NOW).await.expect("nobody has it");
+        let first = tokio::spawn(async move { (!reader_first || reader.acquire(LONG).await, reader) });
+        let mut there = if reader_first { 2 } else { 1 };
+        at.until_there_are(there).await;
+        let waiting = tokio::spawn(async move { (writer.acquire(LONG).await, writer) });
+        at.until_there_are(there + 1).await;
+        let behind = tokio::spawn(async move { (late.acquire(LONG).await, late) });
+        there += 2;
+        at.until_there_are(there).await;
+        sleep(MOMENT).await;
+        assert!(!reader_first || !first.is_finished(), "we write");
+        guard.downgrade().await.unwrap();
+        let (held, their_reader) = timeout(PATIENCE, first).await.expect("we only read").unwrap();
+        assert!(held, "they did not get in with us");
+        reader = their_reader;
+        sleep(MOMENT).await;
+        assert!(!waiting.is_finished() && !behind.is_finished(), "two read, and one waits to write");
+        at.until_there_are(there).await;
+        if reader_first {
+            reader.release().await;
+            sleep(MOMENT).await;
+            assert!(!waiting.is_finished() && !behind.is_finished(), "we read still");
+        }
+        Ours::release(guard).await;
+        let (held, their_writer) = waiting.await.unwrap();
+        assert!(held, "they did not get what we gave back");
+        writer = their_writer;
+        sleep(MOMENT).await;
+        assert!(!behind.is_finished(), "one writes");
+        writer.release().await;
+        let (held, their_late) = behind.await.unwrap();
+        assert!(held, "they did not get what they gave back");
+        late = their_late;
+        late.release().await;
+        at.until_there_are(0).await;
+    }
 }
 
 async fn they_ask_for_our_lock(at: At) {

@@ -63,6 +63,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         ],
     ),
     (Defect::WaitersBarTheWay, &["a_killed_waiter_is_no_obstacle"]),
+    (Defect::DowngradesByRelease, &["a_downgrade_without_an_answer_gives_nothing_up"]),
 ];
 
 /// What is wrong with a lock.
@@ -83,6 +84,7 @@ pub enum Defect {
     TokensShrink,
     EveryProcessAlone,
     WaitersBarTheWay,
+    DowngradesByRelease,
 }
 
 thread_local! {
@@ -315,6 +317,13 @@ impl Lease for BrokenLease {
 
     async fn verify(&self) -> Result<Standing> {
         self.inner.verify().await
+    }
+
+    async fn downgrade(&mut self) -> Result<()> {
+        if self.backend.defect == Defect::DowngradesByRelease {
+            self.inner.release().await?;
+        }
+        self.inner.downgrade().await
     }
 
     async fn release(&mut self) -> Result<Released> {

@@ -239,7 +239,7 @@ pub struct Capabilities {
     pub fifo: bool,
     /// Whether [`Backend::inspect`] counts the waiters of other processes.
     pub counts_waiters: bool,
-    /// Whether locks can be shared by readers.
+    /// Whether locks can be shared by readers, and a writer can [become one](crate::Lease::downgrade).
     pub shared: Support,
     /// Whether locks can be held by a limited number at once.
     pub permits: Support,

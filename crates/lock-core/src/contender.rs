@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
+use crate::guard::Role;
 use crate::locks::Shared;
 use crate::queue::Come;
 use crate::{
@@ -131,7 +132,8 @@ impl Shared {
             Acquired::Held(lease) => {
                 // Who shares the lock lets the others of this process ask for it as well.
                 let turn = Some(turn).filter(|_| spec.mode == Mode::Exclusive);
-                Ok(Some(Guard::new(lease, turn, spec.name.clone(), self.backend_name(), runtime)))
+                let role = Role::of(spec.mode, spec.writes);
+                Ok(Some(Guard::new(lease, turn, role, spec.name.clone(), self.backend_name(), runtime)))
             }
         }
     }

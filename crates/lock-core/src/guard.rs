@@ -32,6 +32,7 @@ const HIGHEST_FLOOR: u64 = i64::MAX as u64 / 2;
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     held: Option<Held>,
+    role: Role,
     name: LockName,
     backend: &'static str,
     runtime: Handle,
@@ -44,10 +45,32 @@ struct Held {
     turn: Option<Turn>,
 }
 
+/// What a holder came for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// To write, by the write side of a read/write lock.
+    Writer,
+    /// To read.
+    Reader,
+    /// A mutex, or a permit.
+    Other,
+}
+
+impl Role {
+    pub(crate) const fn of(mode: Mode, writes: bool) -> Self {
+        match mode {
+            Mode::Exclusive if writes => Self::Writer,
+            Mode::Shared => Self::Reader,
+            _ => Self::Other,
+        }
+    }
+}
+
 impl Guard {
     pub(crate) fn new(
         lease: Box<dyn Lease>,
         turn: Option<Turn>,
+        role: Role,
         name: LockName,
         backend: &'static str,
         runtime: Handle,
@@ -55,7 +78,7 @@ impl Guard {
         if let Some(turn) = &turn {
             turn.hold(lease.validity());
         }
-        Self { held: Some(Held { lease, turn }), name, backend, runtime }
+        Self { held: Some(Held { lease, turn }), role, name, backend, runtime }
     }
 
     /// The name of the lock.
@@ -206,6 +229,43 @@ impl Guard {
         self.lease().raise_token(floor).await.map_err(|error| error.during("raise token").on(&self.name))
     }
 
+    /// Goes on as a reader, without giving the lock up in between: readers may join from then on, and writers
+    /// wait until the last reader has gone. A few round trips.
+    ///
+    /// For guards of [`RwLock::write`](crate::RwLock::write). Readers of other processes who wait before the
+    /// first writer in the queue get the lock at once; those of this process come to stand in that queue only
+    /// now. No writer overtakes any of them, nor us. The [`token`](Self::token) stays, and is smaller than
+    /// theirs. A lease with a time to live may be renewed with it. For the guard of a reader there is nothing
+    /// to do. There is no way back: release it, and ask to write.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] for the guard of a mutex or a semaphore, [`ErrorKind::Lost`] when the lock is
+    /// no longer ours (it is never taken again), [`ErrorKind::Unavailable`] when the server does not answer.
+    /// After any error but [`ErrorKind::Lost`] the guard holds the lock all the same. With
+    /// [`Outcome::Unknown`](crate::Outcome::Unknown) it does so as a writer or as a reader: do not write any
+    /// more, and call it again to be sure that readers can join.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the outcome is unknown as above. A release gives back either form.
+    ///
+    /// Source of the idea: the downgrade of tokio's and parking_lot's `RwLockWriteGuard`.
+    pub async fn downgrade(&mut self) -> Result<()> {
+        match self.role {
+            Role::Reader => return Ok(()),
+            Role::Writer => {}
+            Role::Other => return Err(self.no_writer()),
+        }
+        let Some(held) = self.held.as_mut() else { unreachable!("a guard holds its lease until it ends") };
+        let downgraded = held.lease.downgrade().await;
+        downgraded.map_err(|error| error.during("downgrade").on(&self.name))?;
+        self.role = Role::Reader;
+        // Who shares the lock lets the others of this process ask for it as well.
+        held.turn = None;
+        Ok(())
+    }
+
     /// Gives the lock back, and says whether it was ours until then.
     ///
     /// A task of this process that waits for the lock gets it at once, where the backend can do that.
@@ -236,6 +296,14 @@ impl Guard {
     fn lease(&self) -> &dyn Lease {
         let Some(held) = &self.held else { unreachable!("a guard holds its lease until it ends") };
         &*held.lease
+    }
+
+    fn no_writer(&self) -> Error {
+        Error::new(ErrorKind::Unsupported, self.backend)
+            .message("only who writes can become a reader, and this is the guard of a mutex or a semaphore")
+            .hint("take the lock with locks.rw(name).write(): it is the same lock as the mutex")
+            .during("downgrade")
+            .on(&self.name)
     }
 
     fn lost_error(&self, reason: LossReason) -> Error {
@@ -295,7 +363,8 @@ impl Held {
             Mode::Exclusive => (Some(turn), None),
             _ => (None, Some(turn)),
         };
-        let guard = Guard::new(lease, turn, name.clone(), backend, heir.runtime.clone());
+        let role = Role::of(heir.request.mode, heir.request.writes);
+        let guard = Guard::new(lease, turn, role, name.clone(), backend, heir.runtime.clone());
         queue.bequeath(heir, guard);
         // Who shares the lock lets the one behind it ask; until now that would have been the heir.
         drop(spent);

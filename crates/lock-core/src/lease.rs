@@ -74,6 +74,25 @@ pub trait Lease: Any + Debug + Send + Sync {
         Ok(HandOver::Released(self.release().await?))
     }
 
+    /// Lets readers share the lock of one who came to [write](AcquireRequest::writes), who goes on as one of
+    /// them and with the same token, and lets in those who wait before the first that wants more. At no time
+    /// is the lock free, and nobody is let in who could not share it.
+    ///
+    /// May be called again after it was dropped or failed; until it answers, the lock is held in one way or
+    /// the other, and [`release`](Self::release) gives back either. A backend whose
+    /// [`Capabilities::shared`](crate::Capabilities::shared) is there has its own way to do it.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where there is no way to do it,
+    /// [`Lost`](crate::ErrorKind::Lost) when the lock is no longer ours,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when it is not known whether it has happened.
+    async fn downgrade(&mut self) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "polylock")
+            .message("a writer cannot become a reader on this backend")
+            .hint("release the lock, and ask to read"))
+    }
+
     /// Lets the tokens that are granted after this one be larger than `floor` as well.
     ///
     /// # Errors

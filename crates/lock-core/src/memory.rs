@@ -303,6 +303,15 @@ impl Lease for MemoryLease {
         Ok(self.validity.standing())
     }
 
+    async fn downgrade(&mut self) -> Result<()> {
+        let mut table = self.store.table();
+        table.expire(&self.name, &self.store.clock);
+        let hold = table.hold_mut(&self.name, self.owner).ok_or_else(|| Error::lost(BACKEND))?;
+        hold.mode = Mode::Shared;
+        table.advance(&self.name, &self.store.clock);
+        Ok(())
+    }
+
     async fn release(&mut self) -> Result<Released> {
         self.renewal.stop().await;
         let valid = self.validity.is_valid();

@@ -122,7 +122,14 @@ pub struct Renewal {
 trait Registry: Send + Sync {
     fn answered(&self) -> &Notify;
     fn remove(&self, id: u64) -> bool;
-    fn ask(&self, id: u64, ttl: Duration, answer: oneshot::Sender<Renewed>, registry: &Arc<dyn Registry>);
+    /// With the time to live that it has had if none is given.
+    fn ask(
+        &self,
+        id: u64,
+        ttl: Option<Duration>,
+        answer: oneshot::Sender<Renewed>,
+        registry: &Arc<dyn Registry>,
+    );
     fn run(self: Arc<Self>) -> BoxFuture<'static, ()>;
 }
 
@@ -211,8 +218,22 @@ impl Renewal {
     ///
     /// When the future is dropped, the renewal goes on.
     pub async fn extend(&self, ttl: Duration) -> Renewed {
-        let (sender, answer) = oneshot::channel();
         self.longest_ttl.fetch_max(millis(ttl), Ordering::Relaxed);
+        self.ask(Some(ttl)).await
+    }
+
+    /// Renews now, with the time to live that the lease has had: for those who change something with it, by a
+    /// request that leaves after this call.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the renewal goes on.
+    pub async fn renew(&self) -> Renewed {
+        self.ask(None).await
+    }
+
+    async fn ask(&self, ttl: Option<Duration>) -> Renewed {
+        let (sender, answer) = oneshot::channel();
         self.renewer.ask(self.id, ttl, sender, &self.renewer);
         // The sender is dropped without an answer when the lease has ended.
         answer.await.unwrap_or(Renewed::NotOurs)
@@ -428,11 +449,17 @@ impl<R: Renew> Registry for Shared<R> {
         book.in_flight.contains(&id)
     }
 
-    fn ask(&self, id: u64, ttl: Duration, answer: oneshot::Sender<Renewed>, registry: &Arc<dyn Registry>) {
+    fn ask(
+        &self,
+        id: u64,
+        ttl: Option<Duration>,
+        answer: oneshot::Sender<Renewed>,
+        registry: &Arc<dyn Registry>,
+    ) {
         let mut book = self.book();
         let in_flight = book.in_flight.contains(&id);
         let Some(entry) = book.entries.get_mut(&id) else { return };
-        entry.terms.ttl = ttl;
+        entry.terms.ttl = ttl.unwrap_or(entry.terms.ttl);
         entry.asking.push(answer);
         if !in_flight {
             self.schedule(book, id, self.clock.now(), registry);
@@ -608,6 +635,23 @@ mod tests {
         let Renewed::Until(until) = renewal.extend(TTL * 9).await else { panic!("not extended") };
         assert!(until >= asked + TTL * 9 + Duration::from_millis(400), "sent after the renewal on its way");
         assert_eq!(cell.validity().until(), until);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_is_asked_for_keeps_the_ttl_and_is_sent_after_the_one_on_its_way() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::from_millis(500));
+        let cell = lease(&clock);
+        let renewal = renewer.add(0, FOREVER, cell.clone());
+        while calls.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let asked = clock.now();
+        let Renewed::Until(until) = renewal.renew().await else { panic!("not renewed") };
+        assert_eq!(calls.load(Ordering::SeqCst), 2, "the one that was on its way is not the answer");
+        assert!(until >= asked + TTL + Duration::from_millis(400) && until <= clock.now() + TTL);
+        assert_eq!(renewal.longest_ttl(), TTL);
+        renewal.stop().await;
+        assert!(matches!(renewal.renew().await, Renewed::NotOurs));
     }
 
     #[tokio::test(start_paused = true)]

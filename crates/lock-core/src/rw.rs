@@ -21,9 +21,9 @@ use crate::{Guard, LockOptions, Mode, Result};
 /// behind it, and a writer waits for the readers before it: nobody starves.
 ///
 /// It is the same lock as the [`Mutex`](crate::Mutex) and the [`Semaphore`](crate::Semaphore) of its
-/// name: to hold the mutex is to write. It is not re-entrant, and cannot be upgraded or downgraded: a
-/// task that reads and asks to write waits for itself. Release first, and look again at what you have
-/// read.
+/// name: to hold the mutex is to write. A writer can [become a reader](Guard::downgrade) without letting
+/// another writer in. It is not re-entrant, and cannot be upgraded: a task that reads and asks to write
+/// waits for itself. Release first, and look again at what you have read.
 ///
 /// Source of the idea: Courtois, Heymans, Parnas, "Concurrent control with readers and writers" (1971);
 /// of the order: the fair queue of Mellor-Crummey and Scott, "Scalable reader-writer synchronization for
@@ -38,8 +38,10 @@ use crate::{Guard, LockOptions, Mode, Result};
 /// assert!(config.try_write().await?.is_none());
 /// one.release().await?;
 /// two.release().await?;
-/// let writer = config.write().await?;
-/// # drop(writer);
+/// let mut writer = config.write().await?;
+/// // What was written is read on, and others may read it too.
+/// writer.downgrade().await?;
+/// assert!(config.try_read().await?.is_some());
 /// # Ok(())
 /// # }
 /// ```

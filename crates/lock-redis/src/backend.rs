@@ -8,15 +8,15 @@ use async_trait::async_trait;
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Holder,
-    LeaseKind, LeasePolicy, Level, LockName, LockState, Mode, OwnerId, Report, Result, Support, Token,
+    LeaseKind, LeasePolicy, Level, LockName, LockState, OwnerId, Report, Result, Support, Token,
     ValidityCell,
 };
 
 use crate::config::{RedisConfig, WaitBy};
-use crate::lease::{RedisLease, RenewOnServer};
+use crate::lease::{Held, RedisLease, RenewOnServer};
 use crate::push::Pushes;
 use crate::recipe::{Recipe, danger};
-use crate::server::{ServerOptions, Sight};
+use crate::server::{Hold, ServerOptions, Sight};
 use crate::topology::Topology;
 use crate::waiting::Waiting;
 use crate::{Keys, Server};
@@ -207,15 +207,15 @@ impl Shared {
         self: &Arc<Self>,
         keys: &Arc<Keys>,
         request: &AcquireRequest,
-        grant: (OwnerId, Token),
+        (owner, token): (OwnerId, Token),
         (sent, until): (BootInstant, BootInstant),
     ) -> RedisLease {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
         let cell = ValidityCell::new(self.clock.clone(), until.min(hold_until));
         let terms = Terms { ttl: self.ttl_of(&request.lease), auto: request.lease.renewed, hold_until };
-        let held = (Arc::clone(keys), grant.0, request.mode != Mode::Exclusive);
-        let renewal = self.renewer.add(held, terms, cell.clone());
-        RedisLease::new(Arc::clone(self), Arc::clone(keys), grant, cell, renewal)
+        let held = Held::new(keys, owner, Hold::of(request.mode));
+        let renewal = self.renewer.add(Arc::clone(&held), terms, cell.clone());
+        RedisLease::new(Arc::clone(self), held, token, cell, renewal)
     }
 
     /// About how long a round trip takes; a busy server counts for a while.

@@ -1,6 +1,6 @@
 //! A lock that is held on one server.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use lock_core::{
 };
 
 use crate::backend::{BACKEND, Shared};
-use crate::server::{Ask, Extension, Rotated};
+use crate::server::{Ask, Extension, Hold, Rotated};
 use crate::undo::Undo;
 use crate::{Keys, Server};
 
@@ -19,8 +19,7 @@ use crate::{Keys, Server};
 #[derive(Debug)]
 pub(crate) struct RedisLease {
     backend: Arc<Shared>,
-    keys: Arc<Keys>,
-    owner: OwnerId,
+    held: Arc<Held>,
     token: Token,
     cell: ValidityCell,
     validity: Validity,
@@ -45,16 +44,15 @@ struct Releasing {
 impl RedisLease {
     pub(crate) fn new(
         backend: Arc<Shared>,
-        keys: Arc<Keys>,
-        (owner, token): (OwnerId, Token),
+        held: Arc<Held>,
+        token: Token,
         cell: ValidityCell,
         renewal: Renewal,
     ) -> Self {
         let validity = cell.validity();
         Self {
             backend,
-            keys,
-            owner,
+            held,
             token,
             cell,
             validity,
@@ -77,7 +75,7 @@ impl Lease for RedisLease {
     }
 
     fn owner(&self) -> OwnerId {
-        self.owner
+        self.held.owner
     }
 
     fn validity(&self) -> &Validity {
@@ -94,10 +92,21 @@ impl Lease for RedisLease {
     }
 
     async fn verify(&self) -> Result<Standing> {
-        if !self.backend.server.look(&self.keys, Some(self.owner)).await?.is_ours {
+        if !self.backend.server.look(&self.held.keys, Some(self.held.owner)).await?.is_ours {
             self.cell.lose(LossReason::Removed);
         }
         Ok(self.validity.standing())
+    }
+
+    async fn downgrade(&mut self) -> Result<()> {
+        // As a renewal: none that knows only of the other form of the lock is on its way beside it.
+        let _downgrading = Downgrading::begin(&self.held);
+        match self.renewal.renew().await {
+            Renewed::Until(_) => Ok(()),
+            Renewed::NotOurs => Err(Error::lost(BACKEND)),
+            // A renewal by itself may have done it meanwhile.
+            Renewed::Unknown(error) => Err(error.with_outcome(Outcome::Unknown)),
+        }
     }
 
     async fn release(&mut self) -> Result<Released> {
@@ -106,10 +115,10 @@ impl Lease for RedisLease {
             Ok(sent) => sent,
             Err(known) => return Ok(known),
         };
-        let (server, keys) = (&self.backend.server, &self.keys);
+        let (server, keys, owner) = (&self.backend.server, &self.held.keys, self.held.owner);
         let ours = match self.contended {
-            true => server.release_to_next(keys, self.owner).await?,
-            false => server.release(keys, self.owner, None).await?,
+            true => server.release_to_next(keys, owner).await?,
+            false => server.release(keys, owner, None).await?,
         };
         self.cell.lose(LossReason::Released);
         let known_lost = ours == Some(false) && !sent.maybe_done;
@@ -128,7 +137,7 @@ impl Lease for RedisLease {
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
         let ttl = self.renewal.longest_ttl();
-        match self.backend.server.raise(&self.keys, self.owner, floor, ttl).await? {
+        match self.backend.server.raise(&self.held.keys, self.held.owner, floor, ttl).await? {
             true => Ok(()),
             false => {
                 self.cell.lose(LossReason::Removed);
@@ -160,6 +169,7 @@ impl RedisLease {
     /// decides who is next: others may wait there, in its queue or in ways of their own.
     fn can_pass_to(&self, next: &AcquireRequest) -> bool {
         next.mode == Mode::Exclusive
+            && *self.held.hold() == Hold::Alone
             && self.handovers + 1 < self.backend.local_handovers
             && self.releasing.is_none()
             && self.validity.is_valid()
@@ -168,18 +178,18 @@ impl RedisLease {
     /// Passes the lock on in one request; `None` when a release has to find out what became of it.
     async fn pass_to(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
         let Ok(releasing) = self.begin_release() else { return Ok(None) };
-        let (backend, keys) = (Arc::clone(&self.backend), Arc::clone(&self.keys));
+        let (backend, keys) = (Arc::clone(&self.backend), Arc::clone(&self.held.keys));
         let ttl = backend.ttl_of(&next.lease);
         let info = serde_json::to_string(&*next.owner).unwrap_or_default();
         let mut undo = Undo::new(&backend.server, &keys, ttl);
         undo.arm();
         let sent = backend.server.moment();
         let ask = Ask { keys: &keys, owner: undo.owner, mode: next.mode, ttl, info: &info, entry: None };
-        match backend.server.rotate(self.owner, &ask).await {
+        match backend.server.rotate(self.held.owner, &ask).await {
             Ok(Rotated::Passed(token)) => {
                 self.cell.lose(LossReason::Released);
                 let until = backend.server.trusted_until(sent, ttl);
-                let lease = Extension { keys: &keys, owner: undo.owner, shares: false, ttl };
+                let lease = Extension { keys: &keys, owner: undo.owner, hold: Hold::Alone, ttl };
                 let replicated = backend.server.await_replicas(&lease).await;
                 if replicated.is_err() || backend.clock.now() >= until {
                     // It is of no use to the next: it is taken back.
@@ -221,18 +231,54 @@ pub(crate) struct RenewOnServer {
     pub(crate) server: Arc<Server>,
 }
 
-/// What a lease is known by: the lock, who has it, and whether it may share it.
-pub(crate) type Held = (Arc<Keys>, OwnerId, bool);
+/// What a lease is known by.
+#[derive(Debug)]
+pub(crate) struct Held {
+    keys: Arc<Keys>,
+    owner: OwnerId,
+    hold: Mutex<Hold>,
+}
+
+impl Held {
+    pub(crate) fn new(keys: &Arc<Keys>, owner: OwnerId, hold: Hold) -> Arc<Self> {
+        Arc::new(Self { keys: Arc::clone(keys), owner, hold: Mutex::new(hold) })
+    }
+
+    fn hold(&self) -> MutexGuard<'_, Hold> {
+        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While it lasts, every renewal is a downgrade; then the lock may be shared.
+struct Downgrading<'a>(&'a Held);
+
+impl<'a> Downgrading<'a> {
+    fn begin(held: &'a Held) -> Self {
+        *held.hold() = Hold::Downgrading;
+        Self(held)
+    }
+}
+
+impl Drop for Downgrading<'_> {
+    fn drop(&mut self) {
+        *self.0.hold() = Hold::Shared;
+    }
+}
 
 #[async_trait]
 impl Renew for RenewOnServer {
-    type Key = Held;
+    type Key = Arc<Held>;
 
     async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
         let sent = self.server.moment();
         let leases: Vec<_> = batch
             .iter()
-            .map(|((keys, owner, shares), ttl)| Extension { keys, owner: *owner, shares: *shares, ttl: *ttl })
+            .map(|(held, ttl)| Extension {
+                keys: &held.keys,
+                owner: held.owner,
+                hold: *held.hold(),
+                ttl: *ttl,
+            })
             .collect();
         match self.server.extend_at(sent, &leases).await {
             Ok(ours) => {

@@ -40,6 +40,8 @@ pub(crate) static RELEASE: LazyLock<Script> =
 pub(crate) static ROTATE: LazyLock<Script> = script!("number", "mint", "rotate");
 pub(crate) static EXTEND: LazyLock<Script> =
     script!("lock", "extend_fast", "number", "mint", "queue", "extend");
+pub(crate) static DOWNGRADE: LazyLock<Script> =
+    script!("lock", "number", "mint", "queue", "downgrade", "extend");
 pub(crate) static RAISE: LazyLock<Script> = script!("lock", "number", "mint", "queue", "raise");
 pub(crate) static INSPECT: LazyLock<Script> = script!("lock", "number", "mint", "queue", "inspect");
 pub(crate) static BREAK: LazyLock<Script> = script!("lock", "number", "mint", "queue", "break");

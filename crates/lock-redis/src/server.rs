@@ -21,7 +21,7 @@ use crate::error::Place;
 use crate::lease::trusted_until;
 use crate::link::{Failure, Identity, Link, Route, Settings};
 use crate::recipe::{Moment, Timestamps};
-use crate::scripts::{ACQUIRE, Call, ROTATE, SET_NX_PX, SETNX_TIMESTAMP, Script, Scripts, VACATE};
+use crate::scripts::{ACQUIRE, Call, DOWNGRADE, ROTATE, SET_NX_PX, SETNX_TIMESTAMP, Script, Scripts, VACATE};
 use crate::sentinel::follow;
 use crate::tls::unsupported;
 use crate::topology::Topology;
@@ -141,10 +141,32 @@ pub struct Extension<'a> {
     pub keys: &'a Keys,
     /// The identity of the acquisition.
     pub owner: OwnerId,
-    /// Whether it may share the lock with others.
-    pub shares: bool,
+    /// How it holds the lock.
+    pub hold: Hold,
     /// The time to live from now on.
     pub ttl: Duration,
+}
+
+/// How an owner holds a lock that is to end later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hold {
+    /// Alone.
+    Alone,
+    /// With others, or perhaps.
+    Shared,
+    /// Alone until now, and with other readers from now on.
+    Downgrading,
+}
+
+impl Hold {
+    /// That of one who asked for it so.
+    pub(crate) const fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Alone,
+            _ => Self::Shared,
+        }
+    }
 }
 
 /// What stands in the queue of a lock for one who waits.
@@ -839,9 +861,16 @@ impl Server {
         // Only keys that are there: else a cluster would put it off while it moves the slot.
         let [lock, fence, _, holders] = lease.keys.all();
         let script = self.scripts().extend;
-        let call = if lease.shares { script.on(&[lock, fence, holders]) } else { script.on(&[lock, fence]) };
+        let call = match lease.hold {
+            Hold::Alone => script.on(&[lock, fence]),
+            Hold::Shared => script.on(&[lock, fence, holders]),
+            Hold::Downgrading => DOWNGRADE.on(&lease.keys.all()),
+        };
         let call = call.arg(lease.owner.to_string()).arg(millis(lease.ttl)).arg(fence_millis(lease.ttl));
-        self.with_value(call, sent, lease.ttl)
+        match lease.hold {
+            Hold::Downgrading => call.arg(self.channel(lease.keys)),
+            Hold::Alone | Hold::Shared => self.with_value(call, sent, lease.ttl),
+        }
     }
 
     /// With the time that is written, where the recipe writes times.

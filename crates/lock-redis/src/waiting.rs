@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Mode, Outcome, OwnerId, Result, Wait};
+use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Outcome, OwnerId, Result, Wait};
 use rand::Rng;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -13,7 +13,7 @@ use crate::backend::{Shared, too_late};
 use crate::config::WaitBy;
 use crate::lease::RedisLease;
 use crate::push::{Listener, Mailbox, Told};
-use crate::server::{Ask, Entry, Extension, Verdict};
+use crate::server::{Ask, Entry, Extension, Hold, Verdict};
 use crate::undo::Undo;
 
 /// The first in the queue has the key watched when the lock does not come within this time.
@@ -159,7 +159,7 @@ impl<'a> Waiting<'a> {
                     let lease = Extension {
                         keys: &self.keys,
                         owner: attempt.undo.owner,
-                        shares: self.request.mode != Mode::Exclusive,
+                        hold: Hold::of(self.request.mode),
                         ttl: self.ttl,
                     };
                     if let Err(error) = self.backend.server.await_replicas(&lease).await {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, LockName, OwnerId, Token};
 use lock_redis::redis::IntoConnectionInfo;
-use lock_redis::server::{Claim, Extension, Proposal, Request, Sent, ServerOptions, Sight, Verdict, Waiter};
+use lock_redis::server::{
+    Claim, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, Verdict, Waiter,
+};
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
 
@@ -95,7 +97,12 @@ async fn release_and_extend_touch_only_our_own() {
     let extend = |owner, ttl| {
         let (server, keys) = (&bench.server, &bench.keys);
         async move {
-            server.extend(&[Extension { keys, owner, shares: false, ttl }]).await.unwrap().remove(0).unwrap()
+            server
+                .extend(&[Extension { keys, owner, hold: Hold::Alone, ttl }])
+                .await
+                .unwrap()
+                .remove(0)
+                .unwrap()
         }
     };
     assert!(!extend(other, TTL * 9).await);
@@ -162,7 +169,7 @@ async fn a_key_of_another_type_is_busy_and_left_alone() {
     assert!(
         !bench
             .server
-            .extend(&[Extension { keys: &bench.keys, owner: me, shares: false, ttl: TTL }])
+            .extend(&[Extension { keys: &bench.keys, owner: me, hold: Hold::Alone, ttl: TTL }])
             .await
             .unwrap()
             .remove(0)

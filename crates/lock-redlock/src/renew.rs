@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewed};
 use lock_core::{BootInstant, Clock, Error, Result, Token, Validity};
-use lock_redis::server::Extension;
+use lock_redis::server::{Extension, Hold};
 use lock_redis::trusted_until;
 
 use crate::backend::no_quorum;
@@ -81,7 +81,7 @@ async fn extend(master: &Arc<Master>, leases: &[Due]) -> Answer {
         .iter()
         .map(|(held, ttl)| {
             let Footprint { keys, owner, .. } = &*held.footprint;
-            Extension { keys, owner: *owner, shares: false, ttl: *ttl }
+            Extension { keys, owner: *owner, hold: Hold::Alone, ttl: *ttl }
         })
         .collect();
     master.extend(&leases).await

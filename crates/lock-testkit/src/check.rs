@@ -78,8 +78,10 @@ pub struct Tenure {
     pub client: u64,
     /// The lock.
     pub lock: String,
-    /// With whom it may be shared.
+    /// With whom it may be shared at first.
     pub mode: Mode,
+    /// From when on readers may share it.
+    pub downgraded_ns: Option<u64>,
     /// The fencing token.
     pub token: Option<u64>,
     /// When the client asked for the lock.
@@ -398,6 +400,7 @@ fn stories(history: &History) -> BTreeMap<&str, Story> {
                     client,
                     lock: lock.clone(),
                     mode,
+                    downgraded_ns: None,
                     token,
                     called_ns: actor.called_ns.take(),
                     acquired_ns: at_ns,
@@ -411,6 +414,11 @@ fn stories(history: &History) -> BTreeMap<&str, Story> {
             EventKind::Extended { valid_until_ns } => {
                 if let Some(index) = latest {
                     story.tenures[index].valid_until_ns = Some(valid_until_ns);
+                }
+            }
+            EventKind::DowngradeCalled => {
+                if let Some(index) = latest {
+                    story.tenures[index].downgraded_ns.get_or_insert(at_ns);
                 }
             }
             EventKind::Lost => {
@@ -437,29 +445,54 @@ fn stories(history: &History) -> BTreeMap<&str, Story> {
     stories
 }
 
-/// Finds tenures that begin while one that excludes them goes on. `tenures` are sorted by their beginning.
+/// A part of a tenure in which its mode stays the same.
+struct Part<'a> {
+    tenure: &'a Tenure,
+    mode: Mode,
+    start: u64,
+    end: u64,
+}
+
+/// The parts of all tenures, sorted by their beginning: a writer that goes on as a reader has two.
+fn parts(tenures: &[Tenure], span: impl Fn(&Tenure) -> (u64, u64)) -> Vec<Part<'_>> {
+    let mut parts = Vec::with_capacity(tenures.len());
+    for tenure in tenures {
+        let ((start, end), mode) = (span(tenure), tenure.mode);
+        // A belief may be over before it begins.
+        if end < start {
+            continue;
+        }
+        match tenure.downgraded_ns.filter(|at| (start..end).contains(at)) {
+            None => parts.push(Part { tenure, mode, start, end }),
+            Some(at) => {
+                parts.push(Part { tenure, mode, start, end: at });
+                parts.push(Part { tenure, mode: Mode::Shared, start: at, end });
+            }
+        }
+    }
+    parts.sort_by_key(|part| part.start);
+    parts
+}
+
+/// Finds tenures that begin while one that excludes them goes on.
 fn sweep(
     tenures: &[Tenure],
     span: impl Fn(&Tenure) -> (u64, u64),
     end_ns: u64,
     overlaps: &mut Findings<Overlap>,
 ) {
-    let mut active = BinaryHeap::new();
+    let parts = parts(tenures, span);
+    let mut active: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
     let (mut exclusive, mut shared, mut permits) = (0_usize, 0_usize, 0_usize);
-    for (index, tenure) in tenures.iter().enumerate() {
-        let (start, end) = span(tenure);
+    for (index, &Part { tenure, mode, start, end }) in parts.iter().enumerate() {
         while let Some(&Reverse((ended, index))) = active.peek() {
             if ended > start {
                 break;
             }
             active.pop();
-            *counter(&tenures[index], &mut exclusive, &mut shared, &mut permits) -= 1;
+            *counter(parts[index].mode, &mut exclusive, &mut shared, &mut permits) -= 1;
         }
-        // A belief may be over before it begins.
-        if end < start {
-            continue;
-        }
-        let excluded = match tenure.mode {
+        let excluded = match mode {
             Mode::Exclusive => !active.is_empty(),
             Mode::Shared => exclusive + permits > 0,
             Mode::Permit(most) => exclusive + shared > 0 || permits >= most as usize,
@@ -467,7 +500,7 @@ fn sweep(
         if excluded {
             overlaps.add(|| {
                 let rival = |&&Reverse((_, index)): &&Reverse<(u64, usize)>| {
-                    !matches!((tenure.mode, tenures[index].mode), (Mode::Shared, Mode::Shared))
+                    !matches!((mode, parts[index].mode), (Mode::Shared, Mode::Shared))
                 };
                 let Reverse((ended, first)) = active
                     .iter()
@@ -475,25 +508,25 @@ fn sweep(
                     .max_by_key(|Reverse(entry)| *entry)
                     .expect("something excludes it");
                 Overlap {
-                    first: tenures[*first].clone(),
+                    first: parts[*first].tenure.clone(),
                     second: tenure.clone(),
                     from_ns: start,
                     until_ns: end.min(*ended).min(end_ns).max(start),
                 }
             });
         }
-        *counter(tenure, &mut exclusive, &mut shared, &mut permits) += 1;
+        *counter(mode, &mut exclusive, &mut shared, &mut permits) += 1;
         active.push(Reverse((end, index)));
     }
 }
 
 fn counter<'a>(
-    tenure: &Tenure,
+    mode: Mode,
     exclusive: &'a mut usize,
     shared: &'a mut usize,
     permits: &'a mut usize,
 ) -> &'a mut usize {
-    match tenure.mode {
+    match mode {
         Mode::Exclusive => exclusive,
         Mode::Shared => shared,
         Mode::Permit(_) => permits,
@@ -866,6 +899,41 @@ mod tests {
         assert_eq!(holds(15).l1.count, 1);
         let among = [acquired(1, 10, 1, 100), shared(2, 15, 2, 100, Mode::Shared), release(1, 20)];
         assert!(!judge(among).verdict().l1);
+    }
+
+    #[test]
+    fn a_writer_that_became_a_reader_lets_readers_in_and_no_writer() {
+        let history = |reads_from, writes_from| {
+            judge([
+                acquired(1, 10, 1, 1_000),
+                event(1, 20, EventKind::DowngradeCalled),
+                shared(2, reads_from, 2, 1_000, Mode::Shared),
+                release(1, 40),
+                release(2, 50),
+                acquired(3, writes_from, 3, 1_000),
+                event(3, 70, EventKind::DowngradeCalled),
+                release(3, 80),
+            ])
+        };
+        history(20, 50).assert_holds();
+        history(45, 50).assert_holds();
+        let both = Verdict { l1: false, l2: false, ..GOOD };
+        assert_eq!(history(19, 50).verdict(), both, "it wrote until then");
+        assert_eq!(history(25, 45).verdict(), both, "a reader is there still");
+        // The one that wrote still reads.
+        let report = history(35, 39);
+        assert_eq!((report.verdict(), report.l1.count), (both, 1));
+        assert_eq!(report.l1.examples[0].second.process, 3);
+        let lost = event(1, 30, EventKind::Lost);
+        let lost = judge([
+            acquired(1, 10, 1, 1_000),
+            event(1, 20, EventKind::DowngradeCalled),
+            lost,
+            acquired(2, 30, 2, 1_000),
+            release(1, 40),
+            release(2, 50),
+        ]);
+        assert_eq!(lost.verdict(), Verdict { l1: false, ..GOOD });
     }
 
     #[test]

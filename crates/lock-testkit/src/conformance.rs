@@ -28,6 +28,7 @@
 mod cancellation;
 mod client;
 mod closing;
+mod downgrade;
 mod exclusion;
 mod faults;
 mod lifetime;
@@ -378,6 +379,15 @@ cases! {
         readers_and_writers_are_not_exchanged: readers,
         readers_never_see_a_half_done_write: readers,
         a_cancelled_writer_lets_readers_in: readers,
+    }
+    downgrade, once {
+        a_writer_becomes_a_reader: readers,
+        a_downgrade_lets_waiting_readers_in_and_no_writer: readers,
+        only_a_writer_becomes_a_reader: readers,
+        a_lost_writer_becomes_no_reader: readers,
+        a_writer_that_became_a_reader_is_renewed: readers,
+        a_cancelled_downgrade_gives_nothing_up: readers,
+        a_downgrade_without_an_answer_gives_nothing_up: readers_elsewhere,
     }
     permits, once {
         as_many_holders_as_permits: permits,

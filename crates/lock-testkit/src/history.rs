@@ -54,6 +54,9 @@ pub enum EventKind {
         /// Until when the guard believes that it holds, by [`now_ns`].
         valid_until_ns: u64,
     },
+    /// The client, which holds the lock alone, is about to go on as a reader, and writes no more. From then on readers
+    /// may come to hold it too; whether and when the request is carried out does not matter.
+    DowngradeCalled,
     /// The guard has said that the lock is lost.
     Lost,
     /// The client is about to give the lock back, and has stopped using it.

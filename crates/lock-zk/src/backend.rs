@@ -258,7 +258,7 @@ async fn inspect(session: &Session, spot: &Spot) -> Result<(LockState, Vec<Strin
         let mut state = LockState::held(read_holder(name, &data));
         state.since =
             u64::try_from(stat.ctime).ok().map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
-        state.token = session.base(&spot.dir).token(session, stat.czxid).await.ok();
+        state.token = session.base(&spot.dir).token(session, made_by(&data).unwrap_or(stat.czxid)).await.ok();
         state.waiters = sight.waiters;
         return Ok((state, sight.strangers));
     }
@@ -324,18 +324,28 @@ impl Broken {
 
 /// Asks all holders to give up the lock.
 async fn request_revocation(session: &Session, spot: &Spot) -> Result<bool, Fault> {
-    let sight = look(session, spot).await?;
     let ask = |path: String| async move { session.insist(|| session.set_data(&path, REVOKE, None)).await };
-    let mut held = false;
-    for asked in join_all(sight.holders.into_iter().map(ask)).await {
-        match asked {
-            Ok(_) => held = true,
-            // It has just released the lock.
-            Err(fault) if fault.is_no_node() => {}
-            Err(fault) => return Err(fault),
+    loop {
+        let sight = look(session, spot).await?;
+        let nobody = sight.holders.is_empty();
+        let mut held = false;
+        for asked in join_all(sight.holders.into_iter().map(ask)).await {
+            match asked {
+                Ok(_) => held = true,
+                // It has just released the lock, or has become a reader.
+                Err(fault) if fault.is_no_node() => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        if nobody || held {
+            return Ok(held);
         }
     }
-    Ok(held)
+}
+
+/// The transaction that the token of a holder is counted by, where it is not the one that made its node.
+fn made_by(data: &[u8]) -> Option<i64> {
+    serde_json::from_slice::<Card>(data).ok()?.czxid
 }
 
 fn read_holder(name: &str, data: &[u8]) -> Holder {
@@ -365,7 +375,7 @@ mod tests {
         assert_eq!(text(b""), "node lock-0000000001");
         assert_eq!(text(b"\x00\xff\n"), "node lock-0000000001 with data \"\\0\u{fffd}\\n\"");
         assert!(text(&[b'x'; 5000]).len() < 300);
-        let card = Card { info: OwnerInfo::this_process().with_label("job"), owner: "7".into() };
+        let card = Card { info: OwnerInfo::this_process().with_label("job"), owner: "7".into(), czxid: None };
         let holder = read_holder("n", &serde_json::to_vec(&card).unwrap());
         assert_eq!(holder, Holder::Known(card.info));
     }

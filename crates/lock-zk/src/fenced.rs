@@ -140,9 +140,12 @@ impl FencedWriter<'_> {
     /// When the future is dropped, the writes may or may not take effect, as without an answer.
     pub async fn commit(self) -> Result<Committed> {
         let failed = |error: Error| error.during("fenced write").on(self.guard.name());
-        let mut changes = vec![Change::Check { path: self.lease.path(), version: None }];
-        changes.extend(self.writes.iter().map(Write::as_change));
         let session = self.lease.session();
+        let Ok(made) = tokio::time::timeout(session.patience(), self.lease.made()).await else {
+            return Err(failed(self.lease.silent().with_outcome(Outcome::NotApplied)));
+        };
+        let mut changes = vec![Change::Check { path: &made.path, version: None }];
+        changes.extend(self.writes.iter().map(Write::as_change));
         let answer = tokio::time::timeout(session.patience(), session.multi(&changes)).await;
         match answer {
             Err(_) => Err(failed(self.lease.silent())),
@@ -160,9 +163,7 @@ impl FencedWriter<'_> {
                 Ok(Committed::Refused { index: index - 1, error })
             }
             Ok(Err((index, fault))) => {
-                let path = index
-                    .and_then(|index| changes.get(index))
-                    .map_or_else(|| self.lease.path(), Change::path);
+                let path = index.and_then(|index| changes.get(index)).map_or(&*made.path, Change::path);
                 Err(failed(fault.on(path)))
             }
         }

@@ -25,7 +25,8 @@ pub enum Layout {
     /// after a lost answer has to read every node of the queue.
     Plain,
     /// `<uuid>__lock__<sequence>`, as Python's kazoo and tooz by default; Go's `zk.Lock` understands it too.
-    /// Curator does not. Readers are `__rlock__`, as kazoo's `ReadLock`.
+    /// Curator does not. Readers are `__rlock__`, as kazoo's `ReadLock`, and writers `__write__lock__`, in which it sees
+    /// its own `WriteLock`.
     Kazoo,
 }
 
@@ -40,7 +41,7 @@ impl Layout {
                 (format!("_c_{a}-{b}-{c}-{d}-{e}-"), "lock-", "__WRIT__", "__READ__")
             }
             Self::Plain => (String::new(), "lock-", "write-", "read-"),
-            Self::Kazoo => (id, "__lock__", "__lock__", "__rlock__"),
+            Self::Kazoo => (id, "__lock__", "__write__lock__", "__rlock__"),
         };
         match mode {
             Mode::Shared => id + reader,
@@ -121,9 +122,10 @@ fn is_permit(text: &str) -> bool {
     text.strip_suffix("permit").is_some_and(|id| id.is_empty() || id.ends_with(['-', '_']))
 }
 
-/// Whether this is the node of a writer of Curator, which may become a reader and keep its number.
+/// Whether this is the node of a writer, which may become a reader and keep its number: one of ours or of Curator.
 pub(crate) fn is_downgradable(marker: &str) -> bool {
-    marker.ends_with("__WRIT__")
+    let writes = ["__WRIT__", "__write__lock__", "-write-"].iter().any(|ending| marker.ends_with(ending));
+    writes || marker == "write-"
 }
 
 /// Appends `name` so that it is one level of a path: `%XX` for every byte that is not a letter, a digit or one of
@@ -185,7 +187,7 @@ mod tests {
                 ["lock-", "__WRIT__", "__READ__", "permit-4-"],
             ),
             (Layout::Plain, "", ["lock-", "write-", "read-", "permit-4-"]),
-            (Layout::Kazoo, &id, ["__lock__", "__lock__", "__rlock__", "__permit-4-"]),
+            (Layout::Kazoo, &id, ["__lock__", "__write__lock__", "__rlock__", "__permit-4-"]),
         ] {
             let modes = [(Mode::Exclusive, false), (Mode::Exclusive, true), (Mode::Shared, false)];
             let modes = modes.into_iter().chain([(Mode::Permit { max }, false)]);
@@ -222,7 +224,19 @@ mod tests {
         ] {
             assert_eq!(mode(alone), Mode::Exclusive, "{alone}");
         }
-        assert!(is_downgradable("_c_1-__WRIT__") && !is_downgradable("_c_1-lock-"));
+    }
+
+    #[test]
+    fn who_came_to_write_may_become_a_reader_and_nobody_else() {
+        for layout in ALL {
+            for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { max: NonZeroU32::MIN }] {
+                for writes in [false, true] {
+                    let marker = layout.prefix(OwnerId::random(), mode, writes);
+                    assert_eq!(is_downgradable(&marker), writes && mode == Mode::Exclusive, "{marker}");
+                }
+            }
+        }
+        assert!(is_downgradable("guid-write-") && !is_downgradable("overwrite-"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::BACKEND;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
-use crate::node::{Gone, Made, Node, delete, is_there};
+use crate::node::{Downgraded, Gone, Made, Node, delete, is_there};
 use crate::session::{Event, PAUSE, Session, Watch};
 use crate::token::NotRaised;
 
@@ -24,6 +24,7 @@ use crate::token::NotRaised;
 #[derive(Debug)]
 pub(crate) struct ZkLease {
     node: Node,
+    /// As it was when the lock became ours: its number is that of the token.
     made: Arc<Made>,
     /// Whether nobody shares the lock.
     exclusive: bool,
@@ -72,8 +73,9 @@ impl ZkLease {
         }
     }
 
-    pub(crate) fn path(&self) -> &str {
-        &self.made.path
+    /// The node as it is now.
+    pub(crate) async fn made(&self) -> Arc<Made> {
+        self.made.latest().await
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -92,7 +94,8 @@ impl ZkLease {
     async fn look(&self) -> Result<Standing, Fault> {
         let session = self.node.session();
         loop {
-            match session.insist(|| is_there(session, &self.made.path, self.made.czxid)).await {
+            let made = self.made().await;
+            match session.insist(|| is_there(session, &made.path, made.czxid)).await {
                 Ok(true) => {}
                 Ok(false) => self.cell.lose(LossReason::Removed),
                 Err(Fault::Over) => {}
@@ -149,6 +152,23 @@ impl Lease for ZkLease {
         }
     }
 
+    async fn downgrade(&mut self) -> Result<()> {
+        if !self.validity.is_valid() {
+            return Err(Error::lost(BACKEND));
+        }
+        let patience = self.node.session().patience();
+        match tokio::time::timeout(patience, self.node.downgrade()).await {
+            Ok(Downgraded::To(_)) if self.validity.is_valid() => Ok(()),
+            Ok(Downgraded::To(_)) => Err(Error::lost(BACKEND)),
+            Ok(Downgraded::Gone) => {
+                self.cell.lose(LossReason::Removed);
+                Err(Error::lost(BACKEND))
+            }
+            Ok(Downgraded::Refused(fault)) => Err(fault.on(&self.made.path)),
+            Err(_) => Err(self.silent()),
+        }
+    }
+
     async fn raise_token(&self, floor: Token) -> Result<()> {
         if self.verify().await? != Standing::Valid && !self.validity.is_valid() {
             return Err(Error::lost(BACKEND));
@@ -157,7 +177,7 @@ impl Lease for ZkLease {
         // Whoever comes after a holder has a later node; of those who share a lock, it may be an earlier one.
         let after = u64::try_from(self.made.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
         let base = session.base(&self.node.spot().dir);
-        let raised = base.raise(session, &self.made.path, after, floor);
+        let raised = async { base.raise(session, &self.made().await.path, after, floor).await };
         match tokio::time::timeout(session.patience(), raised).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(NotRaised::Failed(error))) => Err(error),
@@ -213,7 +233,7 @@ impl Sentry {
     /// watch ends with the node by itself, and dropping it earlier would cost a request.
     ///
     /// There is one of these for every lock that is held, so what it does only for a moment is not part of it.
-    async fn stand(self, mut watch: Option<Watch>, released: oneshot::Receiver<()>) {
+    async fn stand(mut self, mut watch: Option<Watch>, released: oneshot::Receiver<()>) {
         if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).boxed().await.is_ok() {
             return;
         }
@@ -224,32 +244,32 @@ impl Sentry {
                 None => {
                     let Some(session) = self.session.upgrade() else { return };
                     match session.watch(&self.made.path).boxed().await {
-                        // Somebody else's node may have the name by now.
-                        Ok((.., stat)) if stat.czxid != self.made.czxid => {
-                            return self.cell.lose(LossReason::Removed);
-                        }
-                        Ok((watch, data, _)) => {
+                        Ok((watch, data, stat)) if stat.czxid == self.made.czxid => {
                             self.read(&data);
                             watch
                         }
-                        Err(fault) if fault.is_no_node() => return self.cell.lose(LossReason::Removed),
                         Err(Fault::Over) => return,
-                        Err(_) => {
+                        Err(fault) if !fault.is_no_node() => {
                             tokio::time::sleep(PAUSE).boxed().await;
                             continue;
                         }
+                        // It is gone, or somebody else's node has the name by now.
+                        _ if self.is_lost().boxed().await => return,
+                        _ => continue,
                     }
                 }
             };
             tokio::select! {
                 event = &mut watched => match event {
-                    Event::Deleted => return self.cell.lose(LossReason::Removed),
+                    Event::Deleted if self.is_lost().boxed().await => return,
+                    Event::Deleted => {}
                     Event::Over => return,
                     Event::Changed => {}
                 },
                 () = &mut ended => {
                     if let Some(session) = self.session.upgrade() {
-                        delete(&session, &self.spot, &self.made, true).boxed().await;
+                        let made = self.made.latest().boxed().await;
+                        delete(&session, &self.spot, &made, true).boxed().await;
                     }
                     return drop(watched);
                 }
@@ -259,6 +279,17 @@ impl Sentry {
 }
 
 impl Sentry {
+    /// Turns to the node that has taken the place of ours, which is gone. If there is none, the lock is lost.
+    async fn is_lost(&mut self) -> bool {
+        let latest = self.made.latest().await;
+        let lost = Arc::ptr_eq(&latest, &self.made);
+        if lost {
+            self.cell.lose(LossReason::Removed);
+        }
+        self.made = latest;
+        lost
+    }
+
     fn read(&self, data: &[u8]) {
         if data == REVOKE {
             self.revocation.request();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{SHORT, children, client, config, mkdir, proxy, through};
-use lock_core::{ErrorKind, LossReason, MemoryConfig, Released, Standing};
+use lock_core::{ErrorKind, LossReason, MemoryConfig, Released, Standing, Token};
 use lock_testkit::proxy::Direction;
 use lock_zk::zookeeper_client::{Acls, CreateMode, Error};
 use lock_zk::{Committed, FencedExt, Layout};
@@ -36,6 +36,28 @@ async fn writes_take_effect_all_or_not_at_all() {
     assert!(is_applied(&guard.fenced().unwrap().commit().await.unwrap()), "nothing to write");
     assert!(guard.is_valid());
     assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_writer_that_became_a_reader_is_known_by_its_new_node() {
+    let server = common::server().await;
+    let (locks, other) = (config(&server).connect().await.unwrap(), client(&server).await);
+    mkdir(&other, "/order").await;
+    let mut guard = locks.rw("a").write().await.unwrap();
+    guard.downgrade().await.unwrap();
+    assert!(is_applied(&guard.fenced().unwrap().set("/order", "read", None).commit().await.unwrap()));
+    let floor = Token::new(guard.token().get() + 1_000_000);
+    guard.raise_token(floor).await.unwrap();
+    let reader = locks.rw("a").read().await.unwrap();
+    assert!(reader.token() > floor && guard.token() < floor);
+    assert_eq!(reader.release().await.unwrap(), Released::Released);
+    let writes = guard.fenced().unwrap().set("/order", "late", None);
+    let node = children(&other, "a").await.pop().unwrap();
+    other.delete(&format!("/locks/a/{node}"), None).await.unwrap();
+    assert_eq!(writes.commit().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.raise_token(floor).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(other.get_data("/order").await.unwrap().0, b"read");
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use lock_core::{Guard, LockOptions, Locks, Released};
+use lock_core::{ErrorKind, Guard, Holder, LockOptions, Locks, LossReason, Released, Standing};
 use lock_testkit::proxy::{Then, opcode, zk_opcode};
 use lock_testkit::{FaultProxy, Log};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
@@ -59,7 +59,7 @@ async fn nodes_are_named_as_other_libraries_name_them() {
     for (layout, names) in [
         (Layout::Curator, ["-lock-", "-__WRIT__", "-__READ__", "-permit-3-"]),
         (Layout::Plain, ["lock-", "write-", "read-", "permit-3-"]),
-        (Layout::Kazoo, ["__lock__", "__lock__", "__rlock__", "__permit-3-"]),
+        (Layout::Kazoo, ["__lock__", "__write__lock__", "__rlock__", "__permit-3-"]),
     ] {
         let locks = config(&server).layout(layout).connect().await.unwrap();
         for (at, name) in names.into_iter().enumerate() {
@@ -179,6 +179,130 @@ async fn a_writer_that_becomes_a_reader_lets_readers_in_and_no_writer() {
     assert!(!last.is_finished());
     give_back(writer).await;
     give_back(soon(last).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_writer_becomes_a_reader_under_its_own_number() {
+    let server = server().await;
+    let client = client(&server).await;
+    for (layout, reader) in
+        [(Layout::Curator, "-__READ__"), (Layout::Plain, "read-"), (Layout::Kazoo, "__rlock__")]
+    {
+        let connect = async || config(&server).layout(layout).connect().await.unwrap();
+        let (holder, second, third) = (connect().await, connect().await, connect().await);
+        let mut guard = holder.rw("a").write().await.unwrap();
+        let written = children(&client, "a").await.remove(0);
+        // The only one before it is the writer, whose end would be the grant if it were that of a mutex.
+        let (lock, mutex) = (second.rw("a"), third.mutex("a"));
+        let writer = tokio::spawn(async move { lock.write().await });
+        until_children(&client, "a", 2).await;
+        let alone = tokio::spawn(async move { mutex.acquire().await });
+        until_children(&client, "a", 3).await;
+        sleep(SETTLED).await;
+        guard.downgrade().await.unwrap();
+        let mut nodes = children(&client, "a").await;
+        nodes.sort_unstable_by_key(|node| node[node.len() - 10..].to_owned());
+        assert_eq!(nodes.len(), 3, "{layout:?}: {nodes:?}");
+        assert!(nodes[0][..nodes[0].len() - 10].ends_with(reader), "{layout:?}: {nodes:?}");
+        assert_eq!(nodes[0][nodes[0].len() - 10..], written[written.len() - 10..], "{layout:?}");
+        sleep(SETTLED).await;
+        assert!(!writer.is_finished() && !alone.is_finished(), "{layout:?}: somebody reads");
+        let state = holder.inspect("a").await.unwrap();
+        assert_eq!((state.token, state.waiters), (Some(guard.token()), 2), "{layout:?}");
+        assert!(matches!(state.holder, Some(Holder::Known(_))), "{layout:?}: {state:?}");
+        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        let token = guard.token();
+        give_back(guard).await;
+        let writer = soon(writer).await;
+        assert!(writer.token() > token);
+        give_back(writer).await;
+        give_back(soon(alone).await).await;
+        until_children(&client, "a", 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_of_a_writer_that_became_a_reader_is_watched() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    // At once, and when the node of the writer is watched already.
+    for before in [Duration::ZERO, SETTLED] {
+        let mut guard = locks.rw("a").write().await.unwrap();
+        sleep(before).await;
+        guard.downgrade().await.unwrap();
+        sleep(SETTLED).await;
+        assert!(guard.is_valid() && !guard.is_revoke_requested());
+        assert!(locks.request_revocation("a").await.unwrap());
+        timeout(SOON, guard.revoke_requested()).await.expect("it is told");
+        let node = children(&client, "a").await.remove(0);
+        client.delete(&format!("/locks/a/{node}"), None).await.unwrap();
+        timeout(SOON, guard.lost()).await.expect("it is told");
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    }
+    // A wish that came before stays.
+    let mut guard = locks.rw("a").write().await.unwrap();
+    assert!(locks.request_revocation("a").await.unwrap());
+    guard.downgrade().await.unwrap();
+    timeout(SOON, guard.revoke_requested()).await.expect("it is told");
+    let node = children(&client, "a").await.remove(0);
+    assert_eq!(client.get_data(&format!("/locks/a/{node}")).await.unwrap().0, b"__REVOKE__");
+    give_back(guard).await;
+    // And so does the limit.
+    let limited = LockOptions::new().max_hold(Duration::from_secs(1));
+    let mut guard = locks.rw_with("a", limited).unwrap().write().await.unwrap();
+    guard.downgrade().await.unwrap();
+    assert_eq!(timeout(SOON, guard.lost()).await.expect("it ends"), LossReason::MaxHold);
+    until_children(&client, "a", 0).await;
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
+/// Every request of a downgrade is lost once, with its answer or without; then it is called again, or the lock given
+/// back as it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_request_of_a_downgrade_is_lost_the_lock_stays_ours() {
+    for layout in [Layout::Curator, Layout::Plain] {
+        let server = server().await;
+        let (client, proxy) = (client(&server).await, proxy(&server));
+        let other = config(&server).layout(layout).connect().await.unwrap();
+        for code in [opcode::GET_DATA, opcode::MULTI] {
+            for fault in 0..3 {
+                for waits in [true, false] {
+                    // A new session: one that loses its connection again and again is not believed in for long.
+                    let locks = through(&proxy).layout(layout).connect().await.unwrap();
+                    let mut guard = locks.rw("a").write().await.unwrap();
+                    // The watch of its node is there by then, and no other request under way.
+                    sleep(SETTLED).await;
+                    proxy.reset_counters();
+                    match fault {
+                        0 => proxy.cut_when(zk_opcode(code)),
+                        1 => proxy.swallow_when(zk_opcode(code), Then::Reset),
+                        _ => proxy.swallow_when(zk_opcode(code), Then::Hang),
+                    }
+                    let at = format!("{layout:?} {code} {fault} {waits}");
+                    if waits {
+                        guard.downgrade().await.expect(&at);
+                        give_back(other.rw("a").try_read().await.unwrap().expect(&at)).await;
+                    } else {
+                        let cancelled = timeout(Duration::from_millis(1), guard.downgrade()).await;
+                        until("the fault does not come to pass", async || proxy.fired() == 1).await;
+                        assert!(cancelled.is_err(), "{at}: it cannot be answered by then");
+                    }
+                    assert_eq!(proxy.fired(), 1, "{at}");
+                    assert!(other.rw("a").try_write().await.unwrap().is_none(), "{at}");
+                    assert_eq!(children(&client, "a").await.len(), 1, "{at}");
+                    assert!(guard.is_valid(), "{at}");
+                    // Within a silence it goes on in the background.
+                    match guard.release().await {
+                        Ok(released) => assert_eq!(released, Released::Released, "{at}"),
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{at}"),
+                    }
+                    until_children(&client, "a", 0).await;
+                }
+            }
+        }
+        drop(other);
+        until("a watch is left", async || lock_watches(&server).await == 0).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

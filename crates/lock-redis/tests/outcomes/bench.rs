@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lock_core::{LockName, Mode, OwnerId, Result, Token};
-use lock_redis::server::{Ask, Claim, Entry, Extension, Proposal, Rotated, ServerOptions, Sight, Verdict};
+use lock_redis::server::{
+    Ask, Claim, Entry, Extension, Hold, Proposal, Rotated, ServerOptions, Sight, Verdict,
+};
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
@@ -178,9 +180,15 @@ impl Bench {
             }
             Op::Extend(who) => {
                 let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
-                let leases = [Extension { keys, owner, shares: true, ttl }];
+                let leases = [Extension { keys, owner, hold: Hold::Shared, ttl }];
                 let extended = self.server.extend(&leases).await.unwrap().remove(0).unwrap();
                 (ours(extended, "extended"), None)
+            }
+            Op::Downgrade(who) => {
+                let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
+                let leases = [Extension { keys, owner, hold: Hold::Downgrading, ttl }];
+                let downgraded = self.server.extend(&leases).await.unwrap().remove(0).unwrap();
+                (ours(downgraded, "downgraded"), None)
             }
             Op::Raise(who, by) => {
                 let floor = Token::new(case.last.saturating_add_signed(by));

@@ -55,6 +55,7 @@ impl Model {
                 }
                 if ours { "extended".into() } else { "not ours".into() }
             }
+            Op::Downgrade(who) => self.downgrade(who, effect),
             Op::Raise(who, _) => {
                 if !self.holds(who) {
                     return "not ours".into();
@@ -172,6 +173,23 @@ impl Model {
         }
         self.state.lock = Lock::Held(to, Some(ASKED));
         "passed".into()
+    }
+
+    fn downgrade(&mut self, who: Who, effect: &mut Effect) -> String {
+        if !self.holds(who) {
+            return "not ours".into();
+        }
+        if matches!(self.state.lock, Lock::Held(..)) {
+            self.state.shares.clear();
+            self.state.lock = Lock::Readers(None);
+            self.extend(who, EXTENDED);
+            self.advance(None, false, true, effect);
+            if self.tells_free && self.state.queue.is_empty() {
+                effect.told.push("free".into());
+            }
+        }
+        self.extend(who, EXTENDED);
+        "downgraded".into()
     }
 
     fn look(&self, who: Who) -> String {

@@ -20,6 +20,8 @@ pub enum Op {
     Leave(Who, Mode),
     Rotate(Who, Who),
     Extend(Who),
+    /// Of one who holds the lock alone.
+    Downgrade(Who),
     /// To so much above the last token.
     Raise(Who, i64),
     Look(Who),
@@ -57,6 +59,7 @@ impl FromStr for Op {
             ["leave", who, how] => Self::Leave(who.parse()?, mode(how)),
             ["rotate", from, to] => Self::Rotate(from.parse()?, to.parse()?),
             ["extend", who] => Self::Extend(who.parse()?),
+            ["downgrade", who] => Self::Downgrade(who.parse()?),
             ["raise", who, by] => Self::Raise(who.parse()?, number(by)?),
             ["look", who] => Self::Look(who.parse()?),
             ["break"] => Self::Break,
@@ -83,6 +86,7 @@ impl fmt::Display for Op {
             Self::Leave(who, how) => write!(f, "leave {who} {}", mode_text(*how)),
             Self::Rotate(from, to) => write!(f, "rotate {from} {to}"),
             Self::Extend(who) => write!(f, "extend {who}"),
+            Self::Downgrade(who) => write!(f, "downgrade {who}"),
             Self::Raise(who, by) => write!(f, "raise {who} {by}"),
             Self::Look(who) => write!(f, "look {who}"),
             Self::Break => f.write_str("break"),

@@ -292,6 +292,38 @@ async fn extend() {
 
 #[rustfmt::skip]
 #[tokio::test]
+async fn downgrade() {
+    check(&[
+        ("free",                                "downgrade me", "not ours",   "", "free"),
+        ("me:200 | | me",                       "downgrade me", "downgraded", "", "readers:400 me:400 | | me"),
+        ("me:200",                              "downgrade me", "downgraded", "", "readers:400 me:400"),
+        ("ann:200 | | ann",                     "downgrade me", "not ours",   "", "ann:200 | | ann"),
+        ("foreign:never",                       "downgrade me", "not ours",   "", "foreign:never"),
+        ("hash",                                "downgrade me", "not ours",   "", "hash"),
+        ("free | me.x",                         "downgrade me", "not ours",   "", "free | me.x"),
+        // Readers come in up to the first who is none, and nobody else.
+        ("me:200 | ann.r | me",                 "downgrade me", "downgraded", "ann granted", "readers:400 me:400 ann:100 | | ann"),
+        ("me:200 | ann.r bob.r | me",           "downgrade me", "downgraded", "ann granted, bob granted", "readers:400 me:400 ann:100 bob:100 | | bob"),
+        ("me:200 | ann.r bob.x cat.r | me",     "downgrade me", "downgraded", "ann granted, bob next 400", "readers:400 me:400 ann:100 | bob.x cat.r | ann"),
+        ("me:200 | bob.x ann.r | me",           "downgrade me", "downgraded", "", "readers:400 me:400 | bob.x ann.r | me"),
+        ("me:200 | ann.2 | me",                 "downgrade me", "downgraded", "", "readers:400 me:400 | ann.2 | me"),
+        // The dead and what makes no sense stand in nobody's way.
+        ("me:200 | ghost.x ann.r | me",         "downgrade me", "downgraded", "ann granted", "readers:400 me:400 ann:100 | | ann"),
+        ("me:200 | junk spook.r ann.r | me",    "downgrade me", "downgraded", "ann granted", "readers:400 me:400 ann:100 | | ann"),
+        ("me:200 | ghost.x ann.x | me",         "downgrade me", "downgraded", "ann next 400", "readers:400 me:400 | ann.x | me"),
+        ("me:200 | ann.r | hash",               "downgrade me", "downgraded", "ann granted", "readers:400 me:400 | | hash"),
+        // Those whose lock was deleted under them share nothing.
+        ("me:200 bob:200 | | me",               "downgrade me", "downgraded", "", "readers:400 me:400 | | me"),
+        // Sent again.
+        ("readers:200 me:200 | ann.x | me",     "downgrade me", "downgraded", "", "readers:400 me:400 | ann.x | me"),
+        ("readers:200 me:100 ann:200 | | ann",  "downgrade me", "downgraded", "", "readers:400 me:400 ann:200 | | ann"),
+        ("readers:200 me:past ann:200 | | ann", "downgrade me", "not ours",   "", "readers:200 me:past ann:200 | | ann"),
+        ("free me:200 | | me",                  "downgrade me", "not ours",   "", "free me:200 | | me"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
 async fn raise() {
     check(&[
         ("free | | me",                         "raise me 50", "not ours", "", "free | | me"),
@@ -349,6 +381,10 @@ async fn those_who_wait_in_no_queue_are_told() {
         ("me:200 | ghost.x | me",             "release me", "released", "free", "free | | me"),
         ("me:200 | ann.x | me",               "release me", "released", "ann granted", "ann:100 | | ann"),
         ("readers:300 me:300 ann:200 | | me", "release me", "released", "free", "readers:200 ann:200 | | me"),
+        ("me:200 | | me",                     "downgrade me", "downgraded", "free", "readers:400 me:400 | | me"),
+        ("me:200 | ann.r | me",               "downgrade me", "downgraded", "ann granted, free", "readers:400 me:400 ann:100 | | ann"),
+        ("me:200 | ann.x | me",               "downgrade me", "downgraded", "", "readers:400 me:400 | ann.x | me"),
+        ("readers:300 me:300 | | me",         "downgrade me", "downgraded", "", "readers:400 me:400 | | me"),
         ("readers:200 me:200 | | me",         "release me", "released", "free", "free | | me"),
         ("me:200 | | me",                     "break",      "string",   "free", "free | | me"),
         ("me:200 | ann.x | me",               "break",      "string",   "ann granted", "ann:100 | | ann"),

@@ -106,7 +106,13 @@ impl Scenario {
             _ => Leases::Any,
         };
         let Self { ttl, locks, limited, chaos, .. } = *self;
-        Habits { ttl, locks, shares: &[Share::Exclusive], limited, leases, until: chaos }
+        // Every third run has readers, and writers who become readers.
+        let shares: &[Share] = if self.mode == Mode::Sound && self.seed.is_multiple_of(3) {
+            &[Share::Exclusive, Share::Shared]
+        } else {
+            &[Share::Exclusive]
+        };
+        Habits { ttl, locks, shares, limited, leases, until: chaos }
     }
 
     /// By how much the server's clock steps back in all: so much longer do keys live.

@@ -65,7 +65,15 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
     ),
     (Defect::LeaksWhatWasDropped, &["a_dropped_lease_ends_by_itself"]),
     (Defect::PanicsOutsideOfRuntimes, &["a_guard_outlives_its_runtime"]),
-    (Defect::NeverRenews, &["renewal_keeps_a_lock", "readers_are_renewed_each", "permits_are_renewed_each"]),
+    (
+        Defect::NeverRenews,
+        &[
+            "renewal_keeps_a_lock",
+            "readers_are_renewed_each",
+            "permits_are_renewed_each",
+            "a_writer_that_became_a_reader_is_renewed",
+        ],
+    ),
     (Defect::BelievesLonger, &["a_lease_ends_without_renewal", "renewal_keeps_a_lock"]),
     (Defect::RenewsForEver, &["a_lease_ends_without_renewal", "a_forgotten_guard_ends_with_its_lease"]),
     (
@@ -146,6 +154,19 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
             "readers_never_see_a_half_done_write",
         ],
     ),
+    (
+        Defect::DowngradesByRelease,
+        &["a_downgrade_lets_waiting_readers_in_and_no_writer", "a_cancelled_downgrade_gives_nothing_up"],
+    ),
+    (
+        Defect::OnlySaysThatItDowngrades,
+        &[
+            "a_writer_becomes_a_reader",
+            "a_downgrade_lets_waiting_readers_in_and_no_writer",
+            "a_lost_writer_becomes_no_reader",
+            "a_cancelled_downgrade_gives_nothing_up",
+        ],
+    ),
     (Defect::ReadersFollowEachOther, &["readers_share_a_lock", "all_readers_who_try_at_once_get_the_lock"]),
     (
         Defect::WritersOnlyLookIn,
@@ -182,8 +203,12 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
 ];
 
 /// Cases that no lock built upon the memory backend can fail: what they look at is the same code for every backend.
-const NOT_SHOWN: [&str; 3] =
-    ["a_hundred_tasks_lose_no_update", "bad_names_are_refused", "a_semaphore_without_permits_is_refused"];
+const NOT_SHOWN: [&str; 4] = [
+    "a_hundred_tasks_lose_no_update",
+    "bad_names_are_refused",
+    "a_semaphore_without_permits_is_refused",
+    "only_a_writer_becomes_a_reader",
+];
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Defect {
@@ -227,6 +252,8 @@ enum Defect {
     TellsNoPlace,
     PretendsToHaveModes,
     ReadersGoUnseen,
+    DowngradesByRelease,
+    OnlySaysThatItDowngrades,
     ReadersFollowEachOther,
     WritersOnlyLookIn,
     ReadersOnlyLookIn,
@@ -293,7 +320,7 @@ fn exhibit(defect: Defect) -> Vec<Trial> {
         RepeatsTokens ShowsNoLabel CountsNoWaiters TakesAnyTtl SaysLessThanItCan NeverCloses ClosesTheStore
         LeaksCancelledGrants ForgetsACancelledRelease DiesOfACancelledExtend LeavesWaiters PanicsOutsideOfRuntimes
         OnlySaysThatItRaises OnlySaysThatItAsks AsksWhoComesNext TellsNoPlace PretendsToHaveModes ReadersGoUnseen ReadersFollowEachOther WritersOnlyLookIn
-        ReadersOnlyLookIn FirstToLeaveEndsAll FirstToDieEndsAll SharersStayForLong OnePermitTooMany OnePermitForAll
+        DowngradesByRelease OnlySaysThatItDowngrades ReadersOnlyLookIn FirstToLeaveEndsAll FirstToDieEndsAll SharersStayForLong OnePermitTooMany OnePermitForAll
     ));
     trials(&harness)
 }
@@ -641,6 +668,24 @@ impl Lease for BrokenLease {
                 extended
             }
             _ => self.inner().extend(ttl).await,
+        }
+    }
+
+    async fn downgrade(&mut self) -> Result<()> {
+        match self.backend.defect {
+            Defect::OnlySaysThatItDowngrades => Ok(()),
+            Defect::DowngradesByRelease => {
+                let inner = self.inner.as_mut().expect("taken on drop only");
+                inner.release().await?;
+                tokio::task::yield_now().await;
+                let request = with_wait(&self.request, Wait::Forever).in_mode(Mode::Shared);
+                if let Acquired::Held(lease) = self.backend.inner.acquire(request).await? {
+                    self.validity = lease.validity().clone();
+                    self.inner = Some(lease);
+                }
+                Ok(())
+            }
+            _ => self.inner.as_mut().expect("taken on drop only").downgrade().await,
         }
     }
 

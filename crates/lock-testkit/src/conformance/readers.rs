@@ -331,7 +331,7 @@ pub(super) async fn readers_never_see_a_half_done_write(harness: &dyn Harness) {
 }
 
 /// Waits to write, in the background.
-fn write(locks: &Client, name: &str) -> JoinHandle<Guard> {
+pub(super) fn write(locks: &Client, name: &str) -> JoinHandle<Guard> {
     let lock = locks.rw(name);
     tokio::spawn(async move { lock.write().await.unwrap() })
 }
@@ -341,12 +341,12 @@ async fn try_write(locks: &Client, name: &str) -> Option<Guard> {
     written.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
 }
 
-async fn must_not_write(locks: &Client, name: &str) {
+pub(super) async fn must_not_write(locks: &Client, name: &str) {
     let writer = try_write(locks, name).await;
     assert!(writer.is_none(), "{name:?} is held, and there is a writer: {writer:?}");
 }
 
-async fn give_back_all(guards: impl IntoIterator<Item = JoinHandle<Guard>>) {
+pub(super) async fn give_back_all(guards: impl IntoIterator<Item = JoinHandle<Guard>>) {
     let mut came = Vec::new();
     for guard in guards {
         came.push(within(SOON, "the readers to get the lock", guard).await.unwrap());

@@ -49,7 +49,8 @@ impl Task {
             options = options.max_hold(self.dice.millis(100..=2_000));
         }
         let locks = self.locks.clone();
-        let ask = |wait| ask(&locks, lock, share, options, wait);
+        let writes = share == Share::Exclusive && self.has_readers();
+        let ask = |wait| ask(&locks, lock, share, writes, options, wait);
         let (patience, polls) = (self.dice.millis(0..=3_000), self.dice.below(12) as usize);
         match self.dice.below(10) {
             0..4 => timeout(patience, ask(Wait::Forever)).await.ok()?.ok()?,
@@ -61,7 +62,7 @@ impl Task {
         }
     }
 
-    async fn hold(&mut self, lock: &str, share: Share, guard: Guard, ttl: Duration) {
+    async fn hold(&mut self, lock: &str, share: Share, mut guard: Guard, ttl: Duration) {
         let mut until = self.until(&guard);
         if self.stage.habits.leases == Leases::FixedFromReply {
             until = self.stage.clock.now() + ttl - (ttl / 100 + Duration::from_millis(2));
@@ -86,6 +87,9 @@ impl Task {
                 continue;
             }
             self.believe(lock, &guard);
+            if share == Share::Exclusive && self.has_readers() && self.dice.chance(0.4) {
+                self.downgrade(lock, &mut guard).await;
+            }
             match self.dice.below(6) {
                 0 => {
                     let ttl = self.some_ttl();
@@ -98,6 +102,18 @@ impl Task {
             self.believe(lock, &guard);
         }
         self.finish(lock, guard).await;
+    }
+
+    /// Goes on as a reader, or tries to: called again it does nothing more.
+    async fn downgrade(&mut self, lock: &str, guard: &mut Guard) {
+        self.record(lock, EventKind::DowngradeCalled);
+        let polls = self.dice.below(6) as usize;
+        match self.dice.below(4) {
+            0 => drop(cancel_after(polls, guard.downgrade()).await),
+            1 => drop(timeout(self.dice.millis(0..=100), guard.downgrade()).await),
+            _ => drop(guard.downgrade().await),
+        }
+        self.believe(lock, guard);
     }
 
     /// Until when this guard is believed to hold the lock.
@@ -150,6 +166,10 @@ impl Task {
         }
     }
 
+    fn has_readers(&self) -> bool {
+        self.stage.habits.shares.contains(&Share::Shared)
+    }
+
     fn is_fixed(&self) -> bool {
         matches!(self.stage.habits.leases, Leases::Fixed | Leases::FixedFromReply)
     }
@@ -166,15 +186,24 @@ enum Wait {
     Forever,
 }
 
-/// Asks for a lock, to be shared in this way.
+/// Asks for a lock, to be shared in this way; for one alone by the write side of its read/write lock, if it `writes`.
 async fn ask(
     locks: &Locks,
     lock: &str,
     share: Share,
+    writes: bool,
     options: LockOptions,
     wait: Wait,
 ) -> Result<Option<Guard>> {
     match share {
+        Share::Exclusive if writes => {
+            let rw = locks.rw_with(lock, options)?;
+            match wait {
+                Wait::Never => rw.try_write().await,
+                Wait::For(patience) => rw.try_write_for(patience).await,
+                Wait::Forever => rw.write().await.map(Some),
+            }
+        }
         Share::Exclusive => {
             let mutex = locks.mutex_with(lock, options)?;
             match wait {

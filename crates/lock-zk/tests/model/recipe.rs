@@ -3,10 +3,12 @@
 //! Modelled as it is in `recipe.rs`, `node.rs` and `session.rs`: creation that tells who is alone, the answer lost at
 //! any step and found again by `sync` and our own name, the watches of our node, its predecessor and the one before,
 //! the grant without a listing over an unbroken connection, the session that is given up before the servers end it.
-//! There are two servers, the leader and a follower that lags; which one a client talks to is open.
+//! There are two servers, the leader and a follower that lags; which one a client talks to is open. Who holds the lock
+//! may have come to write, and go on as a reader: another node takes the place of its own.
 //!
 //! Not modelled: time (a client gives its session up *before* a server ends it, which the model of the session
-//! is about), numbers that run out, and what is between two requests that are sent in one go.
+//! is about), numbers that run out, what is between two requests that are sent in one go, and the lost answer to a
+//! downgrade. All clients want the lock alone.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -28,6 +30,8 @@ pub(crate) enum Variant {
     TrustOldListing,
     /// "The predecessor is gone" is enough, even with another contender before it.
     SkipListing,
+    /// "The predecessor is gone, and was the only one before us" is enough, even if it came to write.
+    TrustEndOfWriter,
 }
 
 #[derive(Clone, Debug)]
@@ -37,13 +41,15 @@ pub(crate) struct Recipe {
     pub(crate) faults: u8,
     /// How many transactions the follower may be behind; with none, there is only the leader.
     pub(crate) lag: u8,
+    /// Whether some come to write, and may become readers.
+    pub(crate) downgrades: bool,
     /// What was reached.
     pub(crate) reached: Arc<Mutex<BTreeSet<Seen>>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// All nodes that ever were, by their sequence numbers.
+    /// All nodes that ever were.
     nodes: Vec<Node>,
     /// How many transactions the follower does not know yet. All numbers of transactions count from its last.
     lag: u8,
@@ -59,6 +65,10 @@ pub(crate) struct State {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
+    /// Its sequence number.
+    place: u8,
+    /// Whether it is a writer's.
+    writes: bool,
     client: usize,
     session: u8,
     /// When it was made and when it went, in transactions behind the follower's last.
@@ -158,11 +168,14 @@ pub(crate) enum Seen {
     ListedAgain,
     StaleListing,
     RemovedWhileWaiting,
+    BecameReader,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
-    Create(usize, Server),
+    /// Perhaps to write.
+    Create(usize, Server, bool),
+    Downgrade(usize),
     Answer(usize),
     Settle(usize),
     List(usize),
@@ -183,12 +196,13 @@ pub(crate) enum Action {
 }
 
 impl Seen {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::GrantWithoutListing,
         Self::LostCreationFound,
         Self::ListedAgain,
         Self::StaleListing,
         Self::RemovedWhileWaiting,
+        Self::BecameReader,
     ];
 }
 
@@ -220,6 +234,9 @@ impl Model for Recipe {
         for client in 0..CLIENTS {
             state.steps(client, self.servers(), actions);
         }
+        if self.downgrades {
+            state.writers(actions);
+        }
         if state.lag > 0 {
             actions.push(Action::Apply);
         }
@@ -246,7 +263,7 @@ impl Model for Recipe {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("exclusion", |_, state: &State| state.holders().count() <= 1),
+            Property::always("exclusion", |_, state: &State| state.is_exclusive()),
             Property::always("tokens and grants in the order of the queue", |_, state: &State| {
                 !state.inverted
             }),
@@ -272,7 +289,11 @@ impl Model for Recipe {
 
 impl Recipe {
     pub(crate) fn new(variant: Variant, faults: u8, lag: u8) -> Self {
-        Self { variant, faults, lag, reached: Arc::default() }
+        Self { variant, faults, lag, downgrades: false, reached: Arc::default() }
+    }
+
+    pub(crate) fn with_downgrades(self) -> Self {
+        Self { downgrades: true, ..self }
     }
 
     const fn servers(&self) -> &'static [Server] {
@@ -291,6 +312,10 @@ impl Recipe {
 }
 
 impl State {
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.holders().count() <= 1
+    }
+
     /// Who holds the lock as it seems to them, but for those whose lock an operator took away.
     fn holders(&self) -> impl Iterator<Item = usize> {
         self.clients.iter().enumerate().filter_map(|(number, client)| match client.phase {
@@ -309,7 +334,7 @@ impl State {
         // They are alike: the first nodes are made in their order.
         if client.phase == Phase::Idle && (number == 0 || self.clients[number - 1].phase != Phase::Idle) {
             let servers = servers.iter().copied().filter(|&server| client.at.is_none_or(|at| at == server));
-            actions.extend(servers.map(|server| Action::Create(number, server)));
+            actions.extend(servers.map(|server| Action::Create(number, server, false)));
         }
         let Some(at) = client.at else {
             if !matches!(client.phase, Phase::Idle | Phase::Done) {
@@ -350,6 +375,26 @@ impl State {
         }
     }
 
+    /// What those can do who write.
+    fn writers(&self, actions: &mut Vec<Action>) {
+        let creations: Vec<_> = actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Create(number, server, false) => Some(Action::Create(*number, *server, true)),
+                _ => None,
+            })
+            .collect();
+        actions.extend(creations);
+        for (number, client) in self.clients.iter().enumerate() {
+            if let Client { at: Some(_), phase: Phase::Hold { node }, .. } = client
+                && self.nodes[*node as usize].writes
+                && self.nodes[*node as usize].gone.is_none()
+            {
+                actions.push(Action::Downgrade(number));
+            }
+        }
+    }
+
     /// What can go wrong.
     fn faults(&self, actions: &mut Vec<Action>) {
         for (number, client) in self.clients.iter().enumerate() {
@@ -369,7 +414,8 @@ impl State {
 
     fn act(&mut self, variant: Variant, action: Action) {
         match action {
-            Action::Create(number, server) => self.create(number, server),
+            Action::Create(number, server, writes) => self.create(number, server, writes),
+            Action::Downgrade(number) => self.downgrade(number),
             Action::Answer(number) => self.answer(number),
             Action::Settle(number) => self.settle(variant, number),
             Action::List(number) => self.list(number),
@@ -392,12 +438,25 @@ impl State {
 /// What the servers do.
 impl State {
     /// The leader makes a node.
-    fn create(&mut self, number: usize, server: Server) {
+    fn create(&mut self, number: usize, server: Server, writes: bool) {
         let (node, alone) = (self.nodes.len() as u8, self.lists(Server::Leader).is_empty());
         self.lag += 1;
         let (session, made) = (self.clients[number].session, self.lag);
-        self.nodes.push(Node { client: number, session, made, gone: None, revoked: false });
+        let (place, gone, revoked) = (node, None, false);
+        self.nodes.push(Node { place, writes, client: number, session, made, gone, revoked });
         (self.clients[number].at, self.clients[number].phase) = (Some(server), Phase::Made { node, alone });
+    }
+
+    /// The leader puts the node of a reader in the place of a writer's.
+    fn downgrade(&mut self, number: usize) {
+        let Phase::Hold { node } = self.clients[number].phase else { return };
+        let reader = self.nodes.len() as u8;
+        let mut made = self.nodes[node as usize].clone();
+        (made.made, made.writes) = (self.lag + 1, false);
+        self.nodes.push(made);
+        self.remove(&[node]);
+        self.clients[number].phase = Phase::Hold { node: reader };
+        self.seen = Some(Seen::BecameReader);
     }
 
     /// The leader removes nodes. Those who are connected to it hear of it at once.
@@ -467,7 +526,14 @@ impl State {
     }
 
     fn lists(&self, server: Server) -> Vec<u8> {
-        (0..self.nodes.len() as u8).filter(|&node| self.shows(server, node)).collect()
+        let mut listed: Vec<_> =
+            (0..self.nodes.len() as u8).filter(|&node| self.shows(server, node)).collect();
+        listed.sort_by_key(|node| self.place_of(*node));
+        listed
+    }
+
+    fn place_of(&self, node: u8) -> u8 {
+        self.nodes[node as usize].place
     }
 
     fn nodes_of(&self, number: usize, session: u8) -> Vec<u8> {
@@ -536,7 +602,8 @@ impl State {
         }
         self.see(number, server);
         let listed = self.lists(server);
-        let mut before = listed.iter().copied().filter(|&other| other < node).rev();
+        let place = self.place_of(node);
+        let mut before = listed.iter().copied().filter(|&other| self.place_of(other) < place).rev();
         let (near, far) = (before.next(), before.next());
         if !listed.contains(&node) {
             return self.start_again(number);
@@ -588,7 +655,8 @@ impl State {
             return self.start_again(number);
         }
         if watch.near_event == Told::Yes {
-            let last = watch.far.is_none() || variant == Variant::SkipListing;
+            let writer = self.nodes[watch.near as usize].writes && variant != Variant::TrustEndOfWriter;
+            let last = (watch.far.is_none() && !writer) || variant == Variant::SkipListing;
             let steady = watch.steady || variant == Variant::TrustOldListing;
             if last && steady {
                 self.seen = Some(Seen::GrantWithoutListing);
@@ -601,14 +669,15 @@ impl State {
 
     /// It is our turn as far as the tree goes.
     fn granted(&mut self, number: usize, node: u8) {
+        let token = self.place_of(node);
         let client = &mut self.clients[number];
         client.phase = match client {
             Client { wanted: false, .. } => Phase::Delete { node },
             Client { suspect: true, .. } => Phase::Confirm { node },
             _ => {
                 self.inverted |=
-                    self.token.is_some_and(|token| token >= node) && !self.nodes[node as usize].revoked;
-                self.token = self.token.max(Some(node));
+                    self.token.is_some_and(|last| last >= token) && !self.nodes[node as usize].revoked;
+                self.token = self.token.max(Some(token));
                 Phase::Hold { node }
             }
         };
@@ -741,9 +810,15 @@ impl Action {
     /// Tells this step, which led from one state to the other.
     pub(crate) fn tell(self, before: &State, after: &State) -> String {
         let deed = match self {
-            Self::Create(number, _) => {
+            Self::Create(number, _, writes) => {
                 let again = if before.clients[number].session > 0 { " in a new session" } else { "" };
-                format!("{} creates node {}{again}.", name(number), before.nodes.len())
+                let why = if writes { ", to write" } else { "" };
+                format!("{} creates node {}{again}{why}.", name(number), before.nodes.len())
+            }
+            Self::Downgrade(number) => {
+                let Phase::Hold { node } = before.clients[number].phase else { unreachable!("it holds it") };
+                let reader = before.nodes.len();
+                format!("{} goes on as a reader: node {reader} takes the place of node {node}.", name(number))
             }
             Self::Answer(number) => match before.clients[number].phase {
                 Phase::Made { alone: true, .. } => {
