@@ -40,9 +40,9 @@ use crate::{BACKEND, Ensemble, Layout, NodeAcl, Recipe, Zk};
 /// # Ok::<_, lock_core::Error>(())
 /// ```
 ///
-/// A lock that is free is taken in one round trip, and given back in another. Taking it creates a node and empties the
-/// data of the directory that it is in, which says nothing here nor to the other clients that share our locks. Where an
-/// ACL does not let us write that, it takes a listing, and a round trip, more.
+/// A lock that is free is given back in one round trip, and taken in one as well when this session was the last that had
+/// it: then it writes the directory of the lock, which is and stays empty. Otherwise, and where somebody keeps data in the
+/// directory or an ACL does not let us write it, it takes a listing, and mostly a round trip, more.
 #[derive(Clone)]
 pub struct ZkConfig {
     hosts: String,

@@ -81,8 +81,8 @@ pub trait SessionClient: Send + Sync + 'static {
     /// Replaces the data of a node, if it has this version.
     fn set_data<'a>(&'a self, path: &'a str, data: &'a [u8], version: Option<i32>) -> Answer<'a, Stat>;
 
-    /// The names of the nodes below a node.
-    fn children<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<String>>;
+    /// The names of the nodes below a node, and what the server says about that.
+    fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)>;
 
     /// Lets the server catch up with the leader, before it reads anything that is asked for later.
     fn sync<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
@@ -324,8 +324,8 @@ impl SessionClient for Client {
         Box::pin(Self::set_data(self, path, data, version))
     }
 
-    fn children<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<String>> {
-        Box::pin(self.list_children(path))
+    fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)> {
+        Box::pin(self.get_children(path))
     }
 
     fn sync<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {

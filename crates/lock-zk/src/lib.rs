@@ -9,6 +9,7 @@
 mod acl;
 mod backend;
 mod config;
+mod directories;
 mod doctor;
 mod ensemble;
 mod ephemeral;

@@ -215,10 +215,11 @@ impl Node {
     ) -> Result<(Arc<Made>, Option<Vec<String>>), Fault> {
         let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
         let (prefix, data) = (spot.child(&self.ours.prefix(&spot)), self.ours.card(info));
-        if session.writes_directories() {
-            self.begin(enter(Arc::clone(&session), Arc::clone(&spot), prefix.clone(), data.clone()));
+        if let Some(version) = session.directories().version(&spot.dir) {
+            let (session, spot) = (Arc::clone(&session), Arc::clone(&spot));
+            self.begin(enter(session, spot, version, prefix.clone(), data.clone()));
             match self.created().await {
-                Err(Fault::Denied { right: Right::Write, .. }) => session.spare_directories(),
+                Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) => {}
                 created => {
                     let (made, alone) = created?;
                     let names = alone.then(|| vec![made.name().to_owned()]);
@@ -359,8 +360,18 @@ impl fmt::Debug for Node {
 }
 
 /// Creates a node in the queue, and tells whether nobody else is in it.
-async fn enter(session: Arc<Session>, spot: Arc<Spot>, prefix: String, data: Vec<u8>) -> Created {
-    let Entry { path, czxid, alone } = session.enter(&spot.dir, &prefix, &data).await?;
+async fn enter(
+    session: Arc<Session>,
+    spot: Arc<Spot>,
+    version: i32,
+    prefix: String,
+    data: Vec<u8>,
+) -> Created {
+    let entered = session.enter(&spot.dir, version, &prefix, &data).await;
+    if let Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) = &entered {
+        session.directories().spare(&spot.dir);
+    }
+    let Entry { path, czxid, alone } = entered?;
     Ok((Arc::new(Made::below(&prefix, path, czxid)?), alone))
 }
 

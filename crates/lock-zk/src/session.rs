@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use zookeeper_client as zk;
 use zookeeper_client::{CreateMode, EventType, MultiWriteError, MultiWriteResult, SessionState, Stat};
 
+use crate::directories::Directories;
 use crate::ensemble::{Change, SessionClient, States};
 use crate::fault::{Fault, Right, denied, no_chroot, too_old, unavailable};
 use crate::four_letter::first_version;
@@ -50,8 +51,7 @@ pub(crate) struct Session {
     validity: Validity,
     /// Of the nodes that it creates.
     acl: NodeAcl,
-    /// Whether it may, as far as is known, write the directories of locks.
-    writes_directories: AtomicBool,
+    directories: Directories,
     /// The bases of tokens that were asked for: one for each `dir`, mostly one.
     bases: Mutex<Vec<Arc<Base>>>,
     confirmed: Mutex<Confirmed>,
@@ -168,7 +168,7 @@ impl Session {
             over: CancellationToken::new(),
             confirmed: Mutex::new(confirmed),
             acl: config.node_acl(),
-            writes_directories: AtomicBool::new(true),
+            directories: Directories::default(),
             bases: Mutex::default(),
             clock,
             runtime,
@@ -200,14 +200,9 @@ impl Session {
         &self.acl
     }
 
-    /// Whether to [enter](Self::enter) directories.
-    pub(crate) fn writes_directories(&self) -> bool {
-        self.writes_directories.load(Ordering::Relaxed)
-    }
-
-    /// Notes that it may not write a directory.
-    pub(crate) fn spare_directories(&self) {
-        self.writes_directories.store(false, Ordering::Relaxed);
+    /// The directories of locks that may be written.
+    pub(crate) const fn directories(&self) -> &Directories {
+        &self.directories
     }
 
     /// The base of the tokens of a lock in this directory.
@@ -323,11 +318,18 @@ impl Session {
     /// is written in the same transaction, which tells it as of this very moment. A listing behind the creation mostly
     /// takes a round trip more, sent together or not: the driver leaves TCP_NODELAY off, so that the second of two
     /// requests leaves when the answer to the first has come.
-    pub(crate) async fn enter(&self, dir: &str, path: &str, data: &[u8]) -> Result<Entry, Fault> {
+    ///
+    /// Nothing is written over: the directory has to have the version that it had when it was seen to be empty.
+    pub(crate) async fn enter(
+        &self,
+        dir: &str,
+        version: i32,
+        path: &str,
+        data: &[u8],
+    ) -> Result<Entry, Fault> {
         let (mode, acl) = (CreateMode::EphemeralSequential, self.acl.acls());
-        let changes =
-            [Change::Create { path, data, mode, acl }, Change::Set { path: dir, data: &[], version: None }];
-        let answer = self.multi(&changes).await;
+        let empty = Change::Set { path: dir, data: &[], version: Some(version) };
+        let answer = self.multi(&[Change::Create { path, data, mode, acl }, empty]).await;
         let mut results = answer.map_err(|(at, fault)| match at {
             Some(1) => fault.needing(Right::Write, dir),
             _ => fault.needing(Right::Create, dir),
@@ -335,6 +337,7 @@ impl Session {
         match (results.pop(), results.pop()) {
             // Servers before 3.7.2 do not tell of the node, but all that one transaction does has its number.
             (Some(MultiWriteResult::SetData { stat }), Some(MultiWriteResult::Create { path, .. })) => {
+                self.directories.note(dir, &stat);
                 Ok(Entry { path, czxid: stat.mzxid, alone: stat.num_children == 1 })
             }
             _ => Err(Fault::Unknown(zk::Error::UnexpectedError(format!(
@@ -386,7 +389,9 @@ impl Session {
 
     pub(crate) async fn children(&self, dir: &str) -> Result<Vec<String>, Fault> {
         let listed = self.read(self.client()?.children(dir)).await;
-        listed.map_err(|fault| fault.needing(Right::Read, dir))
+        let (names, stat) = listed.map_err(|fault| fault.needing(Right::Read, dir))?;
+        self.directories.note(dir, &stat);
+        Ok(names)
     }
 
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, Fault> {

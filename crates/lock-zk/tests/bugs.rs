@@ -76,7 +76,7 @@ async fn b03_the_node_of_a_dying_session_is_not_adopted() {
         drop(scene.locks.mutex("a").acquire().await.unwrap());
         scene.is_clean().await;
         scene.proxy.reset_counters();
-        scene.proxy.swallow_when(zk_opcode(ENTER), Then::Hang);
+        scene.proxy.swallow_when(enters(), Then::Hang);
         let mutex = scene.locks.mutex("a");
         let waiter = tokio::spawn(async move {
             loop {
@@ -101,7 +101,7 @@ async fn b03_the_node_of_a_dying_session_is_not_adopted() {
         sleep(SHORT * 4 / 5).await;
         scene.proxy.heal();
         // And the next session has to look for its own.
-        scene.proxy.swallow_when(zk_opcode(ENTER), Then::Reset);
+        scene.proxy.swallow_when(enters(), Then::Reset);
         let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
         let new = scene.client.check_stat(&only_node(&scene).await).await.unwrap().unwrap();
         assert_ne!(new.ephemeral_owner, old.ephemeral_owner, "{layout:?}");
@@ -270,7 +270,7 @@ async fn z09_a_failed_acquisition_takes_no_lock_of_its_neighbour() {
             let guard = one.mutex("a").acquire().await.unwrap();
             let node = only_node(&scene).await;
             scene.proxy.reset_counters();
-            scene.proxy.swallow_when(zk_opcode(ENTER), then);
+            scene.proxy.swallow_when(enters(), then);
             let failed = timeout(Duration::from_millis(300), two.mutex("a").acquire()).await;
             assert!(failed.is_err(), "{layout:?}: it got a lock that is held");
             assert_eq!(scene.proxy.fired(), 1);

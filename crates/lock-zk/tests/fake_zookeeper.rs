@@ -141,8 +141,7 @@ async fn compare(
     for bench in [&real, &fake] {
         let mut names = Vec::new();
         for path in ["", "/c", "/d"] {
-            let mut below =
-                bench.sides[1].client.children(&format!("{root}{path}")).await.unwrap_or_default();
+            let mut below = bench.sides[1].names(&format!("{root}{path}")).await;
             below.sort();
             names.push(below);
         }
@@ -172,6 +171,11 @@ async fn fake(servers: usize, root: &str) -> Bench {
 impl Side {
     fn watch(&mut self, watching: Watching) {
         self.watches.get_mut().unwrap().push(watching);
+    }
+
+    /// What is below a node, or nothing.
+    async fn names(&self, path: &str) -> Vec<String> {
+        self.client.children(path).await.map(|(names, _)| names).unwrap_or_default()
     }
 }
 
@@ -206,11 +210,11 @@ impl Bench {
                 format!("{:?}", client.data(&at(path)).await.map(|(data, stat)| (data, self.plain(stat))))
             }
             Request::Children { path } => {
-                let mut names = client.children(&at(path)).await;
-                if let Ok(names) = &mut names {
+                let listed = client.children(&at(path)).await.map(|(mut names, stat)| {
                     names.sort();
-                }
-                format!("{names:?}")
+                    (names, self.plain(stat))
+                });
+                format!("{listed:?}")
             }
             Request::WatchStat { path } => match client.watch_stat(&at(path)).await {
                 Ok((stat, watching)) => {
@@ -286,7 +290,7 @@ impl Bench {
     async fn has_nodes_of_the_first(&self) -> bool {
         let client = &self.sides[1].client;
         for path in ["", "/c", "/d"] {
-            for name in client.children(&format!("{}{path}", self.root)).await.unwrap_or_default() {
+            for name in self.sides[1].names(&format!("{}{path}", self.root)).await {
                 let stat = client.stat(&format!("{}{path}/{name}", self.root)).await.unwrap();
                 if stat.is_some_and(|stat| stat.ephemeral_owner != 0 && stat.ephemeral_owner != client.id()) {
                     return true;

@@ -107,9 +107,9 @@ async fn the_answer_to_a_creation_is_lost() {
         for fault in 0..3 {
             scene.proxy.reset_counters();
             match fault {
-                0 => scene.proxy.cut_when(zk_opcode(ENTER)),
-                1 => scene.proxy.swallow_when(zk_opcode(ENTER), Then::Reset),
-                _ => scene.proxy.swallow_when(zk_opcode(ENTER), Then::Hang),
+                0 => scene.proxy.cut_when(enters()),
+                1 => scene.proxy.swallow_when(enters(), Then::Reset),
+                _ => scene.proxy.swallow_when(enters(), Then::Hang),
             }
             let guard = scene.locks.mutex("a").acquire().await.unwrap();
             assert_eq!(scene.proxy.fired(), 1);
@@ -127,7 +127,7 @@ async fn the_answer_to_a_creation_is_lost_and_nobody_waits_for_it() {
         let scene = Scene::with(TIMEOUT, layout).await;
         scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
         scene.proxy.reset_counters();
-        scene.proxy.swallow_when(zk_opcode(ENTER), Then::Hang);
+        scene.proxy.swallow_when(enters(), Then::Hang);
         let mutex = scene.locks.mutex("a");
         assert!(tokio::time::timeout(Duration::from_millis(100), mutex.acquire()).await.is_err());
         assert_eq!(scene.proxy.fired(), 1);

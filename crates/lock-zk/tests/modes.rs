@@ -577,14 +577,18 @@ async fn whatever_request_of_a_waiter_is_lost_it_gets_its_turn() {
         let (other, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
         let locks = through(&proxy).connect().await.unwrap();
         give_back(soon(way.wait(&locks)).await).await;
-        for code in [ENTER, opcode::GET_CHILDREN, opcode::GET_DATA] {
+        for code in [opcode::CREATE2, opcode::GET_CHILDREN2, opcode::GET_DATA] {
+            let asks = || {
+                let (enters, asks) = (enters(), zk_opcode(code));
+                move |request: &[u8]| if code == opcode::CREATE2 { enters(request) } else { asks(request) }
+            };
             for fault in 0..3 {
                 let guard = other.mutex("a").acquire().await.unwrap();
                 proxy.reset_counters();
                 match fault {
-                    0 => proxy.cut_when(zk_opcode(code)),
-                    1 => proxy.swallow_when(zk_opcode(code), Then::Reset),
-                    _ => proxy.swallow_when(zk_opcode(code), Then::Hang),
+                    0 => proxy.cut_when(asks()),
+                    1 => proxy.swallow_when(asks(), Then::Reset),
+                    _ => proxy.swallow_when(asks(), Then::Hang),
                 }
                 let waiter = way.wait(&locks);
                 until("the fault does not come to pass", async || proxy.fired() == 1).await;

@@ -4,13 +4,13 @@ mod common;
 
 #[cfg(any(feature = "sasl", feature = "tls"))]
 use common::Server;
-use common::{ENTER, client, config, mkdir, proxy, through, until_children};
+use common::{client, config, mkdir, proxy, through, until_children};
 use lock_core::{Error, ErrorKind, Holder, Locks};
 #[cfg(feature = "tls")]
 use lock_testkit::Certificates;
 #[cfg(any(feature = "sasl", feature = "tls"))]
 use lock_testkit::ZooKeeper;
-use lock_testkit::proxy::zk_opcode;
+use lock_testkit::proxy::{opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 use lock_zk::{NodeAcl, ZkConfig};
 
@@ -132,12 +132,14 @@ async fn a_directory_that_we_may_not_write_is_listed() {
     mkdir(&other, "/locks").await;
     let rights = Permission::READ | Permission::CREATE | Permission::DELETE;
     let acl = [Acl::new(rights, AuthId::anyone())];
-    other.create("/locks/a", b"kept", &CreateMode::Persistent.with_acls(Acls::new(&acl))).await.unwrap();
+    other.create("/locks/a", b"", &CreateMode::Persistent.with_acls(Acls::new(&acl))).await.unwrap();
     let proxy = proxy(&server);
     let (one, two) = (through(&proxy).connect().await.unwrap(), config(&server).connect().await.unwrap());
-    take_and_give_back(&one).await;
+    for _ in 0..2 {
+        take_and_give_back(&one).await;
+    }
     // What is refused is asked for once.
-    proxy.cut_when(zk_opcode(ENTER));
+    proxy.cut_when(zk_opcode(opcode::MULTI));
     for _ in 0..5 {
         let guard = one.mutex("a").acquire().await.unwrap();
         let waiter = two.mutex("a");
@@ -148,7 +150,36 @@ async fn a_directory_that_we_may_not_write_is_listed() {
         take_and_give_back(&one).await;
     }
     assert_eq!(proxy.fired(), 0);
-    assert_eq!(other.get_data("/locks/a").await.unwrap().0, b"kept");
+}
+
+/// A directory may be somebody's node, who keeps something in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_others_keep_in_a_directory_stays_there() {
+    let server = common::server().await;
+    let other = client(&server).await;
+    let proxy = proxy(&server);
+    let locks = through(&proxy).connect().await.unwrap();
+    for _ in 0..3 {
+        take_and_give_back(&locks).await;
+    }
+    assert!(
+        other.check_stat("/locks/a").await.unwrap().unwrap().version > 0,
+        "it is not written when it may be"
+    );
+    other.set_data("/locks/a", b"theirs", None).await.unwrap();
+    for _ in 0..3 {
+        take_and_give_back(&locks).await;
+    }
+    assert_eq!(other.get_data("/locks/a").await.unwrap().0, b"theirs");
+    // One that was there before us, and is emptied later.
+    mkdir(&other, "/locks/b").await;
+    other.set_data("/locks/b", b"theirs", None).await.unwrap();
+    proxy.cut_when(zk_opcode(opcode::MULTI));
+    for _ in 0..3 {
+        locks.mutex("b").acquire().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(other.get_data("/locks/b").await.unwrap().0, b"theirs");
+    assert_eq!(proxy.fired(), 0);
 }
 
 #[cfg(feature = "sasl")]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::{LockName, Locks, Released};
 use lock_testkit::ZooKeeper;
-use lock_testkit::proxy::{Direction, FaultProxy, Protocol, opcode};
+use lock_testkit::proxy::{Direction, FaultProxy, Protocol, opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lock_zk::{Layout, ZkConfig};
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
@@ -19,9 +19,13 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
 /// Where an answer never comes: the driver notices it after two fifths, and we have given up after half of it.
 pub(crate) const LONG: Duration = Duration::from_secs(8);
-/// The request by which a contender gets its place in the queue.
-pub(crate) const ENTER: i32 = opcode::MULTI;
 pub(crate) const LAYOUTS: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
+
+/// Matches the requests by which a contender gets its place in the queue.
+pub(crate) fn enters() -> impl Fn(&[u8]) -> bool + Send + Sync + 'static {
+    let (creates, creates_and_writes) = (zk_opcode(opcode::CREATE2), zk_opcode(opcode::MULTI));
+    move |request| creates(request) || creates_and_writes(request)
+}
 
 /// A server, a client of ours through a proxy and one beside it, and the test's own.
 pub(crate) struct Scene {

@@ -284,11 +284,11 @@ impl SessionClient for Client {
         })
     }
 
-    fn children<'a>(&'a self, path: &'a str) -> Answer<'a, Vec<String>> {
+    fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)> {
         let answer = self.ask(Op::Children { path: path.to_owned() });
         Box::pin(async {
             match answer.await? {
-                (Response::Children(names), _) => Ok(names),
+                (Response::Children(names, stat), _) => Ok((names, stat)),
                 other => panic!("{:?}", other.0),
             }
         })

@@ -32,7 +32,7 @@ pub(crate) enum Response {
     Created(String, Stat),
     Stat(Option<Stat>),
     Data(Vec<u8>, Stat),
-    Children(Vec<String>),
+    Children(Vec<String>, Stat),
     Multi(Result<Vec<MultiWriteResult>, MultiWriteError>),
 }
 
@@ -215,7 +215,9 @@ impl Tree {
         match op {
             Op::Stat { path, .. } => Ok(Response::Stat(self.stat(path))),
             Op::Data { path, .. } => node(path).map(|node| Response::Data(node.data.clone(), node.stat())),
-            Op::Children { path } => node(path).map(|_| Response::Children(self.children(path))),
+            Op::Children { path } => {
+                node(path).map(|node| Response::Children(self.children(path), node.stat()))
+            }
             other => panic!("{other:?} does not read"),
         }
     }
