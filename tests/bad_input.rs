@@ -196,30 +196,35 @@ async fn a_key_of_another_type_is_busy_and_named() {
     for (url, servers) in [(server.url(), std::slice::from_ref(&server)), (masters.url(), masters.servers())]
     {
         let locks = Locks::connect(&url).await.unwrap();
+        // A name for each: a release is done when a quorum has it.
         for (make, kind) in [
-            (&["RPUSH", "lock:a", "x"][..], "list"),
-            (&["HSET", "lock:a", "x", "y"][..], "hash"),
-            (&["SADD", "lock:a", "x"][..], "set"),
-            (&["XADD", "lock:a", "*", "x", "y"][..], "stream"),
+            (&["RPUSH", "lock:list", "x"][..], "list"),
+            (&["HSET", "lock:hash", "x", "y"][..], "hash"),
+            (&["SADD", "lock:set", "x"][..], "set"),
+            (&["XADD", "lock:stream", "*", "x", "y"][..], "stream"),
         ] {
+            let key = format!("lock:{kind}");
             everywhere(servers, make).await;
-            assert!(locks.mutex("a").try_acquire().await.unwrap().is_none(), "{url}: took a {kind} for free");
-            let waited = locks.mutex("a").try_acquire_for(Duration::from_millis(100)).await;
+            assert!(
+                locks.mutex(kind).try_acquire().await.unwrap().is_none(),
+                "{url}: took a {kind} for free"
+            );
+            let waited = locks.mutex(kind).try_acquire_for(Duration::from_millis(100)).await;
             assert!(waited.unwrap().is_none(), "{url}: took a {kind} for free");
-            let holder = locks.inspect("a").await.unwrap().holder;
+            let holder = locks.inspect(kind).await.unwrap().holder;
             assert!(
                 matches!(&holder, Some(Holder::Foreign(text)) if text.contains(kind)),
                 "{url}: {holder:?}"
             );
-            let error = locks.break_lock("a").await.unwrap_err();
+            let error = locks.break_lock(kind).await.unwrap_err();
             must_help(&error, ErrorKind::Unsupported, scheme(&url));
             assert!(error.to_string().contains(kind), "{error}");
             for server in servers {
-                assert_eq!(server.command(&["TYPE", "lock:a"]).await.unwrap().text(), Some(kind));
+                assert_eq!(server.command(&["TYPE", &key]).await.unwrap().text(), Some(kind));
             }
             // Gone, and the lock is as any other.
-            everywhere(servers, &["DEL", "lock:a"]).await;
-            locks.mutex("a").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+            everywhere(servers, &["DEL", &key]).await;
+            locks.mutex(kind).try_acquire().await.unwrap().unwrap().release().await.unwrap();
         }
     }
 }

@@ -267,6 +267,8 @@ async fn inspect(session: &Session, spot: &Spot) -> Result<(LockState, Vec<Strin
 /// The holders that a lock is taken from.
 #[derive(Debug)]
 struct Broken {
+    /// Whether there was nobody to take it from.
+    nobody: bool,
     /// Those whose end is not known.
     left: Vec<Made>,
     /// Whether a deletion of the last of them may have reached a server.
@@ -282,12 +284,12 @@ async fn break_lock(session: &Session, spot: &Spot, broken: &mut Option<Broken>)
             Some(broken) => broken,
             None => broken.insert(Broken::look(session, spot).await?),
         };
-        let nobody = now.left.is_empty();
+        let nobody = now.nobody;
         now.end(session, spot).await?;
         if nobody || now.held {
             return Ok(now.held);
         }
-        // All of them had released it just now, and the next ones hold it.
+        // All of them had released it just now, or become readers, and there are others who hold it.
         *broken = None;
     }
 }
@@ -295,13 +297,15 @@ async fn break_lock(session: &Session, spot: &Spot, broken: &mut Option<Broken>)
 impl Broken {
     async fn look(session: &Session, spot: &Spot) -> Result<Self, Fault> {
         let mut left = Vec::new();
-        for path in look(session, spot).await?.holders {
+        let holders = look(session, spot).await?.holders;
+        let nobody = holders.is_empty();
+        for path in holders {
             if let Some(stat) = session.insist(|| session.stat(&path)).await? {
                 let digits = path.len();
                 left.extend(Made::at(path, digits, stat.czxid));
             }
         }
-        Ok(Self { left, sent: false, held: false })
+        Ok(Self { nobody, left, sent: false, held: false })
     }
 
     async fn end(&mut self, session: &Session, spot: &Spot) -> Result<(), Fault> {

@@ -40,9 +40,9 @@ use crate::{BACKEND, Ensemble, Layout, NodeAcl, Recipe, Zk};
 /// # Ok::<_, lock_core::Error>(())
 /// ```
 ///
-/// A lock that is free is given back in one round trip, and taken in one as well when this session was the last that had
-/// it: then it writes the directory of the lock, which is and stays empty. Otherwise, and where somebody keeps data in the
-/// directory or an ACL does not let us write it, it takes a listing, and mostly a round trip, more.
+/// A lock that is free is given back in one round trip, and taken in one as well when this session has had it within five
+/// seconds and no other since: then it writes the directory of the lock, which is and stays empty. Otherwise, and where
+/// somebody keeps data in the directory or an ACL does not let us write it, it takes a listing, and mostly a round trip, more.
 #[derive(Clone)]
 pub struct ZkConfig {
     hosts: String,
@@ -456,6 +456,7 @@ impl ZkConfig {
         #[cfg(not(feature = "tls"))]
         self.tls.as_ref().map_or(Ok(()), TlsFiles::check)?;
         Ok(Driver {
+            patience: self.patience(),
             hosts: self.hosts.clone(),
             chroot: self.chroot.clone(),
             create_chroot: self.create_chroot.then(|| self.node_acl()),

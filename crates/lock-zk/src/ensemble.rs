@@ -174,6 +174,8 @@ pub(crate) struct Driver {
     pub(crate) create_chroot: Option<NodeAcl>,
     /// `user:password`.
     pub(crate) digest: Option<String>,
+    /// How long connecting may take in all.
+    pub(crate) patience: Duration,
     #[cfg(feature = "sasl")]
     pub(crate) sasl: Option<SaslOptions>,
     #[cfg(feature = "tls")]
@@ -188,9 +190,10 @@ impl Ensemble for Driver {
             // A server keeps its configuration there since version 3.5.
             Err(Error::NoNode) => return Err(Error::Unimplemented),
             Ok((config, _)) if !observers(&config).is_empty() => {
-                client = self.connect_to_voters(session_timeout, &observers(&config)).await?;
+                client = self.connect_to_voters(&client, session_timeout, &observers(&config)).await?;
             }
-            _ => {}
+            Ok(_) | Err(Error::NoAuth) => {}
+            Err(error) => return Err(error),
         }
         if let Some(acl) = self.create_chroot.as_ref().filter(|_| !self.chroot.is_empty()) {
             client.mkdir(&self.chroot, &CreateMode::Persistent.with_acls(acl.acls())).await?;
@@ -203,22 +206,29 @@ impl Ensemble for Driver {
 }
 
 impl Driver {
-    /// A session that never comes to one of these observers. Which of the hosts they are only a session tells, as each
-    /// knows the servers by addresses of its own.
+    /// A session that does not come to one of these observers, as far as they answer now. Which of the hosts they are only
+    /// a session tells, as each knows the servers by addresses of its own.
     async fn connect_to_voters(
         &self,
+        first: &Client,
         session_timeout: Duration,
         observers: &HashSet<i64>,
     ) -> Result<Client, Error> {
+        // A host that is silent must not use up the time to connect.
+        let patience = (session_timeout / 10).min(self.patience / 8);
         let asked = self.hosts.split(',').map(|host| async move {
-            let client = timeout(session_timeout / 5, self.connect(host, session_timeout)).await;
+            let client = timeout(patience, self.connect(host, session_timeout)).await;
             // One that does not answer now may vote.
             let votes = !matches!(client, Ok(Ok(client)) if observers.contains(&opened_by(&client)));
             votes.then_some(host)
         });
         let voters: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
-        if voters.is_empty() {
+        if voters.is_empty() && observers.contains(&opened_by(first)) {
             return Err(Error::BadArguments(&ONLY_OBSERVERS));
+        }
+        if voters.is_empty() {
+            // A name that stands for several servers has led to another one.
+            return Err(Error::ConnectionLoss);
         }
         let client = self.connect(&voters.join(","), session_timeout).await?;
         if observers.contains(&opened_by(&client)) {

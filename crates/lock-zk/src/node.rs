@@ -294,12 +294,13 @@ impl Node {
     /// When the future is dropped it goes on, and the next call gives what came of it.
     pub(crate) async fn downgrade(&self) -> Downgraded {
         let State::There(made) = &self.state else { return Downgraded::Gone };
-        let downgrade = made.downgrade().get_or_insert_with(|| self.begin_downgrade(made)).clone();
-        let downgraded = downgrade.await;
-        if matches!(downgraded, Downgraded::Refused(_)) {
-            *made.downgrade() = None;
-        }
-        downgraded
+        let downgrade = {
+            let mut latest = made.downgrade();
+            // One that was refused when nobody waited for it any more is tried again.
+            latest.take_if(|downgrade| matches!(downgrade.peek(), Some(Downgraded::Refused(_))));
+            latest.get_or_insert_with(|| self.begin_downgrade(made)).clone()
+        };
+        downgrade.await
     }
 
     fn begin_downgrade(&self, made: &Arc<Made>) -> Downgrade {
@@ -483,6 +484,7 @@ async fn replace(session: &Session, spot: &Spot, ours: Ours, made: &Made) -> Dow
     let reader = Ours { mode: Mode::Shared, writes: false, ..ours };
     let prefix = spot.child(&reader.prefix(spot));
     let path = format!("{prefix}{:010}", made.sequence);
+    let mut in_doubt = false;
     loop {
         let czxid = match replace_once(session, spot, made, &path).await {
             Ok(Some(czxid)) => Ok(Some(czxid)),
@@ -495,12 +497,23 @@ async fn replace(session: &Session, spot: &Spot, ours: Ours, made: &Made) -> Dow
                 None => return Downgraded::Gone,
             },
             Ok(None) | Err(Fault::Over) => return Downgraded::Gone,
-            Err(Fault::Unknown(error)) => {
-                tracing::debug!(%error, path, "a downgrade is repeated");
+            Err(fault) if is_open(&fault, in_doubt) => {
+                in_doubt = true;
+                tracing::debug!(?fault, path, "a downgrade is repeated");
                 tokio::time::sleep(PAUSE).await;
             }
             Err(fault) => return Downgraded::Refused(fault),
         }
+    }
+}
+
+/// Whether a downgrade that ended so may have been carried out. What a server refuses by itself says nothing of the
+/// request before.
+const fn is_open(fault: &Fault, in_doubt: bool) -> bool {
+    match fault {
+        Fault::Unknown(_) | Fault::Refused(zk::Error::Throttled | zk::Error::NotReadOnly) => true,
+        Fault::Denied { right: Right::Read, .. } => in_doubt,
+        _ => false,
     }
 }
 

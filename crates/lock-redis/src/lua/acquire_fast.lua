@@ -8,9 +8,9 @@ if ARGV[5] ~= '' and redis.call('EXISTS', KEYS[3], KEYS[4]) == 0
   if not before or (last and is_larger(ARGV[5], last)) then
     return ARGV[5]
   end
-  -- It is not: as if nothing had happened, for what follows.
+  -- It is not: as if nothing had happened but for the ttl, for what follows.
   redis.call('DEL', KEYS[1])
   if type(before) == 'string' then
-    redis.call('SET', KEYS[2], before)
+    redis.call('SET', KEYS[2], before, 'KEEPTTL')
   end
 end
