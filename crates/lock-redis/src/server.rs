@@ -619,8 +619,7 @@ impl Server {
     ///
     /// When the future is dropped, the lock may or may not be given back; ask again.
     pub async fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Result<Option<bool>> {
-        let call = self.call(keys, |recipe| recipe.release).arg(owner.to_string());
-        self.removed(&call.arg(self.channel(keys)).arg(entry.unwrap_or_default())).await
+        self.removed(&self.releasing(keys, owner, entry)).await
     }
 
     /// As [`release`](Self::release), for a lock that others most likely wait for: the server writes to the next before
@@ -634,8 +633,12 @@ impl Server {
     ///
     /// As [`release`](Self::release).
     pub async fn release_to_next(&self, keys: &Keys, owner: OwnerId) -> Result<Option<bool>> {
+        self.removed(&self.releasing(keys, owner, None).answered_last()).await
+    }
+
+    fn releasing(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call {
         let call = self.call(keys, |recipe| recipe.release).arg(owner.to_string());
-        self.removed(&call.arg(self.channel(keys)).arg("").answered_last()).await
+        call.arg(self.channel(keys)).arg(entry.unwrap_or_default())
     }
 
     /// Sends what removes a lock, and says whether there was one.
