@@ -14,7 +14,7 @@ use self::memory::BareMutex;
 use self::redis::BareRedis;
 pub(crate) use self::redlock::BareRedlock;
 use self::zk::BareZk;
-pub(crate) use self::zk::connect as zk_session;
+pub(crate) use self::zk::{SESSIONS as ZK_SESSIONS, connect as zk_session};
 use crate::address;
 use crate::backends::Target;
 use crate::failure::{Failure, Outcome};

@@ -9,25 +9,40 @@ use zookeeper_client::{Acls, Client, CreateMode, CreateSequence};
 use super::Floor;
 use crate::failure::{Failure, Outcome};
 
-/// One session; create and get children are sent at once, as they need not wait for each other.
+/// How many sessions take turns.
+pub(crate) const SESSIONS: usize = 16;
+
+/// Create and get children are sent at once, as they need not wait for each other.
+///
+/// Whether both leave in one packet, and are answered sooner, is the luck of a session: the driver sends in an order
+/// that follows from the addresses of its own parts in memory. So several sessions take turns.
 #[derive(Debug)]
 pub(crate) struct BareZk {
-    client: Client,
+    sessions: Vec<Client>,
+    operations: usize,
     directory: String,
     node: Option<CreateSequence>,
 }
 
 impl BareZk {
-    /// Opens a session with the servers of this URL, and makes a directory for the nodes.
+    /// Opens sessions with the servers of this URL, and makes a directory for the nodes.
     ///
     /// # Errors
     ///
     /// When the servers do not let us in.
     pub(crate) async fn connect(url: &str, name: &str, session_timeout: Duration) -> Outcome<Self> {
-        let client = connect(url, session_timeout).await?;
-        let directory = format!("/{name}");
-        client.create(&directory, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
-        Ok(Self { client, directory, node: None })
+        let mut sessions = Vec::new();
+        for _ in 0..SESSIONS {
+            sessions.push(connect(url, session_timeout).await?);
+        }
+        let floor = Self { sessions, operations: 0, directory: format!("/{name}"), node: None };
+        let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        floor.session().create(&floor.directory, b"", &mode).await?;
+        Ok(floor)
+    }
+
+    fn session(&self) -> &Client {
+        &self.sessions[self.operations / IN_A_ROW % self.sessions.len()]
     }
 
     fn path(&self, sequence: CreateSequence) -> String {
@@ -39,8 +54,9 @@ impl Floor for BareZk {
     async fn acquire(&mut self) -> Outcome<()> {
         let prefix = format!("{}/n-", self.directory);
         let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        let session = self.session();
         let (created, children) =
-            join(self.client.create(&prefix, b"", &mode), self.client.list_children(&self.directory)).await;
+            join(session.create(&prefix, b"", &mode), session.list_children(&self.directory)).await;
         self.node = Some(created?.1);
         let children = children?;
         if children.len() == 1 {
@@ -51,13 +67,18 @@ impl Floor for BareZk {
 
     async fn release(&mut self) -> Outcome<()> {
         let Some(sequence) = self.node.take() else { return Ok(()) };
-        Ok(self.client.delete(&self.path(sequence), None).await?)
+        self.session().delete(&self.path(sequence), None).await?;
+        self.operations += 1;
+        Ok(())
     }
 
     async fn clean(self) -> Outcome<()> {
-        Ok(self.client.delete(&self.directory, None).await?)
+        Ok(self.session().delete(&self.directory, None).await?)
     }
 }
+
+/// Operations of one session, so that what it needs stays at hand.
+const IN_A_ROW: usize = 32;
 
 /// A session with the servers of this URL, with the URL's chroot and credentials.
 ///

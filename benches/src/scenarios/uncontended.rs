@@ -15,7 +15,7 @@ use crate::address;
 use crate::backends::Target;
 use crate::diary::{Claim, Diary, Tenure, outcome};
 use crate::failure::{Failure, Outcome};
-use crate::floor::{Bare, BareRedlock, Floor};
+use crate::floor::{Bare, BareRedlock, Floor, ZK_SESSIONS};
 use crate::latency::{Latency, Times};
 use crate::options::BackendName;
 use crate::results::Row;
@@ -46,7 +46,10 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         ("floor_redlock", "the same on every master in parallel, until a majority has answered".into()),
         (
             "floor_zk",
-            "create ephemeral sequential + get children at once, then delete, in one session".into(),
+            format!(
+                "create ephemeral sequential + get children at once, then delete; {ZK_SESSIONS} sessions take turns, as \
+                 some send both in one packet and some do not"
+            ),
         ),
         (
             "with_tokens",
