@@ -275,3 +275,11 @@ async fn a_build_without_tls_says_so() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("--features zk,tls"), "{error}");
 }
+
+#[cfg(not(feature = "sasl"))]
+#[test]
+fn a_build_without_sasl_says_so() {
+    let error = ZkConfig::from_url("zk://me:secret@a?auth=sasl").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("--features zk,sasl"), "{error}");
+}
