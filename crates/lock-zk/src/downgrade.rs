@@ -11,7 +11,7 @@ use crate::ensemble::Change;
 use crate::fault::{Fault, Right};
 use crate::layout::Spot;
 use crate::lease::REVOKE;
-use crate::node::{Card, Made, is_card_of};
+use crate::node::{Card, Made, Origin, is_card_of};
 use crate::session::{PAUSE, Seat, Session};
 
 /// The downgrade of one node. It is begun before a request leaves that may put the node of a reader in its place.
@@ -126,7 +126,8 @@ async fn replace_once(
         if stat.czxid != made.czxid {
             return Ok(None);
         }
-        let data = card_of_reader(&data, made.czxid).unwrap_or(data);
+        let writer = Origin { czxid: stat.czxid, ctime: stat.ctime };
+        let data = card_of_reader(&data, writer).unwrap_or(data);
         let (mode, acl) = (CreateMode::Ephemeral, session.acl().acls());
         let changes = [
             // Of this version: a wish for revocation that comes in between is not to be lost.
@@ -164,7 +165,7 @@ async fn find_reader(
 }
 
 /// What the node says once the writer is a reader, if it says anything.
-fn card_of_reader(data: &[u8], czxid: i64) -> Option<Vec<u8>> {
+fn card_of_reader(data: &[u8], writer: Origin) -> Option<Vec<u8>> {
     let card: Card = serde_json::from_slice(data).ok()?;
-    serde_json::to_vec(&Card { czxid: Some(czxid), ..card }).ok()
+    serde_json::to_vec(&Card { writer: Some(writer), ..card }).ok()
 }

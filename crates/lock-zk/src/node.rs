@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join};
@@ -121,7 +121,7 @@ impl Ours {
 
     /// What our node says.
     fn card(&self, info: &OwnerInfo) -> Vec<u8> {
-        let card = Card { info: info.clone(), owner: self.owner.to_string(), czxid: None };
+        let card = Card { info: info.clone(), owner: self.owner.to_string(), writer: None };
         // Strings and numbers always make JSON.
         serde_json::to_vec(&card).unwrap_or_default()
     }
@@ -145,10 +145,25 @@ pub(crate) struct Card {
     pub(crate) info: OwnerInfo,
     /// The owner id.
     pub(crate) owner: String,
-    /// Of a reader that was a writer: the number of the transaction that made the node of the writer, by which its token
-    /// is counted.
+    /// Of a reader that was a writer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) czxid: Option<i64>,
+    pub(crate) writer: Option<Origin>,
+}
+
+/// How the node was made by which a holder got the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// The number of the transaction, by which the token is counted.
+    pub(crate) czxid: i64,
+    /// When, in milliseconds by the clock of the server.
+    pub(crate) ctime: i64,
+}
+
+impl Origin {
+    pub(crate) fn time(&self) -> Option<SystemTime> {
+        let since = Duration::from_millis(u64::try_from(self.ctime).ok()?);
+        SystemTime::UNIX_EPOCH.checked_add(since)
+    }
 }
 
 impl Node {
