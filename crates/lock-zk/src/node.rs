@@ -198,7 +198,9 @@ impl Node {
     ) -> Result<(Arc<Made>, Option<Vec<String>>), Fault> {
         let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
         let (prefix, data) = (spot.child(&self.ours.prefix(&spot)), self.ours.card(info));
-        if let Some(version) = session.directories().version(&spot.dir) {
+        // One that is written later than it was known to be empty may be somebody's.
+        let known = session.directories().version(&spot.dir).filter(|_| session.is_connected());
+        if let Some(version) = known {
             let (session, spot) = (Arc::clone(&session), Arc::clone(&spot));
             self.begin(enter(session, spot, version, prefix.clone(), data.clone()));
             match self.created().await {
