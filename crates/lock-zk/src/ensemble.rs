@@ -239,7 +239,10 @@ impl Driver {
     }
 
     async fn connect(&self, hosts: &str, session_timeout: Duration) -> Result<Client, Error> {
-        let mut connector = Client::connector().with_session_timeout(session_timeout).with_fail_eagerly();
+        let mut connector = Client::connector()
+            .with_session_timeout(session_timeout)
+            .with_connection_timeout(session_timeout / SILENCE)
+            .with_fail_eagerly();
         if let Some(digest) = &self.digest {
             connector = connector.with_auth("digest", digest.as_bytes());
         }
@@ -435,6 +438,10 @@ fn watching(watcher: OneshotWatcher) -> Watching {
     Box::pin(event.map(|event| event.unwrap_or_else(|_| WatchedEvent::new_session(SessionState::Closed))))
 }
 
+/// After this part of the session timeout a server is taken for silent. When one has fallen silent the driver goes through
+/// all of them in any order, and may come to it once more; a session that two silences ended would take its locks along, and
+/// callers wait for half of its timeout.
+const SILENCE: u32 = 5;
 const DEFAULT_PORT: u16 = 2181;
 const ONLY_OBSERVERS: &str = "all of these servers are observers, through which no lock is taken";
 
