@@ -241,7 +241,8 @@ impl Guard {
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] for the guard of a mutex or a semaphore, [`ErrorKind::Lost`] when the lock is
-    /// no longer ours (it is never taken again), [`ErrorKind::Unavailable`] when the server does not answer.
+    /// no longer ours (it is never taken again), [`ErrorKind::Unavailable`] when the server does not answer,
+    /// [`ErrorKind::Denied`] and [`ErrorKind::Exhausted`] when it refuses: a right is missing, a limit is reached.
     /// After any error but [`ErrorKind::Lost`] the guard holds the lock all the same. With
     /// [`Outcome::Unknown`](crate::Outcome::Unknown) it does so as a writer or as a reader: do not write any
     /// more, and call it again to be sure that readers can join.

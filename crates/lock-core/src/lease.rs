@@ -86,7 +86,8 @@ pub trait Lease: Any + Debug + Send + Sync {
     ///
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where there is no way to do it,
     /// [`Lost`](crate::ErrorKind::Lost) when the lock is no longer ours,
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) when it is not known whether it has happened.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when it is not known whether it has happened,
+    /// [`Denied`](crate::ErrorKind::Denied) or [`Exhausted`](crate::ErrorKind::Exhausted) when the server refuses it.
     async fn downgrade(&mut self) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported, "polylock")
             .message("a writer cannot become a reader on this backend")

@@ -36,7 +36,8 @@ pub struct LockState {
     pub since: Option<SystemTime>,
     /// How many wait: the processes that the backend counts, and the tasks of this one.
     pub waiters: usize,
-    /// The fencing token of that holder, or the last one that was granted; `None` if there was none.
+    /// The fencing token of that holder, or the last one that was granted; `None` if there was none, or where the store
+    /// does not tell.
     pub token: Option<Token>,
     /// What each of several independent servers sees, where a quorum of them keeps the lock; empty elsewhere.
     pub servers: Vec<ServerView>,

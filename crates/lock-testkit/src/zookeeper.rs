@@ -285,7 +285,7 @@ impl ZkOptions {
     pub async fn start(self) -> Result<ZooKeeper> {
         off_thread(move || {
             on_free_ports("zookeeper", || {
-                let node = self.prepare(Port::pick("zookeeper")?, None)?;
+                let node = self.prepare(Arc::new(Port::pick("zookeeper")?), None)?;
                 node.launch()?;
                 node.wait_ready()?;
                 Ok(ZooKeeper { inner: Arc::new(node) })
@@ -306,12 +306,18 @@ impl ZkOptions {
 
     fn start_ensemble_blocking(&self, n: usize) -> Result<ZkEnsemble, StartError> {
         let pick = || Port::pick("zookeeper");
-        let member = |id| Ok(Member { quorum: pick()?, election: pick()?, votes: id < n });
+        let member = |id| {
+            let client = Arc::new(pick()?);
+            Ok(Member { quorum: pick()?, election: pick()?, client, votes: id < n })
+        };
         let members = (0..n + self.observers).map(member).collect::<Result<Vec<_>>>()?;
         let members = Arc::new(members);
         let links = if self.proxied_links { links(&members)? } else { Links::new() };
         let nodes = (0..members.len())
-            .map(|index| self.prepare(pick()?, Some((index, Arc::clone(&members), &links))))
+            .map(|index| {
+                let port = Arc::clone(&members[index].client);
+                self.prepare(port, Some((index, Arc::clone(&members), &links)))
+            })
             .collect::<Result<Vec<_>>>()?;
         for node in &nodes {
             node.launch()?;
@@ -323,7 +329,7 @@ impl ZkOptions {
         Ok(ZkEnsemble { nodes, links })
     }
 
-    fn prepare(&self, port: Port, ensemble: Option<(usize, Arc<Vec<Member>>, &Links)>) -> Result<Inner> {
+    fn prepare(&self, port: Arc<Port>, ensemble: Option<(usize, Arc<Vec<Member>>, &Links)>) -> Result<Inner> {
         let name = match &ensemble {
             Some((index, ..)) => format!("zookeeper {index} on port {}", port.number()),
             None => format!("zookeeper on port {}", port.number()),
@@ -354,11 +360,15 @@ impl ZkOptions {
         if let Some((index, members, links)) = &ensemble {
             line("initLimit", &50);
             line("syncLimit", &10);
-            for (id, Member { quorum, election, votes }) in members.iter().enumerate() {
+            for (id, Member { quorum, election, client, votes }) in members.iter().enumerate() {
                 // Every server reads a file of its own, and follows the leader where that says it is.
                 let quorum = links.get(&(*index, id)).map_or_else(|| quorum.number(), FaultProxy::port);
                 let role = if *votes { "participant" } else { "observer" };
-                line(&format!("server.{id}"), &format!("127.0.0.1:{quorum}:{}:{role}", election.number()));
+                let (election, client) = (election.number(), client.number());
+                line(
+                    &format!("server.{id}"),
+                    &format!("127.0.0.1:{quorum}:{election}:{role};127.0.0.1:{client}"),
+                );
             }
             if !members[*index].votes {
                 line("peerType", &"observer");
@@ -477,17 +487,18 @@ impl ZkEnsemble {
 struct Inner {
     // The process goes before the claims on its ports.
     site: Site,
-    port: Port,
+    port: Arc<Port>,
     secure_port: Option<Port>,
     options: ZkOptions,
     _members: Option<Arc<Vec<Member>>>,
 }
 
-/// The ports by which the servers of an ensemble talk to each other.
+/// The ports of one server of an ensemble: for the others, and for clients.
 #[derive(Debug)]
 struct Member {
     quorum: Port,
     election: Port,
+    client: Arc<Port>,
     votes: bool,
 }
 

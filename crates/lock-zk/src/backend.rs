@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -12,12 +12,14 @@ use lock_core::{
     LockState, Report, Result, Support, Wait,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use zookeeper_client::Stat;
 
 use crate::doctor::examine;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
 use crate::lease::REVOKE;
-use crate::node::{Card, Gone, Made, delete_once};
+use crate::node::{Card, Gone, Made, Origin, delete_once};
+use crate::queue::{is_readers, reader_in_place_of};
 use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
 use crate::sessions::Sessions;
@@ -256,9 +258,10 @@ async fn inspect(session: &Session, spot: &Spot) -> Result<(LockState, Vec<Strin
         };
         let name = path.rsplit('/').next().unwrap_or_default();
         let mut state = LockState::held(read_holder(name, &data));
-        state.since =
-            u64::try_from(stat.ctime).ok().map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
-        state.token = session.base(&spot.dir).token(session, made_by(&data).unwrap_or(stat.czxid)).await.ok();
+        if let Some(origin) = origin(name, &data, &stat) {
+            state.since = origin.time();
+            state.token = session.base(&spot.dir).token(session, origin.czxid).await.ok();
+        }
         state.waiters = sight.waiters;
         return Ok((state, sight.strangers));
     }
@@ -270,7 +273,7 @@ struct Broken {
     /// Whether there was nobody to take it from.
     nobody: bool,
     /// Those whose end is not known.
-    left: Vec<Made>,
+    left: Vec<Holding>,
     /// Whether a deletion of the last of them may have reached a server.
     sent: bool,
     /// Whether somebody held the lock until then.
@@ -294,16 +297,21 @@ async fn break_lock(session: &Session, spot: &Spot, broken: &mut Option<Broken>)
     }
 }
 
+/// The node of a holder.
+#[derive(Debug)]
+struct Holding {
+    made: Made,
+    /// Whose node it is.
+    session: i64,
+}
+
 impl Broken {
     async fn look(session: &Session, spot: &Spot) -> Result<Self, Fault> {
         let mut left = Vec::new();
         let holders = look(session, spot).await?.holders;
         let nobody = holders.is_empty();
         for path in holders {
-            if let Some(stat) = session.insist(|| session.stat(&path)).await? {
-                let digits = path.len();
-                left.extend(Made::at(path, digits, stat.czxid));
-            }
+            left.extend(Holding::at(session, path).await?);
         }
         Ok(Self { nobody, left, sent: false, held: false })
     }
@@ -311,18 +319,43 @@ impl Broken {
     async fn end(&mut self, session: &Session, spot: &Spot) -> Result<(), Fault> {
         while let Some(holder) = self.left.last() {
             let retried = mem::replace(&mut self.sent, true);
-            match delete_once(session, spot, holder, retried).await {
-                Ok(gone) => self.held |= gone == Gone::Now,
+            let gone = match delete_once(session, spot, &holder.made, retried).await {
+                Ok(gone) => gone,
                 Err(Fault::Unknown(_)) => {
                     sleep(RECONNECT_PAUSE).await;
                     continue;
                 }
                 Err(fault) => return Err(fault),
-            }
+            };
+            // The deletion before may have been lost, and the node gone as its owner became a reader.
+            let reader = if retried { holder.as_reader(session).await? } else { None };
+            self.held |= gone == Gone::Now && reader.is_none();
             self.left.pop();
+            self.left.extend(reader);
             self.sent = false;
         }
         Ok(())
+    }
+}
+
+impl Holding {
+    /// What is at this path.
+    async fn at(session: &Session, path: String) -> Result<Option<Self>, Fault> {
+        let stat = session.insist(|| session.stat(&path)).await?;
+        let digits = path.len();
+        Ok(stat.and_then(|stat| {
+            let made = Made::at(path, digits, stat.czxid)?;
+            Some(Self { made, session: stat.ephemeral_owner })
+        }))
+    }
+
+    /// The node of the same holder that has taken the place of this one, if it was a writer's.
+    async fn as_reader(&self, session: &Session) -> Result<Option<Self>, Fault> {
+        let name = self.made.name();
+        let Some(reader) = reader_in_place_of(name) else { return Ok(None) };
+        let dir = self.made.path.strip_suffix(name).unwrap_or_default();
+        let there = Self::at(session, format!("{dir}{reader}")).await?;
+        Ok(there.filter(|there| there.session == self.session))
     }
 }
 
@@ -347,9 +380,14 @@ async fn request_revocation(session: &Session, spot: &Spot) -> Result<bool, Faul
     }
 }
 
-/// The transaction that the token of a holder is counted by, where it is not the one that made its node.
-fn made_by(data: &[u8]) -> Option<i64> {
-    serde_json::from_slice::<Card>(data).ok()?.czxid
+/// How the node was made by which a holder got the lock. Of a reader that was a writer only its new node tells; where
+/// somebody has written over that, such as a wish for revocation, nobody knows whether it was one.
+fn origin(name: &str, data: &[u8], stat: &Stat) -> Option<Origin> {
+    let of_this_node = Origin { czxid: stat.czxid, ctime: stat.ctime };
+    match serde_json::from_slice::<Card>(data) {
+        Ok(card) => Some(card.writer.unwrap_or(of_this_node)),
+        Err(_) => Some(of_this_node).filter(|_| !is_readers(name)),
+    }
 }
 
 fn read_holder(name: &str, data: &[u8]) -> Holder {
@@ -379,7 +417,8 @@ mod tests {
         assert_eq!(text(b""), "node lock-0000000001");
         assert_eq!(text(b"\x00\xff\n"), "node lock-0000000001 with data \"\\0\u{fffd}\\n\"");
         assert!(text(&[b'x'; 5000]).len() < 300);
-        let card = Card { info: OwnerInfo::this_process().with_label("job"), owner: "7".into(), czxid: None };
+        let card =
+            Card { info: OwnerInfo::this_process().with_label("job"), owner: "7".into(), writer: None };
         let holder = read_holder("n", &serde_json::to_vec(&card).unwrap());
         assert_eq!(holder, Holder::Known(card.info));
     }

@@ -650,6 +650,7 @@ mod tests {
             ("zk://a?ttl=3s", "session_timeout"),
             ("zk://a?create_chroot=maybe", "true or false"),
             ("zk://a?auth=kerberos", "digest or sasl"),
+            #[cfg(feature = "sasl")]
             ("zk://a?auth=sasl", "sasl"),
             ("zk://a?acl=creator", "credentials"),
             ("zk://me:secret@a?acl=nobody", "creator"),

@@ -13,7 +13,11 @@ use zookeeper_client::Stat;
 /// An acquisition writes such a directory to learn from the answer who else is in it, see
 /// [`Session::enter`](crate::session::Session::enter). A directory may belong to somebody who keeps data there; so it is
 /// written only at the version at which it was empty, and only for a moment after that: one that is removed and made again
-/// begins with the same versions. One that others write too, or that we may not write, is left alone for a while.
+/// begins with the same versions. For that reason it is not written either while there is no connection, for which the
+/// request would wait. One that others write too, or that we may not write, is left alone for a while.
+///
+/// What is left is a request that the network holds back, which may be as long as a session lasts: it writes over what
+/// somebody has put meanwhile into a directory that was removed, made again, and written as often as the one before.
 #[derive(Debug, Default)]
 pub(crate) struct Directories(Mutex<HashMap<Box<str>, Known>>);
 

@@ -1,6 +1,5 @@
 //! What is asked of an ensemble, request by request, and how the driver asks it.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -189,8 +188,8 @@ impl Ensemble for Driver {
         match client.get_config().await {
             // A server keeps its configuration there since version 3.5.
             Err(Error::NoNode) => return Err(Error::Unimplemented),
-            Ok((config, _)) if !observers(&config).is_empty() => {
-                client = self.connect_to_voters(&client, session_timeout, &observers(&config)).await?;
+            Ok((config, _)) if Members::parse(&config).have_observers() => {
+                client = self.connect_to_voters(&client, session_timeout, &Members::parse(&config)).await?;
             }
             Ok(_) | Err(Error::NoAuth) => {}
             Err(error) => return Err(error),
@@ -206,24 +205,25 @@ impl Ensemble for Driver {
 }
 
 impl Driver {
-    /// A session that does not come to one of these observers, as far as they answer now. Which of the hosts they are only
-    /// a session tells, as each knows the servers by addresses of its own.
+    /// A session that does not come to an observer. Which of the hosts are observers each tells by the session that it
+    /// opens, as it may have other names in the configuration; of those that do not answer, their names there tell.
     async fn connect_to_voters(
         &self,
         first: &Client,
         session_timeout: Duration,
-        observers: &HashSet<i64>,
+        members: &Members,
     ) -> Result<Client, Error> {
         // A host that is silent must not use up the time to connect.
         let patience = (session_timeout / 10).min(self.patience / 8);
         let asked = self.hosts.split(',').map(|host| async move {
-            let client = timeout(patience, self.connect(host, session_timeout)).await;
-            // One that does not answer now may vote.
-            let votes = !matches!(client, Ok(Ok(client)) if observers.contains(&opened_by(&client)));
-            votes.then_some(host)
+            let observes = match timeout(patience, self.connect(host, session_timeout)).await {
+                Ok(Ok(client)) => members.observe(opened_by(&client)),
+                _ => members.are_observers_at(host),
+            };
+            (!observes).then_some(host)
         });
         let voters: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
-        if voters.is_empty() && observers.contains(&opened_by(first)) {
+        if voters.is_empty() && members.observe(opened_by(first)) {
             return Err(Error::BadArguments(&ONLY_OBSERVERS));
         }
         if voters.is_empty() {
@@ -231,7 +231,7 @@ impl Driver {
             return Err(Error::ConnectionLoss);
         }
         let client = self.connect(&voters.join(","), session_timeout).await?;
-        if observers.contains(&opened_by(&client)) {
+        if members.observe(opened_by(&client)) {
             // It has just come back.
             return Err(Error::ConnectionLoss);
         }
@@ -239,7 +239,10 @@ impl Driver {
     }
 
     async fn connect(&self, hosts: &str, session_timeout: Duration) -> Result<Client, Error> {
-        let mut connector = Client::connector().with_session_timeout(session_timeout).with_fail_eagerly();
+        let mut connector = Client::connector()
+            .with_session_timeout(session_timeout)
+            .with_connection_timeout(session_timeout / SILENCE)
+            .with_fail_eagerly();
         if let Some(digest) = &self.digest {
             connector = connector.with_auth("digest", digest.as_bytes());
         }
@@ -256,14 +259,69 @@ impl Driver {
     }
 }
 
-/// The numbers of the servers that this configuration calls observers: `server.5=host:port:port:observer;port`.
-fn observers(config: &[u8]) -> HashSet<i64> {
-    let observer = |line: &str| {
+/// The servers of an ensemble, as its configuration names them.
+#[derive(Debug, PartialEq, Eq)]
+struct Members(Vec<Member>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Member {
+    number: i64,
+    votes: bool,
+    /// The names of its machine.
+    hosts: Vec<String>,
+    /// The port for clients. Where every server reads a file of its own, only that one knows it.
+    port: Option<u16>,
+}
+
+impl Members {
+    fn parse(config: &[u8]) -> Self {
+        Self(String::from_utf8_lossy(config).lines().filter_map(Member::parse).collect())
+    }
+
+    fn have_observers(&self) -> bool {
+        self.0.iter().any(|member| !member.votes)
+    }
+
+    /// Whether the server of this number is an observer.
+    fn observe(&self, number: i64) -> bool {
+        self.0.iter().any(|member| member.number == number && !member.votes)
+    }
+
+    /// Whether this host (`host[:port]`) is surely that of an observer.
+    fn are_observers_at(&self, host: &str) -> bool {
+        let mut there = self.0.iter().filter(|member| member.may_be_at(host)).peekable();
+        there.peek().is_some() && there.all(|member| !member.votes)
+    }
+}
+
+impl Member {
+    /// Reads `server.5=host:port:port[:role][|host:port:port...][;[host:]port]`.
+    fn parse(line: &str) -> Option<Self> {
         let (number, server) = line.strip_prefix("server.")?.split_once('=')?;
-        let (address, _) = server.split_once(';').unwrap_or((server, ""));
-        number.parse().ok().filter(|_| address.ends_with(":observer"))
-    };
-    String::from_utf8_lossy(config).lines().filter_map(observer).collect()
+        let (addresses, client) = server.split_once(';').unwrap_or((server, ""));
+        let (client_host, port) = client.rsplit_once(':').unwrap_or(("", client));
+        let any = ["", "0.0.0.0", "[::]", "[0:0:0:0:0:0:0:0]"].contains(&client_host);
+        let quorum_hosts = addresses.split('|').map(host_of);
+        Some(Self {
+            number: number.parse().ok()?,
+            votes: !addresses.ends_with(":observer"),
+            hosts: quorum_hosts.chain((!any).then_some(client_host)).map(str::to_lowercase).collect(),
+            port: port.parse().ok(),
+        })
+    }
+
+    fn may_be_at(&self, host: &str) -> bool {
+        let name = host_of(host);
+        let port = host[name.len()..].strip_prefix(':').map_or(Ok(DEFAULT_PORT), str::parse);
+        let same_port = self.port.is_none_or(|own| port == Ok(own));
+        same_port && self.hosts.contains(&name.to_lowercase())
+    }
+}
+
+/// What stands before the first port. An IPv6 address is in brackets.
+fn host_of(address: &str) -> &str {
+    let end = address.find(']').map_or_else(|| address.find(':'), |at| Some(at + 1));
+    &address[..end.unwrap_or(address.len())]
 }
 
 /// The number of the server that opened this session: it is the highest byte of the session's.
@@ -380,17 +438,40 @@ fn watching(watcher: OneshotWatcher) -> Watching {
     Box::pin(event.map(|event| event.unwrap_or_else(|_| WatchedEvent::new_session(SessionState::Closed))))
 }
 
+/// After this part of the session timeout a server is taken for silent. When one has fallen silent the driver goes through
+/// all of them in any order, and may come to it once more; a session that two silences ended would take its locks along, and
+/// callers wait for half of its timeout.
+const SILENCE: u32 = 5;
+const DEFAULT_PORT: u16 = 2181;
 const ONLY_OBSERVERS: &str = "all of these servers are observers, through which no lock is taken";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const CONFIG: &[u8] = b"server.1=a:2888:3888:participant;0.0.0.0:2181\nserver.2=a:2889:3889;2182\n\
+        server.3=b:2888:3888:observer;0.0.0.0:2181\nserver.14=c:1:2|[::2]:1:2:observer;d:2183\nversion=0\nserver.x=:observer";
+
     #[test]
     fn observers_are_told_from_those_who_vote() {
-        let config = b"server.1=a:2888:3888:participant;0.0.0.0:2181\nserver.2=a:2889:3889\n\
-            server.3=b:2888:3888:observer;0.0.0.0:2181\nserver.14=c:1:2|d:1:2:observer\nversion=0\nserver.x=:observer";
-        assert_eq!(observers(config), HashSet::from([3, 14]));
-        assert_eq!(observers(b""), HashSet::new());
+        let members = Members::parse(CONFIG);
+        let observers = (0..20).filter(|number| members.observe(*number));
+        assert_eq!(observers.collect::<Vec<_>>(), [3, 14]);
+        assert!(members.have_observers() && !Members::parse(b"server.1=a:1:2;3").have_observers());
+        assert_eq!(Members::parse(b""), Members(Vec::new()));
+    }
+
+    #[test]
+    fn observers_are_known_by_their_hosts() {
+        let members = Members::parse(CONFIG);
+        for host in ["b:2181", "b", "B", "c:2183", "[::2]:2183", "d:2183"] {
+            assert!(members.are_observers_at(host), "{host}");
+        }
+        for host in ["a:2181", "a:2182", "a", "b:2182", "c", "d", "0.0.0.0:2181", "elsewhere"] {
+            assert!(!members.are_observers_at(host), "{host}");
+        }
+        // Who does not know the ports knows an observer only by a machine of its own.
+        let members = Members::parse(b"server.1=a:1:2\nserver.2=a:3:4:observer\nserver.3=b:1:2:observer");
+        assert!(members.are_observers_at("b:2181") && !members.are_observers_at("a:2181"));
     }
 }

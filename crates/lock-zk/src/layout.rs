@@ -122,10 +122,15 @@ fn is_permit(text: &str) -> bool {
     text.strip_suffix("permit").is_some_and(|id| id.is_empty() || id.ends_with(['-', '_']))
 }
 
-/// Whether this is the node of a writer, which may become a reader and keep its number: one of ours or of Curator.
-pub(crate) fn is_downgradable(marker: &str) -> bool {
-    let writes = ["__WRIT__", "__write__lock__", "-write-"].iter().any(|ending| marker.ends_with(ending));
-    writes || marker == "write-"
+/// What stands before the number of the node of a reader that takes the place of this one, if this is a writer's: one of ours,
+/// or of Curator's in part, whose readers have an id of their own.
+pub(crate) fn as_reader(marker: &str) -> Option<String> {
+    WRITERS.iter().find_map(|(writer, reader)| {
+        let id = marker.strip_suffix(writer)?;
+        // Not the end of some other word.
+        let whole = writer.starts_with('_') || id.is_empty() || id.ends_with('-');
+        whole.then(|| format!("{id}{reader}"))
+    })
 }
 
 /// Appends `name` so that it is one level of a path: `%XX` for every byte that is not a letter, a digit or one of
@@ -146,6 +151,9 @@ fn escape(name: &str, path: &mut String) {
 }
 
 pub(crate) const ROTATE_FROM: i64 = 1 << 30;
+/// What ends the markers of writers, and those of the readers that they become.
+const WRITERS: [(&str, &str); 3] =
+    [("__WRIT__", "__READ__"), ("__write__lock__", "__rlock__"), ("write-", "read-")];
 
 #[cfg(test)]
 mod tests {
@@ -231,12 +239,16 @@ mod tests {
         for layout in ALL {
             for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { max: NonZeroU32::MIN }] {
                 for writes in [false, true] {
-                    let marker = layout.prefix(OwnerId::random(), mode, writes);
-                    assert_eq!(is_downgradable(&marker), writes && mode == Mode::Exclusive, "{marker}");
+                    let owner = OwnerId::random();
+                    let marker = layout.prefix(owner, mode, writes);
+                    let reader = layout.prefix(owner, Mode::Shared, false);
+                    let writer = writes && mode == Mode::Exclusive;
+                    assert_eq!(as_reader(&marker), writer.then_some(reader), "{marker}");
                 }
             }
         }
-        assert!(is_downgradable("guid-write-") && !is_downgradable("overwrite-"));
+        assert_eq!(as_reader("guid-write-").as_deref(), Some("guid-read-"));
+        assert_eq!(as_reader("overwrite-"), None);
     }
 
     #[test]

@@ -14,9 +14,10 @@ use lock_core::{
 use tokio::sync::oneshot;
 
 use crate::BACKEND;
+use crate::downgrade::Downgraded;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
-use crate::node::{Downgraded, Gone, Made, Node, delete, is_there};
+use crate::node::{Gone, Made, Node, delete, is_there};
 use crate::session::{Event, PAUSE, Session, Watch};
 use crate::token::NotRaised;
 
@@ -26,7 +27,7 @@ pub(crate) struct ZkLease {
     node: Node,
     /// As it was when the lock became ours: its number is that of the token.
     made: Arc<Made>,
-    /// Whether nobody shares the lock.
+    /// Whether nobody shared the lock when it became ours.
     exclusive: bool,
     token: Token,
     /// What concerns this lock alone: its removal, and `max_hold`.

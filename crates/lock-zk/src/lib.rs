@@ -11,6 +11,7 @@ mod backend;
 mod config;
 mod directories;
 mod doctor;
+mod downgrade;
 mod ensemble;
 mod ephemeral;
 mod fault;

@@ -3,21 +3,20 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, OptionFuture, Shared, join};
+use futures_util::future::{BoxFuture, join};
 use lock_core::{Mode, OwnerId, OwnerInfo};
 use serde::{Deserialize, Serialize};
-use zookeeper_client::{self as zk, CreateMode, MultiWriteResult};
+use zookeeper_client::{self as zk, CreateMode};
 
 use crate::Recipe;
-use crate::ensemble::Change;
+use crate::downgrade::{Downgrade, Downgraded};
 use crate::fault::{Fault, Right};
 use crate::layout::Spot;
-use crate::lease::REVOKE;
 use crate::session::{Entry, PAUSE, Seat, Session};
 
 /// Our node, or the attempt to make one. Dropping it undoes in the background what the server may have done.
@@ -78,22 +77,7 @@ pub(crate) struct Made {
     pub(crate) sequence: i64,
     /// The number of the transaction that made it.
     pub(crate) czxid: i64,
-    /// Set before a request leaves that may put the node of a reader in its place.
-    downgrade: Mutex<Option<Downgrade>>,
-}
-
-/// All who have to know the outcome wait for the same.
-type Downgrade = Shared<BoxFuture<'static, Downgraded>>;
-
-/// What a downgrade ended with.
-#[derive(Clone, Debug)]
-pub(crate) enum Downgraded {
-    /// This node of a reader is in the place of the writer's.
-    To(Arc<Made>),
-    /// The writer's was gone before.
-    Gone,
-    /// The server does not do it, and nothing has changed.
-    Refused(Fault),
+    pub(crate) downgrade: Downgrade,
 }
 
 impl PartialEq for Made {
@@ -109,20 +93,12 @@ impl Made {
         let sequence = if digits.is_empty() { 0 } else { digits.parse().ok()? };
         // The driver leaves room for more.
         path.shrink_to_fit();
-        Some(Self { path, sequence, czxid, downgrade: Mutex::default() })
+        Some(Self { path, sequence, czxid, downgrade: Downgrade::default() })
     }
 
     /// The node that stands in its place by now, or this one.
     pub(crate) async fn latest(self: &Arc<Self>) -> Arc<Self> {
-        let downgrade = self.downgrade().clone();
-        match OptionFuture::from(downgrade).await {
-            Some(Downgraded::To(reader)) => reader,
-            _ => Arc::clone(self),
-        }
-    }
-
-    fn downgrade(&self) -> MutexGuard<'_, Option<Downgrade>> {
-        self.downgrade.lock().unwrap_or_else(PoisonError::into_inner)
+        self.downgrade.reader().await.unwrap_or_else(|| Arc::clone(self))
     }
 
     /// The node at this path, as the server completed it.
@@ -145,7 +121,7 @@ impl Ours {
 
     /// What our node says.
     fn card(&self, info: &OwnerInfo) -> Vec<u8> {
-        let card = Card { info: info.clone(), owner: self.owner.to_string(), czxid: None };
+        let card = Card { info: info.clone(), owner: self.owner.to_string(), writer: None };
         // Strings and numbers always make JSON.
         serde_json::to_vec(&card).unwrap_or_default()
     }
@@ -169,17 +145,24 @@ pub(crate) struct Card {
     pub(crate) info: OwnerInfo,
     /// The owner id.
     pub(crate) owner: String,
-    /// Of a reader that was a writer: the number of the transaction that made the node of the writer, by which its token
-    /// is counted.
+    /// Of a reader that was a writer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) czxid: Option<i64>,
+    pub(crate) writer: Option<Origin>,
 }
 
-impl Card {
-    /// What the node says once the writer is a reader, if it says anything.
-    fn of_reader(data: &[u8], czxid: i64) -> Option<Vec<u8>> {
-        let card: Self = serde_json::from_slice(data).ok()?;
-        serde_json::to_vec(&Self { czxid: Some(czxid), ..card }).ok()
+/// How the node was made by which a holder got the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// The number of the transaction, by which the token is counted.
+    pub(crate) czxid: i64,
+    /// When, in milliseconds by the clock of the server.
+    pub(crate) ctime: i64,
+}
+
+impl Origin {
+    pub(crate) fn time(&self) -> Option<SystemTime> {
+        let since = Duration::from_millis(u64::try_from(self.ctime).ok()?);
+        SystemTime::UNIX_EPOCH.checked_add(since)
     }
 }
 
@@ -215,7 +198,9 @@ impl Node {
     ) -> Result<(Arc<Made>, Option<Vec<String>>), Fault> {
         let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
         let (prefix, data) = (spot.child(&self.ours.prefix(&spot)), self.ours.card(info));
-        if let Some(version) = session.directories().version(&spot.dir) {
+        // One that is written later than it was known to be empty may be somebody's.
+        let known = session.directories().version(&spot.dir).filter(|_| session.is_connected());
+        if let Some(version) = known {
             let (session, spot) = (Arc::clone(&session), Arc::clone(&spot));
             self.begin(enter(session, spot, version, prefix.clone(), data.clone()));
             match self.created().await {
@@ -294,21 +279,7 @@ impl Node {
     /// When the future is dropped it goes on, and the next call gives what came of it.
     pub(crate) async fn downgrade(&self) -> Downgraded {
         let State::There(made) = &self.state else { return Downgraded::Gone };
-        let downgrade = {
-            let mut latest = made.downgrade();
-            // One that was refused when nobody waited for it any more is tried again.
-            latest.take_if(|downgrade| matches!(downgrade.peek(), Some(Downgraded::Refused(_))));
-            latest.get_or_insert_with(|| self.begin_downgrade(made)).clone()
-        };
-        downgrade.await
-    }
-
-    fn begin_downgrade(&self, made: &Arc<Made>) -> Downgrade {
-        let (session, spot, ours) = (Seat::take(&self.session), Arc::clone(&self.spot), self.ours);
-        let made = Arc::clone(made);
-        let task = self.session.runtime().spawn(async move { replace(&session, &spot, ours, &made).await });
-        // With the runtime goes the session.
-        task.map(|ended| ended.unwrap_or(Downgraded::Gone)).boxed().shared()
+        Downgrade::of(made, &self.session, &self.spot, self.ours.owner).await
     }
 
     /// Deletes the node, however often that takes.
@@ -475,101 +446,7 @@ async fn find(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<Made>, F
     Ok(found)
 }
 
-/// Puts the node of a reader in the place of a writer's, with its number, so that nobody behind it is let in who could
-/// not share the lock; however often that takes.
-///
-/// Source of the idea: Curator's `InterProcessReadWriteLock`, which also lets a writer read under its own number, but as
-/// a second node beside the first.
-async fn replace(session: &Session, spot: &Spot, ours: Ours, made: &Made) -> Downgraded {
-    let reader = Ours { mode: Mode::Shared, writes: false, ..ours };
-    let prefix = spot.child(&reader.prefix(spot));
-    let path = format!("{prefix}{:010}", made.sequence);
-    let mut in_doubt = false;
-    loop {
-        let czxid = match replace_once(session, spot, made, &path).await {
-            Ok(Some(czxid)) => Ok(Some(czxid)),
-            Ok(None) => find_reader(session, spot, ours.owner, &path).await,
-            Err(fault) => Err(fault),
-        };
-        match czxid {
-            Ok(Some(czxid)) => match Made::at(path, prefix.len(), czxid) {
-                Some(reader) => return Downgraded::To(Arc::new(reader)),
-                None => return Downgraded::Gone,
-            },
-            Ok(None) | Err(Fault::Over) => return Downgraded::Gone,
-            Err(fault) if is_open(&fault, in_doubt) => {
-                in_doubt = true;
-                tracing::debug!(?fault, path, "a downgrade is repeated");
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(fault) => return Downgraded::Refused(fault),
-        }
-    }
-}
-
-/// Whether a downgrade that ended so may have been carried out. What a server refuses by itself says nothing of the
-/// request before.
-const fn is_open(fault: &Fault, in_doubt: bool) -> bool {
-    match fault {
-        Fault::Unknown(_) | Fault::Refused(zk::Error::Throttled | zk::Error::NotReadOnly) => true,
-        Fault::Denied { right: Right::Read, .. } => in_doubt,
-        _ => false,
-    }
-}
-
-/// Gives the number of the transaction, or nothing when the node is not there.
-async fn replace_once(
-    session: &Session,
-    spot: &Spot,
-    made: &Made,
-    reader: &str,
-) -> Result<Option<i64>, Fault> {
-    loop {
-        let (data, stat) = match session.data(&made.path).await {
-            Err(fault) if fault.is_no_node() => return Ok(None),
-            answer => answer?,
-        };
-        if stat.czxid != made.czxid {
-            return Ok(None);
-        }
-        let data = Card::of_reader(&data, made.czxid).unwrap_or(data);
-        let (mode, acl) = (CreateMode::Ephemeral, session.acl().acls());
-        let changes = [
-            // Of this version: a wish for revocation that comes in between is not to be lost.
-            Change::Delete { path: &made.path, version: Some(stat.version) },
-            Change::Create { path: reader, data: &data, mode, acl },
-        ];
-        match session.multi(&changes).await {
-            Ok(results) => match results.last() {
-                Some(MultiWriteResult::Create { stat, .. }) if !stat.is_invalid() => {
-                    return Ok(Some(stat.czxid));
-                }
-                _ => return Ok(session.stat(reader).await?.map(|stat| stat.czxid)),
-            },
-            Err((Some(0), Fault::Refused(zk::Error::NoNode | zk::Error::BadVersion))) => {}
-            Err((Some(0), fault)) => return Err(fault.needing(Right::Delete, &spot.dir)),
-            Err((_, fault)) => return Err(fault.needing(Right::Create, &spot.dir)),
-        }
-    }
-}
-
-/// Looks for the node that an earlier request has put in the place of ours.
-async fn find_reader(
-    session: &Session,
-    spot: &Spot,
-    owner: OwnerId,
-    path: &str,
-) -> Result<Option<i64>, Fault> {
-    let (data, stat) = match session.data(path).await {
-        Err(fault) if fault.is_no_node() => return Ok(None),
-        answer => answer?,
-    };
-    // Where names come again, what it says tells it from another one of this session.
-    let says_so = spot.is_unique() || data == REVOKE || is_card_of(&data, owner);
-    Ok(Some(stat.czxid).filter(|_| stat.ephemeral_owner == session.id() && says_so))
-}
-
-fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
+pub(crate) fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
     serde_json::from_slice::<Card>(data).is_ok_and(|card| card.owner == owner.to_string())
 }
 

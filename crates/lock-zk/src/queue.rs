@@ -13,7 +13,7 @@
 
 use lock_core::Mode;
 
-use crate::layout::{is_downgradable, mode_of};
+use crate::layout::{as_reader, mode_of};
 
 /// A place in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Queue {
             match sequence(&name) {
                 Some(sequence) => {
                     let marker = &name[..name.len() - DIGITS];
-                    let (mode, downgradable) = (mode_of(marker), is_downgradable(marker));
+                    let (mode, downgradable) = (mode_of(marker), as_reader(marker).is_some());
                     queue.contenders.push(Contender { sequence, name, mode, downgradable });
                 }
                 None => queue.strangers.push(name),
@@ -157,6 +157,18 @@ fn permits(contender: &Contender) -> Option<usize> {
 /// Whether a sequence number is so near to the end that it cannot be told from one beyond it.
 pub(crate) const fn is_exhausted(sequence: i64) -> bool {
     sequence < 0 || sequence >= EXHAUSTED_FROM
+}
+
+/// Whether a node of this name is a reader's.
+pub(crate) fn is_readers(name: &str) -> bool {
+    sequence(name).is_some() && mode_of(&name[..name.len() - DIGITS]) == Mode::Shared
+}
+
+/// The name of the node of a reader that takes the place of this one, if this is a writer's.
+pub(crate) fn reader_in_place_of(writer: &str) -> Option<String> {
+    sequence(writer)?;
+    let (marker, digits) = writer.split_at(writer.len() - DIGITS);
+    as_reader(marker).map(|reader| reader + digits)
 }
 
 /// The sequence number that a name ends in.

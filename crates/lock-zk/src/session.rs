@@ -239,6 +239,11 @@ impl Session {
         self.client().is_err()
     }
 
+    /// Whether a request is sent at once, and does not wait for a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.states().is_ok_and(|states| states.now() == SessionState::SyncConnected)
+    }
+
     /// Ends the session for all who use it, and closes it in the background.
     ///
     /// The driver says farewell to the server when the last request that is under way has been given up, which they

@@ -80,6 +80,27 @@ async fn no_lock_is_taken_through_an_observer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_observer_that_comes_back_later_gets_no_session() {
+    let ensemble = ZooKeeper::builder().observers(1).start_ensemble(3).await.unwrap();
+    let [first, .., observer] = ensemble.nodes() else { panic!("there are four") };
+    observer.kill();
+    let hosts = format!("{},{}", first.connect_string(), observer.connect_string());
+    let config = ZkConfig::new(hosts).private_session(true).session_timeout(common::LONG);
+    let locks = config.connect_timeout(Duration::from_secs(20)).connect().await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    observer.start_again().await.unwrap();
+    first.kill();
+    // Its session has nowhere to go.
+    let start = Instant::now();
+    while guard.is_valid() {
+        assert!(start.elapsed() < common::LONG * 3, "it is served");
+        // There is only this question.
+        assert_eq!(observer.mntr().await.unwrap()["zk_num_alive_connections"], "1");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn every_name_has_a_directory_of_its_own() {
     let server = common::server().await;
     let (locks, other) = (config(&server).connect().await.unwrap(), common::client(&server).await);

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use common::*;
 use lock_core::{ErrorKind, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
-use lock_testkit::{ZooKeeper, cancel_after, for_each_poll_count};
-use lock_zk::Layout;
+use lock_testkit::{ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
+use lock_zk::{Layout, ZkConfig};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_after_every_number_of_polls() {
@@ -148,7 +148,7 @@ async fn the_answer_to_a_release_is_lost() {
             assert_eq!(scene.proxy.fired(), 1);
             match then {
                 Then::Reset => assert_eq!(released.unwrap(), Released::Released),
-                // The driver takes 2/5 of the session timeout to see it, which the caller may wait for or not.
+                // The driver takes a fifth of the session timeout to see it.
                 Then::Hang => assert!(released.is_ok_and(|released| released == Released::Released)),
             }
             scene.is_clean().await;
@@ -195,6 +195,49 @@ async fn a_release_goes_on_after_its_caller_got_no_answer() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
     scene.proxy.heal();
     scene.is_clean().await;
+}
+
+/// The driver notices the silence, and then tries all servers in any order, the silent one among them: twice a fifth of the
+/// session timeout, and callers wait for half of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn callers_get_their_answers_from_another_server_when_theirs_falls_silent() {
+    let (ensemble, timeout) = (ZkEnsemble::start().await.unwrap(), LONG * 2);
+    let proxies: Vec<_> = ensemble.nodes()[1..].iter().map(proxy).collect();
+    let hosts = proxies.iter().map(|proxy| proxy.addr().to_string()).collect::<Vec<_>>().join(",");
+    let config = ZkConfig::new(hosts).session_timeout(timeout).private_session(true);
+    let client = client(&ensemble.nodes()[0]).await;
+    for request in ["release", "verify", "inspect", "break", "downgrade"] {
+        let locks = opened(&config).await;
+        let mut guard = locks.rw("a").write().await.unwrap();
+        // The silence begins with the request, which is as late as can be.
+        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        let silent = proxies.iter().find(|proxy| proxy.connections() > 0).unwrap();
+        silent.black_hole(Direction::ToServer, true);
+        silent.black_hole(Direction::ToClient, true);
+        let start = Instant::now();
+        let done = match request {
+            "release" => guard.release().await.map(|released| assert_eq!(released, Released::Released)),
+            "verify" => guard.verify().await.map(|standing| assert_eq!(standing, Standing::Valid)),
+            "inspect" => {
+                let state = locks.inspect("a").await;
+                state.map(|state| assert_eq!(state.token, Some(guard.token())))
+            }
+            "break" => locks.break_lock("a").await.map(|broken| assert!(broken)),
+            _ => guard.downgrade().await,
+        };
+        let took = start.elapsed();
+        assert!(took > timeout / 10, "{request} is not answered by another server: {took:?}");
+        assert!(done.is_ok(), "{request}: {done:?} after {took:?}");
+        silent.heal();
+        let _ = locks.close().await;
+        drop(locks);
+        until_children(&client, "a", 0).await;
+        let start = Instant::now();
+        while proxies.iter().any(|proxy| proxy.connections() > 0) {
+            assert!(start.elapsed() < TIMEOUT * 4, "a connection is left");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -256,6 +256,39 @@ async fn the_node_of_a_writer_that_became_a_reader_is_watched() {
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
 
+/// A wish for revocation is written over what the node says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    let only_node = async || format!("/locks/a/{}", children(&client, "a").await.remove(0));
+    for wish_first in [false, true] {
+        let mut guard = locks.rw("a").write().await.unwrap();
+        let (written, token) = (locks.inspect("a").await.unwrap(), guard.token());
+        assert!(written.since.is_some() && written.token == Some(token));
+        sleep(SETTLED).await;
+        if wish_first {
+            client.set_data(&only_node().await, b"__REVOKE__", None).await.unwrap();
+            let state = locks.inspect("a").await.unwrap();
+            assert_eq!((state.since, state.token), (written.since, Some(token)), "a writer has one node");
+        }
+        guard.downgrade().await.unwrap();
+        if !wish_first {
+            assert_eq!(locks.inspect("a").await.unwrap(), written);
+            client.set_data(&only_node().await, b"__REVOKE__", None).await.unwrap();
+        }
+        let state = locks.inspect("a").await.unwrap();
+        assert_eq!((state.is_held(), state.since, state.token), (true, None, None), "{wish_first}");
+        assert_eq!((guard.token(), guard.verify().await.unwrap()), (token, Standing::Valid));
+        give_back(guard).await;
+    }
+    // Who reads from the start says so.
+    let guard = locks.rw("a").read().await.unwrap();
+    let state = locks.inspect("a").await.unwrap();
+    assert!(state.since.is_some() && state.token == Some(guard.token()), "{state:?}");
+    give_back(guard).await;
+}
+
 /// Every request of a downgrade is lost once, with its answer or without; then it is called again, or the lock given
 /// back as it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 #[cfg(any(feature = "sasl", feature = "tls"))]
 use common::Server;
 use common::{client, config, mkdir, proxy, through, until_children};
@@ -13,6 +15,7 @@ use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 use lock_zk::{NodeAcl, ZkConfig};
+use tokio::time::sleep;
 
 async fn take_and_give_back(locks: &Locks) {
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -182,6 +185,34 @@ async fn what_others_keep_in_a_directory_stays_there() {
     assert_eq!(proxy.fired(), 0);
 }
 
+/// It was known to be empty when the request was made, which waits until there is a connection again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_others_put_into_a_directory_while_we_are_cut_off_stays_there() {
+    let server = common::server().await;
+    let other = client(&server).await;
+    let proxy = proxy(&server);
+    let locks = through(&proxy).connect().await.unwrap();
+    take_and_give_back(&locks).await;
+    assert_eq!(
+        other.check_stat("/locks/a").await.unwrap().unwrap().version,
+        0,
+        "it is as new as another one"
+    );
+    proxy.refuse(true);
+    proxy.rst();
+    let start = Instant::now();
+    let mutex = locks.mutex("a");
+    sleep(Duration::from_millis(100)).await;
+    let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    sleep(Duration::from_millis(100)).await;
+    other.delete("/locks/a", None).await.unwrap();
+    let theirs = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    other.create("/locks/a", b"theirs", &theirs).await.unwrap();
+    proxy.refuse(false);
+    acquisition.await.unwrap().release().await.unwrap();
+    assert_eq!(other.get_data("/locks/a").await.unwrap().0, b"theirs", "after {:?}", start.elapsed());
+}
+
 #[cfg(feature = "sasl")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn sasl_lets_in_who_knows_the_password() {
@@ -274,4 +305,12 @@ async fn a_build_without_tls_says_so() {
     let error = ZkConfig::from_url("zks://a?tls_ca=/x").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("--features zk,tls"), "{error}");
+}
+
+#[cfg(not(feature = "sasl"))]
+#[test]
+fn a_build_without_sasl_says_so() {
+    let error = ZkConfig::from_url("zk://me:secret@a?auth=sasl").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("--features zk,sasl"), "{error}");
 }

@@ -49,7 +49,8 @@ impl Task {
             options = options.max_hold(self.dice.millis(100..=2_000));
         }
         let locks = self.locks.clone();
-        let writes = share == Share::Exclusive && self.has_readers();
+        // A mutex is never downgraded, so that its end is known to be the grant.
+        let writes = share == Share::Exclusive && self.has_readers() && !self.dice.chance(0.3);
         let ask = |wait| ask(&locks, lock, share, writes, options, wait);
         let (patience, polls) = (self.dice.millis(0..=3_000), self.dice.below(12) as usize);
         match self.dice.below(10) {

@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 /// Where expiry is the subject. A process that is not let run for three quarters of it loses its locks, rightly.
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
-/// Where an answer never comes: the driver notices it after two fifths, and we have given up after half of it.
+/// Where an answer never comes: the driver notices it after a fifth, and we have given up after half of it.
 pub(crate) const LONG: Duration = Duration::from_secs(8);
 pub(crate) const LAYOUTS: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
 

@@ -1,8 +1,8 @@
 //! One client of the ensemble: what the driver does with a session, over a network that loses and delays.
 //!
 //! Like the driver it sends requests in the order of the calls, tells all that are under way when a connection breaks,
-//! goes from server to server, sets its watches anew, notices silence after two fifths of the session timeout, and gives
-//! the session up by itself only after seven fifths.
+//! goes from server to server, sets its watches anew, notices silence after a fifth of the session timeout, and gives the
+//! session up by itself only after seven fifths.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -549,8 +549,8 @@ impl Driver {
                     }
                     pinged = Instant::now();
                 }
-                () = sleep_until(self.heard + self.timeout * 2 / 5) => return End::Broken(Error::Timeout),
-                () = sleep_until(pinged + self.timeout * 3 / 20) => {
+                () = sleep_until(self.heard + self.timeout / 5) => return End::Broken(Error::Timeout),
+                () = sleep_until(pinged + self.timeout * 3 / 40) => {
                     connection.send(&self.link, Sent::Ping);
                     pinged = Instant::now();
                 }

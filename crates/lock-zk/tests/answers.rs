@@ -1,0 +1,241 @@
+//! What servers answer, and when, by the will of the test: real servers, and between them and us a client that loses
+//! requests and answers, and gives others in their place.
+
+mod common;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use common::*;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use lock_core::{Guard, Locks, LossReason, Released, Standing};
+use lock_testkit::ZooKeeper;
+use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
+use lock_zk::{Answer, Change, Ensemble, Layout, SessionClient, States, Watching};
+use tokio::time::{sleep, timeout};
+
+/// For what comes to pass sooner or later.
+const SOON: Duration = Duration::from_secs(10);
+
+/// What becomes of a request.
+enum Fate {
+    Passes,
+    LosesAnswer,
+    /// It is not sent, and this is the answer.
+    Fails(Error),
+}
+
+/// A kind of request, as its method is called.
+type Kind = &'static str;
+/// Decides on each request, by its kind and the node that it is about first.
+type Script = Arc<dyn Fn(Kind, &str) -> Fate + Send + Sync>;
+
+/// Opens sessions whose requests end as the script says.
+struct Meddler {
+    hosts: String,
+    script: Script,
+}
+
+impl fmt::Debug for Meddler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meddler").field("hosts", &self.hosts).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Ensemble for Meddler {
+    async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
+        let connector = Client::connector().with_session_timeout(session_timeout);
+        let inner = Arc::new(connector.connect(&self.hosts).await?);
+        Ok(Arc::new(Meddled { inner, script: Arc::clone(&self.script) }))
+    }
+}
+
+struct Meddled {
+    inner: Arc<dyn SessionClient>,
+    script: Script,
+}
+
+impl Meddled {
+    fn meddle<'a, T: Send + 'a>(
+        &self,
+        kind: Kind,
+        path: &str,
+        ask: impl FnOnce() -> Answer<'a, T>,
+    ) -> Answer<'a, T> {
+        match (self.script)(kind, path) {
+            Fate::Passes => ask(),
+            Fate::LosesAnswer => ask().map(|_| Err(Error::ConnectionLoss)).boxed(),
+            Fate::Fails(error) => ready(Err(error)).boxed(),
+        }
+    }
+}
+
+impl SessionClient for Meddled {
+    fn id(&self) -> i64 {
+        self.inner.id()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.inner.timeout()
+    }
+
+    fn states(&self) -> Box<dyn States> {
+        self.inner.states()
+    }
+
+    fn create<'a>(
+        &'a self,
+        path: &'a str,
+        data: &'a [u8],
+        mode: CreateMode,
+        acl: Acls<'a>,
+    ) -> Answer<'a, (String, Stat)> {
+        self.meddle("create", path, || self.inner.create(path, data, mode, acl))
+    }
+
+    fn delete<'a>(&'a self, path: &'a str, version: Option<i32>) -> Answer<'a, ()> {
+        self.meddle("delete", path, || self.inner.delete(path, version))
+    }
+
+    fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<Stat>> {
+        self.meddle("stat", path, || self.inner.stat(path))
+    }
+
+    fn watch_stat<'a>(&'a self, path: &'a str) -> Answer<'a, (Option<Stat>, Watching)> {
+        self.meddle("watch_stat", path, || self.inner.watch_stat(path))
+    }
+
+    fn data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat)> {
+        self.meddle("data", path, || self.inner.data(path))
+    }
+
+    fn watch_data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat, Watching)> {
+        self.meddle("watch_data", path, || self.inner.watch_data(path))
+    }
+
+    fn set_data<'a>(&'a self, path: &'a str, data: &'a [u8], version: Option<i32>) -> Answer<'a, Stat> {
+        self.meddle("set_data", path, || self.inner.set_data(path, data, version))
+    }
+
+    fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)> {
+        self.meddle("children", path, || self.inner.children(path))
+    }
+
+    fn sync<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
+        self.meddle("sync", path, || self.inner.sync(path))
+    }
+
+    fn multi<'a>(
+        &'a self,
+        changes: &'a [Change<'a>],
+    ) -> BoxFuture<'a, Result<Vec<MultiWriteResult>, MultiWriteError>> {
+        let path = changes.first().map_or("", Change::path);
+        match (self.script)("multi", path) {
+            Fate::Passes => self.inner.multi(changes),
+            Fate::LosesAnswer => {
+                let lost = |_| Err(MultiWriteError::RequestFailed { source: Error::ConnectionLoss });
+                self.inner.multi(changes).map(lost).boxed()
+            }
+            Fate::Fails(source) => ready(Err(MultiWriteError::RequestFailed { source })).boxed(),
+        }
+    }
+}
+
+/// A client of ours whose requests end as the script says.
+async fn meddled(
+    server: &ZooKeeper,
+    layout: Layout,
+    script: impl Fn(Kind, &str) -> Fate + Send + Sync + 'static,
+) -> Locks {
+    let meddler = Meddler { hosts: server.connect_string(), script: Arc::new(script) };
+    opened(&config(server).layout(layout).ensemble(Arc::new(meddler))).await
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < SOON, "{what}");
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A holder that goes on as a reader while its lock is being broken, by one whose requests of this kind are lost until then.
+async fn a_writer_is_broken_as_a_reader(kind: Kind, layout: Layout) {
+    let server = server().await;
+    let client = client(&server).await;
+    let holder = opened(&config(&server).layout(layout)).await;
+    let (reads, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let script = {
+        let (reads, lost) = (Arc::clone(&reads), Arc::clone(&lost));
+        move |asked: Kind, path: &str| {
+            if asked != kind || !path.starts_with("/locks/a/") || reads.load(Ordering::SeqCst) {
+                return Fate::Passes;
+            }
+            lost.fetch_add(1, Ordering::SeqCst);
+            Fate::Fails(Error::ConnectionLoss)
+        }
+    };
+    let breaker = meddled(&server, layout, script).await;
+    let mut guard = holder.rw("a").write().await.unwrap();
+    let breaking = tokio::spawn(async move { breaker.break_lock("a").await.unwrap() });
+    until("nothing is lost", || lost.load(Ordering::SeqCst) > 0).await;
+    guard.downgrade().await.unwrap();
+    assert_eq!(children(&client, "a").await.len(), 1, "{layout:?}: it reads");
+    reads.store(true, Ordering::SeqCst);
+    assert!(timeout(SOON, breaking).await.unwrap().unwrap(), "{layout:?}: somebody held it");
+    assert_eq!(children(&client, "a").await.len(), 0, "{layout:?}: it is broken");
+    assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), LossReason::Removed);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_break_whose_deletion_is_lost_finds_the_holder_that_became_a_reader() {
+    for layout in LAYOUTS {
+        a_writer_is_broken_as_a_reader("delete", layout).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_break_finds_the_holder_that_became_a_reader_after_the_look() {
+    a_writer_is_broken_as_a_reader("stat", Layout::Curator).await;
+}
+
+/// The server puts the node of the reader in its place, and its answer is lost; then it refuses by itself for a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_is_not_given_up_when_the_server_refuses_after_a_lost_answer() {
+    for error in [Error::Throttled, Error::NotReadOnly, Error::NoAuth] {
+        let server = server().await;
+        let client = client(&server).await;
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let script = {
+            let answers = Arc::clone(&answers);
+            move |kind: Kind, _: &str| {
+                let mut answers = answers.lock().unwrap();
+                match answers.pop_if(|(asked, _)| *asked == kind) {
+                    Some((_, fate)) => fate,
+                    None => Fate::Passes,
+                }
+            }
+        };
+        let locks = meddled(&server, Layout::Curator, script).await;
+        let mut guard = locks.rw("a").write().await.unwrap();
+        // The last first.
+        let refused = || ("data", Fate::Fails(error.clone()));
+        answers.lock().unwrap().extend([refused(), refused(), ("multi", Fate::LosesAnswer)]);
+        let downgraded = guard.downgrade().await;
+        assert!(downgraded.is_ok(), "{error}: {downgraded:?}");
+        assert!(answers.lock().unwrap().is_empty(), "{error}: it came to pass");
+        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        give_back(guard).await;
+        assert_eq!(children(&client, "a").await.len(), 0, "{error}: the reader's node is left");
+    }
+}
+
+async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
