@@ -7,9 +7,10 @@ use async_trait::async_trait;
 use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result, Standing};
 use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
 use lock_redis::redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, PushInfo, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, RedisResult,
 };
 use lock_redis::{Dial, RedisConfig};
+use lock_testkit::redis::Reply;
 use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, timeout};
@@ -220,8 +221,11 @@ impl Dial for Record {
         told: UnboundedSender<PushInfo>,
     ) -> RedisResult<MultiplexedConnection> {
         let to = self.points_to.lock().unwrap().clone();
+        let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let config = AsyncConnectionConfig::new().set_push_sender(told);
-        Client::open(to)?.get_multiplexed_async_connection_with_config(&config).await
+        Client::open(to.set_redis_settings(settings))?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
     }
 
     async fn messages(&self, _: &ConnectionInfo) -> RedisResult<PubSub> {
@@ -342,12 +346,9 @@ async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
 
 /// Moves a slot, key by key, with a pause before each step.
 async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, pause: Duration) {
+    begin_to_migrate(cluster, slot, from, to).await;
     let (from, to, all) = (&cluster.masters()[from], &cluster.masters()[to], cluster.masters());
-    let (slot, from_id, to_id) =
-        (slot.to_string(), cluster.id(from).await.unwrap(), cluster.id(to).await.unwrap());
-    let ok = |reply: lock_testkit::redis::Reply| assert_eq!(reply.text(), Some("OK"), "{reply:?}");
-    ok(to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap());
-    ok(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap());
+    let (slot, to_id) = (slot.to_string(), cluster.id(to).await.unwrap());
     loop {
         sleep(pause).await;
         let keys = from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await.unwrap();
@@ -358,6 +359,18 @@ async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, paus
     for node in [to, from].into_iter().chain(all) {
         ok(node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap());
     }
+}
+
+/// Has a slot move of which no key has moved yet.
+async fn begin_to_migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
+    let (from, to, slot) = (&cluster.masters()[from], &cluster.masters()[to], slot.to_string());
+    let (from_id, to_id) = (cluster.id(from).await.unwrap(), cluster.id(to).await.unwrap());
+    ok(to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap());
+    ok(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap());
+}
+
+fn ok(reply: Reply) {
+    assert_eq!(reply.text(), Some("OK"), "{reply:?}");
 }
 
 #[tokio::test]
@@ -414,6 +427,35 @@ async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
     let ((), new) = tokio::join!(moving, taking);
     assert_eq!(new.release().await.unwrap(), Released::Released);
     assert_eq!(held.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
+    const TTL: Duration = Duration::from_millis(2500);
+    let cluster = RedisCluster::start().await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let options = format!("ttl={}ms&command_timeout=300ms", TTL.as_millis());
+    let locks = connect(&format!("{}?{options}", cluster.url())).await.unwrap();
+    let mut writer = locks.rw(&name).write().await.unwrap();
+    begin_to_migrate(&cluster, slot, 0, 1).await;
+    // Given up, and then answered: the keys of those who wait and of those who share are not there.
+    assert!(timeout(Duration::from_millis(100), writer.downgrade()).await.is_err());
+    let error = writer.downgrade().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+    assert!(error.to_string().contains("TRYAGAIN"), "{error}");
+    // The keys of a writer are: it is renewed.
+    sleep(2 * TTL).await;
+    assert_eq!(writer.standing(), Standing::Valid);
+
+    migrate(&cluster, slot, 0, 1, Duration::ZERO).await;
+    writer.downgrade().await.unwrap();
+    let other = connect(&cluster.url()).await.unwrap();
+    let reader = timeout(PATIENCE, other.rw(&name).read()).await.unwrap().unwrap();
+    sleep(TTL).await;
+    for guard in [writer, reader] {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
 }
 
 #[tokio::test]
