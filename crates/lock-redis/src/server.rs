@@ -11,6 +11,7 @@ use lock_core::{
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{ConnectionInfo, PushInfo, RedisError, Value};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::Keys;
@@ -415,6 +416,15 @@ impl Server {
         match &self.nodes {
             Nodes::One(link) => link.at().await,
             Nodes::Cluster(cluster) => cluster.node_named(name).await,
+        }
+    }
+
+    /// Tells when [`node_named`](Self::node_named) is another server than before; `None` in a cluster, where it has
+    /// another name.
+    pub(crate) fn moves(&self) -> Option<watch::Receiver<()>> {
+        match &self.nodes {
+            Nodes::One(link) => Some(link.moves()),
+            Nodes::Cluster(_) => None,
         }
     }
 

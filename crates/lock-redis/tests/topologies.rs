@@ -249,6 +249,48 @@ async fn a_master_that_is_demoted_is_left_for_the_new_one() {
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
+#[tokio::test]
+async fn who_waits_is_heard_at_the_new_master() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
+    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let locks = RedisConfig::new(info(&old)).dial(Arc::clone(&record) as _).connect().await.unwrap();
+    for server in [&old, &new] {
+        ok(server.command(&["SET", "lock:a", "theirs", "PX", "60000"]).await.unwrap());
+    }
+    let waits = |locks: &Locks| {
+        let mutex = locks.mutex("a");
+        tokio::spawn(async move { mutex.acquire().await.unwrap() })
+    };
+    let are_heard = async |server: &RedisServer, wanted: i64| {
+        let start = Instant::now();
+        loop {
+            let queued = server.command(&["LLEN", "polylock:queue:{lock:a}"]).await.unwrap().int();
+            let heard = server.command(&["PUBSUB", "CHANNELS", "polylock:inbox:*"]).await.unwrap();
+            let heard = heard.array().unwrap().len();
+            if queued == Some(wanted) && i64::try_from(heard) == Ok(wanted) {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE / 3, "{queued:?} stand in the queue, and {heard} are heard");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waiter = waits(&locks);
+    are_heard(&old, 1).await;
+    // Its connections stay, and are of no use any more.
+    ok(old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).await.unwrap());
+    *record.points_to.lock().unwrap() = info(&new);
+    are_heard(&new, 1).await;
+    let other = connect(&new.url()).await.unwrap();
+    let behind = waits(&other);
+    are_heard(&new, 2).await;
+    assert!(locks.break_lock("a").await.unwrap());
+    let first = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+    assert!(!behind.is_finished());
+    assert_eq!(first.release().await.unwrap(), Released::Released);
+    timeout(PATIENCE, behind).await.unwrap().unwrap().release().await.unwrap();
+}
+
 /// A name whose lock is on this master of the cluster.
 async fn name_on(cluster: &RedisCluster, master: usize) -> String {
     for number in 0.. {
@@ -485,12 +527,7 @@ async fn a_lock_can_wait_for_replicas() {
 
 async fn waits_for_replicas(recipe: &str) {
     let master = RedisServer::start().await.unwrap();
-    let replica = RedisServer::builder().replica_of(&master).start().await.unwrap();
-    let start = Instant::now();
-    while !info(&master, "replication").await.contains("state=online") {
-        assert!(start.elapsed() < PATIENCE, "no replica");
-        sleep(Duration::from_millis(20)).await;
-    }
+    let replica = replica_of(&master).await;
     let options = format!("wait_replicas=1&wait_replicas_timeout=1s&{recipe}");
     let locks = connect(&format!("{}?{options}", master.url())).await.unwrap();
     for _ in 0..20 {
@@ -514,6 +551,53 @@ async fn waits_for_replicas(recipe: &str) {
     assert_eq!(master.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0), "not given back");
     replica.cont();
     acquire_in_the_end(&locks, "a").await.release().await.unwrap();
+}
+
+/// A replica that gets all that the master is told from now on.
+async fn replica_of(master: &RedisServer) -> RedisServer {
+    let replica = RedisServer::builder().replica_of(master).start().await.unwrap();
+    told(master, "replication", "state=online").await;
+    replica
+}
+
+/// Waits until the server says so.
+async fn told(server: &RedisServer, section: &str, what: &str) {
+    let start = Instant::now();
+    while !info(server, section).await.contains(what) {
+        assert!(start.elapsed() < PATIENCE, "not {what}: {}", info(server, section).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn replicas_are_waited_for_at_the_master_that_is_in_use() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let _replica = replica_of(&new).await;
+    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
+    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let url = format!("{}?wait_replicas=1&wait_replicas_timeout=2s", old.url());
+    let config = RedisConfig::from_url(&url).unwrap().dial(Arc::clone(&record) as _);
+    let locks = config.connect().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = locks.mutex("a");
+        async move { mutex.acquire().await }
+    });
+    told(&old, "clients", "blocked_clients:1").await;
+    // The old one lives on, and is left meanwhile.
+    *record.points_to.lock().unwrap() = info(&new);
+    let clients = old.command(&["CLIENT", "LIST", "TYPE", "normal"]).await.unwrap();
+    for client in clients.text().unwrap().lines().filter(|client| client.contains("cmd=evalsha")) {
+        let id = client.split([' ', '=']).nth(1).unwrap();
+        old.command(&["CLIENT", "KILL", "ID", id]).await.unwrap();
+    }
+    locks.inspect("b").await.unwrap();
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+    for _ in 0..2 {
+        let guard = locks.mutex("b").acquire().await.unwrap();
+        assert_eq!(new.command(&["EXISTS", "lock:b"]).await.unwrap().int(), Some(1));
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
 }
 
 #[tokio::test]
