@@ -560,7 +560,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] when fewer have it in time, [`ErrorKind::Lost`] when it is gone. The
+    /// [`ErrorKind::Unavailable`] when fewer have it in time, or the master does not have it any more. The
     /// lock may still be there: [`undo`](Self::undo) it.
     ///
     /// # Cancel safety
@@ -583,7 +583,7 @@ impl Server {
         match flag(&answer) {
             Some(true) if have >= wanted => Ok(()),
             Some(true) => Err(self.place.not_replicated(have, wanted, patience)),
-            Some(false) => Err(Error::lost(self.place.backend)),
+            Some(false) => Err(self.place.gone_again()),
             None => Err(self.place.unexpected(&answer)),
         }
     }

@@ -601,6 +601,21 @@ async fn replicas_are_waited_for_at_the_master_that_is_in_use() {
 }
 
 #[tokio::test]
+async fn a_lock_that_is_gone_before_replicas_have_it_is_asked_for_again() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
+    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let url = format!("{}?wait_replicas=1&wait_replicas_timeout=100ms", old.url());
+    let config = RedisConfig::from_url(&url).unwrap().dial(Arc::clone(&record) as _);
+    let locks = config.connect().await.unwrap();
+    // The old one grants it, and the new one does not know of it.
+    *record.points_to.lock().unwrap() = info(&new);
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Applied), "{error}");
+    nothing_is_left(&[old, new]).await;
+}
+
+#[tokio::test]
 async fn an_acquisition_that_waits_for_replicas_can_be_dropped() {
     let master = RedisServer::start().await.unwrap();
     for recipe in RECIPES {
