@@ -228,7 +228,7 @@ impl Releasing {
     }
 }
 
-/// What the leases of one server are renewed by: all that are due go out in one pipeline.
+/// What leases are renewed by: those of one server that are due go out in one pipeline.
 #[derive(Debug)]
 pub(crate) struct RenewOnServer {
     pub(crate) server: Arc<Server>,

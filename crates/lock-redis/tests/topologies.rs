@@ -501,6 +501,27 @@ async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
 }
 
 #[tokio::test]
+async fn a_master_that_hangs_holds_up_no_renewal_at_another() {
+    let cluster = RedisCluster::start().await.unwrap();
+    for master in cluster.masters() {
+        // So that the others go on without it.
+        ok(master.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await.unwrap());
+    }
+    let locks = connect(&format!("{}?ttl=2s", cluster.url())).await.unwrap();
+    let mut guards = Vec::new();
+    for master in 0..3 {
+        let name = name_on(&cluster, master).await;
+        guards.push(locks.mutex(name).acquire().await.unwrap());
+    }
+    cluster.masters()[0].stop();
+    sleep(Duration::from_secs(8)).await;
+    cluster.masters()[0].cont();
+    let standings: Vec<_> = guards.iter().map(Guard::standing).collect();
+    assert_eq!(standings[1..], [Standing::Valid, Standing::Valid], "{standings:?}");
+    assert!(matches!(standings[0], Standing::Lost(_)));
+}
+
+#[tokio::test]
 async fn locks_go_on_after_a_master_of_the_cluster_died() {
     let cluster = RedisCluster::start_n(3, true).await.unwrap();
     let name = name_on(&cluster, 1).await;
