@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use lock_core::renewal::{Renewer, Terms};
+use lock_core::renewal::Terms;
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Holder,
     LeaseKind, LeasePolicy, Level, LockName, LockState, OwnerId, Report, Result, Support, Token,
@@ -13,9 +13,10 @@ use lock_core::{
 };
 
 use crate::config::{RedisConfig, WaitBy};
-use crate::lease::{Held, RedisLease, RenewOnServer};
+use crate::lease::{Held, RedisLease};
 use crate::push::Pushes;
 use crate::recipe::{Recipe, danger};
+use crate::renewers::Renewers;
 use crate::server::{Hold, ServerOptions, Sight};
 use crate::topology::Topology;
 use crate::waiting::Waiting;
@@ -44,7 +45,7 @@ pub struct Redis {
 pub(crate) struct Shared {
     pub(crate) server: Arc<Server>,
     pub(crate) push: Pushes,
-    pub(crate) renewer: Renewer<RenewOnServer>,
+    pub(crate) renewers: Renewers,
     pub(crate) prefix: String,
     pub(crate) ttl: Duration,
     /// By how much less than its time to live a lease is believed in, as the clocks of clients differ.
@@ -81,11 +82,10 @@ impl Redis {
         (options.wait_replicas, options.timestamps) = (config.wait_replicas, timestamps.map(Arc::new));
         let server = Arc::new(Server::new(options)?);
         server.connect().await?;
-        let renew = RenewOnServer { server: Arc::clone(&server) };
         let shared = Shared {
             push: Pushes::new(Arc::clone(&server), config.connect_timeout),
+            renewers: Renewers::new(Arc::clone(&server), config.clock.clone()),
             server,
-            renewer: Renewer::new(renew, config.clock.clone()),
             prefix: config.prefix,
             ttl: config.ttl,
             clock_skew,
@@ -139,7 +139,7 @@ impl Backend for Redis {
     }
 
     async fn close(&self) -> Result<()> {
-        self.shared.renewer.stop_all();
+        self.shared.renewers.stop_all();
         self.shared.push.close();
         self.shared.server.close();
         Ok(())
@@ -214,7 +214,7 @@ impl Shared {
         let cell = ValidityCell::new(self.clock.clone(), until.min(hold_until));
         let terms = Terms { ttl: self.ttl_of(&request.lease), auto: request.lease.renewed, hold_until };
         let held = Held::new(keys, owner, Hold::of(request.mode));
-        let renewal = self.renewer.add(Arc::clone(&held), terms, cell.clone());
+        let renewal = self.renewers.add(keys, Arc::clone(&held), terms, cell.clone());
         RedisLease::new(Arc::clone(self), held, token, cell, renewal)
     }
 

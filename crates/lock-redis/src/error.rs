@@ -74,6 +74,16 @@ impl Place {
         .with_outcome(Outcome::Applied)
     }
 
+    /// A lock was granted, and is not there when replicas are to have it.
+    pub(crate) fn gone_again(&self) -> Error {
+        self.error(
+            ErrorKind::Unavailable,
+            "the lock was gone before replicas could have it: it ended, was broken, or another server is the master now",
+        )
+        .hint("what may be left is given back; try again")
+        .with_outcome(Outcome::Applied)
+    }
+
     /// The keys of a lock are in different slots of a cluster.
     pub(crate) fn cross_slot(&self, lock: &str) -> Error {
         self.error(

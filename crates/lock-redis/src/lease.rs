@@ -105,7 +105,10 @@ impl Lease for RedisLease {
             Renewed::Until(_) => Ok(()),
             Renewed::NotOurs => Err(Error::lost(BACKEND)),
             // A renewal by itself may have done it meanwhile.
-            Renewed::Unknown(error) => Err(error.with_outcome(Outcome::Unknown)),
+            Renewed::Unknown(error) => Err(error.with_outcome(match self.held.form().sharing {
+                Sharing::No => Outcome::NotApplied,
+                Sharing::Asked | Sharing::Perhaps => Outcome::Unknown,
+            })),
         }
     }
 
@@ -169,7 +172,7 @@ impl RedisLease {
     /// decides who is next: others may wait there, in its queue or in ways of their own.
     fn can_pass_to(&self, next: &AcquireRequest) -> bool {
         next.mode == Mode::Exclusive
-            && *self.held.hold() == Hold::Alone
+            && self.held.hold() == Hold::Alone
             && self.handovers + 1 < self.backend.local_handovers
             && self.releasing.is_none()
             && self.validity.is_valid()
@@ -225,7 +228,7 @@ impl Releasing {
     }
 }
 
-/// What the leases of one server are renewed by: all that are due go out in one pipeline.
+/// What leases are renewed by: those of one server that are due go out in one pipeline.
 #[derive(Debug)]
 pub(crate) struct RenewOnServer {
     pub(crate) server: Arc<Server>,
@@ -236,32 +239,89 @@ pub(crate) struct RenewOnServer {
 pub(crate) struct Held {
     keys: Arc<Keys>,
     owner: OwnerId,
-    hold: Mutex<Hold>,
+    form: Mutex<Form>,
+}
+
+/// How a lock is held, as far as is known.
+#[derive(Debug)]
+struct Form {
+    sharing: Sharing,
+    /// Whether every renewal is a downgrade.
+    downgrading: bool,
+}
+
+/// Whether a lock may be held with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    No,
+    /// A downgrade is on its way, the first one.
+    Asked,
+    /// It is so, or a downgrade was sent of which nobody knows that it was not carried out.
+    Perhaps,
 }
 
 impl Held {
     pub(crate) fn new(keys: &Arc<Keys>, owner: OwnerId, hold: Hold) -> Arc<Self> {
-        Arc::new(Self { keys: Arc::clone(keys), owner, hold: Mutex::new(hold) })
+        let sharing = if hold == Hold::Alone { Sharing::No } else { Sharing::Perhaps };
+        let form = Mutex::new(Form { sharing, downgrading: false });
+        Arc::new(Self { keys: Arc::clone(keys), owner, form })
     }
 
-    fn hold(&self) -> MutexGuard<'_, Hold> {
-        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+    fn hold(&self) -> Hold {
+        self.form().hold()
+    }
+
+    /// Notes that a renewal is about to leave, and says of what it is one. None other is on its way.
+    fn sends(&self) -> Hold {
+        let mut form = self.form();
+        form.sharing = match form.sharing {
+            Sharing::No if form.downgrading => Sharing::Asked,
+            Sharing::No => Sharing::No,
+            // The one before was never answered.
+            Sharing::Asked | Sharing::Perhaps => Sharing::Perhaps,
+        };
+        form.hold()
+    }
+
+    /// Notes what became of that renewal.
+    fn answered(&self, renewed: &Renewed) {
+        let mut form = self.form();
+        if form.sharing == Sharing::Asked {
+            form.sharing = match renewed {
+                Renewed::Unknown(error) if error.outcome() == Outcome::NotApplied => Sharing::No,
+                _ => Sharing::Perhaps,
+            };
+        }
+    }
+
+    fn form(&self) -> MutexGuard<'_, Form> {
+        self.form.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// While it lasts, every renewal is a downgrade; then the lock may be shared.
+impl Form {
+    fn hold(&self) -> Hold {
+        match self.sharing {
+            _ if self.downgrading => Hold::Downgrading,
+            Sharing::No => Hold::Alone,
+            Sharing::Asked | Sharing::Perhaps => Hold::Shared,
+        }
+    }
+}
+
+/// While it lasts, every renewal is a downgrade.
 struct Downgrading<'a>(&'a Held);
 
 impl<'a> Downgrading<'a> {
     fn begin(held: &'a Held) -> Self {
-        *held.hold() = Hold::Downgrading;
+        held.form().downgrading = true;
         Self(held)
     }
 }
 
 impl Drop for Downgrading<'_> {
     fn drop(&mut self) {
-        *self.0.hold() = Hold::Shared;
+        self.0.form().downgrading = false;
     }
 }
 
@@ -276,11 +336,11 @@ impl Renew for RenewOnServer {
             .map(|(held, ttl)| Extension {
                 keys: &held.keys,
                 owner: held.owner,
-                hold: *held.hold(),
+                hold: held.sends(),
                 ttl: *ttl,
             })
             .collect();
-        match self.server.extend_at(sent, &leases).await {
+        let renewed: Vec<_> = match self.server.extend_at(sent, &leases).await {
             Ok(ours) => {
                 let answers = ours.into_iter().zip(&leases);
                 let renewed = answers.map(|(ours, lease)| match ours {
@@ -291,7 +351,11 @@ impl Renew for RenewOnServer {
                 renewed.collect()
             }
             Err(error) => leases.iter().map(|_| Renewed::Unknown(error.clone())).collect(),
+        };
+        for ((held, _), renewed) in batch.iter().zip(&renewed) {
+            held.answered(renewed);
         }
+        renewed
     }
 }
 

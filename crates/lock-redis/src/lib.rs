@@ -21,6 +21,7 @@ mod line;
 mod link;
 pub mod push;
 mod recipe;
+mod renewers;
 mod scripts;
 mod sentinel;
 pub mod server;

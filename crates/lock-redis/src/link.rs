@@ -1,5 +1,6 @@
 //! The connection to one server: made when it is needed, kept, and replaced after the first failure.
 
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use lock_core::{Error, ErrorKind, Finding, Level, Result};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::dial::Dial;
@@ -39,6 +41,8 @@ pub(crate) struct Link {
     pinned: Mutex<Pinned>,
     /// Connections on which replicas can be waited for.
     waiting: Mutex<Vec<MultiplexedConnection>>,
+    /// Tells that the connection leads to another master than before.
+    moves: watch::Sender<()>,
     /// Held while a connection is made, so that one is made at a time; keeps the last failure.
     dialing: tokio::sync::Mutex<Option<(Instant, Error)>>,
     checked: AtomicBool,
@@ -96,6 +100,8 @@ struct Pinned {
     /// Who said that it is the server, the last time.
     identity: Option<Arc<Identity>>,
     generation: u64,
+    /// The last connection was given up, as another server is the master.
+    left: bool,
     closed: bool,
 }
 
@@ -108,6 +114,7 @@ impl Link {
             epoch,
             pinned: Mutex::default(),
             waiting: Mutex::default(),
+            moves: watch::Sender::default(),
             dialing: tokio::sync::Mutex::default(),
             checked: AtomicBool::new(false),
         }
@@ -168,7 +175,7 @@ impl Link {
                 continue;
             }
             if answers.iter().any(|answer| answer.as_ref().is_err_and(is_demoted)) {
-                self.drop_connection(generation);
+                self.leave(generation);
             }
             return Ok(answers);
         }
@@ -202,6 +209,9 @@ impl Link {
                 pinned.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
                 pinned.connection = Some(connection.clone());
                 pinned.at = Some(at);
+                if mem::take(&mut pinned.left) {
+                    self.moves.send_replace(());
+                }
                 Ok((connection, pinned.generation))
             }
             Err(error) => {
@@ -233,7 +243,7 @@ impl Link {
     fn failure(&self, error: RedisError, generation: u64) -> Failure {
         if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
             if is_demoted(&error) {
-                self.drop_connection(generation);
+                self.leave(generation);
             }
             return Failure::Refused(error);
         }
@@ -242,12 +252,27 @@ impl Link {
     }
 
     fn drop_connection(&self, generation: u64) {
+        self.give_up(&mut self.pinned(), generation);
+    }
+
+    /// Drops a connection to a server that is no master any more.
+    fn leave(&self, generation: u64) {
         let mut pinned = self.pinned();
+        pinned.left |= pinned.generation == generation;
+        self.give_up(&mut pinned, generation);
+    }
+
+    fn give_up(&self, pinned: &mut Pinned, generation: u64) {
         if pinned.generation == generation && pinned.connection.take().is_some() {
             self.epoch.fetch_add(1, Ordering::AcqRel);
             // They may lead to a server that is no master any more.
             self.waiting().clear();
         }
+    }
+
+    /// Tells when the connection leads to another master than before; those for pushes still lead to the old one.
+    pub(crate) fn moves(&self) -> watch::Receiver<()> {
+        self.moves.subscribe()
     }
 
     /// What about the server is good to know.
@@ -268,7 +293,7 @@ impl Link {
         replicas: u32,
         patience: Duration,
     ) -> Result<(Value, u32), Failure> {
-        let idle = self.waiting().pop();
+        let (generation, idle) = (self.generation(), self.waiting().pop());
         let mut connection = match idle {
             Some(connection) => connection,
             None => self.dial_waiting(patience).await.map_err(Failure::Unreached)?,
@@ -278,11 +303,20 @@ impl Link {
         pipeline.cmd("WAIT").arg(replicas).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
         let answer = pipeline.query_async(&mut connection).await;
         let answer = answer.map_err(|error| self.failure(error, NOT_PINNED))?;
+        self.keep_waiting(connection, generation);
+        Ok(answer)
+    }
+
+    /// Keeps a connection on which replicas were waited for, unless another server may be in use by now.
+    fn keep_waiting(&self, connection: MultiplexedConnection, generation: Option<u64>) {
+        let pinned = self.pinned();
         let mut waiting = self.waiting();
-        if waiting.len() < MOST_WAITING {
+        if pinned.connection.is_some()
+            && Some(pinned.generation) == generation
+            && waiting.len() < MOST_WAITING
+        {
             waiting.push(connection);
         }
-        Ok(answer)
     }
 
     async fn dial_waiting(&self, patience: Duration) -> Result<MultiplexedConnection> {
@@ -342,7 +376,7 @@ impl Link {
             pinned.announced = Some((Instant::now(), master));
             pinned.generation
         };
-        self.drop_connection(generation);
+        self.leave(generation);
     }
 
     /// The master that was announced a moment ago: not every sentinel may know it yet, and the old one

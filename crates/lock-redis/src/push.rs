@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -434,10 +435,12 @@ impl Drop for Running {
 async fn serve(shared: Arc<Shared>, mut running: Running) {
     let mut pause = FIRST_PAUSE;
     loop {
+        // From before it is asked where the server is.
+        let moves = shared.server.moves();
         match timeout(shared.timeout, Line::connect(&shared.server, &shared.node)).await {
             Ok(Ok(mut line)) => {
                 pause = FIRST_PAUSE;
-                let ended = follow(&shared, &mut line).await;
+                let ended = follow(&shared, &mut line, moves).await;
                 shared.tell_all_down();
                 if ended {
                     break;
@@ -458,7 +461,8 @@ async fn serve(shared: Arc<Shared>, mut running: Running) {
 }
 
 /// Follows one connection, and says whether that was all.
-async fn follow(shared: &Shared, line: &mut Line) -> bool {
+async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<()>>) -> bool {
+    let mut moved = pin!(moved(moves));
     match timeout(shared.timeout, line.track()).await {
         Ok(Ok(tracking)) => shared.book().tracking = tracking,
         _ => return false,
@@ -485,6 +489,7 @@ async fn follow(shared: &Shared, line: &mut Line) -> bool {
                 None => return false,
             },
             () = shared.changed.notified() => {}
+            () = &mut moved => return false,
             () = sleep(PING_EVERY) => {
                 // An error that the server answers with is a sign of life as well.
                 match timeout(shared.timeout, line.ping()).await {
@@ -495,6 +500,16 @@ async fn follow(shared: &Shared, line: &mut Line) -> bool {
             }
         }
     }
+}
+
+/// Waits until another server is to be listened to: whoever is not heard there is taken for dead.
+async fn moved(moves: Option<watch::Receiver<()>>) {
+    if let Some(mut moves) = moves
+        && moves.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
 }
 
 enum Subscribed {

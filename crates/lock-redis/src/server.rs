@@ -11,6 +11,7 @@ use lock_core::{
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{ConnectionInfo, PushInfo, RedisError, Value};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::Keys;
@@ -418,6 +419,15 @@ impl Server {
         }
     }
 
+    /// Tells when [`node_named`](Self::node_named) is another server than before; `None` in a cluster, where it has
+    /// another name.
+    pub(crate) fn moves(&self) -> Option<watch::Receiver<()>> {
+        match &self.nodes {
+            Nodes::One(link) => Some(link.moves()),
+            Nodes::Cluster(_) => None,
+        }
+    }
+
     /// Whether it is a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.nodes, Nodes::Cluster(_))
@@ -550,7 +560,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] when fewer have it in time, [`ErrorKind::Lost`] when it is gone. The
+    /// [`ErrorKind::Unavailable`] when fewer have it in time, or the master does not have it any more. The
     /// lock may still be there: [`undo`](Self::undo) it.
     ///
     /// # Cancel safety
@@ -573,7 +583,7 @@ impl Server {
         match flag(&answer) {
             Some(true) if have >= wanted => Ok(()),
             Some(true) => Err(self.place.not_replicated(have, wanted, patience)),
-            Some(false) => Err(Error::lost(self.place.backend)),
+            Some(false) => Err(self.place.gone_again()),
             None => Err(self.place.unexpected(&answer)),
         }
     }

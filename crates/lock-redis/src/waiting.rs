@@ -16,8 +16,10 @@ use crate::push::{Listener, Mailbox, Told};
 use crate::server::{Ask, Entry, Extension, Hold, Verdict};
 use crate::undo::Undo;
 
-/// The first in the queue has the key watched when the lock does not come within this time.
+/// The first in the queue has the key watched when the lock does not come within this time; within twice that time after
+/// each change that was of no use, up to the longest: those who share a lock change its key whenever they renew it.
 const WATCH_AFTER: Duration = Duration::from_millis(10);
+const LONGEST_WATCH_AFTER: Duration = Duration::from_millis(500);
 /// A lock that is granted to one who waits is kept for it for this long at least, until it confirms.
 const SHORTEST_GRACE: Duration = Duration::from_millis(200);
 
@@ -36,6 +38,7 @@ pub(crate) struct Waiting<'a> {
     again_at: Instant,
     /// The lock is busy, and who asks is the first in the queue.
     is_first: bool,
+    watch_after: Duration,
     /// The key was not there when it was to be watched, and yet the lock is busy.
     watched_in_vain: bool,
     /// We were told that the lock is ours, and have not asked since.
@@ -75,6 +78,7 @@ impl<'a> Waiting<'a> {
             opening: None,
             again_at: Instant::now(),
             is_first: false,
+            watch_after: WATCH_AFTER,
             watched_in_vain: false,
             was_granted: false,
             heard: false,
@@ -317,7 +321,7 @@ impl<'a> Waiting<'a> {
             biased;
             told = mailbox.told() => return Some(told),
             () = sleep_until(at) => return None,
-            () = sleep(WATCH_AFTER), if watches => {}
+            () = sleep(self.watch_after), if watches => {}
         }
         let watching = mailbox.watch(&self.keys.lock);
         let is_there = tokio::select! {
@@ -332,11 +336,15 @@ impl<'a> Waiting<'a> {
             Some(true) => self.watched_in_vain = false,
             _ => {}
         }
-        tokio::select! {
+        let told = tokio::select! {
             biased;
-            told = mailbox.told() => Some(told),
-            () = sleep_until(at) => None,
+            told = mailbox.told() => told,
+            () = sleep_until(at) => return None,
+        };
+        if told == Told::Ask {
+            self.watch_after = (2 * self.watch_after).min(LONGEST_WATCH_AFTER);
         }
+        Some(told)
     }
 }
 

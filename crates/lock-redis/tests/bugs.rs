@@ -98,19 +98,22 @@ async fn b02_renewal_revives_no_lost_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b03_a_release_does_not_race_an_extension() {
-    let link = Link::new("ttl=2s").await;
-    link.proxy.delay(Direction::ToServer, Duration::from_millis(10));
-    let polls = for_each_poll_count(async |k| {
-        let guard = link.locks.mutex("a").acquire().await.unwrap();
-        let extended = cancel_after(k, guard.extend(Duration::from_secs(60))).await;
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-        link.redis(&["SET", KEY, "theirs", "PX", "1000"]).await;
-        sleep(Duration::from_millis(40)).await;
-        assert!(link.pttl().await <= 1_000, "extended after the release");
-        link.redis(&["DEL", KEY]).await;
-        extended
-    });
-    assert!(polls.await > 0);
+    let link = Link::new("ttl=20s&command_timeout=10s").await;
+    let guard = link.locks.mutex("a").acquire().await.unwrap();
+    link.proxy.hold(Direction::ToServer);
+    assert!(cancel_after(1, guard.extend(Duration::from_secs(60))).await.is_none());
+    let deadline = Instant::now() + PATIENCE;
+    while link.proxy.queued(Direction::ToServer) == 0 {
+        assert!(Instant::now() < deadline, "no extension was sent");
+        sleep(Duration::from_millis(5)).await;
+    }
+    let extension = link.proxy.queued(Direction::ToServer);
+    let releasing = tokio::spawn(guard.release());
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(link.proxy.queued(Direction::ToServer), extension, "released beside an extension");
+    link.proxy.deliver();
+    assert_eq!(timeout(PATIENCE, releasing).await.unwrap().unwrap().unwrap(), Released::Released);
+    assert_eq!(link.value().await, "");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -184,6 +184,31 @@ async fn an_acquisition_without_an_answer_is_taken_back() {
 }
 
 #[tokio::test]
+async fn a_downgrade_without_an_answer_leaves_the_lock_in_one_form_or_the_other() {
+    let link = Link::new().await;
+    // The server has its script from then on.
+    link.locks.rw("b").write().await.unwrap().downgrade().await.unwrap();
+    for carried_out in [true, false] {
+        let mut writer = link.locks.rw("a").write().await.unwrap();
+        match carried_out {
+            true => link.proxy.swallow_when(redis_command("EVALSHA"), Then::Hang),
+            false => link.proxy.black_hole(Direction::ToServer, true),
+        }
+        let error = writer.downgrade().await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown), "{error}");
+        let value = link.redis.command(&["GET", "lock:a"]).await.unwrap();
+        let shared = value.text() == Some("polylock:shared");
+        assert_eq!(shared, carried_out, "{value:?}");
+        link.proxy.heal();
+        // Longer than the time to live: it is renewed as what it is.
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(writer.standing(), Standing::Valid, "carried out: {carried_out}");
+        writer.downgrade().await.unwrap();
+        assert_eq!(writer.release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test]
 async fn an_acquisition_that_arrives_late_is_taken_back() {
     let link = Link::new().await;
     link.proxy.hold(Direction::ToServer);

@@ -172,6 +172,83 @@ async fn two_clients_of_one_process_share_fairly() {
     assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "they do not alternate: {turns:?}");
 }
 
+/// What a server was asked since its start.
+async fn calls(site: &Site, command: &str) -> u64 {
+    let stats = site.redis(&["INFO", "commandstats"]).await.text().unwrap().to_owned();
+    let of_command = format!("cmdstat_{command}:calls=");
+    let calls =
+        stats.lines().find_map(|line| line.strip_prefix(&of_command)?.split(',').next()?.parse().ok());
+    calls.unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permit_that_comes_back_wakes_one_and_disturbs_one_more() {
+    const PERMITS: u32 = 8;
+    let site = Site::new().await;
+    let mut held = Vec::new();
+    for _ in 0..PERMITS {
+        held.push(site.client().await.semaphore("a", PERMITS).acquire().await.unwrap());
+    }
+    let (sender, mut order) = mpsc::unbounded_channel();
+    for number in 0..2 * PERMITS {
+        let (semaphore, sender) = (site.client().await.semaphore("a", PERMITS), sender.clone());
+        tokio::spawn(async move { sender.send((number, semaphore.acquire().await.unwrap())) });
+        site.queue_is(i64::from(number) + 1).await;
+    }
+    // Until the first has the key watched.
+    sleep(Duration::from_millis(100)).await;
+    let asked = async || calls(&site, "evalsha").await + calls(&site, "exists").await;
+    let (told_before, asked_before) = (calls(&site, "publish").await, asked().await);
+    let (started, mut granted) = (Instant::now(), Vec::new());
+    for expected in 0..PERMITS {
+        // Not in the order in which they were taken.
+        give_back(held.remove(held.len() / 2)).await;
+        let (number, guard) = timeout(PATIENCE, order.recv()).await.unwrap().unwrap();
+        assert_eq!(number, expected);
+        granted.push(guard);
+        sleep(Duration::from_millis(20)).await;
+    }
+    let told = calls(&site, "publish").await - told_before;
+    let asked = asked().await - asked_before;
+    println!("{PERMITS} permits came back: {told} messages, {asked} requests, in {:?}", started.elapsed());
+    assert!(told <= u64::from(3 * PERMITS), "{told} messages");
+    // A release, a confirmation and a look at the key; and all ask every second or two whatever happens.
+    let cap = u64::from(2 * PERMITS) * started.elapsed().as_secs();
+    assert!(asked <= u64::from(4 * PERMITS) + u64::from(2 * PERMITS) + cap, "{asked} requests");
+    for guard in granted {
+        give_back(guard).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_of_those_who_share_do_not_keep_the_first_awake() {
+    const SPAN: u64 = 3;
+    let site = Site::new().await;
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        let locks = connect(&format!("{}?ttl=600ms", site.redis.url())).await;
+        held.push(locks.rw("a").read().await.unwrap());
+    }
+    let proxy = FaultProxy::start(site.redis.addr(), Protocol::Redis).unwrap();
+    let writer = connect(&format!("redis://{}?ttl=60s", proxy.addr())).await;
+    let waiter = site.waits(&writer).await;
+    proxy.reset_counters();
+    let renewed = calls(&site, "evalsha").await;
+    sleep(Duration::from_secs(SPAN)).await;
+    let (renewed, requests) = (calls(&site, "evalsha").await - renewed, proxy.requests());
+    println!("{renewed} renewals and the like, and {requests} requests of the one who waits");
+    assert!(requests <= 15 * SPAN, "{requests} requests");
+    // And yet it hears at once of what nobody tells it.
+    let deleted = Instant::now();
+    site.redis(&["DEL", KEY]).await;
+    let (guard, came) = come(waiter).await;
+    assert!(came - deleted < CAP + NOISE, "{:?}", came - deleted);
+    give_back(guard).await;
+    for guard in held {
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    }
+}
+
 // Processes that die or stop.
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,9 +7,10 @@ use async_trait::async_trait;
 use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result, Standing};
 use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
 use lock_redis::redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, PushInfo, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, RedisResult,
 };
 use lock_redis::{Dial, RedisConfig};
+use lock_testkit::redis::Reply;
 use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, timeout};
@@ -220,8 +221,11 @@ impl Dial for Record {
         told: UnboundedSender<PushInfo>,
     ) -> RedisResult<MultiplexedConnection> {
         let to = self.points_to.lock().unwrap().clone();
+        let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let config = AsyncConnectionConfig::new().set_push_sender(told);
-        Client::open(to)?.get_multiplexed_async_connection_with_config(&config).await
+        Client::open(to.set_redis_settings(settings))?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
     }
 
     async fn messages(&self, _: &ConnectionInfo) -> RedisResult<PubSub> {
@@ -243,6 +247,48 @@ async fn a_master_that_is_demoted_is_left_for_the_new_one() {
     let guard = locks.mutex("a").acquire().await.unwrap();
     assert_eq!(new.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
     assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn who_waits_is_heard_at_the_new_master() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
+    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let locks = RedisConfig::new(info(&old)).dial(Arc::clone(&record) as _).connect().await.unwrap();
+    for server in [&old, &new] {
+        ok(server.command(&["SET", "lock:a", "theirs", "PX", "60000"]).await.unwrap());
+    }
+    let waits = |locks: &Locks| {
+        let mutex = locks.mutex("a");
+        tokio::spawn(async move { mutex.acquire().await.unwrap() })
+    };
+    let are_heard = async |server: &RedisServer, wanted: i64| {
+        let start = Instant::now();
+        loop {
+            let queued = server.command(&["LLEN", "polylock:queue:{lock:a}"]).await.unwrap().int();
+            let heard = server.command(&["PUBSUB", "CHANNELS", "polylock:inbox:*"]).await.unwrap();
+            let heard = heard.array().unwrap().len();
+            if queued == Some(wanted) && i64::try_from(heard) == Ok(wanted) {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE / 3, "{queued:?} stand in the queue, and {heard} are heard");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waiter = waits(&locks);
+    are_heard(&old, 1).await;
+    // Its connections stay, and are of no use any more.
+    ok(old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).await.unwrap());
+    *record.points_to.lock().unwrap() = info(&new);
+    are_heard(&new, 1).await;
+    let other = connect(&new.url()).await.unwrap();
+    let behind = waits(&other);
+    are_heard(&new, 2).await;
+    assert!(locks.break_lock("a").await.unwrap());
+    let first = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+    assert!(!behind.is_finished());
+    assert_eq!(first.release().await.unwrap(), Released::Released);
+    timeout(PATIENCE, behind).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// A name whose lock is on this master of the cluster.
@@ -342,12 +388,9 @@ async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
 
 /// Moves a slot, key by key, with a pause before each step.
 async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, pause: Duration) {
+    begin_to_migrate(cluster, slot, from, to).await;
     let (from, to, all) = (&cluster.masters()[from], &cluster.masters()[to], cluster.masters());
-    let (slot, from_id, to_id) =
-        (slot.to_string(), cluster.id(from).await.unwrap(), cluster.id(to).await.unwrap());
-    let ok = |reply: lock_testkit::redis::Reply| assert_eq!(reply.text(), Some("OK"), "{reply:?}");
-    ok(to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap());
-    ok(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap());
+    let (slot, to_id) = (slot.to_string(), cluster.id(to).await.unwrap());
     loop {
         sleep(pause).await;
         let keys = from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await.unwrap();
@@ -358,6 +401,18 @@ async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, paus
     for node in [to, from].into_iter().chain(all) {
         ok(node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap());
     }
+}
+
+/// Has a slot move of which no key has moved yet.
+async fn begin_to_migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize) {
+    let (from, to, slot) = (&cluster.masters()[from], &cluster.masters()[to], slot.to_string());
+    let (from_id, to_id) = (cluster.id(from).await.unwrap(), cluster.id(to).await.unwrap());
+    ok(to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await.unwrap());
+    ok(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await.unwrap());
+}
+
+fn ok(reply: Reply) {
+    assert_eq!(reply.text(), Some("OK"), "{reply:?}");
 }
 
 #[tokio::test]
@@ -417,6 +472,56 @@ async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
 }
 
 #[tokio::test]
+async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
+    const TTL: Duration = Duration::from_millis(2500);
+    let cluster = RedisCluster::start().await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let options = format!("ttl={}ms&command_timeout=300ms", TTL.as_millis());
+    let locks = connect(&format!("{}?{options}", cluster.url())).await.unwrap();
+    let mut writer = locks.rw(&name).write().await.unwrap();
+    begin_to_migrate(&cluster, slot, 0, 1).await;
+    // Given up, and then answered: the keys of those who wait and of those who share are not there.
+    assert!(timeout(Duration::from_millis(100), writer.downgrade()).await.is_err());
+    let error = writer.downgrade().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+    assert!(error.to_string().contains("TRYAGAIN"), "{error}");
+    // The keys of a writer are: it is renewed.
+    sleep(2 * TTL).await;
+    assert_eq!(writer.standing(), Standing::Valid);
+
+    migrate(&cluster, slot, 0, 1, Duration::ZERO).await;
+    writer.downgrade().await.unwrap();
+    let other = connect(&cluster.url()).await.unwrap();
+    let reader = timeout(PATIENCE, other.rw(&name).read()).await.unwrap().unwrap();
+    sleep(TTL).await;
+    for guard in [writer, reader] {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_master_that_hangs_holds_up_no_renewal_at_another() {
+    let cluster = RedisCluster::start().await.unwrap();
+    for master in cluster.masters() {
+        // So that the others go on without it.
+        ok(master.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await.unwrap());
+    }
+    let locks = connect(&format!("{}?ttl=2s", cluster.url())).await.unwrap();
+    let mut guards = Vec::new();
+    for master in 0..3 {
+        let name = name_on(&cluster, master).await;
+        guards.push(locks.mutex(name).acquire().await.unwrap());
+    }
+    cluster.masters()[0].stop();
+    sleep(Duration::from_secs(8)).await;
+    cluster.masters()[0].cont();
+    let standings: Vec<_> = guards.iter().map(Guard::standing).collect();
+    assert_eq!(standings[1..], [Standing::Valid, Standing::Valid], "{standings:?}");
+    assert!(matches!(standings[0], Standing::Lost(_)));
+}
+
+#[tokio::test]
 async fn locks_go_on_after_a_master_of_the_cluster_died() {
     let cluster = RedisCluster::start_n(3, true).await.unwrap();
     let name = name_on(&cluster, 1).await;
@@ -443,12 +548,7 @@ async fn a_lock_can_wait_for_replicas() {
 
 async fn waits_for_replicas(recipe: &str) {
     let master = RedisServer::start().await.unwrap();
-    let replica = RedisServer::builder().replica_of(&master).start().await.unwrap();
-    let start = Instant::now();
-    while !info(&master, "replication").await.contains("state=online") {
-        assert!(start.elapsed() < PATIENCE, "no replica");
-        sleep(Duration::from_millis(20)).await;
-    }
+    let replica = replica_of(&master).await;
     let options = format!("wait_replicas=1&wait_replicas_timeout=1s&{recipe}");
     let locks = connect(&format!("{}?{options}", master.url())).await.unwrap();
     for _ in 0..20 {
@@ -472,6 +572,68 @@ async fn waits_for_replicas(recipe: &str) {
     assert_eq!(master.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0), "not given back");
     replica.cont();
     acquire_in_the_end(&locks, "a").await.release().await.unwrap();
+}
+
+/// A replica that gets all that the master is told from now on.
+async fn replica_of(master: &RedisServer) -> RedisServer {
+    let replica = RedisServer::builder().replica_of(master).start().await.unwrap();
+    told(master, "replication", "state=online").await;
+    replica
+}
+
+/// Waits until the server says so.
+async fn told(server: &RedisServer, section: &str, what: &str) {
+    let start = Instant::now();
+    while !info(server, section).await.contains(what) {
+        assert!(start.elapsed() < PATIENCE, "not {what}: {}", info(server, section).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn replicas_are_waited_for_at_the_master_that_is_in_use() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let _replica = replica_of(&new).await;
+    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
+    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let url = format!("{}?wait_replicas=1&wait_replicas_timeout=2s", old.url());
+    let config = RedisConfig::from_url(&url).unwrap().dial(Arc::clone(&record) as _);
+    let locks = config.connect().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = locks.mutex("a");
+        async move { mutex.acquire().await }
+    });
+    told(&old, "clients", "blocked_clients:1").await;
+    // The old one lives on, and is left meanwhile.
+    *record.points_to.lock().unwrap() = info(&new);
+    let clients = old.command(&["CLIENT", "LIST", "TYPE", "normal"]).await.unwrap();
+    for client in clients.text().unwrap().lines().filter(|client| client.contains("cmd=evalsha")) {
+        let id = client.split([' ', '=']).nth(1).unwrap();
+        old.command(&["CLIENT", "KILL", "ID", id]).await.unwrap();
+    }
+    locks.inspect("b").await.unwrap();
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+    for _ in 0..2 {
+        let guard = locks.mutex("b").acquire().await.unwrap();
+        assert_eq!(new.command(&["EXISTS", "lock:b"]).await.unwrap().int(), Some(1));
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_gone_before_replicas_have_it_is_asked_for_again() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
+    let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
+    let url = format!("{}?wait_replicas=1&wait_replicas_timeout=100ms", old.url());
+    let config = RedisConfig::from_url(&url).unwrap().dial(Arc::clone(&record) as _);
+    let locks = config.connect().await.unwrap();
+    // The old one grants it, and the new one does not know of it.
+    *record.points_to.lock().unwrap() = info(&new);
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Applied), "{error}");
+    nothing_is_left(&[old, new]).await;
 }
 
 #[tokio::test]
