@@ -188,10 +188,13 @@ impl Ensemble for Driver {
         match client.get_config().await {
             // A server keeps its configuration there since version 3.5.
             Err(Error::NoNode) => return Err(Error::Unimplemented),
-            Ok((config, _)) if Members::parse(&config).have_observers() => {
-                client = self.connect_to_voters(&client, session_timeout, &Members::parse(&config)).await?;
+            Ok((config, _)) => {
+                let members = Members::parse(&config);
+                if members.have_observers() {
+                    client = self.connect_to_voters(&client, session_timeout, &members).await?;
+                }
             }
-            Ok(_) | Err(Error::NoAuth) => {}
+            Err(Error::NoAuth) => {}
             Err(error) => return Err(error),
         }
         if let Some(acl) = self.create_chroot.as_ref().filter(|_| !self.chroot.is_empty()) {

@@ -94,8 +94,8 @@ async fn an_observer_that_comes_back_later_gets_no_session() {
     let start = Instant::now();
     while guard.is_valid() {
         assert!(start.elapsed() < common::LONG * 3, "it is served");
-        // There is only this question.
-        assert_eq!(observer.mntr().await.unwrap()["zk_num_alive_connections"], "1");
+        let connections = observer.four_letter("cons").await.unwrap();
+        assert!(!connections.contains("sid="), "{connections}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
