@@ -197,7 +197,9 @@ impl<'a> Waiting<'a> {
                 Ok(Verdict::Broken) => attempt.undo.now().await,
                 Err(error) => {
                     if error.outcome() == Outcome::NotApplied {
+                        // With the place in the queue, if there is one.
                         attempt.undo.answered();
+                        self.attempt = Some(attempt);
                     }
                     return Err(error);
                 }

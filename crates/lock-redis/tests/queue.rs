@@ -609,6 +609,40 @@ async fn a_release_while_the_push_connection_is_cut_is_found_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn waiters_keep_their_places_while_the_server_refuses_writes() {
+    let site = Site::new().await;
+    let guard = take(&site.client().await).await;
+    let first = site.waits(&site.client().await).await;
+    let second = site.waits(&site.client().await).await;
+    let owners = async || {
+        let entries = site.redis(&["LRANGE", QUEUE, "0", "-1"]).await;
+        let owner = |entry: &Reply| entry.text().unwrap().split(' ').next().unwrap().to_owned();
+        entries.array().unwrap().iter().map(owner).collect::<Vec<_>>()
+    };
+    let places = owners().await;
+    let refused = async || {
+        let stats = site.redis(&["INFO", "errorstats"]).await.text().unwrap().to_owned();
+        stats.contains("errorstat_NOREPLICAS")
+    };
+    site.redis(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let deadline = Instant::now() + SOON;
+    while !refused().await {
+        assert!(Instant::now() < deadline, "nothing was refused");
+        sleep(Duration::from_millis(5)).await;
+    }
+    site.redis(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    // Until both have asked again.
+    sleep(CAP + Duration::from_millis(500)).await;
+    assert_eq!(owners().await, places, "a place was given up");
+    give_back(guard).await;
+    let (guard, _) = come(first).await;
+    assert!(!second.is_finished());
+    give_back(guard).await;
+    give_back(come(second).await.0).await;
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn waiting_goes_on_over_a_restart_of_the_server() {
     let redis = RedisServer::builder().appendonly(true).start().await.unwrap();
     let site = Site { redis };
