@@ -32,7 +32,7 @@ pub struct Locks(lock_core::Locks);
 impl Locks {
     /// Connects to the store that the URL names.
     ///
-    /// * `memory://[NAME]`: locks inside this process, see [`MemoryConfig`](crate::MemoryConfig).
+    /// * `memory://[NAME]`: locks inside this process, see [`MemoryConfig`].
     /// * `redis://[user:password@]host[:port][/database]`: one server; `rediss://` with TLS,
     ///   `redis+unix:///path` by its Unix socket.
     /// * `redis+sentinel://s1:p1,s2:p2,s3:p3/name`: the master that sentinels name.

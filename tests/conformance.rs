@@ -21,8 +21,8 @@ use lock_testkit::conformance::{self, CASES};
 
 use sites::{BACKENDS, Flavour, WORKER, connect, harnesses};
 
-/// Most of a trial's time is spent asleep; more threads than that, and it is spent waiting for a processor.
-const THREADS: usize = 4;
+/// A trial sleeps for nineteen parts in twenty of its time.
+const THREADS: usize = 8;
 
 fn main() -> ExitCode {
     let words: Vec<_> = env::args().skip(1).collect();

@@ -10,7 +10,8 @@ use crate::{compare, peers, setup, test};
 /// Runs every step.
 ///
 /// No step sets RUSTFLAGS, and the features of the whole workspace are always `--all-features`: dependencies are
-/// built once for checking, once for the tests, once for the release build, and not again.
+/// built once for checking, once for the tests, once for the release build, and not again. The release build is made while
+/// the tests wait.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::start();
     steps.command("format", cargo(["fmt", "--all", "--check"]))?;
@@ -28,7 +29,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let mut docs = cargo(words("doc --workspace --no-deps --all-features"));
     docs.env("RUSTDOCFLAGS", "-D warnings");
     steps.command("docs", docs)?;
-    test::run_in(&mut steps, &[])?;
+    test::all(&mut steps, vec![compare::build()])?;
     steps.command("compare", compare::harness(&["--quick".into()]))?;
     steps.summary();
     Ok(())

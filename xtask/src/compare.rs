@@ -27,6 +27,11 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
     Err(Failure::new(format!("cannot run cargo: {error}")))
 }
 
+/// The command that builds the harness.
+pub(crate) fn build() -> Command {
+    steps::cargo(["build", "--release", "--package", "lock-bench"])
+}
+
 /// The command that builds the harness and runs it.
 pub(crate) fn harness(args: &[OsString]) -> Command {
     let mut command = steps::cargo(["run", "--release", "--package", "lock-bench", "--"]);

@@ -75,6 +75,13 @@ impl Steps {
 pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(workspace());
+    // What cargo told this program about itself: a build script that asks for it (ring's does) would run again, and all
+    // that depends on it be built again, whenever cargo is called from here after it was called by hand.
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|ours| name.to_string_lossy().starts_with(ours)) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
@@ -96,7 +103,8 @@ pub(crate) fn workspace() -> PathBuf {
     PathBuf::from(package).join("..")
 }
 
-fn seconds(duration: Duration) -> String {
+/// As all steps show their time.
+pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
 
@@ -109,6 +117,15 @@ mod tests {
         let mut command = Command::new("/somewhere/bin/cargo");
         command.args(["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").env_remove("OTHER");
         assert_eq!(command_line(&command), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps");
+    }
+
+    #[test]
+    fn cargo_does_not_learn_who_called_it() {
+        let gone: Vec<_> =
+            cargo(["build"]).get_envs().map(|(name, value)| (name.to_owned(), value.is_none())).collect();
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_MAJOR"] {
+            assert!(gone.contains(&(name.into(), true)), "{name} is not in {gone:?}");
+        }
     }
 
     #[test]

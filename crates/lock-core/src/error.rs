@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The text says what failed, on which backend and lock, and what to do next; it never holds a
 /// password. Use [`kind`](Self::kind), [`is_retryable`](Self::is_retryable) and
 /// [`outcome`](Self::outcome) to decide in code.
-#[derive(Clone, thiserror::Error)]
+#[derive(Clone)]
 pub struct Error {
     details: Box<Details>,
 }
@@ -199,20 +199,34 @@ impl fmt::Display for Error {
     }
 }
 
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.details.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// The whole story in one line, as it is printed when `main` returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let details = &*self.details;
-        f.debug_struct("Error")
-            .field("kind", &details.kind)
-            .field("outcome", &details.outcome)
-            .field("text", &self.to_string())
-            .field("source", &details.source.as_ref().map(ToString::to_string))
-            .finish()
+        let text = self.to_string();
+        write!(f, "{text} [{:?}, {:?}]", self.details.kind, self.details.outcome)?;
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let told = error.to_string();
+            // Some are in the text already.
+            if !text.contains(&told) {
+                write!(f, ": {told}")?;
+            }
+            cause = error.source();
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]
@@ -226,6 +240,25 @@ mod tests {
         assert_eq!(error.to_string(), "redis: acquire \"orders/42\": connection refused; start the server");
         assert!(error.is_retryable());
         assert_eq!(error.outcome(), Outcome::NotApplied);
+    }
+
+    #[test]
+    fn debug_tells_the_causes_that_the_text_does_not() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let below =
+            Error::new(ErrorKind::Unavailable, "redis").message("cannot connect to \"b\"").caused_by(refused);
+        let error = Error::new(ErrorKind::Denied, "redlock").with_outcome(Outcome::Unknown);
+        let silent = error.clone().message("no quorum").caused_by(below.clone());
+        let cause = "connection refused";
+        assert_eq!(
+            format!("{silent:?}"),
+            format!("redlock: no quorum [Denied, Unknown]: redis: cannot connect to \"b\": {cause}")
+        );
+        let telling = error.message(format!("no quorum: {below}")).caused_by(below);
+        assert_eq!(
+            format!("{telling:?}"),
+            format!("redlock: no quorum: redis: cannot connect to \"b\" [Denied, Unknown]: {cause}")
+        );
     }
 
     #[test]

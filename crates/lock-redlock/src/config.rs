@@ -22,7 +22,7 @@ const LONGEST_TTL: Duration = Duration::from_secs(30);
 ///
 /// URL: `redlock://[user:password@]h1:p1,h2:p2,h3:p3,h4:p4,h5:p5[/database]`, with credentials and
 /// database for all masters alike, followed by options as in `?ttl=10s`. With `redlocks` the masters are
-/// spoken to over TLS; its options are told at [`Tls`](lock_redis::Tls).
+/// spoken to over TLS; its options are told at [`Tls`].
 ///
 /// | option | default | |
 /// |---|---|---|
