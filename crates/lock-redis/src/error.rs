@@ -30,7 +30,8 @@ impl Place {
         if let Some((what, hint)) = tls_trouble(&error.to_string()) {
             return self.error(ErrorKind::InvalidConfig, what).hint(hint).caused_by(Cause::of(error));
         }
-        self.error(ErrorKind::Unavailable, &format!("cannot connect: {}", error.category()))
+        let what = if error.is_timeout() { "it took too long" } else { error.category() };
+        self.error(ErrorKind::Unavailable, &format!("cannot connect: {what}"))
             .hint("check that the server runs and that host and port are right")
             .caused_by(Cause::of(error))
     }
