@@ -31,10 +31,9 @@ async fn renewed(harness: &dyn Harness, lease: Duration, leases: u32) -> Result<
     let (one, two, name) = (client_with(harness, lease).await, client(harness).await, fresh());
     let (guard, start) = (take(&one, &name).await, Instant::now());
     let mut longest = Duration::ZERO;
-    while start.elapsed() < leases * lease {
+    while guard.is_valid() && start.elapsed() < leases * lease {
         let looked = Instant::now();
         let second = try_take(&two, &name).await;
-        let standing = guard.standing();
         assert!(
             second.is_none() || !guard.is_valid(),
             "two hold the lock {name:?}: the second got {second:?}"
@@ -43,16 +42,16 @@ async fn renewed(harness: &dyn Harness, lease: Duration, leases: u32) -> Result<
         assert!(left <= lease, "believes for another {left:?}, a lease lasts {lease:?}");
         tokio::time::sleep(lease / 3).await;
         longest = longest.max(looked.elapsed());
-        if !guard.is_valid() {
-            let lost = format!("lost after {:?}: {standing:?}, then {:?}", start.elapsed(), guard.standing());
-            assert!(
-                longest > lease * 2 / 3 && lease < LONG,
-                "{lost}; a look and a pause took {longest:?} at most"
-            );
-            return Err(Paused);
-        }
     }
-    give_back(guard).await;
+    let asked = Instant::now();
+    let released = within(SOON, "the release", guard.release()).await;
+    longest = longest.max(asked.elapsed());
+    if released.as_ref().is_ok_and(|released| *released == Released::AlreadyLost) {
+        let is_busy = longest > lease * 2 / 3 && lease < LONG;
+        assert!(is_busy, "lost within {:?}; a look and a pause took {longest:?} at most", start.elapsed());
+        return Err(Paused);
+    }
+    assert!(matches!(released, Ok(Released::Released)), "the release of {name:?} answered {released:?}");
     give_back(take(&two, &name).await).await;
     nothing_left(harness, &name).await;
     Ok(())
