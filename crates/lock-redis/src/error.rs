@@ -30,8 +30,14 @@ impl Place {
         if let Some((what, hint)) = tls_trouble(&error.to_string()) {
             return self.error(ErrorKind::InvalidConfig, what).hint(hint).caused_by(Cause::of(error));
         }
-        // The category of an I/O error says no more than that.
-        let what = if error.is_io_error() { String::new() } else { format!(": {}", error.category()) };
+        let what = if error.is_timeout() {
+            String::from(": it took too long")
+        } else if error.is_io_error() {
+            // Its category says no more than that.
+            String::new()
+        } else {
+            format!(": {}", error.category())
+        };
         self.error(ErrorKind::Unavailable, &format!("cannot connect{what}"))
             .hint("check that the server runs and that host and port are right")
             .caused_by(Cause::of(error))

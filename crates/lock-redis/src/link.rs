@@ -417,11 +417,13 @@ impl Link {
     async fn open(&self, to: &ConnectionInfo) -> Result<MultiplexedConnection> {
         let dialed = self.settings.dialer.commands(to).await;
         let mut connection = dialed.map_err(|error| self.place.unreachable(&error))?;
-        connection.set_response_timeout(self.settings.command_timeout);
+        // All of this is the making of a connection, and has the time of one.
+        connection.set_response_timeout(self.settings.connect_timeout);
         self.greet(&mut connection).await?;
         if !self.checked.swap(true, Ordering::Relaxed) {
             self.warn(&mut connection).await;
         }
+        connection.set_response_timeout(self.settings.command_timeout);
         Ok(connection)
     }
 

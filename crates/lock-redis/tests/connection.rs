@@ -50,6 +50,18 @@ async fn acquire_and_release_are_one_request_each() {
     assert_eq!(link.proxy.connections(), 1);
 }
 
+#[tokio::test]
+async fn a_server_that_is_slow_to_greet_is_given_the_time_of_a_connection() {
+    let redis = RedisServer::start().await.unwrap();
+    let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
+    proxy.delay(Direction::ToClient, Duration::from_millis(300));
+    let url = format!("redis://{}?command_timeout=100ms&connect_timeout=20s", proxy.addr());
+    let locks = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
+    // An answer to a request is not.
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert!(error.to_string().contains("no answer in time"), "{error}");
+}
+
 /// A command of no consequence goes ahead of it, see `Call::answered_last`.
 #[tokio::test]
 async fn a_lock_that_was_waited_for_is_given_back_in_one_round_trip() {

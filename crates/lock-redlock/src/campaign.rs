@@ -140,18 +140,24 @@ impl Campaign {
             }
         });
         let mut wave = Wave::new(raises).until(deadlines(&footprint.masters, footprint.ttl));
+        let mut patience = Patience::new(&footprint.masters);
         while wave.outstanding() > 0 {
-            match wave.next().await {
-                Some((_, Heard::Answer(Ok(ours)))) => confirmed += usize::from(ours),
-                Some((master, Heard::Answer(Err(error)))) => self.failed.push((master, error)),
-                Some((master, Heard::Late)) => {
-                    self.failed.push((master, footprint.masters[master].is_late()));
+            let Some((master, heard)) = wave.next().await else { break };
+            match heard {
+                Heard::Late => self.failed.push((master, patience.is_late(master))),
+                Heard::Answer(answer) => {
+                    patience.hears(master);
+                    self.failed.retain(|(failed, _)| *failed != master);
+                    match answer {
+                        Ok(ours) => confirmed += usize::from(ours),
+                        Err(error) => self.failed.push((master, error)),
+                    }
                 }
-                None => break,
             }
             if confirmed >= quorum(masters) {
                 return Ok(largest);
             }
+            patience.wait_on(&mut wave, masters - confirmed);
         }
         Err(no_quorum(masters, confirmed, self.failures()))
     }

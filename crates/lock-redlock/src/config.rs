@@ -17,6 +17,12 @@ const OPTIONS: [&str; 5] = ["ttl", "longest_ttl", "prefix", "connect_timeout", "
 const FEWEST: usize = 3;
 /// The longest time to live that others are assumed to use, if nothing is said.
 const LONGEST_TTL: Duration = Duration::from_secs(30);
+/// Which part of the time to live an answer may take, if nothing is said: a renewal that was sent on a connection that is
+/// dead can then be sent again on a new one.
+const PART: u32 = 5;
+/// A master on a busy host, or on a disk that it waits for after every write, is no dead one.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(200);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The options of the Redlock backend.
 ///
@@ -29,8 +35,8 @@ const LONGEST_TTL: Duration = Duration::from_secs(30);
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
 /// | `longest_ttl` | `30s`, or `ttl` if that is longer | the longest time to live that any client uses: a master that restarts does not vote for so long |
 /// | `prefix` | `lock:` | what stands before the lock name in the key |
-/// | `connect_timeout` | `500ms` | how long to wait for a connection to one master |
-/// | `master_timeout` | `200ms` | how long to wait for the answer of one master before its connection is given up |
+/// | `connect_timeout` | `1s` | how long to wait for a connection to one master |
+/// | `master_timeout` | a fifth of `ttl`, from `200ms` to `1s` | how long to wait for the answer of one master before its connection is given up |
 ///
 /// The masters must be independent: no replica of each other, and on different hosts.
 ///
@@ -42,7 +48,7 @@ pub struct RedlockConfig {
     longest_ttl: Option<Duration>,
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
-    pub(crate) master_timeout: Duration,
+    master_timeout: Option<Duration>,
     pub(crate) clock: Clock,
     pub(crate) wall_clock: WallClock,
 }
@@ -109,8 +115,8 @@ impl RedlockConfig {
             ttl: Duration::from_secs(30),
             longest_ttl: None,
             prefix: String::from("lock:"),
-            connect_timeout: Duration::from_millis(500),
-            master_timeout: Duration::from_millis(200),
+            connect_timeout: Duration::from_secs(1),
+            master_timeout: None,
             clock: Clock::boot(),
             wall_clock: WallClock::default(),
         }
@@ -144,7 +150,7 @@ impl RedlockConfig {
                 "longest_ttl" => config.longest_ttl = Some(value.duration()?),
                 "prefix" => value.text().clone_into(&mut config.prefix),
                 "connect_timeout" => config.connect_timeout = value.duration()?,
-                _ => config.master_timeout = value.duration()?,
+                _ => config.master_timeout = Some(value.duration()?),
             }
             Ok(())
         })?;
@@ -189,7 +195,7 @@ impl RedlockConfig {
     /// it goes on without a master that takes much longer than usual.
     #[must_use]
     pub fn master_timeout(mut self, timeout: Duration) -> Self {
-        self.master_timeout = timeout;
+        self.master_timeout = Some(timeout);
         self
     }
 
@@ -222,6 +228,10 @@ impl RedlockConfig {
 
     pub(crate) fn longest_ttl_of_all(&self) -> Duration {
         self.longest_ttl.unwrap_or_else(|| LONGEST_TTL.max(self.ttl))
+    }
+
+    pub(crate) fn timeout_of_a_master(&self) -> Duration {
+        self.master_timeout.unwrap_or_else(|| (self.ttl / PART).clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT))
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -261,7 +271,7 @@ impl RedlockConfig {
             }
         }
         check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
-        check_timeout(BACKEND, "master_timeout", self.master_timeout)
+        check_timeout(BACKEND, "master_timeout", self.timeout_of_a_master())
     }
 }
 
@@ -291,6 +301,20 @@ mod tests {
         assert_eq!(config.masters[2].address(), "c:3");
         assert!(config.masters.iter().all(|master| master.info.redis_settings().db() == 1));
         assert!(!format!("{config:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn answers_are_waited_for_as_the_ttl_allows() {
+        for (options, millis) in [
+            ("", 1000),
+            ("?ttl=3s", 600),
+            ("?ttl=200ms", 200),
+            ("?ttl=60s&master_timeout=50ms", 50),
+            ("?master_timeout=5s&ttl=3s", 5000),
+        ] {
+            let config = RedlockConfig::from_url(&format!("redlock://a:1,b:2,c:3{options}")).unwrap();
+            assert_eq!(config.timeout_of_a_master(), Duration::from_millis(millis), "{options}");
+        }
     }
 
     #[test]

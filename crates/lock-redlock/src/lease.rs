@@ -1,5 +1,6 @@
 //! A lock that is held on a quorum.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::backend::{BACKEND, check_ttl, no_quorum};
 use crate::campaign::deadlines;
 use crate::footprint::{Because, Footprint};
+use crate::patience::Patience;
 use crate::quorum::{Heard, Wave, quorum};
 
 /// How long after it failed an extension is tried again.
@@ -85,14 +87,21 @@ impl Lease for RedlockLease {
         });
         let mut wave = Wave::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));
         let owner = self.footprint.owner.to_string();
-        let (mut ours, mut not_ours, mut failed) = (0, 0, Vec::new());
+        let mut patience = Patience::new(masters);
+        let (mut ours, mut not_ours, mut failed) = (0, 0, BTreeMap::new());
         while wave.outstanding() > 0 {
-            match wave.next().await {
-                Some((_, Heard::Answer(Ok(sight)))) if sight.value == owner => ours += 1,
-                Some((_, Heard::Answer(Ok(_)))) => not_ours += 1,
-                Some((_, Heard::Answer(Err(error)))) => failed.push(error),
-                Some((master, Heard::Late)) => failed.push(masters[master].is_late()),
-                None => break,
+            let Some((master, heard)) = wave.next().await else { break };
+            match heard {
+                Heard::Late => drop(failed.insert(master, patience.is_late(master))),
+                Heard::Answer(answer) => {
+                    patience.hears(master);
+                    failed.remove(&master);
+                    match answer {
+                        Ok(sight) if sight.value == owner => ours += 1,
+                        Ok(_) => not_ours += 1,
+                        Err(error) => drop(failed.insert(master, error)),
+                    }
+                }
             }
             if ours >= quorum(masters.len()) {
                 return Ok(self.validity.standing());
@@ -101,8 +110,9 @@ impl Lease for RedlockLease {
                 self.cell.lose(LossReason::Removed);
                 return Ok(self.validity.standing());
             }
+            patience.wait_on(&mut wave, failed.len());
         }
-        Err(no_quorum(masters.len(), ours, failed))
+        Err(no_quorum(masters.len(), ours, failed.into_values()))
     }
 
     async fn release(&mut self) -> Result<Released> {

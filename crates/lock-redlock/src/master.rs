@@ -36,6 +36,8 @@ struct State {
     heard: Option<Instant>,
     /// Why it is left alone.
     sick: Option<Error>,
+    /// Whether that is because a request failed: an answer that is late may come yet.
+    has_failed: bool,
     /// Whether a task asks it now and then.
     probed: bool,
     /// Who it was when its right to vote was last judged.
@@ -139,7 +141,7 @@ impl Master {
             let mut state = self.state();
             match &answer {
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
-                    state.sick = Some(error.clone());
+                    (state.sick, state.has_failed) = (Some(error.clone()), true);
                     self.probing(&mut state)
                 }
                 Err(_) => None,
@@ -147,7 +149,7 @@ impl Master {
                     self.judge(&mut state);
                     let now = Instant::now();
                     state.trip.note(now.saturating_duration_since(sent));
-                    (state.sick, state.heard) = (None, Some(now));
+                    (state.sick, state.has_failed, state.heard) = (None, false, Some(now));
                     None
                 }
             }
@@ -184,10 +186,12 @@ impl Master {
     /// How long an answer is waited for that nobody is in a hurry for.
     pub(crate) fn patience(&self) -> Duration {
         let (state, longest) = (self.state(), self.server.command_timeout());
-        match state.sick {
-            None => longest,
-            Some(_) => state.trip.deadline(Duration::ZERO, longest),
-        }
+        if state.has_failed { state.trip.deadline(Duration::ZERO, longest) } else { longest }
+    }
+
+    /// Whether the last request to it failed; not when its answer is only late.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state().has_failed
     }
 
     /// From when on it votes, if not by now.

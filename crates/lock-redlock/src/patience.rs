@@ -5,12 +5,12 @@ use std::sync::Arc;
 use lock_core::Error;
 use tokio::time::Instant;
 
-use crate::master::{Master, Readiness};
+use crate::master::Master;
 use crate::quorum::{Wave, quorum};
 
 /// A vote goes on without a minority that fails. When no quorum answers without those that are late, then it is rather
-/// the host that is busy, or the network, and they are given as much time as any answer has; but only those that were
-/// not late the last time as well.
+/// the host that is busy, or the network, and they are given as much time as any answer has; but not those of which the
+/// last request failed, so that masters that hang cost this once.
 #[derive(Debug)]
 pub(crate) struct Patience {
     masters: Arc<[Arc<Master>]>,
@@ -28,7 +28,7 @@ impl Patience {
     /// Notes that a master is late, and gives the error that this is as long as it does not answer.
     pub(crate) fn is_late(&mut self, number: usize) -> Error {
         let master = &self.masters[number];
-        if matches!(master.readiness(), Readiness::Well) && Instant::now() < self.at_last {
+        if !master.has_failed() && Instant::now() < self.at_last {
             self.late.push(number);
         }
         master.is_late()
@@ -57,6 +57,15 @@ impl Patience {
 mod tests {
     use super::*;
     use crate::master::tests::dead;
+
+    #[tokio::test]
+    async fn one_that_was_late_before_is_waited_for_and_one_that_failed_is_not() {
+        let masters = dead(3);
+        let mut patience = Patience::new(&masters);
+        drop((masters[0].is_late(), masters[1].is_late(), masters[2].time().await));
+        drop((0..3).map(|number| patience.is_late(number)).collect::<Vec<_>>());
+        assert_eq!((patience.late.as_slice(), patience.hopes_for(3)), ([0, 1].as_slice(), 2));
+    }
 
     #[tokio::test]
     async fn one_that_was_late_and_has_answered_is_not_waited_for_again() {

@@ -12,7 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client of its own, as another process would be one, and its votes.
 async fn client(five: &RedisFive) -> (Arc<Redlock>, Locks) {
-    let config = RedlockConfig::from_url(&format!("{}?ttl=10s", five.url())).unwrap();
+    // A master that a busy machine makes slow is not given up: what is counted are votes.
+    let url = format!("{}?ttl=10s&master_timeout=10s&connect_timeout=20s", five.url());
+    let config = RedlockConfig::from_url(&url).unwrap();
     let backend = Arc::new(Redlock::connect(config).await.unwrap());
     let locks = Locks::from_dyn(Arc::<Redlock>::clone(&backend));
     (backend, locks)

@@ -1,12 +1,14 @@
 //! What the masters are: how each is reached, what they are told apart by, what is shown of them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_core::{ErrorKind, Holder, Level, Locks, Released, Result, View};
 use lock_redis::deadpool_redis::{Config, Runtime};
 use lock_redis::redis::IntoConnectionInfo;
 use lock_redlock::{MasterConfig, RedlockConfig};
-use lock_testkit::proxy::Protocol;
+use lock_testkit::proxy::{Direction, Protocol, redis_command};
 use lock_testkit::{FaultProxy, RedisFive, RedisServer};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -229,7 +231,7 @@ async fn masters_that_are_too_far_away_for_the_ttl_are_refused() {
         .map(|server| FaultProxy::start(server.addr(), Protocol::Redis).unwrap())
         .collect();
     for proxy in &proxies {
-        proxy.delay(lock_testkit::proxy::Direction::ToClient, Duration::from_millis(100));
+        proxy.delay(Direction::ToClient, Duration::from_millis(100));
     }
     let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
     let url = format!("redlock://{}?master_timeout=2s&connect_timeout=5s", addrs.join(","));
@@ -240,6 +242,31 @@ async fn masters_that_are_too_far_away_for_the_ttl_are_refused() {
     let report = locks.doctor().await.unwrap();
     let far = report.warnings().find(|finding| finding.what.contains("which is long for a ttl"));
     assert!(far.is_some_and(|finding| finding.level == Level::Warning), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn masters_that_are_slow_for_a_moment_are_not_too_far_away() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let start = |server: &RedisServer| FaultProxy::start(server.addr(), Protocol::Redis).unwrap();
+    let proxies: Vec<_> = three.servers().iter().map(start).collect();
+    let addrs: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+    let asked = Arc::new(AtomicUsize::new(0));
+    for proxy in &proxies {
+        let (asked, is_time) = (Arc::clone(&asked), redis_command("TIME"));
+        proxy.cut_when(move |request| {
+            asked.fetch_add(usize::from(is_time(request)), Ordering::SeqCst);
+            false
+        });
+        proxy.delay(Direction::ToClient, Duration::from_millis(500));
+    }
+    let url = format!("redlock://{}?ttl=1s&master_timeout=5s&connect_timeout=20s", addrs.join(","));
+    let connecting = tokio::spawn(async move { connect(&url).await });
+    // Each is asked once when it is examined, and then to see how far away it is.
+    until("they are measured", || async { asked.load(Ordering::SeqCst) == 6 }).await;
+    sleep(Duration::from_millis(400)).await;
+    proxies.iter().for_each(FaultProxy::heal);
+    let locks = connecting.await.unwrap().unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

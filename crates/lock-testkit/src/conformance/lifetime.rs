@@ -16,19 +16,45 @@ use super::steps::{
 use super::{Fault, Harness};
 
 pub(super) async fn renewal_keeps_a_lock(harness: &dyn Harness) {
-    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
-    let lease = harness.short_lease();
+    let (mut lease, mut leases) = (harness.short_lease(), 10);
+    // Whoever is not let run for as long as a lease lasts loses it, and rightly so: then a longer one has to do.
+    while let Err(Paused) = renewed(harness, lease, leases).await {
+        (lease, leases) = (2 * lease, 4);
+    }
+}
+
+/// The machine was too busy to tell.
+struct Paused;
+
+/// Holds a lock for so many leases.
+async fn renewed(harness: &dyn Harness, lease: Duration, leases: u32) -> Result<(), Paused> {
+    let (one, two, name) = (client_with(harness, lease).await, client(harness).await, fresh());
     let (guard, start) = (take(&one, &name).await, Instant::now());
-    while start.elapsed() < 10 * lease {
-        must_be_busy(&two, &name).await;
-        assert!(guard.is_valid(), "lost after {:?}: {:?}", start.elapsed(), guard.standing());
+    let mut longest = Duration::ZERO;
+    while guard.is_valid() && start.elapsed() < leases * lease {
+        let looked = Instant::now();
+        let second = try_take(&two, &name).await;
+        assert!(
+            second.is_none() || !guard.is_valid(),
+            "two hold the lock {name:?}: the second got {second:?}"
+        );
         let left = guard.remaining();
         assert!(left <= lease, "believes for another {left:?}, a lease lasts {lease:?}");
         tokio::time::sleep(lease / 3).await;
+        longest = longest.max(looked.elapsed());
     }
-    give_back(guard).await;
+    let asked = Instant::now();
+    let released = within(SOON, "the release", guard.release()).await;
+    longest = longest.max(asked.elapsed());
+    if released.as_ref().is_ok_and(|released| *released == Released::AlreadyLost) {
+        let is_busy = longest > lease * 2 / 3 && lease < LONG;
+        assert!(is_busy, "lost within {:?}; a look and a pause took {longest:?} at most", start.elapsed());
+        return Err(Paused);
+    }
+    assert!(matches!(released, Ok(Released::Released)), "the release of {name:?} answered {released:?}");
     give_back(take(&two, &name).await).await;
     nothing_left(harness, &name).await;
+    Ok(())
 }
 
 pub(super) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {

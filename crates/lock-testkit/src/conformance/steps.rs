@@ -17,6 +17,8 @@ pub(super) const LONG: Duration = Duration::from_secs(10);
 pub(super) const SOON: Duration = Duration::from_secs(6);
 /// For what a backend gives up only after its own timeouts.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// For a connection: the first one also starts the servers.
+const START: Duration = Duration::from_secs(90);
 /// How late a noisy machine may be.
 pub(super) const NOISE: Duration = Duration::from_millis(300);
 /// How much longer than its lease a lock may last: servers look for expired sessions now and then, waiters sleep.
@@ -42,7 +44,7 @@ pub(super) async fn short_client(harness: &dyn Harness) -> Client {
 }
 
 pub(super) async fn client_with(harness: &dyn Harness, lease: Duration) -> Client {
-    let connected = within(PATIENCE, "the connection", harness.connect(lease)).await;
+    let connected = within(START, "the connection", harness.connect(lease)).await;
     let locks = connected.unwrap_or_else(|error| panic!("cannot connect: {error:?}"));
     Client::new(locks, harness.handle())
 }
