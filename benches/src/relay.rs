@@ -1,7 +1,8 @@
 //! The bare hand-over: processes pass a turn on in a circle, by as few requests as a lock can do with.
 //!
-//! Redis: one script that names the next owner and publishes to it, and the `SET` by which that one makes sure of it.
-//! ZooKeeper: the deletion of a node, and the watch of the next one for it. Neither has a queue, tokens or leases to
+//! Redis: one script that names the next owner and publishes to it, the `SET` by which that one makes sure of it, and one
+//! by which it said before that it waits. ZooKeeper: the deletion of a node, the watch of the next one for it, and the
+//! creation before. Neither has a queue, tokens or leases to
 //! speak of: what a lock takes beyond this is its own.
 
 use std::time::Duration;
@@ -66,6 +67,7 @@ impl Contender for Relay {
 pub(crate) struct OnRedis {
     commands: MultiplexedConnection,
     messages: PubSub,
+    wait: Cmd,
     confirm: Cmd,
     pass_on: Cmd,
     begins: bool,
@@ -82,16 +84,23 @@ impl OnRedis {
         messages.subscribe(&own).await?;
         let hash: String =
             redis::cmd("SCRIPT").arg("LOAD").arg(NAME_AND_PUBLISH).query_async(&mut commands).await?;
-        let mut confirm = redis::cmd("SET");
-        confirm.arg(name).arg(&own).arg("PX").arg(TTL_MS);
+        let set = |key: &str, value: &str| {
+            let mut set = redis::cmd("SET");
+            set.arg(key).arg(value).arg("PX").arg(TTL_MS);
+            set
+        };
+        let (wait, confirm) = (set(&own, ""), set(name, &own));
         let mut pass_on = redis::cmd("EVALSHA");
         pass_on.arg(hash).arg(1).arg(name).arg(next);
-        Ok(Self { commands, messages, confirm, pass_on, begins: number == 0 })
+        Ok(Self { commands, messages, wait, confirm, pass_on, begins: number == 0 })
     }
 
     async fn acquire(&mut self) -> Outcome<()> {
-        if !std::mem::take(&mut self.begins) && self.messages.on_message().next().await.is_none() {
-            return Err(Failure::new("the connection for messages has ended"));
+        if !std::mem::take(&mut self.begins) {
+            self.wait.exec_async(&mut self.commands).await?;
+            if self.messages.on_message().next().await.is_none() {
+                return Err(Failure::new("the connection for messages has ended"));
+            }
         }
         Ok(self.confirm.exec_async(&mut self.commands).await?)
     }
