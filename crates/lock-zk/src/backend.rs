@@ -258,7 +258,7 @@ async fn inspect(session: &Session, spot: &Spot) -> Result<(LockState, Vec<Strin
         };
         let name = path.rsplit('/').next().unwrap_or_default();
         let mut state = LockState::held(read_holder(name, &data));
-        if let Some(origin) = origin(name, &data, &stat) {
+        if let Some(origin) = origin(spot, name, &data, &stat) {
             state.since = origin.time();
             state.token = session.base(&spot.dir).token(session, origin.czxid).await.ok();
         }
@@ -328,7 +328,7 @@ impl Broken {
                 Err(fault) => return Err(fault),
             };
             // The deletion before may have been lost, and the node gone as its owner became a reader.
-            let reader = if retried { holder.as_reader(session).await? } else { None };
+            let reader = if retried { holder.as_reader(session, spot).await? } else { None };
             self.held |= gone == Gone::Now && reader.is_none();
             self.left.pop();
             self.left.extend(reader);
@@ -350,9 +350,10 @@ impl Holding {
     }
 
     /// The node of the same holder that has taken the place of this one, if it was a writer's.
-    async fn as_reader(&self, session: &Session) -> Result<Option<Self>, Fault> {
+    async fn as_reader(&self, session: &Session, spot: &Spot) -> Result<Option<Self>, Fault> {
         let name = self.made.name();
-        let Some(reader) = reader_in_place_of(name) else { return Ok(None) };
+        let reader = Some(name).filter(|_| spot.recipe == Recipe::Queue).and_then(reader_in_place_of);
+        let Some(reader) = reader else { return Ok(None) };
         let dir = self.made.path.strip_suffix(name).unwrap_or_default();
         let there = Self::at(session, format!("{dir}{reader}")).await?;
         Ok(there.filter(|there| there.session == self.session))
@@ -382,11 +383,11 @@ async fn request_revocation(session: &Session, spot: &Spot) -> Result<bool, Faul
 
 /// How the node was made by which a holder got the lock. Of a reader that was a writer only its new node tells; where
 /// somebody has written over that, such as a wish for revocation, nobody knows whether it was one.
-fn origin(name: &str, data: &[u8], stat: &Stat) -> Option<Origin> {
+fn origin(spot: &Spot, name: &str, data: &[u8], stat: &Stat) -> Option<Origin> {
     let of_this_node = Origin { czxid: stat.czxid, ctime: stat.ctime };
     match serde_json::from_slice::<Card>(data) {
         Ok(card) => Some(card.writer.unwrap_or(of_this_node)),
-        Err(_) => Some(of_this_node).filter(|_| !is_readers(name)),
+        Err(_) => Some(of_this_node).filter(|_| spot.recipe != Recipe::Queue || !is_readers(name)),
     }
 }
 

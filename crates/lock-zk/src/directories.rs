@@ -16,8 +16,9 @@ use zookeeper_client::Stat;
 /// begins with the same versions. For that reason it is not written either while there is no connection, for which the
 /// request would wait. One that others write too, or that we may not write, is left alone for a while.
 ///
-/// What is left is a request that the network holds back, which may be as long as a session lasts: it writes over what
-/// somebody has put meanwhile into a directory that was removed, made again, and written as often as the one before.
+/// What is left is a request that the network holds back, or the driver as a connection breaks, which may be as long as a
+/// session lasts: it writes over what somebody has put meanwhile into a directory that was removed, made again, and written
+/// as often as the one before.
 #[derive(Debug, Default)]
 pub(crate) struct Directories(Mutex<HashMap<Box<str>, Known>>);
 

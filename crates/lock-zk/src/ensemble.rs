@@ -185,13 +185,18 @@ pub(crate) struct Driver {
 impl Ensemble for Driver {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
         let mut client = self.connect(&self.hosts, session_timeout).await?;
+        let granted = client.session_timeout();
+        if granted.as_millis() != session_timeout.as_millis() {
+            // When a server is silent follows from what is asked for.
+            client = self.connect(&self.hosts, granted).await?;
+        }
         match client.get_config().await {
             // A server keeps its configuration there since version 3.5.
             Err(Error::NoNode) => return Err(Error::Unimplemented),
             Ok((config, _)) => {
                 let members = Members::parse(&config);
                 if members.have_observers() {
-                    client = self.connect_to_voters(&client, session_timeout, &members).await?;
+                    client = self.connect_to_voters(&client, granted, &members).await?;
                 }
             }
             Err(Error::NoAuth) => {}
@@ -244,7 +249,7 @@ impl Driver {
     async fn connect(&self, hosts: &str, session_timeout: Duration) -> Result<Client, Error> {
         let mut connector = Client::connector()
             .with_session_timeout(session_timeout)
-            .with_connection_timeout(session_timeout / SILENCE)
+            .with_connection_timeout(silence(session_timeout))
             .with_fail_eagerly();
         if let Some(digest) = &self.digest {
             connector = connector.with_auth("digest", digest.as_bytes());
@@ -260,6 +265,15 @@ impl Driver {
         }
         connector.connect(hosts).await
     }
+}
+
+/// After how long a server is taken for silent, and a connection for one that is not made.
+///
+/// When one has fallen silent the driver goes through all servers in any order, and may come to it once more; a session that
+/// two silences ended would take its locks along, and callers wait for half of its timeout. So it is a fifth, and not the
+/// two fifths of the driver; but a busy server may be slow for a second.
+fn silence(session_timeout: Duration) -> Duration {
+    (session_timeout / 5).max((session_timeout * 2 / 5).min(Duration::from_secs(1)))
 }
 
 /// The servers of an ensemble, as its configuration names them.
@@ -441,16 +455,19 @@ fn watching(watcher: OneshotWatcher) -> Watching {
     Box::pin(event.map(|event| event.unwrap_or_else(|_| WatchedEvent::new_session(SessionState::Closed))))
 }
 
-/// After this part of the session timeout a server is taken for silent. When one has fallen silent the driver goes through
-/// all of them in any order, and may come to it once more; a session that two silences ended would take its locks along, and
-/// callers wait for half of its timeout.
-const SILENCE: u32 = 5;
 const DEFAULT_PORT: u16 = 2181;
 const ONLY_OBSERVERS: &str = "all of these servers are observers, through which no lock is taken";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_silences_fit_into_half_of_a_timeout_that_is_long_enough() {
+        let silences = [1_000, 2_500, 4_000, 5_000, 10_000, 40_000]
+            .map(|millis| silence(Duration::from_millis(millis)).as_millis());
+        assert_eq!(silences, [400, 1_000, 1_000, 1_000, 2_000, 8_000]);
+    }
 
     const CONFIG: &[u8] = b"server.1=a:2888:3888:participant;0.0.0.0:2181\nserver.2=a:2889:3889;2182\n\
         server.3=b:2888:3888:observer;0.0.0.0:2181\nserver.14=c:1:2|[::2]:1:2:observer;d:2183\nversion=0\nserver.x=:observer";

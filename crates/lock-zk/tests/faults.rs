@@ -241,6 +241,19 @@ async fn callers_get_their_answers_from_another_server_when_theirs_falls_silent(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_server_that_grants_a_longer_session_is_not_taken_for_silent_any_sooner() {
+    let server = ZooKeeper::builder().min_session_timeout(LONG * 2).start().await.unwrap();
+    let proxy = proxy(&server);
+    let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(SHORT).private_session(true);
+    let guard = opened(&config).await.mutex("a").acquire().await.unwrap();
+    proxy.black_hole(Direction::ToServer, true);
+    proxy.black_hole(Direction::ToClient, true);
+    // Too long for a session as it was asked for, and half of what is too long for this one.
+    tokio::time::sleep(LONG / 5).await;
+    assert_eq!(guard.standing(), Standing::Valid);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
     let scene = Scene::new().await;
     let guard = scene.locks.mutex("a").acquire().await.unwrap();
