@@ -43,10 +43,10 @@ async fn renewed(harness: &dyn Harness, lease: Duration, leases: u32) -> Result<
         tokio::time::sleep(lease / 3).await;
         longest = longest.max(looked.elapsed());
     }
-    let asked = Instant::now();
+    let (lost, asked) = (!guard.is_valid(), Instant::now());
     let released = within(SOON, "the release", guard.release()).await;
     longest = longest.max(asked.elapsed());
-    if released.as_ref().is_ok_and(|released| *released == Released::AlreadyLost) {
+    if lost || released.as_ref().is_ok_and(|released| *released == Released::AlreadyLost) {
         let is_busy = longest > lease * 2 / 3 && lease < LONG;
         assert!(is_busy, "lost within {:?}; a look and a pause took {longest:?} at most", start.elapsed());
         return Err(Paused);

@@ -32,14 +32,16 @@ impl Task {
             let lock = lock_name(self.dice.below(self.stage.habits.locks as u64) as usize);
             self.record(&lock, EventKind::AcquireCalled);
             let (share, ttl) = (self.some_share(), self.some_ttl());
-            match self.acquire(&lock, share, ttl).await {
-                Some(guard) => self.hold(&lock, share, guard, ttl).await,
+            // A mutex is never downgraded, so that its end is known to be the grant.
+            let writes = share == Share::Exclusive && self.has_readers() && !self.dice.chance(0.3);
+            match self.acquire(&lock, share, writes, ttl).await {
+                Some(guard) => self.hold(&lock, share, writes, guard, ttl).await,
                 None => self.record(&lock, EventKind::AcquireUnknown),
             }
         }
     }
 
-    async fn acquire(&mut self, lock: &str, share: Share, ttl: Duration) -> Option<Guard> {
+    async fn acquire(&mut self, lock: &str, share: Share, writes: bool, ttl: Duration) -> Option<Guard> {
         let mut options = match self.stage.habits.leases {
             Leases::Session | Leases::SessionAndBeyond(_) => LockOptions::new(),
             Leases::Any if !self.dice.chance(0.3) => LockOptions::new().ttl(ttl),
@@ -49,8 +51,6 @@ impl Task {
             options = options.max_hold(self.dice.millis(100..=2_000));
         }
         let locks = self.locks.clone();
-        // A mutex is never downgraded, so that its end is known to be the grant.
-        let writes = share == Share::Exclusive && self.has_readers() && !self.dice.chance(0.3);
         let ask = |wait| ask(&locks, lock, share, writes, options, wait);
         let (patience, polls) = (self.dice.millis(0..=3_000), self.dice.below(12) as usize);
         match self.dice.below(10) {
@@ -63,7 +63,7 @@ impl Task {
         }
     }
 
-    async fn hold(&mut self, lock: &str, share: Share, mut guard: Guard, ttl: Duration) {
+    async fn hold(&mut self, lock: &str, share: Share, writes: bool, mut guard: Guard, ttl: Duration) {
         let mut until = self.until(&guard);
         if self.stage.habits.leases == Leases::FixedFromReply {
             until = self.stage.clock.now() + ttl - (ttl / 100 + Duration::from_millis(2));
@@ -88,7 +88,7 @@ impl Task {
                 continue;
             }
             self.believe(lock, &guard);
-            if share == Share::Exclusive && self.has_readers() && self.dice.chance(0.4) {
+            if writes && self.dice.chance(0.4) {
                 self.downgrade(lock, &mut guard).await;
             }
             match self.dice.below(6) {
