@@ -88,7 +88,10 @@ impl Campaign {
             let Some((master, heard)) = self.wave.next().await else { break };
             match heard {
                 Heard::Answer(answer) => self.note(master, answer),
-                Heard::Late => self.failed.push((master, self.patience.is_late(master))),
+                Heard::Late => {
+                    let error = self.patience.is_late(master);
+                    self.has_failed(master, error);
+                }
             }
             if self.votes.len() >= quorum(masters) {
                 return Vote::Won;
@@ -144,7 +147,7 @@ impl Campaign {
         while wave.outstanding() > 0 {
             let Some((master, heard)) = wave.next().await else { break };
             match heard {
-                Heard::Late => self.failed.push((master, patience.is_late(master))),
+                Heard::Late => self.has_failed(master, patience.is_late(master)),
                 Heard::Answer(answer) => {
                     patience.hears(master);
                     self.failed.retain(|(failed, _)| *failed != master);
@@ -198,6 +201,12 @@ impl Campaign {
 
     fn failures(&mut self) -> impl Iterator<Item = Error> {
         std::mem::take(&mut self.failed).into_iter().map(|(_, error)| error)
+    }
+
+    /// Notes why a master does not count, once: one that is waited for again may be late again.
+    fn has_failed(&mut self, master: usize, error: Error) {
+        self.failed.retain(|(failed, _)| *failed != master);
+        self.failed.push((master, error));
     }
 
     fn may_win(&self) -> bool {

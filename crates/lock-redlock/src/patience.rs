@@ -1,6 +1,7 @@
 //! When a master that is late is waited for all the same.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lock_core::Error;
 use tokio::time::Instant;
@@ -10,7 +11,7 @@ use crate::quorum::{Wave, quorum};
 
 /// A vote goes on without a minority that fails. When no quorum answers without those that are late, then it is rather
 /// the host that is busy, or the network, and they are given as much time as any answer has; but not those of which the
-/// last request failed, so that masters that hang cost this once.
+/// last request failed, so that votes wait so long for masters that hang only until their requests have failed.
 #[derive(Debug)]
 pub(crate) struct Patience {
     masters: Arc<[Arc<Master>]>,
@@ -23,6 +24,12 @@ impl Patience {
     pub(crate) fn new(masters: &Arc<[Arc<Master>]>) -> Self {
         let longest = masters.iter().map(|master| master.patience()).max().unwrap_or_default();
         Self { masters: Arc::clone(masters), late: Vec::new(), at_last: Instant::now() + longest }
+    }
+
+    /// With no more than this from now on.
+    pub(crate) fn at_most(mut self, longest: Duration) -> Self {
+        self.at_last = self.at_last.min(Instant::now() + longest);
+        self
     }
 
     /// Notes that a master is late, and gives the error that this is as long as it does not answer.

@@ -60,7 +60,8 @@ impl Renew for RenewOnQuorum {
         let shortest = batch.iter().map(|(_, ttl)| *ttl).min().unwrap_or_default();
         let mut round = Round {
             wave: wave.until(deadlines(&self.masters, shortest)),
-            patience: Patience::new(&self.masters),
+            // There has to be time to try again.
+            patience: Patience::new(&self.masters).at_most(shortest / 5),
             failed: BTreeSet::new(),
             count: Count::new(self.masters.len(), batch.len()),
             without: vec![0; batch.len()],
