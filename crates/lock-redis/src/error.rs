@@ -133,7 +133,9 @@ impl Place {
         let error = &first_of_pipeline(error);
         let (kind, hint) = meaning(error);
         let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
-        self.error(kind, &format!("the server refused: {text}")).hint(hint).caused_by(Cause::of(error))
+        self.error(kind, &format!("the server refused: {}", without_arguments(&text)))
+            .hint(hint)
+            .caused_by(Cause::of(error))
     }
 
     pub(crate) fn unexpected(&self, answer: &redis::Value) -> Error {
@@ -266,7 +268,7 @@ struct Cause(String);
 
 impl Cause {
     fn of(error: &RedisError) -> Self {
-        Self(error.to_string())
+        Self(without_arguments(&error.to_string()).to_owned())
     }
 }
 
@@ -278,11 +280,29 @@ impl std::fmt::Display for Cause {
 
 impl std::error::Error for Cause {}
 
+/// Without what a server quotes of a command that it does not know: it may be a password.
+fn without_arguments(text: &str) -> &str {
+    text.split(", with args beginning with").next().unwrap_or(text)
+}
+
 #[cfg(test)]
 mod tests {
     use redis::make_extension_error;
 
     use super::*;
+
+    #[test]
+    fn what_a_server_quotes_is_not_told() {
+        let text = "unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'me' 's3cret' ";
+        let quoted = make_extension_error("ERR".into(), Some(text.into()));
+        let place = Place { backend: "redis", address: "a:1".into() };
+        for error in [place.refused(&quoted), place.unreachable(&quoted)] {
+            let told =
+                format!("{error} {error:?} {:?}", std::error::Error::source(&error).map(ToString::to_string));
+            assert!(!told.contains("s3cret"), "{told}");
+            assert!(told.contains("HELLO"), "{told}");
+        }
+    }
 
     #[test]
     fn errors_inside_scripts_count_as_what_they_are() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewal, Renewed};
 use lock_core::{
-    AcquireRequest, BootInstant, Error, HandOver, Lease, LossReason, Mode, Outcome, OwnerId, Released,
-    Result, Standing, Token, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Error, ErrorKind, HandOver, Lease, LossReason, Mode, Outcome, OwnerId,
+    Released, Result, Standing, Token, Validity, ValidityCell,
 };
 
 use crate::backend::{BACKEND, Shared};
@@ -100,12 +100,14 @@ impl Lease for RedisLease {
 
     async fn downgrade(&mut self) -> Result<()> {
         // As a renewal: none that knows only of the other form of the lock is on its way beside it.
-        let _downgrading = Downgrading::begin(&self.held);
-        match self.renewal.renew().await {
+        let downgrading = Downgrading::begin(&self.held);
+        let renewed = self.renewal.renew().await;
+        let sharing = downgrading.end();
+        match renewed {
             Renewed::Until(_) => Ok(()),
             Renewed::NotOurs => Err(Error::lost(BACKEND)),
             // A renewal by itself may have done it meanwhile.
-            Renewed::Unknown(error) => Err(error.with_outcome(match self.held.form().sharing {
+            Renewed::Unknown(error) => Err(error.with_outcome(match sharing {
                 Sharing::No => Outcome::NotApplied,
                 Sharing::Asked | Sharing::Perhaps => Outcome::Unknown,
             })),
@@ -288,7 +290,7 @@ impl Held {
         let mut form = self.form();
         if form.sharing == Sharing::Asked {
             form.sharing = match renewed {
-                Renewed::Unknown(error) if error.outcome() == Outcome::NotApplied => Sharing::No,
+                Renewed::Unknown(error) if surely_not_begun(error) => Sharing::No,
                 _ => Sharing::Perhaps,
             };
         }
@@ -317,12 +319,25 @@ impl<'a> Downgrading<'a> {
         held.form().downgrading = true;
         Self(held)
     }
+
+    /// From here on no renewal is one, and what is said of the lock by now stays so.
+    fn end(self) -> Sharing {
+        let mut form = self.0.form();
+        form.downgrading = false;
+        form.sharing
+    }
 }
 
 impl Drop for Downgrading<'_> {
     fn drop(&mut self) {
         self.0.form().downgrading = false;
     }
+}
+
+/// Whether a script that changes several keys has changed none: a server that lacks a right or memory in the middle keeps
+/// what was done until then.
+fn surely_not_begun(error: &Error) -> bool {
+    error.outcome() == Outcome::NotApplied && error.kind() == ErrorKind::Unavailable
 }
 
 #[async_trait]

@@ -154,31 +154,29 @@ impl Link {
         answer.map_err(|error| self.failure(error, generation))
     }
 
-    /// Sends the calls in one round trip.
+    /// Sends the calls in one round trip; those of which the server has forgotten the script once more.
     pub(crate) async fn run_all(&self, calls: &[&Call]) -> Result<Vec<RedisResult<Value>>, Failure> {
-        let mut pipeline = redis::pipe();
-        pipeline.ignore_errors();
-        for call in calls {
-            pipeline.add_command(call.command.clone());
-        }
         // One connection for both rounds: once a part has been carried out, a second is out of reach in doubt only.
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
-        let mut loaded = false;
-        loop {
-            let failure = |error: RedisError| self.failure(error, generation);
-            let answers = pipeline.query_async::<Vec<RedisResult<Value>>>(&mut connection).await;
-            let answers = answers.map_err(failure)?;
-            let forgotten = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_no_script);
-            if !loaded && answers.iter().any(forgotten) {
-                loaded = true;
-                load(&mut connection, calls).await.map_err(failure)?;
-                continue;
-            }
-            if answers.iter().any(|answer| answer.as_ref().is_err_and(is_demoted)) {
-                self.leave(generation);
-            }
-            return Ok(answers);
+        let failure = |error: RedisError| self.failure(error, generation);
+        let mut answers = run_once(&mut connection, calls).await.map_err(failure)?;
+        let is_forgotten = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_no_script);
+        let forgotten: Vec<usize> =
+            (0..answers.len()).filter(|&number| is_forgotten(&answers[number])).collect();
+        if !forgotten.is_empty() {
+            let calls: Vec<&Call> = forgotten.iter().map(|&number| calls[number]).collect();
+            let again = match load(&mut connection, &calls).await {
+                Ok(()) => run_once(&mut connection, &calls).await.map_err(failure)?,
+                // What became of the others is known.
+                Err(error) if is_answer(&error) => vec![Err(error); calls.len()],
+                Err(error) => return Err(failure(error)),
+            };
+            forgotten.into_iter().zip(again).for_each(|(number, answer)| answers[number] = answer);
         }
+        if answers.iter().any(|answer| answer.as_ref().is_err_and(is_demoted)) {
+            self.leave(generation);
+        }
+        Ok(answers)
     }
 
     /// The connection and its generation; a new one is made if there is none.
@@ -208,8 +206,9 @@ impl Link {
                 }
                 pinned.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
                 pinned.connection = Some(connection.clone());
-                pinned.at = Some(at);
-                if mem::take(&mut pinned.left) {
+                let elsewhere =
+                    pinned.at.replace(at.clone()).is_some_and(|before| before.addr() != at.addr());
+                if mem::take(&mut pinned.left) || elsewhere {
                     self.moves.send_replace(());
                 }
                 Ok((connection, pinned.generation))
@@ -241,7 +240,7 @@ impl Link {
 
     /// What the error means; a connection that it makes useless is dropped.
     fn failure(&self, error: RedisError, generation: u64) -> Failure {
-        if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
+        if is_answer(&error) {
             if is_demoted(&error) {
                 self.leave(generation);
             }
@@ -345,10 +344,10 @@ impl Link {
 
     /// Closes the connection for good.
     pub(crate) fn close(&self) {
-        self.waiting().clear();
         let mut pinned = self.pinned();
         pinned.closed = true;
         pinned.connection = None;
+        self.waiting().clear();
     }
 
     fn current(&self) -> Result<Option<(MultiplexedConnection, u64)>> {
@@ -513,6 +512,19 @@ async fn run(connection: &mut MultiplexedConnection, call: &Call, before: &[Cmd]
     Ok(answer)
 }
 
+/// Runs these calls in one round trip.
+async fn run_once(
+    connection: &mut MultiplexedConnection,
+    calls: &[&Call],
+) -> RedisResult<Vec<RedisResult<Value>>> {
+    let mut pipeline = redis::pipe();
+    pipeline.ignore_errors();
+    for call in calls {
+        pipeline.add_command(call.command.clone());
+    }
+    pipeline.query_async(connection).await
+}
+
 /// Loads the scripts of these calls, in one round trip.
 async fn load(connection: &mut MultiplexedConnection, calls: &[&Call]) -> RedisResult<()> {
     let mut scripts: Vec<&Script> = calls.iter().map(|call| call.script).collect();
@@ -522,6 +534,11 @@ async fn load(connection: &mut MultiplexedConnection, calls: &[&Call]) -> RedisR
         pipeline.add_command(script.load()).ignore();
     }
     pipeline.query_async(connection).await
+}
+
+/// Whether the server has told the error.
+fn is_answer(error: &RedisError) -> bool {
+    matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension)
 }
 
 fn is_no_script(error: &RedisError) -> bool {

@@ -200,6 +200,7 @@ impl<'a> Waiting<'a> {
                         // With the place in the queue, if there is one.
                         attempt.undo.answered();
                         self.attempt = Some(attempt);
+                        self.was_granted = was_granted;
                     }
                     return Err(error);
                 }

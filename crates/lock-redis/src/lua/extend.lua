@@ -4,8 +4,8 @@
 if not holds(ARGV[1]) then
   return 0
 end
-extend(ARGV[1], ARGV[2])
 if redis.call('PTTL', KEYS[2]) ~= -1 then
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
 end
+extend(ARGV[1], ARGV[2])
 return 1
