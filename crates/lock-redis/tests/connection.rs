@@ -221,6 +221,20 @@ async fn a_downgrade_without_an_answer_leaves_the_lock_in_one_form_or_the_other(
 }
 
 #[tokio::test]
+async fn a_downgrade_that_fails_half_way_may_have_let_readers_in() {
+    let link = Link::new().await;
+    let mut writer = link.locks.rw("a").write().await.unwrap();
+    // A script that may not go on keeps what it has done.
+    link.redis.command(&["ACL", "SETUSER", "default", "-pexpireat"]).await.unwrap();
+    let error = writer.downgrade().await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::Unknown), "{error}");
+    assert_eq!(link.redis.command(&["GET", "lock:a"]).await.unwrap().text(), Some("polylock:shared"));
+    link.redis.command(&["ACL", "SETUSER", "default", "+pexpireat"]).await.unwrap();
+    writer.downgrade().await.unwrap();
+    assert_eq!(writer.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
 async fn an_acquisition_that_arrives_late_is_taken_back() {
     let link = Link::new().await;
     link.proxy.hold(Direction::ToServer);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockName, OwnerId, Token};
+use lock_core::{ErrorKind, LockName, Outcome, OwnerId, Token};
 use lock_redis::redis::IntoConnectionInfo;
 use lock_redis::server::{
     Claim, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, Verdict, Waiter,
@@ -87,6 +87,21 @@ async fn the_same_claim_again_is_answered_alike_and_another_is_refused() {
         panic!("granted twice")
     };
     assert!(left <= TTL && left > TTL / 2, "{left:?}");
+}
+
+#[tokio::test]
+async fn what_was_done_is_told_also_when_the_script_of_another_call_cannot_be_loaded() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    bench.granted(me).await;
+    assert_eq!(bench.redis(&["ACL", "SETUSER", "default", "-script"]).await, "OK");
+    let extension = |owner, hold, ttl| Extension { keys: &bench.keys, owner, hold, ttl };
+    // Nobody has made a reader of a writer on this server yet.
+    let leases = [extension(me, Hold::Alone, TTL / 2), extension(other, Hold::Downgrading, TTL)];
+    let [first, second] = bench.server.extend(&leases).await.unwrap().try_into().unwrap();
+    assert!(first.unwrap());
+    assert!(bench.pttl().await <= 10_000);
+    let error = second.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{error}");
 }
 
 #[tokio::test]
