@@ -39,8 +39,8 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         (
             "bare",
             format!(
-                "the same processes pass the turn on by the bare requests, for {}: SET to wait, SET + PUBLISH, SET; zk: create, delete, \
-                 a watch",
+                "the same processes pass the turn on by the bare requests, for {}: SET to wait, SET + PUBLISH, SET; zk: \
+                 create, delete, a watch",
                 time(plan.counted)
             ),
         ),

@@ -1,11 +1,12 @@
 //! How a lock is acquired: a node in the queue, and the wait for those before it to go.
 //!
-//! Source: "Locks" and "Shared Locks" in ZooKeeper's "Recipes and Solutions", with these changes. Where the
-//! directory may be written, the transaction that creates the node tells whether it is alone there, so that nothing need be
-//! listed: numbers only grow, so nobody can get in before us. For the same reason, when the end of a predecessor is all that
-//! is waited for, it is the grant, without another listing; but for the end of a writer, whose number a reader may take over.
-//! Otherwise the predecessor may have been a waiter that gave up, and the directory is listed again; as the one before the predecessor is watched too, that has mostly
-//! happened by the time the predecessor gets its turn. A release so tells two waiters, however many there are.
+//! Source: "Locks" and "Shared Locks" in ZooKeeper's "Recipes and Solutions", with these changes. Where the directory
+//! may be written, the transaction that creates the node tells whether it is alone there, so that nothing need be
+//! listed: numbers only grow, so nobody can get in before us. For the same reason, when the end of a predecessor is all
+//! that is waited for, it is the grant, without another listing; but for the end of a writer, whose number a reader may
+//! take over. Otherwise the predecessor may have been a waiter that gave up, and the directory is listed again; as the
+//! one before the predecessor is watched too, that has mostly happened by the time the predecessor gets its turn. A
+//! release so tells two waiters, however many there are.
 //!
 //! Looking ahead takes requests: two to watch our own node and the one before the predecessor, and a listing. Who comes
 //! to a [long queue](LONG) spares them, watches its predecessor alone, and lists the directory when that has gone, which
