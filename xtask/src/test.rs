@@ -127,18 +127,20 @@ fn run_in_lanes(programs: &[Program], beside: Vec<Command>) -> Result<(), Failur
     let beside = beside.into_iter().map(|command| Job { name: command_line(&command), command });
     let behind: Vec<_> = computing.into_iter().map(Program::job).chain(beside).collect();
     let (report, reports) = channel();
-    let mut failed = Vec::new();
+    let (mut failed, mut failed_behind) = (Vec::new(), Vec::new());
     thread::scope(|scope| {
         scope.spawn(move || run_behind(behind, &report));
         for program in waiting {
             if interrupt::check().is_ok() {
                 failed.extend(program.job().run());
-                failed.extend(reports.try_iter().filter_map(Report::tell));
+                failed_behind.extend(reports.try_iter().filter_map(Report::tell));
             }
         }
-        failed.extend(reports.iter().filter_map(Report::tell));
+        failed_behind.extend(reports.iter().filter_map(Report::tell));
     });
     interrupt::check()?;
+    // Named in the same order whichever lane was the faster.
+    failed.append(&mut failed_behind);
     if failed.is_empty() { Ok(()) } else { Err(Failure::new(format!("failed: {}", failed.join(", ")))) }
 }
 
