@@ -189,7 +189,15 @@ impl RedisLease {
         let mut undo = Undo::new(&backend.server, &keys, ttl);
         undo.arm();
         let sent = backend.server.moment();
-        let ask = Ask { keys: &keys, owner: undo.owner, mode: next.mode, ttl, info: &info, entry: None };
+        let ask = Ask {
+            keys: &keys,
+            owner: undo.owner,
+            mode: next.mode,
+            ttl,
+            info: &info,
+            entry: None,
+            is_told: false,
+        };
         match backend.server.rotate(self.held.owner, &ask).await {
             Ok(Rotated::Passed(token)) => {
                 self.cell.lose(LossReason::Released);
@@ -336,7 +344,7 @@ impl Drop for Downgrading<'_> {
 
 /// Whether a script that changes several keys has changed none: a server that lacks a right or memory in the middle keeps
 /// what was done until then.
-fn surely_not_begun(error: &Error) -> bool {
+pub(crate) fn surely_not_begun(error: &Error) -> bool {
     error.outcome() == Outcome::NotApplied && error.kind() == ErrorKind::Unavailable
 }
 

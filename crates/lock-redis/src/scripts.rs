@@ -34,17 +34,19 @@ macro_rules! script {
 pub(crate) static ACQUIRE: LazyLock<Script> = script!("number", "acquire_fast", "mint", "acquire");
 pub(crate) static VACATE: LazyLock<Script> = script!("vacate");
 pub(crate) static ASK: LazyLock<Script> =
-    script!("number", "mint", "ask_fast", "lock", "ask_held", "queue", "ask");
+    script!("number", "mint", "ask_fast", "lock", "ask_held", "waiter", "queue", "ask");
+pub(crate) static CONFIRM: LazyLock<Script> =
+    script!("lock", "confirm", "number", "mint", "ask_fast", "ask_held", "waiter", "queue", "ask");
 pub(crate) static RELEASE: LazyLock<Script> =
-    script!("lock", "release_fast", "number", "mint", "queue", "release");
+    script!("lock", "release_fast", "number", "mint", "waiter", "pass_on", "queue", "release");
 pub(crate) static ROTATE: LazyLock<Script> = script!("number", "mint", "rotate");
 pub(crate) static EXTEND: LazyLock<Script> =
-    script!("lock", "extend_fast", "number", "mint", "queue", "extend");
+    script!("lock", "extend_fast", "number", "mint", "waiter", "queue", "extend");
 pub(crate) static DOWNGRADE: LazyLock<Script> =
-    script!("lock", "number", "mint", "queue", "downgrade", "extend");
-pub(crate) static RAISE: LazyLock<Script> = script!("lock", "number", "mint", "queue", "raise");
-pub(crate) static INSPECT: LazyLock<Script> = script!("lock", "number", "mint", "queue", "inspect");
-pub(crate) static BREAK: LazyLock<Script> = script!("lock", "number", "mint", "queue", "break");
+    script!("lock", "number", "mint", "waiter", "queue", "downgrade", "extend");
+pub(crate) static RAISE: LazyLock<Script> = script!("lock", "number", "mint", "waiter", "queue", "raise");
+pub(crate) static INSPECT: LazyLock<Script> = script!("lock", "number", "mint", "waiter", "queue", "inspect");
+pub(crate) static BREAK: LazyLock<Script> = script!("lock", "number", "mint", "waiter", "queue", "break");
 
 static SETNX_ASK: LazyLock<Script> = script!("number", "mint", "setnx", "setnx_ask");
 static SETNX_RELEASE: LazyLock<Script> = script!("setnx", "setnx_release");
@@ -59,6 +61,8 @@ pub(crate) struct Scripts {
     /// How many of [all keys](crate::Keys::all) they have.
     pub(crate) keys: usize,
     pub(crate) ask: &'static LazyLock<Script>,
+    /// Does the same, sooner when the lock is the owner's already.
+    pub(crate) confirm: &'static LazyLock<Script>,
     pub(crate) release: &'static LazyLock<Script>,
     pub(crate) extend: &'static LazyLock<Script>,
     pub(crate) raise: &'static LazyLock<Script>,
@@ -69,6 +73,7 @@ pub(crate) struct Scripts {
 pub(crate) static SET_NX_PX: Scripts = Scripts {
     keys: 4,
     ask: &ASK,
+    confirm: &CONFIRM,
     release: &RELEASE,
     extend: &EXTEND,
     raise: &RAISE,
@@ -79,6 +84,7 @@ pub(crate) static SET_NX_PX: Scripts = Scripts {
 pub(crate) static SETNX_TIMESTAMP: Scripts = Scripts {
     keys: 2,
     ask: &SETNX_ASK,
+    confirm: &SETNX_ASK,
     release: &SETNX_RELEASE,
     extend: &SETNX_EXTEND,
     raise: &SETNX_RAISE,
@@ -87,8 +93,8 @@ pub(crate) static SETNX_TIMESTAMP: Scripts = Scripts {
 };
 
 /// Those that are loaded with every new connection. The others are when they are first used.
-pub(crate) fn all() -> [&'static Script; 9] {
-    [&ACQUIRE, &VACATE, &ASK, &RELEASE, &ROTATE, &EXTEND, &RAISE, &INSPECT, &BREAK]
+pub(crate) fn all() -> [&'static Script; 10] {
+    [&ACQUIRE, &VACATE, &ASK, &CONFIRM, &RELEASE, &ROTATE, &EXTEND, &RAISE, &INSPECT, &BREAK]
 }
 
 impl Script {

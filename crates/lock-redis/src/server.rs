@@ -133,6 +133,8 @@ pub struct Ask<'a> {
     pub info: &'a str,
     /// What stands in the queue for the owner while the lock is busy; `None` for one who does not wait.
     pub entry: Option<&'a str>,
+    /// Whether the owner was told that it has the lock, which this then confirms.
+    pub is_told: bool,
 }
 
 /// A lock that is to end later.
@@ -502,7 +504,7 @@ impl Server {
     /// As [`ask`](Self::ask), for a lease that counts from this moment.
     pub(crate) async fn ask_at(&self, sent: Moment, ask: &Ask<'_>) -> Result<Verdict> {
         let call = self
-            .call(ask.keys, |recipe| recipe.ask)
+            .call(ask.keys, |recipe| if ask.is_told { recipe.confirm } else { recipe.ask })
             .arg(ask.owner.to_string())
             .arg(millis(ask.ttl))
             .arg(ask.info)

@@ -52,6 +52,11 @@ impl Undo {
         self.sent = self.entry.is_some().then_some(Sent::Answered);
     }
 
+    /// Notes that the request was refused, perhaps when a part of it was done.
+    pub(crate) fn refused(&mut self) {
+        self.sent = Some(Sent::Answered);
+    }
+
     /// Gives the acquisition to a holder.
     pub(crate) fn disarm(mut self) -> OwnerId {
         self.sent = None;

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use crate::Keys;
 use crate::backend::{Shared, too_late};
 use crate::config::WaitBy;
-use crate::lease::RedisLease;
+use crate::lease::{RedisLease, surely_not_begun};
 use crate::push::{Listener, Mailbox, Told};
 use crate::server::{Ask, Entry, Extension, Hold, Verdict};
 use crate::undo::Undo;
@@ -157,6 +157,7 @@ impl<'a> Waiting<'a> {
                 ttl: self.ttl,
                 info: &self.info,
                 entry,
+                is_told: was_granted,
             };
             match self.backend.server.ask_at(sent, &ask).await {
                 Ok(Verdict::Granted(token)) => {
@@ -197,8 +198,12 @@ impl<'a> Waiting<'a> {
                 Ok(Verdict::Broken) => attempt.undo.now().await,
                 Err(error) => {
                     if error.outcome() == Outcome::NotApplied {
-                        // With the place in the queue, if there is one.
-                        attempt.undo.answered();
+                        if surely_not_begun(&error) {
+                            // With the place in the queue, if there is one.
+                            attempt.undo.answered();
+                        } else {
+                            attempt.undo.refused();
+                        }
                         self.attempt = Some(attempt);
                         self.was_granted = was_granted;
                     }

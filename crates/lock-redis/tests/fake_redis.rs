@@ -40,28 +40,38 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     (script!("vacate"), &["k", "holders", "f", "owner", "nothing"]),
     (script!("vacate"), &["k", "holders", "f", "owner", "nothing", "owner", "channel", "number"]),
     (
-        script!("number", "mint", "ask_fast", "lock", "ask_held", "queue", "ask"),
+        script!("number", "mint", "ask_fast", "lock", "ask_held", "waiter", "queue", "ask"),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],
     ),
     (
-        script!("lock", "release_fast", "number", "mint", "queue", "release"),
+        script!("lock", "confirm", "number", "mint", "ask_fast", "ask_held", "waiter", "queue", "ask"),
+        &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],
+    ),
+    (
+        script!("lock", "release_fast", "number", "mint", "waiter", "pass_on", "queue", "release"),
         &["k", "f", "q", "holders", "owner", "channel", "entry"],
     ),
     (
         script!("number", "mint", "rotate"),
         &["k", "f", "q", "holders", "owner", "owner", "ttl", "info", "ttl"],
     ),
-    (script!("lock", "extend_fast", "number", "mint", "queue", "extend"), &["k", "f", "owner", "ttl", "ttl"]),
     (
-        script!("lock", "extend_fast", "number", "mint", "queue", "extend"),
+        script!("lock", "extend_fast", "number", "mint", "waiter", "queue", "extend"),
+        &["k", "f", "owner", "ttl", "ttl"],
+    ),
+    (
+        script!("lock", "extend_fast", "number", "mint", "waiter", "queue", "extend"),
         &["k", "f", "holders", "owner", "ttl", "ttl"],
     ),
     (
-        script!("lock", "number", "mint", "queue", "raise"),
+        script!("lock", "number", "mint", "waiter", "queue", "raise"),
         &["k", "f", "q", "holders", "owner", "number", "ttl"],
     ),
-    (script!("lock", "number", "mint", "queue", "inspect"), &["k", "f", "q", "holders", "channel", "owner"]),
-    (script!("lock", "number", "mint", "queue", "break"), &["k", "f", "q", "holders", "channel"]),
+    (
+        script!("lock", "number", "mint", "waiter", "queue", "inspect"),
+        &["k", "f", "q", "holders", "channel", "owner"],
+    ),
+    (script!("lock", "number", "mint", "waiter", "queue", "break"), &["k", "f", "q", "holders", "channel"]),
 ];
 
 /// Scripts that show how values are turned into each other.

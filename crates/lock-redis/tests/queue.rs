@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Guard, LockOptions, Locks, LossReason, Mutex, Released, Standing, Token};
+use lock_core::{ErrorKind, Guard, LockOptions, Locks, LossReason, Mutex, Released, Standing, Token};
 use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, RedisResult,
@@ -136,6 +136,29 @@ async fn clients_take_turns_in_the_order_in_which_they_came() {
         assert!(token > last, "{token} after {last}");
         last = token;
     }
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_may_tell_nobody_leaves_the_queue_as_it_is() {
+    let site = Site::new().await;
+    let holder = take(&site.client_without(&["-publish"]).await).await;
+    let (first, second) = (site.client().await, site.client().await);
+    let (first, second) = (site.waits(&first).await, site.waits(&second).await);
+    give_back(holder).await;
+    let (guard, _) = come(first).await;
+    assert_eq!(site.queued().await, 1, "the second keeps its place");
+    give_back(guard).await;
+    give_back(come(second).await.0).await;
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_that_was_granted_by_half_is_taken_back() {
+    let site = Site::new().await;
+    let reader = site.client_without(&["-pexpireat"]).await;
+    let error = timeout(PATIENCE, reader.rw("a").try_read()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     site.nothing_is_left().await;
 }
 

@@ -81,21 +81,6 @@ local function ends_in(mode)
   return redis.call('PTTL', KEYS[1])
 end
 
--- Tells a process something, and says whether it is there to hear it. An inbox with a hash tag is a channel of
--- the shard, of which only the node that has the slot can count those who listen.
-local function tell(inbox, what, owner, rest)
-  local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
-  local heard = redis.pcall(publish, inbox, what .. ' ' .. owner .. ' ' .. rest)
-  return type(heard) == 'number' and heard > 0
-end
-
--- Whether a process is there to hear; true where we may not ask.
-local function listens(inbox)
-  local kind = string.find(inbox, '{', 1, true) and 'SHARDNUMSUB' or 'NUMSUB'
-  local listeners = redis.pcall('PUBSUB', kind, inbox)
-  return listeners.err ~= nil or listeners[2] > 0
-end
-
 -- Grants the lock to those who wait, in order and while there is room, for a short time in which they are to
 -- confirm it; passes over those whose process is gone. The first for whom there is no room learns when it may
 -- look, if it has come to stand there just now. Stops at `me`, and says so. `doubts` whether the first is still there.
@@ -105,9 +90,7 @@ local function advance(me, moved, doubts)
     if not entry then
       return false
     end
-    local owner, mode, short, lasting, length, rest =
-      string.match(entry, '^(%x+) (%w+) (%d+) (%d+) (%d+) (.*)$')
-    local inbox, info = string.sub(rest or '', 1, length or 0), string.sub(rest or '', (length or 0) + 2)
+    local owner, mode, short, lasting, inbox, info = parts(entry)
     if owner and not has_room(mode) then
       local stays = owner == me
       if not stays and moved then
@@ -121,11 +104,16 @@ local function advance(me, moved, doubts)
       redis.call('LPOP', KEYS[3])
       moved = true
     else
+      local heard = owner and owner ~= me and tell(inbox, 'granted', owner, KEYS[1])
+      if heard == 'perhaps' then
+        -- It finds out by itself.
+        return false
+      end
       redis.call('LPOP', KEYS[3])
       if owner and owner == me then
         return true
       end
-      if owner and tell(inbox, 'granted', owner, KEYS[1]) then
+      if heard then
         local token = grant(owner, mode, short, info, lasting)
         if token.err then
           return false

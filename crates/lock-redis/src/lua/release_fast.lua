@@ -1,5 +1,6 @@
 -- The usual case, before anything else: one holder, and nobody waits.
-if value == ARGV[1] and redis.call('EXISTS', KEYS[3]) == 0 then
+local waiting = value == ARGV[1] and redis.call('LRANGE', KEYS[3], 0, 1)
+if waiting and #waiting == 0 then
   redis.call('DEL', KEYS[1])
   if ARGV[2] ~= '' then
     -- Without the right to publish the waiters find out by themselves.

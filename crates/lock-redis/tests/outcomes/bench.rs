@@ -149,6 +149,7 @@ impl Bench {
             ttl: seconds(ASKED),
             info: NAMES[who.0],
             entry,
+            is_told: matches!(op, Op::Confirm(..)),
         };
         match op {
             Op::Claim(who, proposal) => {
@@ -158,7 +159,7 @@ impl Bench {
                 verdict(self.server.claim(&claim.request(None)).await)
             }
             Op::Ask(who, mode) => verdict(self.server.ask(&ask(who, mode, None)).await),
-            Op::Queue(who, mode) => {
+            Op::Queue(who, mode) | Op::Confirm(who, mode) => {
                 let entry = case.entry(who, mode);
                 verdict(self.server.ask(&ask(who, mode, Some(&entry))).await)
             }

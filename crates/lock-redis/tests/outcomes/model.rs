@@ -44,7 +44,7 @@ impl Model {
         match op {
             Op::Claim(who, _) => self.claim(who, effect),
             Op::Ask(who, mode) => self.ask(who, mode, false, effect),
-            Op::Queue(who, mode) => self.ask(who, mode, true, effect),
+            Op::Queue(who, mode) | Op::Confirm(who, mode) => self.ask(who, mode, true, effect),
             Op::Release(who) => self.release(who, None, effect),
             Op::Leave(who, mode) => self.release(who, Some(mode), effect),
             Op::Rotate(from, to) => self.rotate(from, to, effect),
@@ -138,7 +138,12 @@ impl Model {
     fn release(&mut self, who: Who, entry: Option<Mode>, effect: &mut Effect) -> String {
         let held = self.holds(who);
         match self.state.lock {
-            Lock::Held(..) if held => self.state.lock = Lock::Free,
+            Lock::Held(..) if held => {
+                if self.pass_on(effect) {
+                    return "released".into();
+                }
+                self.state.lock = Lock::Free;
+            }
             Lock::Readers(_) | Lock::Permits(_) if self.state.shares.remove(&who).is_some() => {
                 if self.sharers() == 0 {
                     self.state.lock = Lock::Free;
@@ -219,6 +224,32 @@ impl Model {
         self.advance(None, true, false, effect);
         self.tell_free(effect);
         "string".into()
+    }
+
+    /// Gives the lock to the first who waits, if it wants it alone and is there, after the one behind it was told.
+    fn pass_on(&mut self, effect: &mut Effect) -> bool {
+        let Some(Place::Waits(who, Mode::Exclusive)) = self.state.queue.first().copied() else {
+            return false;
+        };
+        self.state.queue.remove(0);
+        while let Some(second) = self.state.queue.first() {
+            if let Place::Waits(second, _) = second
+                && self.alive[second.0]
+            {
+                effect.told.push(format!("{second} next {}", ttl_text(Some(GRACE))));
+                break;
+            }
+            self.state.queue.remove(0);
+        }
+        if !self.alive[who.0] {
+            return false;
+        }
+        effect.told.push(format!("{who} granted"));
+        let granted = self.mint(who, effect);
+        if granted {
+            self.state.lock = Lock::Held(who, Some(GRACE));
+        }
+        granted
     }
 
     /// Grants to those who wait, while there is room; says whether it came to `me`.

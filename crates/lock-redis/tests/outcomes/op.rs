@@ -15,6 +15,8 @@ pub enum Op {
     Ask(Who, Mode),
     /// By one who waits.
     Queue(Who, Mode),
+    /// By one who waits and was told that it has the lock.
+    Confirm(Who, Mode),
     Release(Who),
     /// By one who may stand in the queue.
     Leave(Who, Mode),
@@ -55,6 +57,7 @@ impl FromStr for Op {
             ["claim", who, token] => Self::Claim(who.parse()?, Some(number(token)?)),
             ["ask", who, how] => Self::Ask(who.parse()?, mode(how)),
             ["queue", who, how] => Self::Queue(who.parse()?, mode(how)),
+            ["confirm", who, how] => Self::Confirm(who.parse()?, mode(how)),
             ["release", who] => Self::Release(who.parse()?),
             ["leave", who, how] => Self::Leave(who.parse()?, mode(how)),
             ["rotate", from, to] => Self::Rotate(from.parse()?, to.parse()?),
@@ -82,6 +85,7 @@ impl fmt::Display for Op {
             Self::Claim(who, Some(token)) => write!(f, "claim {who} {token}"),
             Self::Ask(who, how) => write!(f, "ask {who} {}", mode_text(*how)),
             Self::Queue(who, how) => write!(f, "queue {who} {}", mode_text(*how)),
+            Self::Confirm(who, how) => write!(f, "confirm {who} {}", mode_text(*how)),
             Self::Release(who) => write!(f, "release {who}"),
             Self::Leave(who, how) => write!(f, "leave {who} {}", mode_text(*how)),
             Self::Rotate(from, to) => write!(f, "rotate {from} {to}"),

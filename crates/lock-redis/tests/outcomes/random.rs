@@ -43,6 +43,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => who().prop_map(|who| Op::Claim(who, None)),
         10 => who().prop_map(|who| Op::Ask(who, mode_of(who))),
         20 => who().prop_map(|who| Op::Queue(who, mode_of(who))),
+        10 => who().prop_map(|who| Op::Confirm(who, mode_of(who))),
         10 => who().prop_map(Op::Release),
         15 => who().prop_map(|who| Op::Leave(who, mode_of(who))),
         5 => (who(), who()).prop_map(|(from, to)| Op::Rotate(from, to)),

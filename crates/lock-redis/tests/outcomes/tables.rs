@@ -187,6 +187,25 @@ async fn queue_up() {
 
 #[rustfmt::skip]
 #[tokio::test]
+async fn confirm() {
+    check(&[
+        ("me:100 | | me",              "confirm me x", "granted",            "", "me:300 | | me"),
+        ("me:100 | ann.x | me",        "confirm me x", "granted",            "", "me:300 | ann.x | me"),
+        // Somebody changed the fence: the token is minted anew.
+        ("me:100",                     "confirm me x", "granted",            "", "me:300 | | me"),
+        ("me:100 | | ann",             "confirm me x", "granted",            "", "me:300 | | me"),
+        ("me:100 | | somebody",        "confirm me x", "granted",            "", "me:300 | | me"),
+        ("readers:200 me:100 ann:200 | | ann", "confirm me r", "granted",    "", "readers:300 me:300 ann:200 | | me"),
+        // It comes too late, and is as one who asks.
+        ("free | | me",                "confirm me x", "granted",            "", "me:300 | | me"),
+        ("free | ann.x | me",          "confirm me x", "busy 100 place=0",   "ann granted", "ann:100 | me.x | ann"),
+        ("ann:200 | bob.x | ann",      "confirm me x", "busy 200 place=1",   "", "ann:200 | bob.x me.x | ann"),
+        ("foreign:200",                "confirm me x", "busy 200 place=0",   "", "foreign:200 | me.x"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
 async fn release() {
     check(&[
         ("free",                         "release me", "not ours", "", "free"),
@@ -197,9 +216,13 @@ async fn release() {
         ("hash",                         "release me", "not ours", "", "hash"),
         ("me:200 | | hash",              "release me", "released", "", "free | | hash"),
         ("me:200 | ann.x | me",          "release me", "released", "ann granted", "ann:100 | | ann"),
-        ("me:200 | ann.x bob.x | me",    "release me", "released", "ann granted, bob next 100", "ann:100 | bob.x | ann"),
-        ("me:200 | ghost.x ann.x | me",  "release me", "released", "ann granted", "ann:100 | | ann"),
-        ("me:200 | ann.x ghost.x bob.x | me", "release me", "released", "ann granted, bob next 100", "ann:100 | bob.x | ann"),
+        ("me:200 | ann.x bob.x | me",    "release me", "released", "bob next 100, ann granted", "ann:100 | bob.x | ann"),
+        ("me:200 | ghost.x ann.x | me",  "release me", "released", "ann next 100, ann granted", "ann:100 | | ann"),
+        ("me:200 | ann.x ghost.x bob.x | me", "release me", "released", "bob next 100, ann granted", "ann:100 | bob.x | ann"),
+        ("me:200 | ghost.x ann.x bob.x | me", "release me", "released", "ann next 100, ann granted, bob next 100", "ann:100 | bob.x | ann"),
+        ("me:200 | ann.x bob.r cat.r | me", "release me", "released", "bob next 100, ann granted", "ann:100 | bob.r cat.r | ann"),
+        ("me:200 | ann.x ghost.x | me",  "release me", "released", "ann granted", "ann:100 | | ann"),
+        ("me:200 | ann.x junk | me",     "release me", "released", "ann granted", "ann:100 | | ann"),
         ("me:200 | ghost.x spook.x | me", "release me", "released", "", "free | | me"),
         ("me:200 | junk ann.x | me",     "release me", "released", "ann granted", "ann:100 | | ann"),
         ("me:200 | ann.r bob.r cat.x dan.r | me", "release me", "released", "ann granted, bob granted, cat next 100", "readers:100 ann:100 bob:100 | cat.x dan.r | bob"),

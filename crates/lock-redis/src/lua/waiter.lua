@@ -1,0 +1,29 @@
+-- Those who wait in the queue.
+
+-- What an entry of the queue says; nothing when it is none: owner, mode, how long a grant is kept until it is confirmed
+-- and how long the fence lasts, both in ms, inbox, info.
+local function parts(entry)
+  local owner, mode, short, lasting, length, rest =
+    string.match(entry, '^(%x+) (%w+) (%d+) (%d+) (%d+) (.*)$')
+  if owner then
+    return owner, mode, short, lasting, string.sub(rest, 1, length), string.sub(rest, length + 2)
+  end
+end
+
+-- Whether a process is there to hear; true where we may not ask. An inbox with a hash tag is a channel of the shard, of
+-- which only the node that has the slot can count those who listen.
+local function listens(inbox)
+  local kind = string.find(inbox, '{', 1, true) and 'SHARDNUMSUB' or 'NUMSUB'
+  local listeners = redis.pcall('PUBSUB', kind, inbox)
+  return listeners.err ~= nil or listeners[2] > 0
+end
+
+-- Tells a process something, and says whether it is there to hear it: 'perhaps' where we may not publish.
+local function tell(inbox, what, owner, rest)
+  local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
+  local heard = redis.pcall(publish, inbox, what .. ' ' .. owner .. ' ' .. rest)
+  if type(heard) == 'number' then
+    return heard > 0
+  end
+  return listens(inbox) and 'perhaps'
+end
