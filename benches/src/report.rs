@@ -368,7 +368,7 @@ fn floor_meaning(scenario: &Scenario<'_>, metric: &str) -> &'static str {
     match (scenario.name, metric) {
         (_, "longest_wait") => "ideal rotation, in which all take turns",
         ("contended", _) => "median of empty round trips meanwhile",
-        ("peers", _) => "median of ours",
+        ("peers", _) => "median of ours beside it",
         ("crash", _) => "ttl or session timeout",
         ("uncontended", _) => "floor, the bare commands",
         ("tasks", _) => "floor, the bare commands one pair after the other",

@@ -1,5 +1,5 @@
-//! `peers`: the fight of `contended` with the locks of other libraries, ours first, one after the other on the same
-//! server; and each of them alone.
+//! `peers`: the fight of `contended` with the locks of other libraries, in turn with ours on the same server; and each of
+//! them alone.
 
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
             ),
         ),
         ("duration", format!("{} each after {} of warm-up", time(plan.contended), time(plan.warm_up))),
+        ("floor", "the mean of what ours took right before a peer, and right after it".into()),
         ("options", "the defaults of each library; rslock has no default ttl: 10 s".into()),
     ];
     settings.extend(Peer::ALL.map(|peer| (peer.as_str(), peer.waiting().to_owned())));
@@ -40,17 +41,41 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
 /// Runs it. A peer that fails is told and left out.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let ours = Seen::of(bench, target, None).await?;
-    let mut peers = Vec::new();
-    let mut complaints = Vec::new();
+    let (first, mut before) = (ours.floor(), ours.floor());
+    let mut all = vec![ours.measured(target.name(), first)];
     for peer in Peer::of(target.backend()) {
-        match Seen::of(bench, target, Some(peer)).await {
-            Ok(theirs) => peers.push(theirs.measured(peer.as_str(), ours.waiter_us, ours.alone_us)),
-            Err(failure) => complaints.push(failure.during(peer.as_str()).to_string()),
+        let theirs = match Seen::of(bench, target, Some(peer)).await {
+            Ok(theirs) => theirs,
+            Err(failure) => {
+                all[0].complaints.push(failure.during(peer.as_str()).to_string());
+                continue;
+            }
+        };
+        // What the machine does meanwhile changes from minute to minute.
+        let ours = Seen::of(bench, target, None).await?;
+        let after = ours.floor();
+        all.push(theirs.measured(peer.as_str(), before.mean(after)));
+        all[0].events.extend(ours.fight.into_measured("peers", target.name()).events);
+        before = after;
+    }
+    Ok(all)
+}
+
+/// What ours took, beside a peer.
+#[derive(Clone, Copy)]
+struct Ours {
+    waiter_us: f64,
+    alone_us: f64,
+}
+
+impl Ours {
+    fn mean(self, other: Self) -> Self {
+        let mean = |one, other| f64::midpoint(one, other);
+        Self {
+            waiter_us: mean(self.waiter_us, other.waiter_us),
+            alone_us: mean(self.alone_us, other.alone_us),
         }
     }
-    let (waiter_us, alone_us) = (ours.waiter_us, ours.alone_us);
-    let ours = Measured { complaints, ..ours.measured(target.name(), waiter_us, alone_us) };
-    Ok([ours].into_iter().chain(peers).collect())
 }
 
 /// What was seen of one library.
@@ -73,14 +98,18 @@ impl Seen {
         Ok(Self { waiter_us: fight.to_waiter.quantile_us(0.5), fight, alone_us })
     }
 
+    const fn floor(&self) -> Ours {
+        Ours { waiter_us: self.waiter_us, alone_us: self.alone_us }
+    }
+
     /// Against what ours took.
-    fn measured(self, name: &'static str, waiter_us: f64, alone_us: f64) -> Measured {
+    fn measured(self, name: &'static str, ours: Ours) -> Measured {
         let row = |metric, us| Row::new("peers", name, metric, "us", us);
         let p50 = |part: &Latency| part.quantile_us(0.5);
         let rows = [
-            row("alone_p50", self.alone_us).with_floor(alone_us),
+            row("alone_p50", self.alone_us).with_floor(ours.alone_us),
             row("handoff_p50", p50(&self.fight.handoff)),
-            row("waiter_p50", self.waiter_us).with_floor(waiter_us),
+            row("waiter_p50", self.waiter_us).with_floor(ours.waiter_us),
         ];
         let mut measured = self.fight.into_measured("peers", name);
         measured.rows.splice(1..1, rows);
