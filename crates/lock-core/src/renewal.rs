@@ -227,6 +227,12 @@ impl Renewal {
         self.ask(None).await
     }
 
+    /// Renews now, in the background.
+    pub fn hasten(&self) {
+        let (sender, _) = oneshot::channel();
+        self.renewer.ask(self.id, None, sender, &self.renewer);
+    }
+
     async fn ask(&self, ttl: Option<Duration>) -> Renewed {
         let (sender, answer) = oneshot::channel();
         self.renewer.ask(self.id, ttl, sender, &self.renewer);

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::OwnerId;
+use lock_core::{OwnerId, Token};
 use rand::Rng;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
@@ -114,6 +114,8 @@ pub enum Told {
     Ask,
     /// To ask: the lock was granted.
     Granted,
+    /// The lock is ours for the time that our entry in the queue names, from a moment after we came to stand there.
+    Passed(Token),
     /// To ask after this time: it is the first in the queue now.
     AskIn(Duration),
 }
@@ -325,7 +327,8 @@ impl Mail {
         {
             let mut told = self.told();
             // To ask at once is never taken back.
-            if matches!(*told, None | Some(Told::AskIn(_))) || news == Told::Granted {
+            if matches!(*told, None | Some(Told::AskIn(_))) || matches!(news, Told::Granted | Told::Passed(_))
+            {
                 *told = Some(news);
             }
         }
@@ -389,6 +392,7 @@ impl Shared {
         // Who has left in the meantime takes back by itself what was granted.
         let Some(mail) = owner.and_then(|owner| self.book().mailboxes.get(owner).cloned()) else { return };
         match (what, rest.and_then(|rest| rest.parse().ok())) {
+            (Some("passed"), Some(token)) => mail.tell(Told::Passed(Token::new(token))),
             (Some("next"), Some(millis)) => mail.tell(Told::AskIn(Duration::from_millis(millis))),
             // The lock does not end by itself.
             (Some("next"), None) => mail.tell(Told::AskIn(Duration::MAX)),

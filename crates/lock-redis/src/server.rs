@@ -553,6 +553,11 @@ impl Server {
         rotated(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
+    /// Whether replicas are [asked for](ServerOptions::wait_replicas).
+    pub(crate) const fn waits_for_replicas(&self) -> bool {
+        self.wait_replicas.is_some()
+    }
+
     /// Waits until as many replicas as were [asked for](ServerOptions::wait_replicas) have a lock that was
     /// granted; does nothing when none were. One round trip to the server and one from it to the
     /// replicas.

@@ -4,14 +4,16 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Outcome, OwnerId, Result, Wait};
+use lock_core::{
+    AcquireRequest, Acquired, BootInstant, Error, ErrorKind, Outcome, OwnerId, Result, Token, Wait,
+};
 use rand::Rng;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::Keys;
 use crate::backend::{Shared, too_late};
 use crate::config::WaitBy;
-use crate::lease::{RedisLease, surely_not_begun};
+use crate::lease::{RedisLease, surely_not_begun, trusted_until};
 use crate::push::{Listener, Mailbox, Told};
 use crate::server::{Ask, Entry, Extension, Hold, Verdict};
 use crate::undo::Undo;
@@ -43,6 +45,8 @@ pub(crate) struct Waiting<'a> {
     watched_in_vain: bool,
     /// We were told that the lock is ours, and have not asked since.
     was_granted: bool,
+    /// The token that we were told.
+    passed: Option<Token>,
     /// Whether the server has told us that the lock is busy.
     heard: bool,
     /// Since when the server does not answer, and what it said last.
@@ -53,11 +57,15 @@ pub(crate) struct Waiting<'a> {
 /// One identity on the server. It is given up with the first request whose outcome is unknown.
 struct Attempt {
     undo: Undo,
+    /// When its first request was sent: nothing was granted to it before.
+    since: Option<BootInstant>,
     queued: Option<Queued>,
 }
 
 struct Queued {
     entry: Arc<str>,
+    /// How long a lock is kept for us until we confirm.
+    grace: Duration,
     mailbox: Mailbox,
 }
 
@@ -81,6 +89,7 @@ impl<'a> Waiting<'a> {
             watch_after: WATCH_AFTER,
             watched_in_vain: false,
             was_granted: false,
+            passed: None,
             heard: false,
             outage: None,
             warned: false,
@@ -93,6 +102,9 @@ impl<'a> Waiting<'a> {
     ///
     /// When there is no sense in waiting.
     pub(crate) async fn ask(&mut self) -> Result<Option<RedisLease>> {
+        if let Some(lease) = self.take_over() {
+            return Ok(Some(lease));
+        }
         let asked = match self.request.wait {
             // Only the first answer is waited for beyond the deadline.
             Wait::Until(deadline) if self.heard => match timeout_at(deadline, self.ask_twice()).await {
@@ -123,6 +135,10 @@ impl<'a> Waiting<'a> {
                     self.was_granted = true;
                     break;
                 }
+                Told::Passed(token) => {
+                    (self.was_granted, self.passed) = (true, Some(token));
+                    break;
+                }
                 Told::AskIn(span) => {
                     self.is_first = true;
                     self.again_at = self.again_at.min(Instant::now() + span.min(longest_sleep()) + ROUNDED);
@@ -139,16 +155,41 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// The lock that was passed on to us, if it is ours for a while surely: then it is confirmed by its first renewal, in
+    /// the background.
+    ///
+    /// A message may be on its way for any time. But nothing was granted to this attempt before its first request was
+    /// sent, and what was granted to it was for so long.
+    fn take_over(&mut self) -> Option<RedisLease> {
+        let token = self.passed.take()?;
+        let Attempt { since, queued, .. } = self.attempt.as_ref()?;
+        let (since, grace) = ((*since)?, queued.as_ref()?.grace);
+        let (until, now) = (trusted_until(since, grace), self.backend.clock.now());
+        let is_enough = now + (grace / 2).max(self.backend.round_trip() * 8) <= until;
+        if !is_enough || !self.request.lease.renewed || self.backend.server.waits_for_replicas() {
+            return None;
+        }
+        let owner = self.attempt.take()?.undo.disarm();
+        self.was_granted = false;
+        let lease = self.backend.lease(&self.keys, self.request, (owner, token), (now, until));
+        lease.confirm();
+        Some(lease.contended(self.heard))
+    }
+
     /// Asks once, and once more if the connection was broken: it may have been idle for too long.
     async fn ask_twice(&mut self) -> Result<Option<RedisLease>> {
         for _ in 0..2 {
             let mut attempt = match self.attempt.take() {
                 Some(attempt) => attempt,
-                None => Attempt { undo: Undo::new(&self.backend.server, &self.keys, self.ttl), queued: None },
+                None => {
+                    let undo = Undo::new(&self.backend.server, &self.keys, self.ttl);
+                    Attempt { undo, since: None, queued: None }
+                }
             };
             self.about_to_ask(&mut attempt);
             let was_granted = mem::take(&mut self.was_granted);
             let sent = self.backend.server.moment();
+            attempt.since.get_or_insert(sent.at);
             let entry = attempt.queued.as_ref().map(|queued| &*queued.entry);
             let ask = Ask {
                 keys: &self.keys,
@@ -245,7 +286,7 @@ impl<'a> Waiting<'a> {
                 let mailbox = push.mailbox(&inbox, attempt.undo.owner);
                 attempt.queued = mailbox.map(|mailbox| {
                     let entry = self.entry(attempt.undo.owner, &inbox);
-                    Queued { entry: entry.to_string().into(), mailbox }
+                    Queued { entry: entry.to_string().into(), grace: entry.grace, mailbox }
                 });
             }
         }

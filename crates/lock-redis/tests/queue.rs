@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{ErrorKind, Guard, LockOptions, Locks, LossReason, Mutex, Released, Standing, Token};
+use lock_core::{Clock, ErrorKind, Guard, LockOptions, Locks, LossReason, Mutex, Released, Standing, Token};
 use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, RedisResult,
@@ -512,16 +512,33 @@ async fn releases_are_pushed(site: &Site, next: &Locks) {
 
 // Lost messages.
 
-/// Pushes over a proxy, everything else not.
+/// Pushes, or commands, over a proxy, and everything else not.
 #[derive(Debug)]
-struct PushesBy {
+struct ByProxy {
     proxy: FaultProxy,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Commands,
+    Pushes,
+}
+
+impl ByProxy {
+    fn way(&self, what: What, to: &ConnectionInfo) -> RedisResult<ConnectionInfo> {
+        if self.what != what {
+            return Ok(to.clone());
+        }
+        let info = format!("redis://{}", self.proxy.addr()).into_connection_info()?;
+        Ok(info.set_redis_settings(to.redis_settings().clone()))
+    }
 }
 
 #[async_trait]
-impl Dial for PushesBy {
+impl Dial for ByProxy {
     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        Client::open(to.clone())?.get_multiplexed_async_connection().await
+        Client::open(self.way(What::Commands, to)?)?.get_multiplexed_async_connection().await
     }
 
     async fn pushes(
@@ -530,8 +547,7 @@ impl Dial for PushesBy {
         told: UnboundedSender<PushInfo>,
     ) -> RedisResult<MultiplexedConnection> {
         let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info = format!("redis://{}", self.proxy.addr()).into_connection_info()?;
-        let client = Client::open(info.set_redis_settings(settings))?;
+        let client = Client::open(self.way(What::Pushes, to)?.set_redis_settings(settings))?;
         let config = AsyncConnectionConfig::new().set_push_sender(told);
         client.get_multiplexed_async_connection_with_config(&config).await
     }
@@ -542,12 +558,94 @@ impl Dial for PushesBy {
 }
 
 impl Site {
-    async fn client_with_pushes_by_proxy(&self) -> (Locks, Arc<PushesBy>) {
-        let proxy = FaultProxy::start(self.redis.addr(), Protocol::Redis).unwrap();
-        let dial = Arc::new(PushesBy { proxy });
-        let config = RedisConfig::from_url(&format!("{}?ttl=60s", self.redis.url())).unwrap();
-        (config.dial(Arc::<PushesBy>::clone(&dial)).connect().await.unwrap(), dial)
+    async fn client_with_pushes_by_proxy(&self) -> (Locks, Arc<ByProxy>) {
+        self.client_by_proxy(What::Pushes).await
     }
+
+    async fn client_by_proxy(&self, what: What) -> (Locks, Arc<ByProxy>) {
+        let proxy = FaultProxy::start(self.redis.addr(), Protocol::Redis).unwrap();
+        let dial = Arc::new(ByProxy { proxy, what });
+        let config = RedisConfig::from_url(&format!("{}?ttl=60s", self.redis.url())).unwrap();
+        (config.dial(Arc::<ByProxy>::clone(&dial)).connect().await.unwrap(), dial)
+    }
+
+    /// Passes the lock on to a client whose requests no longer arrive, so long after it has come to stand in the queue.
+    async fn passed_on(
+        &self,
+        locks: &Locks,
+        dial: &ByProxy,
+        after: Duration,
+    ) -> JoinHandle<(Guard, Instant)> {
+        let holder = take(&self.client().await).await;
+        let waiter = self.waits(locks).await;
+        dial.proxy.hold(Direction::ToServer);
+        sleep(after).await;
+        give_back(holder).await;
+        waiter
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_passed_on_soon_is_held_before_it_is_confirmed() {
+    let site = Site::new().await;
+    let (locks, dial) = site.client_by_proxy(What::Commands).await;
+    let until = |guard: &Guard| guard.valid_until().saturating_duration_since(Clock::boot().now());
+    // A busy host may take so long that it waits for the answer after all.
+    for _ in 0..20 {
+        let mut waiter = site.passed_on(&locks, &dial, Duration::ZERO).await;
+        let came = timeout(GRACE, &mut waiter).await;
+        if let Ok(came) = came {
+            let (guard, _) = came.unwrap();
+            assert!(until(&guard) < GRACE, "{:?}", until(&guard));
+            dial.proxy.deliver();
+            let deadline = Instant::now() + SOON;
+            while until(&guard) < Duration::from_secs(50) && guard.is_valid() {
+                assert!(Instant::now() < deadline, "it is not confirmed");
+                sleep(Duration::from_millis(3)).await;
+            }
+            // Unless the host has stood still in between.
+            if guard.is_valid() {
+                give_back(guard).await;
+                return site.nothing_is_left().await;
+            }
+        } else {
+            dial.proxy.deliver();
+            give_back(come(waiter).await.0).await;
+        }
+    }
+    panic!("it waits for the answer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_never_confirmed_is_lost_in_time() {
+    let site = Site::new().await;
+    let (locks, dial) = site.client_by_proxy(What::Commands).await;
+    for _ in 0..20 {
+        let mut waiter = site.passed_on(&locks, &dial, Duration::ZERO).await;
+        let came = timeout(GRACE, &mut waiter).await;
+        if let Ok(came) = came {
+            let (guard, _) = came.unwrap();
+            assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), LossReason::DeadlinePassed);
+            dial.proxy.deliver();
+            drop(guard);
+            give_back(take(&site.client().await).await).await;
+            return site.nothing_is_left().await;
+        }
+        dial.proxy.deliver();
+        give_back(come(waiter).await.0).await;
+    }
+    panic!("it waits for the answer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_passed_on_late_is_not_held_before_it_is_confirmed() {
+    let site = Site::new().await;
+    let (locks, dial) = site.client_by_proxy(What::Commands).await;
+    let mut waiter = site.passed_on(&locks, &dial, GRACE / 2).await;
+    assert!(timeout(GRACE * 2, &mut waiter).await.is_err(), "when it was passed on nobody knows");
+    dial.proxy.deliver();
+    give_back(come(waiter).await.0).await;
+    site.nothing_is_left().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -345,7 +345,7 @@ impl<'a> Waiting<'a> {
             biased;
             Some((master, told)) = told.next() => Some(match told {
                 Told::Ask => News::Missed(master),
-                Told::Granted | Told::AskIn(_) => News::Called(master),
+                Told::Granted | Told::Passed(_) | Told::AskIn(_) => News::Called(master),
             }),
             Some(()) = opened.next() => Some(News::Opened),
             () = sleep_until(at) => None,

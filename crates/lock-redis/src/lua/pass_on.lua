@@ -1,4 +1,4 @@
--- The next usual case: the first of those who wait wants the lock alone, and hears that it has it.
+-- The next usual case: the first of those who wait wants the lock alone, and hears that it has it, with its token.
 local owner, mode, short, lasting, inbox, info = parts(waiting and waiting[1] or '')
 if mode == 'x' then
   local second = waiting[2]
@@ -12,9 +12,14 @@ if mode == 'x' then
     redis.call('LPOP', KEYS[3])
     second = redis.call('LINDEX', KEYS[3], 0)
   end
-  local heard = tell(inbox, 'granted', owner, KEYS[1])
-  if heard == true and not mint(owner, info, lasting).err then
+  -- First done, then told: it is believed.
+  local token = mint(owner, info, lasting)
+  local heard = false
+  if not token.err then
     redis.call('SET', KEYS[1], owner, 'PX', short)
+    heard = tell(inbox, 'passed', owner, token)
+  end
+  if heard == true then
     return 1
   end
   if heard == 'perhaps' then

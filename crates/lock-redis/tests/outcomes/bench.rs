@@ -81,8 +81,8 @@ impl Bench {
     pub async fn step(&mut self, case: &mut Case, op: Op) -> (Effect, State, Option<Token>) {
         let before = case.model.state.clone();
         let (answer, token) = self.run(case, op).await;
-        let told = self.told(case).await;
         let (state, last) = self.read(case).await;
+        let told = self.told(case, last).await;
 
         let expected = case.model.run(op);
         self.listen_for(&case.model.alive).await;
@@ -226,8 +226,8 @@ impl Bench {
         let _: RedisResult<Value> = command.query_async(&mut self.connection.clone()).await;
     }
 
-    /// What was told since the last call.
-    async fn told(&mut self, case: &Case) -> Vec<String> {
+    /// What was told since the last call. `last` is the last token now.
+    async fn told(&mut self, case: &Case, last: Option<u64>) -> Vec<String> {
         let _: u64 = self.redis(&["PUBLISH", END, ""]).await;
         let mut told = Vec::new();
         loop {
@@ -238,6 +238,9 @@ impl Bench {
                 _ if channel == case.keys.channel => told.push("free".into()),
                 ["granted", owner, key] if key == case.keys.lock => {
                     told.push(format!("{} granted", case.addressee(owner, channel)));
+                }
+                ["passed", owner, token] if Some(token.parse().unwrap()) == last => {
+                    told.push(format!("{} passed", case.addressee(owner, channel)));
                 }
                 ["next", owner, millis] => {
                     let ends_in = ttl_text(label(millis.parse().unwrap()));

@@ -241,15 +241,12 @@ impl Model {
             }
             self.state.queue.remove(0);
         }
-        if !self.alive[who.0] {
-            return false;
-        }
-        effect.told.push(format!("{who} granted"));
-        let granted = self.mint(who, effect);
-        if granted {
+        let passed = self.mint(who, effect) && self.alive[who.0];
+        if passed {
+            effect.told.push(format!("{who} passed"));
             self.state.lock = Lock::Held(who, Some(GRACE));
         }
-        granted
+        passed
     }
 
     /// Grants to those who wait, while there is room; says whether it came to `me`.
