@@ -31,24 +31,27 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = script!("number", "acquire_fast", "mint", "acquire");
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("acquire_fast", "number", "clock", "mint", "acquire");
 pub(crate) static VACATE: LazyLock<Script> = script!("vacate");
 pub(crate) static ASK: LazyLock<Script> =
-    script!("number", "mint", "ask_fast", "lock", "ask_held", "waiter", "queue", "ask");
+    script!("clock", "ask_fast", "number", "mint", "lock", "ask_held", "waiter", "queue", "ask");
 pub(crate) static CONFIRM: LazyLock<Script> =
-    script!("lock", "confirm", "number", "mint", "ask_fast", "ask_held", "waiter", "queue", "ask");
+    script!("lock", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "waiter", "queue", "ask");
 pub(crate) static RELEASE: LazyLock<Script> =
-    script!("lock", "release_fast", "number", "mint", "waiter", "pass_on", "queue", "release");
-pub(crate) static ROTATE: LazyLock<Script> = script!("number", "mint", "rotate");
+    script!("lock", "release_fast", "number", "clock", "mint", "waiter", "pass_on", "queue", "release");
+pub(crate) static ROTATE: LazyLock<Script> = script!("number", "clock", "mint", "rotate");
 pub(crate) static EXTEND: LazyLock<Script> =
-    script!("lock", "extend_fast", "number", "mint", "waiter", "queue", "extend");
+    script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend");
 pub(crate) static DOWNGRADE: LazyLock<Script> =
-    script!("lock", "number", "mint", "waiter", "queue", "downgrade", "extend");
-pub(crate) static RAISE: LazyLock<Script> = script!("lock", "number", "mint", "waiter", "queue", "raise");
-pub(crate) static INSPECT: LazyLock<Script> = script!("lock", "number", "mint", "waiter", "queue", "inspect");
-pub(crate) static BREAK: LazyLock<Script> = script!("lock", "number", "mint", "waiter", "queue", "break");
+    script!("lock", "number", "clock", "mint", "waiter", "queue", "downgrade", "extend");
+pub(crate) static RAISE: LazyLock<Script> =
+    script!("lock", "number", "clock", "mint", "waiter", "queue", "raise");
+pub(crate) static INSPECT: LazyLock<Script> =
+    script!("lock", "number", "clock", "mint", "waiter", "queue", "inspect");
+pub(crate) static BREAK: LazyLock<Script> =
+    script!("lock", "number", "clock", "mint", "waiter", "queue", "break");
 
-static SETNX_ASK: LazyLock<Script> = script!("number", "mint", "setnx", "setnx_ask");
+static SETNX_ASK: LazyLock<Script> = script!("number", "clock", "mint", "setnx", "setnx_ask");
 static SETNX_RELEASE: LazyLock<Script> = script!("setnx", "setnx_release");
 static SETNX_EXTEND: LazyLock<Script> = script!("setnx", "setnx_extend");
 static SETNX_RAISE: LazyLock<Script> = script!("number", "setnx", "setnx_raise");

@@ -26,11 +26,11 @@ macro_rules! script {
 /// Our scripts, with their keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
     (
-        script!("number", "acquire_fast", "mint", "acquire"),
+        script!("acquire_fast", "number", "clock", "mint", "acquire"),
         &["k", "f", "holders", "f", "owner", "ttl", "info", "ttl", "token", "number"],
     ),
     (
-        script!("number", "acquire_fast", "mint", "acquire"),
+        script!("acquire_fast", "number", "clock", "mint", "acquire"),
         &[
             "k", "f", "holders", "f", "owner", "ttl", "info", "ttl", "token", "number", "owner", "channel",
             "number",
@@ -40,38 +40,43 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     (script!("vacate"), &["k", "holders", "f", "owner", "nothing"]),
     (script!("vacate"), &["k", "holders", "f", "owner", "nothing", "owner", "channel", "number"]),
     (
-        script!("number", "mint", "ask_fast", "lock", "ask_held", "waiter", "queue", "ask"),
+        script!("clock", "ask_fast", "number", "mint", "lock", "ask_held", "waiter", "queue", "ask"),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],
     ),
     (
-        script!("lock", "confirm", "number", "mint", "ask_fast", "ask_held", "waiter", "queue", "ask"),
+        script!(
+            "lock", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "waiter", "queue", "ask"
+        ),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],
     ),
     (
-        script!("lock", "release_fast", "number", "mint", "waiter", "pass_on", "queue", "release"),
+        script!("lock", "release_fast", "number", "clock", "mint", "waiter", "pass_on", "queue", "release"),
         &["k", "f", "q", "holders", "owner", "channel", "entry"],
     ),
     (
-        script!("number", "mint", "rotate"),
+        script!("number", "clock", "mint", "rotate"),
         &["k", "f", "q", "holders", "owner", "owner", "ttl", "info", "ttl"],
     ),
     (
-        script!("lock", "extend_fast", "number", "mint", "waiter", "queue", "extend"),
+        script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend"),
         &["k", "f", "owner", "ttl", "ttl"],
     ),
     (
-        script!("lock", "extend_fast", "number", "mint", "waiter", "queue", "extend"),
+        script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend"),
         &["k", "f", "holders", "owner", "ttl", "ttl"],
     ),
     (
-        script!("lock", "number", "mint", "waiter", "queue", "raise"),
+        script!("lock", "number", "clock", "mint", "waiter", "queue", "raise"),
         &["k", "f", "q", "holders", "owner", "number", "ttl"],
     ),
     (
-        script!("lock", "number", "mint", "waiter", "queue", "inspect"),
+        script!("lock", "number", "clock", "mint", "waiter", "queue", "inspect"),
         &["k", "f", "q", "holders", "channel", "owner"],
     ),
-    (script!("lock", "number", "mint", "waiter", "queue", "break"), &["k", "f", "q", "holders", "channel"]),
+    (
+        script!("lock", "number", "clock", "mint", "waiter", "queue", "break"),
+        &["k", "f", "q", "holders", "channel"],
+    ),
 ];
 
 /// Scripts that show how values are turned into each other.

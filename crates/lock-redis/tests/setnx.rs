@@ -509,6 +509,7 @@ async fn the_same_request_again_is_answered_alike_and_the_later_time_counts() {
     let bench = Bench::new().await;
     let script = concat!(
         include_str!("../src/lua/number.lua"),
+        include_str!("../src/lua/clock.lua"),
         include_str!("../src/lua/mint.lua"),
         include_str!("../src/lua/setnx.lua"),
         include_str!("../src/lua/setnx_ask.lua")

@@ -5,7 +5,7 @@ if ARGV[5] ~= '' and redis.call('EXISTS', KEYS[3], KEYS[4]) == 0
   local fence = ARGV[5] .. ' ' .. ARGV[1] .. ' ' .. ARGV[6] .. ' ' .. ARGV[3]
   local before = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[4], 'GET')
   local last = type(before) == 'string' and string.match(before, '^%d+')
-  if not before or (last and is_larger(ARGV[5], last)) then
+  if not before or (last and #last == #ARGV[5] and last < ARGV[5]) then
     return ARGV[5]
   end
   -- It is not: as if nothing had happened but for the ttl, for what follows.

@@ -1,10 +1,15 @@
--- The usual case, before anything else: a lock that is free, and nobody waits.
+-- The usual case, before anything else: a lock that is free, nobody waits, and the clock is beyond the last token.
 if ARGV[5] == 'x' and redis.call('EXISTS', KEYS[3]) == 0
     and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  local token = mint(ARGV[1], ARGV[3], ARGV[4])
-  if token.err then
-    redis.call('DEL', KEYS[1])
-    return token
+  local fence = micros .. ' ' .. ARGV[1] .. ' ' .. micros .. ' ' .. ARGV[3]
+  local before = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[4], 'GET')
+  local last = type(before) == 'string' and string.match(before, '^%d+')
+  if not before or (last and #last == #micros and last < micros) then
+    return micros
   end
-  return {1, token}
+  -- It is not: as if nothing had happened but for the ttl, for what follows.
+  redis.call('DEL', KEYS[1])
+  if type(before) == 'string' then
+    redis.call('SET', KEYS[2], before, 'KEEPTTL')
+  end
 end

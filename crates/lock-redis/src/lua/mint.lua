@@ -1,7 +1,3 @@
--- First, as it is refused where the user has no right to it: then nothing has been written, or it was taken back.
-local time = redis.call('TIME')
-local micros = time[1] .. string.sub('00000' .. time[2], -6)
-
 -- Writes to the fence a token that is not of the clock.
 local function carry_on(token, rest, lasting)
   if tonumber(token) - tonumber(micros) > 60000000 then
