@@ -262,12 +262,12 @@ fn is_auth(error: &RedisError) -> bool {
         || matches!(error.kind(), redis::ErrorKind::Server(_)) && error.to_string().contains("AUTH")
 }
 
-/// The text of a driver error, so that the driver stays out of our signatures.
+/// The text of a driver error, so that the driver stays out of our signatures, and what a server quotes out of logs.
 #[derive(Debug)]
-struct Cause(String);
+pub(crate) struct Cause(String);
 
 impl Cause {
-    fn of(error: &RedisError) -> Self {
+    pub(crate) fn of(error: &RedisError) -> Self {
         Self(without_arguments(&error.to_string()).to_owned())
     }
 }

@@ -7,6 +7,7 @@ use redis::{PushInfo, PushKind, RedisResult, ServerErrorKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::Server;
+use crate::error::Cause;
 
 /// A push connection: RESP3 where the server has it, RESP2 where not.
 pub(crate) enum Line {
@@ -57,6 +58,7 @@ impl Line {
         match command.arg("TRACKING").arg("ON").query_async::<()>(connection).await {
             Ok(()) => Ok(Some(connection.clone())),
             Err(error) if error.code().is_some() => {
+                let error = Cause::of(&error);
                 tracing::debug!(%error, "no client-side caching: what other clients do is seen later");
                 Ok(None)
             }

@@ -13,6 +13,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::error::Cause;
 use crate::line::{Event, Line};
 use crate::{Keys, Server};
 
@@ -529,7 +530,7 @@ async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<Channe
             Ok(Ok(())) => shared.tell(name, true),
             Ok(Err(error)) if error.is_cluster_error() => shared.hear(Event::Gone { channel: name.clone() }),
             Ok(Err(error)) if error.code().is_some() || error.kind() == redis::ErrorKind::Client => {
-                tracing::debug!(%error, "no subscription");
+                tracing::debug!(error = %Cause::of(&error), "no subscription");
                 return Subscribed::Refused;
             }
             _ => return Subscribed::Broken,

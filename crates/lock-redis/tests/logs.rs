@@ -107,6 +107,32 @@ async fn connect(url: &str) -> Locks {
 }
 
 #[tokio::test]
+async fn what_a_server_quotes_is_not_logged() {
+    let (log, _guard) = Log::begin();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "rename-command CLIENT \"\"\nrename-command SUBSCRIBE \"\"").unwrap();
+    let redis = RedisServer::builder().config("include", file.path().to_str().unwrap());
+    let redis = redis.start().await.unwrap();
+    let (holder, waiter) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    let guard = holder.mutex("a").acquire().await.unwrap();
+    let waits = tokio::spawn(contender(waiter));
+    sleep(Duration::from_millis(300)).await;
+    let owners = [guard.owner().to_string(), {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        timeout(PATIENCE, waits).await.unwrap().unwrap()
+    }];
+    let lines = log.lines();
+    for told in ["no client-side caching", "no subscription"] {
+        assert!(lines.iter().any(|(_, line)| line.contains(told)), "{told:?} is missing: {lines:?}");
+    }
+    for (_, line) in &lines {
+        assert!(!line.contains("with args"), "what the server quotes: {line}");
+        assert!(owners.iter().all(|owner| !line.contains(owner)), "an owner: {line}");
+        assert!(!has_id(line), "an id: {line}");
+    }
+}
+
+#[tokio::test]
 async fn b18_a_server_that_evicts_is_warned_of() {
     for (policy, warnings) in [("allkeys-lru", 1), ("volatile-ttl", 1), ("noeviction", 0)] {
         let (log, _guard) = Log::begin();
