@@ -813,16 +813,52 @@ async fn missing_rights_are_named() {
         let left = server.command(&["EXISTS", "lock:a"]).await.unwrap();
         assert_eq!(left.int(), Some(0), "{rules}: something was left behind");
     }
-    // And what is named is enough.
+}
+
+#[tokio::test]
+async fn the_rights_that_are_named_are_enough() {
     let server = RedisServer::start().await.unwrap();
     let url = format!("redis://worker:{SECRET}@{}", server.addr());
+    give_rights(&url, &[&server]).await;
+    works(&url).await;
+    waits_without_polling(&url, "a", &server).await;
+    let cluster = RedisCluster::start().await.unwrap();
+    let (masters, name) = (cluster.masters(), name_on(&cluster, 0).await);
+    let url = cluster.url().replace("//", &format!("//worker:{SECRET}@"));
+    give_rights(&url, &[&masters[0], &masters[1], &masters[2]]).await;
+    works(&url).await;
+    waits_without_polling(&url, &name, &masters[0]).await;
+}
+
+/// Gives a user the rights that are named when it has none, and no other.
+async fn give_rights(url: &str, servers: &[&RedisServer]) {
     let rule = ["ACL", "SETUSER", "worker", "on", &format!(">{SECRET}")];
-    server.command(&rule).await.unwrap();
-    let error = connect(&url).await.unwrap_err().to_string();
+    for server in servers {
+        ok(server.command(&rule).await.unwrap());
+    }
+    let error = connect(url).await.unwrap_err().to_string();
     let named: Vec<&str> =
         error.split_whitespace().filter(|word| word.starts_with(['+', '~', '&'])).collect();
-    server.command(&[&rule[..3], &named[..]].concat()).await.unwrap();
-    works(&url).await;
+    for server in servers {
+        ok(server.command(&[&rule[..3], &named[..]].concat()).await.unwrap());
+    }
+}
+
+async fn waits_without_polling(url: &str, name: &str, server: &RedisServer) {
+    let (ours, theirs) = (connect(url).await.unwrap(), connect(url).await.unwrap());
+    let guard = ours.mutex(name).acquire().await.unwrap();
+    let mutex = theirs.mutex(name);
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    // It stands in the queue only while its inbox is heard.
+    let (start, queue) = (Instant::now(), format!("polylock:queue:{{lock:{name}}}"));
+    while server.command(&["LLEN", &queue]).await.unwrap().int() != Some(1) {
+        assert!(start.elapsed() < PATIENCE, "nobody stands in the queue");
+        sleep(Duration::from_millis(20)).await;
+    }
+    told(server, "clients", "tracking_clients:1").await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let next = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
+    assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test]
