@@ -70,6 +70,10 @@ async fn spoil(world: Arc<World>, links: Vec<Link>) {
         world.clock.sleep_until(lock_core::BootInstant::from_boot(*at)).await;
         match *event {
             Event::Stall { client, span } => links[client].stall(span),
+            Event::Pause { client, span } => {
+                links[client].stall(span);
+                world.stage.pause(client, span);
+            }
             Event::Reset { client } => links[client].reset(),
             Event::Restart { down, keep_data } => {
                 redis.crash();
