@@ -3,7 +3,7 @@
 use futures_util::StreamExt as _;
 use lock_core::{ErrorKind, Result};
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{PushInfo, PushKind, RedisResult, ServerErrorKind, Value};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::Server;
@@ -119,6 +119,11 @@ impl Line {
             }
         }
     }
+}
+
+/// Whether the server, or the driver for it, says that this is not to be had.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    error.code().is_some() || error.kind() == redis::ErrorKind::Client
 }
 
 fn event(push: &PushInfo) -> Option<Event> {

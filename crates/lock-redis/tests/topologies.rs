@@ -756,6 +756,57 @@ async fn the_doctor_tells_what_is_downgraded() {
 }
 
 #[tokio::test]
+async fn the_doctor_tells_what_those_who_wait_lack() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "rename-command HELLO \"\"").unwrap();
+    let include = file.path().to_str().unwrap();
+    let options = || RedisServer::builder().maxmemory_policy("noeviction");
+    for (rules, server, wanted) in [
+        ("", options(), None),
+        ("-publish", options(), Some("PUBLISH is refused")),
+        ("resetchannels", options(), Some("SUBSCRIBE is refused")),
+        ("-client|tracking", options(), Some("CLIENT TRACKING is refused")),
+        ("", options().config("include", include), Some("RESP3 is refused")),
+    ] {
+        let rules = format!("on >{SECRET} ~* &* +@all {rules}");
+        let server = server.user("worker", &rules).start().await.unwrap();
+        let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
+        let report = locks.doctor().await.unwrap();
+        let refused: Vec<_> = report.warnings().filter(|found| found.what.contains("is refused")).collect();
+        assert_eq!(refused.is_empty(), wanted.is_none(), "{rules}: {report}");
+        assert!(
+            wanted.is_none_or(|wanted| refused.iter().any(|found| found.what.contains(wanted))),
+            "{report}"
+        );
+        assert!(refused.iter().all(|found| found.server == server.addr().to_string()), "{report}");
+    }
+    let cluster = RedisCluster::start().await.unwrap();
+    for master in cluster.masters() {
+        let rules = ["on", &format!(">{SECRET}"), "~*", "&*", "+@all", "-ssubscribe", "-spublish"];
+        ok(master.command(&[&["ACL", "SETUSER", "worker"][..], &rules].concat()).await.unwrap());
+    }
+    let url = cluster.url().replace("//", &format!("//worker:{SECRET}@"));
+    let text = connect(&url).await.unwrap().doctor().await.unwrap().to_string();
+    for part in ["SSUBSCRIBE is refused", "SPUBLISH is refused", "+ssubscribe"] {
+        assert_eq!(text.matches(part).count(), if part.starts_with('+') { 6 } else { 3 }, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_doctor_tells_that_a_process_polls_since_a_right_was_missing() {
+    let rules = format!("on >{SECRET} ~* &* +@all -subscribe");
+    let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
+    let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
+    let guard = connect(&server.url()).await.unwrap().mutex("a").acquire().await.unwrap();
+    assert!(locks.mutex("a").try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
+    assert!(!locks.doctor().await.unwrap().to_string().contains("polls since"));
+    ok(server.command(&["ACL", "SETUSER", "worker", "+subscribe"]).await.unwrap());
+    let text = locks.doctor().await.unwrap().to_string();
+    assert!(text.contains("polls since"), "{text}");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
 async fn the_doctor_sees_every_master_of_a_cluster() {
     let cluster = RedisCluster::start().await.unwrap();
     let text = connect(&cluster.url()).await.unwrap().doctor().await.unwrap().to_string();
