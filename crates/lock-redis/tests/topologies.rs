@@ -188,6 +188,44 @@ async fn an_announced_master_is_believed_before_the_old_one() {
 }
 
 #[tokio::test]
+async fn a_sentinel_that_hangs_is_left_for_another() {
+    let sentinel = RedisSentinel::start().await.unwrap();
+    let _locks = connect(&sentinel.url()).await.unwrap();
+    let is_followed = async |number: usize| {
+        let clients = sentinel.sentinels()[number].command(&["CLIENT", "LIST"]).await.unwrap();
+        clients.text().unwrap().contains("cmd=subscribe")
+    };
+    let begins = async |number: usize| {
+        let start = Instant::now();
+        while !is_followed(number).await {
+            assert!(start.elapsed() < PATIENCE, "sentinel {number} is not followed");
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    begins(0).await;
+    assert!(!is_followed(1).await);
+    sentinel.sentinels()[0].stop();
+    begins(1).await;
+}
+
+#[tokio::test]
+async fn a_master_that_hangs_leaves_time_for_the_next() {
+    let (hangs, works) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    hangs.stop();
+    // Most name the one that hangs, though not so many that the others are not asked.
+    let mut sentinels = Vec::new();
+    for names in [&hangs, &hangs, &works] {
+        sentinels.push(pretend_sentinel(names, &works).await.to_string());
+    }
+    sentinels.push("127.0.0.1:1".to_owned());
+    let url = format!("redis+sentinel://{}/main?connect_timeout=4s", sentinels.join(","));
+    let locks = connect(&url).await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    assert_eq!(works.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
 async fn a_master_that_becomes_a_replica_is_told_and_asked_again() {
     let (server, other) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let locks = connect(&server.url()).await.unwrap();
