@@ -571,7 +571,7 @@ mod tests {
                 (7, Renewed::NotOurs) => assert_eq!(validity.lost().await, LossReason::Removed),
                 (8, Renewed::Unknown(_)) => assert!(validity.is_valid() && validity.until() <= before + TTL),
                 (_, Renewed::Until(_)) => {
-                    assert!(validity.is_valid() && validity.until() > before + TTL, "{key}")
+                    assert!(validity.is_valid() && validity.until() > before + TTL, "{key}");
                 }
                 _ => panic!("lease {key}: {answer:?}"),
             }

@@ -1,5 +1,5 @@
-//! The scripts of the recipe setnx-timestamp, as tables and compared with their model. The times of clients are arguments
-//! of the scripts, so that nothing here depends on the moment.
+//! The scripts of the recipe setnx-timestamp, as tables and compared with their model. The times of clients are
+//! arguments of the scripts, so that nothing here depends on the moment.
 
 use lock_testkit::RedisServer;
 use proptest::collection::vec;
@@ -177,9 +177,9 @@ impl Bench {
         reads.cmd("TYPE").arg(&case.lock).cmd("GET").arg(&case.lock);
         reads.cmd("TYPE").arg(&case.fence).cmd("GET").arg(&case.fence);
         let answers: Vec<RedisResult<Value>> = reads.query_async(&mut self.connection).await.unwrap();
-        let text = |answer: &RedisResult<Value>| {
+        let text = |answer: &RedisResult<Value>| -> String {
             let value = answer.as_ref().ok().and_then(|value| redis::from_redis_value_ref(value).ok());
-            value.unwrap_or_else(String::new)
+            value.unwrap_or_default()
         };
         let [lock_type, lock, fence_type, fence] = [0, 1, 2, 3].map(|at: usize| text(&answers[at]));
         let lock = match (lock_type.as_str(), lock.as_str()) {
@@ -253,7 +253,7 @@ impl Case {
                 assert_eq!(last, self.last.saturating_add_signed(by), "{op:?}");
             }
             (_, Some(last)) if self.model.mints => {
-                assert!(last > self.last, "{op:?}: {last} after {}", self.last)
+                assert!(last > self.last, "{op:?}: {last} after {}", self.last);
             }
             (_, Some(last)) => assert_eq!(last, self.last, "{op:?}: nothing was granted"),
             (_, None) => {}
@@ -410,16 +410,17 @@ fn the_server_does_what_the_model_does() {
     let config = ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() };
     let ops = (proptest::sample::select(&UNITS), vec(op(), 1..60));
     let ran = TestRunner::new(config).run(&ops, |(unit, ops)| {
-        runtime.block_on(async {
-            let mut bench = bench.borrow_mut();
-            let mut case = bench.case(State { lock: Lock::Free, fence: Fence::Lost }, unit).await;
-            for op in ops {
-                bench.step(&mut case, op).await;
-            }
-        });
+        runtime.block_on(run(&mut bench.borrow_mut(), unit, &ops));
         Ok(())
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+async fn run(bench: &mut Bench, unit: i64, ops: &[Op]) {
+    let mut case = bench.case(State { lock: Lock::Free, fence: Fence::Lost }, unit).await;
+    for op in ops {
+        bench.step(&mut case, *op).await;
+    }
 }
 
 fn op() -> impl Strategy<Value = Op> {

@@ -1,8 +1,8 @@
 //! What a server knows of one lock of the recipe setnx-timestamp, in words, and what becomes of it.
 //!
-//! `+200 | me+200` is a lock that ends 200 seconds after the beginning of the case and is that of the acquisition `me`, as
-//! the fence says; `-200 | me` is one that is over, after `me` has given its own back. `junk` is a value that is no time,
-//! and `plain` a fence that names nobody.
+//! `+200 | me+200` is a lock that ends 200 seconds after the beginning of the case and is that of the acquisition
+//! `me`, as the fence says; `-200 | me` is one that is over, after `me` has given its own back. `junk` is a value that
+//! is no time, and `plain` a fence that names nobody.
 
 use std::fmt;
 use std::str::FromStr;

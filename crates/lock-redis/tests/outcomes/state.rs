@@ -3,7 +3,8 @@
 //! `readers:200 ann:200 bob:past | cat.x junk | ann` is a lock that ann shares for 200 more seconds; bob's share
 //! has ended and nobody has noticed; cat waits to have it alone, an entry that makes no sense comes behind; ann
 //! got the last token. Nobody waits when the second part is not there, and there was no token without the third.
-//! `free | | ann | bob cat | dan:100` is a lock of several masters: bob and cat stand in its line, and it is dan's turn.
+//! `free | | ann | bob cat | dan:100` is a lock of several masters: bob and cat stand in its line, and it is dan's
+//! turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

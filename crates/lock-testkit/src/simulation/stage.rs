@@ -105,8 +105,8 @@ impl Stage {
         work
     }
 
-    /// Lets all tasks of a client stand still for so long, as when its process is stopped. What the client does in the
-    /// background goes on: its links are to be stalled as well.
+    /// Lets all tasks of a client stand still for so long, as when its process is stopped. What the client does in
+    /// the background goes on: its links are to be stalled as well.
     pub fn pause(&self, client: usize, span: Duration) {
         self.note(|| format!("client {client} stands still for {span:?}"));
         let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
