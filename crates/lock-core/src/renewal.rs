@@ -534,6 +534,88 @@ mod tests {
         ValidityCell::new(clock.clone(), clock.now() + TTL)
     }
 
+    /// Answers each lease by its key, and notes how many leases there were in the largest batch.
+    struct ByKey<F> {
+        clock: Clock,
+        answer: F,
+        largest: Arc<AtomicUsize>,
+    }
+
+    #[async_trait]
+    impl<F: Fn(u64, BootInstant) -> Renewed + Send + Sync + 'static> Renew for ByKey<F> {
+        type Key = u64;
+
+        async fn renew(&self, batch: &[(u64, Duration)]) -> Vec<Renewed> {
+            self.largest.fetch_max(batch.len(), Ordering::SeqCst);
+            let sent = self.clock.now();
+            batch.iter().map(|(key, ttl)| (self.answer)(*key, sent + *ttl)).collect()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_batch_only_the_lease_that_is_not_ours_is_lost() {
+        const LEASES: u64 = 100;
+        let (clock, largest) = (Clock::tokio(), Arc::new(AtomicUsize::new(0)));
+        let answer = |key, until| match key {
+            7 => Renewed::NotOurs,
+            8 => unknown(),
+            _ => Renewed::Until(until),
+        };
+        let server = ByKey { clock: clock.clone(), answer, largest: Arc::clone(&largest) };
+        let renewer = Renewer::new(server, clock.clone());
+        let cells: Vec<_> = (0..LEASES).map(|_| lease(&clock)).collect();
+        let renewals: Vec<_> =
+            (0..LEASES).zip(&cells).map(|(key, cell)| renewer.add(key, FOREVER, cell.clone())).collect();
+        let before = clock.now();
+        tokio::time::sleep(TTL / 10).await;
+        // All at once, and so in one batch.
+        let answers = futures_util::future::join_all(renewals.iter().map(Renewal::renew)).await;
+        assert_eq!(largest.load(Ordering::SeqCst), 100);
+        for (key, (answer, cell)) in (0..LEASES).zip(answers.iter().zip(&cells)) {
+            let validity = cell.validity();
+            match (key, answer) {
+                (7, Renewed::NotOurs) => assert_eq!(validity.lost().await, LossReason::Removed),
+                (8, Renewed::Unknown(_)) => assert!(validity.is_valid() && validity.until() <= before + TTL),
+                (_, Renewed::Until(_)) => {
+                    assert!(validity.is_valid() && validity.until() > before + TTL, "{key}");
+                }
+                _ => panic!("lease {key}: {answer:?}"),
+            }
+        }
+        tokio::time::sleep(TTL * 3).await;
+        assert_eq!(cells[8].validity().lost().await, LossReason::DeadlinePassed);
+        let valid = cells.iter().filter(|cell| cell.validity().is_valid()).count();
+        assert_eq!(valid, 98);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_that_is_gone_is_noticed_with_the_next_renewal() {
+        // What timers are late by, at most.
+        const LATE: Duration = Duration::from_millis(5);
+        for _ in 0..200 {
+            let clock = Clock::tokio();
+            let gone = clock.now() + (TTL * 5).mul_f64(crate::random::rng().random_range(0.2..1.0));
+            let answer = {
+                let clock = clock.clone();
+                move |_, until| if clock.now() < gone { Renewed::Until(until) } else { Renewed::NotOurs }
+            };
+            let renewer =
+                Renewer::new(ByKey { clock: clock.clone(), answer, largest: Arc::default() }, clock.clone());
+            let mut leases = Vec::new();
+            for key in 0..5 {
+                let cell = lease(&clock);
+                leases.push((renewer.add(key, FOREVER, cell.clone()), cell));
+                tokio::time::sleep(TTL.mul_f64(crate::random::rng().random_range(0.0..0.2))).await;
+            }
+            assert!(clock.now() <= gone);
+            for (_, cell) in &leases {
+                assert_eq!(cell.validity().lost().await, LossReason::Removed);
+            }
+            let took = clock.now().saturating_duration_since(gone);
+            assert!(took <= TTL / 3 + TICK + LATE, "{took:?} after {gone:?}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn keeps_a_lease_alive_and_batches() {
         let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);

@@ -8,8 +8,7 @@ use async_trait::async_trait;
 use lock_core::renewal::Terms;
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Holder,
-    LeaseKind, LeasePolicy, Level, LockName, LockState, OwnerId, Report, Result, Support, Token,
-    ValidityCell,
+    LeaseKind, LeasePolicy, LockName, LockState, OwnerId, Report, Result, Support, Token, ValidityCell,
 };
 
 use crate::config::{RedisConfig, WaitBy};
@@ -58,7 +57,8 @@ pub(crate) struct Shared {
 }
 
 impl Redis {
-    /// Connects to the server.
+    /// Connects to the server, and warns when those who wait for locks will have to poll. That is found out on a
+    /// second connection, at the same time, which is closed afterwards.
     ///
     /// # Errors
     ///
@@ -81,9 +81,16 @@ impl Redis {
         (options.clock, options.tells_free) = (config.clock.clone(), wait == WaitBy::Notify);
         (options.wait_replicas, options.timestamps) = (config.wait_replicas, timestamps.map(Arc::new));
         let server = Arc::new(Server::new(options)?);
-        server.connect().await?;
+        let push = Pushes::new(Arc::clone(&server), config.connect_timeout);
+        let looking_ahead = async {
+            if wait != WaitBy::Poll {
+                push.look_ahead().await;
+            }
+            Ok(())
+        };
+        tokio::try_join!(server.connect(), looking_ahead)?;
         let shared = Shared {
-            push: Pushes::new(Arc::clone(&server), config.connect_timeout),
+            push,
             renewers: Renewers::new(Arc::clone(&server), config.clock.clone()),
             server,
             prefix: config.prefix,
@@ -134,7 +141,9 @@ impl Backend for Redis {
     async fn doctor(&self) -> Result<Report> {
         let mut findings = self.shared.server.examine().await?;
         findings.extend(self.danger.clone());
-        findings.extend(self.rights().await);
+        if self.shared.wait != WaitBy::Poll {
+            findings.extend(self.shared.push.examine().await);
+        }
         Ok(Report { findings })
     }
 
@@ -150,24 +159,6 @@ impl Redis {
     fn keys(&self, name: &LockName) -> Result<Keys> {
         let keys = Keys::new(&self.shared.prefix, name);
         keys.check(BACKEND).map(|()| keys)
-    }
-
-    /// What is done less well for want of a right.
-    async fn rights(&self) -> Option<Finding> {
-        if self.shared.wait == WaitBy::Poll {
-            return None;
-        }
-        let node = self.shared.server.node_of(None).await.ok()?;
-        let mut connection = self.shared.server.messages(&node).await.ok()?;
-        let error = connection.subscribe("polylock:doctor").await.err()?;
-        Some(Finding {
-            level: Level::Warning,
-            server: String::new(),
-            what: format!("SUBSCRIBE is refused ({}): who waits for a lock has to poll", error.category()),
-            advice: String::from(
-                "give the user the right: ACL SETUSER ... +subscribe +unsubscribe &polylock:*",
-            ),
-        })
     }
 }
 

@@ -95,9 +95,13 @@ impl Cluster {
         errors.find(fatal).map_or(Ok(()), Err)
     }
 
+    /// Sends a call. What no node can carry out for a moment is sent again until it can be, or there is no time left.
     pub(crate) async fn send(&self, call: &Call) -> Result<Value, Failure> {
+        self.send_until(Instant::now() + self.settings.command_timeout, call).await
+    }
+
+    async fn send_until(&self, until: Instant, call: &Call) -> Result<Value, Failure> {
         let slot = self.slot(call).map_err(Failure::Unreached)?;
-        let until = Instant::now() + self.settings.command_timeout;
         let (mut pause, mut redirects) = (FIRST_PAUSE, 0);
         let mut ask: Option<Node> = None;
         loop {
@@ -146,7 +150,8 @@ impl Cluster {
         }
     }
 
-    /// Sends the calls to their nodes, all at once, and to each in one round trip.
+    /// Sends the calls to their nodes, all at once, and to each in one round trip. What no node can carry out now is
+    /// refused at once, so that it holds up no other.
     pub(crate) async fn run_all(&self, calls: &[Call]) -> Vec<Result<Value>> {
         let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
         let mut shares: Vec<(Arc<Link>, Vec<usize>)> = Vec::new();
@@ -174,7 +179,7 @@ impl Cluster {
         answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
     }
 
-    /// The answers of one node; what it did not carry out is sent to where it belongs.
+    /// The answers of one node; what belongs elsewhere is sent there.
     async fn settle(
         &self,
         calls: &[Call],
@@ -196,8 +201,12 @@ impl Cluster {
             async move {
                 let answer = match answer {
                     Ok(answer) => Ok(answer),
-                    Err(error) if redirect(&error, host).is_some() => self.send(&calls[*at]).await,
-                    Err(error) => Err(Failure::Refused(error)),
+                    Err(error) => match redirect(&error, host) {
+                        Some(Redirect::Moved(_) | Redirect::Ask(_)) => {
+                            self.send_until(Instant::now(), &calls[*at]).await
+                        }
+                        Some(Redirect::Wait) | None => Err(Failure::Refused(error)),
+                    },
                 };
                 (*at, answer.map_err(|failure| self.place.told(failure)))
             }

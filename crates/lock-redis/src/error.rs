@@ -240,6 +240,10 @@ pub(crate) fn is_demoted(error: &RedisError) -> bool {
     code(error) == "READONLY"
 }
 
+/// What those who wait need beside the rights of the scripts, so as not to poll; and in a cluster beside these.
+pub(crate) const PUSH_RIGHTS: &str = "+subscribe +unsubscribe +ping +client|tracking &polylock:*";
+pub(crate) const SHARD_RIGHTS: &str = "+ssubscribe +sunsubscribe +spublish";
+
 /// What a user of the access list has to be allowed, as a rule of ACL SETUSER: what the scripts call, and
 /// what calls them.
 fn rights() -> String {
@@ -251,8 +255,8 @@ fn rights() -> String {
     let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
     format!(
         "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
-         for waiting without polling +subscribe +unsubscribe &polylock:* \
-         in a cluster +cluster|slots +asking and for wait_replicas +wait",
+         for waiting without polling {PUSH_RIGHTS} \
+         in a cluster +cluster|slots +asking {SHARD_RIGHTS} and for wait_replicas +wait",
         commands.join(" ")
     )
 }
@@ -262,12 +266,12 @@ fn is_auth(error: &RedisError) -> bool {
         || matches!(error.kind(), redis::ErrorKind::Server(_)) && error.to_string().contains("AUTH")
 }
 
-/// The text of a driver error, so that the driver stays out of our signatures.
+/// The text of a driver error, so that the driver stays out of our signatures, and what a server quotes out of logs.
 #[derive(Debug)]
-struct Cause(String);
+pub(crate) struct Cause(String);
 
 impl Cause {
-    fn of(error: &RedisError) -> Self {
+    pub(crate) fn of(error: &RedisError) -> Self {
         Self(without_arguments(&error.to_string()).to_owned())
     }
 }
@@ -340,6 +344,10 @@ mod tests {
     fn the_rights_are_those_that_the_scripts_use() {
         let rights = rights();
         for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "+time", "+publish"] {
+            assert!(rights.contains(right), "{right} is missing: {rights}");
+        }
+        // Which of the two is called depends on the inbox.
+        for right in ["+spublish", "+ssubscribe", "+sunsubscribe", "+client|tracking"] {
             assert!(rights.contains(right), "{right} is missing: {rights}");
         }
     }

@@ -19,6 +19,7 @@ mod keys;
 mod lease;
 mod line;
 mod link;
+mod probe;
 pub mod push;
 mod recipe;
 mod renewers;

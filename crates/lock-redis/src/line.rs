@@ -3,10 +3,11 @@
 use futures_util::StreamExt as _;
 use lock_core::{ErrorKind, Result};
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{PushInfo, PushKind, RedisResult, ServerErrorKind, Value};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::Server;
+use crate::error::Cause;
 
 /// A push connection: RESP3 where the server has it, RESP2 where not.
 pub(crate) enum Line {
@@ -57,6 +58,7 @@ impl Line {
         match command.arg("TRACKING").arg("ON").query_async::<()>(connection).await {
             Ok(()) => Ok(Some(connection.clone())),
             Err(error) if error.code().is_some() => {
+                let error = Cause::of(&error);
                 tracing::debug!(%error, "no client-side caching: what other clients do is seen later");
                 Ok(None)
             }
@@ -117,6 +119,11 @@ impl Line {
             }
         }
     }
+}
+
+/// Whether the server, or the driver for it, says that this is not to be had.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    error.code().is_some() || error.kind() == redis::ErrorKind::Client
 }
 
 fn event(push: &PushInfo) -> Option<Event> {

@@ -387,15 +387,19 @@ impl Link {
     }
 
     async fn dial(&self) -> Result<(MultiplexedConnection, ConnectionInfo)> {
+        let until = Instant::now() + self.settings.connect_timeout;
         if let Some(to) = self.announced()
-            && let Ok(connection) = self.open(&to).await
+            && let Ok(connection) = self.open_within(self.settings.connect_timeout / 3, &to).await
         {
             return Ok((connection, to));
         }
         let mut last = None;
-        for to in self.candidates().await? {
-            match self.open(&to).await {
-                Ok(connection) => return Ok((connection, to)),
+        let candidates = self.candidates().await?;
+        for (to, left) in candidates.iter().zip((1..=candidates.len() as u32).rev()) {
+            // One that hangs leaves their share of the time to those behind it.
+            let share = until.saturating_duration_since(Instant::now()) / left;
+            match self.open_within(share, to).await {
+                Ok(connection) => return Ok((connection, to.clone())),
                 Err(error) => last = Some(error),
             }
         }
@@ -411,6 +415,11 @@ impl Link {
                     .await
             }
         }
+    }
+
+    async fn open_within(&self, limit: Duration, to: &ConnectionInfo) -> Result<MultiplexedConnection> {
+        let opened = timeout(limit, self.open(to)).await;
+        opened.unwrap_or_else(|_| Err(self.place.connect_timeout(limit)))
     }
 
     async fn open(&self, to: &ConnectionInfo) -> Result<MultiplexedConnection> {

@@ -4,16 +4,19 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{OwnerId, Token};
+use lock_core::{Finding, OwnerId, Token};
 use rand::Rng;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::line::{Event, Line};
+use crate::error::Cause;
+use crate::line::{Event, Line, is_refusal};
+use crate::probe::{Probe, gave_up};
 use crate::{Keys, Server};
 
 /// A channel without listeners stays subscribed for this long: whoever waited once may wait again.
@@ -30,6 +33,8 @@ pub struct Pushes {
     timeout: Duration,
     /// This process, as the names of channels have it.
     process: String,
+    /// Whether it was told that nobody can be told anything.
+    warned: Arc<AtomicBool>,
     by_node: Mutex<BTreeMap<String, Push>>,
 }
 
@@ -46,6 +51,7 @@ struct Shared {
     process: String,
     /// The inbox for all locks; `None` in a cluster.
     inbox: Option<String>,
+    warned: Arc<AtomicBool>,
     book: Mutex<Book>,
     /// The set of channels changed.
     changed: Notify,
@@ -124,7 +130,37 @@ impl Pushes {
     /// Those to this server; none is made before somebody listens. `timeout` is for each request.
     #[must_use]
     pub fn new(server: Arc<Server>, timeout: Duration) -> Self {
-        Self { server, timeout, process: OwnerId::random().to_string(), by_node: Mutex::default() }
+        let (process, warned, by_node) = (OwnerId::random().to_string(), Arc::default(), Mutex::default());
+        Self { server, timeout, process, warned, by_node }
+    }
+
+    /// Warns now if whoever waits would have to poll.
+    pub(crate) async fn look_ahead(&self) {
+        let probe = async {
+            // Nodes that differ in what they allow are told apart by the doctor.
+            let nodes = self.server.node_names().await.ok()?;
+            Probe::of(&self.server, nodes.first()?).await
+        };
+        if let Ok(Some(probe)) = timeout(self.timeout, probe).await
+            && probe.has_to_poll()
+        {
+            warn_of_polling(&self.warned);
+        }
+    }
+
+    /// What is done less well for want of a right.
+    pub(crate) async fn examine(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for node in self.server.node_names().await.unwrap_or_default() {
+            let address = if node.is_empty() { self.server.address() } else { &node };
+            let probe = timeout(self.timeout, Probe::of(&self.server, &node)).await.ok().flatten();
+            findings.extend(probe.iter().flat_map(|probe| probe.findings(address)));
+            let refused = self.by_node().get(&node).is_some_and(|push| push.shared.book().refused);
+            if refused && !probe.is_some_and(|probe| probe.has_to_poll()) {
+                findings.push(gave_up(address));
+            }
+        }
+        findings
     }
 
     /// The connection over which is told what becomes of this lock; `None` while it is not known which
@@ -140,6 +176,7 @@ impl Pushes {
             node: node.clone(),
             timeout: self.timeout,
             process: self.process.clone(),
+            warned: Arc::clone(&self.warned),
             inbox: (!self.server.is_cluster()).then(|| format!("polylock:inbox:{}", self.process)),
             book: Mutex::default(),
             changed: Notify::new(),
@@ -477,9 +514,7 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
             Subscribed::Yes => {}
             Subscribed::Broken => return false,
             Subscribed::Refused => {
-                tracing::warn!(
-                    "the server allows no SUBSCRIBE or no PUBLISH; waiting for locks falls back to polling"
-                );
+                warn_of_polling(&shared.warned);
                 shared.book().refused = true;
                 return true;
             }
@@ -503,6 +538,15 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
                 }
             }
         }
+    }
+}
+
+/// Warns once for all nodes.
+fn warn_of_polling(warned: &AtomicBool) {
+    if !warned.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            "the server allows no SUBSCRIBE or no PUBLISH; waiting for locks falls back to polling"
+        );
     }
 }
 
@@ -532,8 +576,8 @@ async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<Channe
             }
             Ok(Ok(())) => shared.tell(name, true),
             Ok(Err(error)) if error.is_cluster_error() => shared.hear(Event::Gone { channel: name.clone() }),
-            Ok(Err(error)) if error.code().is_some() || error.kind() == redis::ErrorKind::Client => {
-                tracing::debug!(%error, "no subscription");
+            Ok(Err(error)) if is_refusal(&error) => {
+                tracing::debug!(error = %Cause::of(&error), "no subscription");
                 return Subscribed::Refused;
             }
             _ => return Subscribed::Broken,

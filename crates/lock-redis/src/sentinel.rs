@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lock_core::{Error, ErrorKind, Result};
-use redis::aio::{MultiplexedConnection, PubSubStream};
-use redis::{ConnectionInfo, RedisError, RedisResult};
+use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
+use redis::{ConnectionInfo, RedisError, RedisResult, Value};
 use tokio::time::{sleep, timeout};
 
 use crate::dial::Dial;
@@ -15,7 +15,7 @@ use crate::error::Place;
 use crate::link::Link;
 use crate::topology::{SentinelInfo, at};
 
-/// How often it is looked whether there is still somebody to follow the sentinels for.
+/// How often it is looked whether the sentinel is still there, and somebody to follow it for.
 const LOOK_UP: Duration = Duration::from_secs(5);
 /// The pause before the next sentinel is followed.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -56,7 +56,7 @@ pub(crate) async fn follow(link: Weak<Link>) {
         let Some((sentinels, settings)) = link.upgrade().and_then(|link| link.sentinels()) else { return };
         let sentinel = &sentinels.sentinels[turn % sentinels.sentinels.len()];
         let listening = timeout(settings.connect_timeout, listen(&*settings.dialer, sentinel)).await;
-        if let Ok(Ok(mut messages)) = listening {
+        if let Ok(Ok((mut questions, mut messages))) = listening {
             loop {
                 match timeout(LOOK_UP, messages.next()).await {
                     Ok(Some(message)) => {
@@ -68,7 +68,12 @@ pub(crate) async fn follow(link: Weak<Link>) {
                     }
                     Ok(None) => break,
                     Err(_) if link.upgrade().and_then(|link| link.sentinels()).is_none() => return,
-                    Err(_) => {}
+                    // One that has died without a word is not followed any longer. An error is a sign of life.
+                    Err(_) => match timeout(settings.command_timeout, questions.ping::<Value>()).await {
+                        Ok(Ok(_)) => {}
+                        Ok(Err(error)) if error.code().is_some() => {}
+                        _ => break,
+                    },
                 }
             }
         }
@@ -76,10 +81,10 @@ pub(crate) async fn follow(link: Weak<Link>) {
     }
 }
 
-async fn listen(dialer: &dyn Dial, sentinel: &ConnectionInfo) -> RedisResult<PubSubStream> {
+async fn listen(dialer: &dyn Dial, sentinel: &ConnectionInfo) -> RedisResult<(PubSubSink, PubSubStream)> {
     let mut connection = dialer.messages(sentinel).await?;
     connection.subscribe("+switch-master").await?;
-    Ok(connection.into_on_message())
+    Ok(connection.split())
 }
 
 /// The new master, if the message is about the master of this name:

@@ -413,6 +413,16 @@ impl Server {
         }
     }
 
+    /// What all servers are called that have locks: the masters of a cluster, or the one.
+    pub(crate) async fn node_names(&self) -> Result<Vec<String>> {
+        match &self.nodes {
+            Nodes::One(_) => Ok(vec![String::new()]),
+            Nodes::Cluster(cluster) => {
+                Ok(cluster.links().await?.iter().map(|link| link.place.address.clone()).collect())
+            }
+        }
+    }
+
     /// The server that is called so.
     pub(crate) async fn node_named(&self, name: &str) -> Result<ConnectionInfo> {
         match &self.nodes {

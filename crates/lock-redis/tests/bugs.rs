@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_core::{ErrorKind, LockOptions, Locks, LossReason, Outcome, Released, Standing};
 use lock_redis::RedisConfig;
 use lock_testkit::proxy::{Direction, Protocol};
@@ -93,6 +94,27 @@ async fn b02_renewal_revives_no_lost_lock() {
         assert!(matches!(guard.standing(), Standing::Lost(_)));
         drop(guard);
         link.redis(&["DEL", KEY]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b02_a_lock_that_was_deleted_is_noticed_within_a_third_of_its_ttl() {
+    const TTL: Duration = Duration::from_secs(3);
+    const NOISE: Duration = Duration::from_millis(800);
+    let link = Link::new("ttl=3s").await;
+    // Just after it was taken, before and after a renewal, and between two.
+    let offsets = [0, 300, 850, 950, 1050, 1500, 1950, 2500].map(Duration::from_millis);
+    let deleted = offsets.into_iter().enumerate().map(async |(number, offset)| {
+        let guard = link.locks.mutex(format!("a{number}")).acquire().await.unwrap();
+        sleep(offset).await;
+        link.redis(&["DEL", &format!("lock:a{number}")]).await;
+        let gone = Instant::now();
+        let lost = timeout(PATIENCE, guard.lost()).await.unwrap();
+        (offset, lost, gone.elapsed())
+    });
+    for (offset, lost, took) in join_all(deleted).await {
+        assert_eq!(lost, LossReason::Removed, "deleted after {offset:?}");
+        assert!(took <= TTL / 3 + NOISE, "deleted after {offset:?}, and noticed after {took:?}");
     }
 }
 

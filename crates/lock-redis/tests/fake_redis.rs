@@ -77,6 +77,19 @@ const SCRIPTS: &[(&str, &[&str])] = &[
         script!("lock", "number", "clock", "mint", "waiter", "queue", "break"),
         &["k", "f", "q", "holders", "channel"],
     ),
+    (
+        script!("lock", "number", "clock", "mint", "waiter", "queue", "downgrade", "extend"),
+        &["k", "f", "q", "holders", "owner", "ttl", "ttl", "channel"],
+    ),
+    (
+        script!("number", "clock", "mint", "setnx", "setnx_ask"),
+        &["k", "f", "owner", "nothing", "info", "ttl", "mode", "nothing", "time", "sent", "unit", "now"],
+    ),
+    (script!("setnx", "setnx_release"), &["k", "f", "owner"]),
+    (script!("setnx", "setnx_extend"), &["k", "f", "owner", "nothing", "ttl", "time", "sent"]),
+    (script!("number", "setnx", "setnx_raise"), &["k", "f", "owner", "number", "ttl"]),
+    (script!("setnx", "setnx_inspect"), &["k", "f", "channel", "owner", "unit", "now"]),
+    (script!("setnx", "setnx_break"), &["k", "f", "channel", "unit", "now"]),
 ];
 
 /// Scripts that show how values are turned into each other.
@@ -268,6 +281,11 @@ fn word(name: &str) -> BoxedStrategy<String> {
         "token" => &["", "5", "77", "1234567890", "99999999999"],
         "number" => &["5", "80", "2234567890"],
         "nothing" => &[""],
+        // In either unit, over or not.
+        "time" => &["1700000300000", "1700000100000", "1700000300", "1700000100"],
+        "now" => &["1700000000000", "1700000200000"],
+        "unit" => &["1", "1000"],
+        "sent" => &["5", "7"],
         "n" => &["0", "1", "2", "-1", "-2", "5", "-100"],
         "(n" => &["(0", "(1", "(5"],
         "channel" => &["", "c1", "c2"],

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::{Locks, Released};
 use lock_redis::RedisConfig;
 use lock_testkit::proxy::{Protocol, Then, redis_command};
-use lock_testkit::{FaultProxy, Log, RedisServer};
+use lock_testkit::{FaultProxy, Log, RedisCluster, RedisServer};
 use tokio::time::{sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -107,6 +107,32 @@ async fn connect(url: &str) -> Locks {
 }
 
 #[tokio::test]
+async fn what_a_server_quotes_is_not_logged() {
+    let (log, _guard) = Log::begin();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "rename-command CLIENT \"\"\nrename-command SUBSCRIBE \"\"").unwrap();
+    let redis = RedisServer::builder().config("include", file.path().to_str().unwrap());
+    let redis = redis.start().await.unwrap();
+    let (holder, waiter) = (connect(&redis.url()).await, connect(&redis.url()).await);
+    let guard = holder.mutex("a").acquire().await.unwrap();
+    let waits = tokio::spawn(contender(waiter));
+    sleep(Duration::from_millis(300)).await;
+    let owners = [guard.owner().to_string(), {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        timeout(PATIENCE, waits).await.unwrap().unwrap()
+    }];
+    let lines = log.lines();
+    for told in ["no client-side caching", "no subscription"] {
+        assert!(lines.iter().any(|(_, line)| line.contains(told)), "{told:?} is missing: {lines:?}");
+    }
+    for (_, line) in &lines {
+        assert!(!line.contains("with args"), "what the server quotes: {line}");
+        assert!(owners.iter().all(|owner| !line.contains(owner)), "an owner: {line}");
+        assert!(!has_id(line), "an id: {line}");
+    }
+}
+
+#[tokio::test]
 async fn b18_a_server_that_evicts_is_warned_of() {
     for (policy, warnings) in [("allkeys-lru", 1), ("volatile-ttl", 1), ("noeviction", 0)] {
         let (log, _guard) = Log::begin();
@@ -128,6 +154,8 @@ async fn a_downgrade_to_polling_is_told_once() {
         redis.command(&rights).await.unwrap();
         let url = format!("redis://worker:pw@{}", redis.addr());
         let (holder, waiter) = (connect(&url).await, connect(&url).await);
+        // Nobody waits yet. One for each that has connected.
+        assert_eq!(log.warnings("falls back to polling").len(), 2, "{missing:?}: {:?}", log.lines());
         for _ in 0..3 {
             let guard = holder.mutex("a").acquire().await.unwrap();
             let waits = tokio::spawn(contender(waiter.clone()));
@@ -136,8 +164,40 @@ async fn a_downgrade_to_polling_is_told_once() {
             assert_eq!(guard.release().await.unwrap(), Released::Released);
             timeout(PATIENCE, waits).await.unwrap().unwrap();
         }
-        assert_eq!(log.warnings("falls back to polling").len(), 1, "{missing:?}: {:?}", log.lines());
+        assert_eq!(log.warnings("falls back to polling").len(), 2, "{missing:?}: {:?}", log.lines());
         let left = redis.command(&["EXISTS", "lock:a", "polylock:queue:{lock:a}"]).await.unwrap();
         assert_eq!(left.int(), Some(0), "{missing:?}");
     }
+}
+
+#[tokio::test]
+async fn a_downgrade_to_polling_is_told_once_for_all_nodes_of_a_cluster() {
+    for missing in ["-ssubscribe", "-spublish"] {
+        let (log, _guard) = Log::begin();
+        let cluster = RedisCluster::start().await.unwrap();
+        for master in cluster.masters() {
+            let rights = ["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all", missing];
+            master.command(&rights).await.unwrap();
+        }
+        let locks = connect(&cluster.url().replace("//", "//worker:pw@")).await;
+        assert_eq!(log.warnings("falls back to polling").len(), 1, "{missing}: {:?}", log.lines());
+        let holder = connect(&cluster.url()).await;
+        // On several masters, most likely.
+        for number in 0..8 {
+            let name = format!("a{number}");
+            let guard = holder.mutex(&name).acquire().await.unwrap();
+            let waited = locks.mutex(&name).try_acquire_for(Duration::from_millis(200)).await;
+            assert!(waited.unwrap().is_none());
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }
+        assert_eq!(log.warnings("falls back to polling").len(), 1, "{missing}: {:?}", log.lines());
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_told_of_a_server_that_allows_all() {
+    let (log, _guard) = Log::begin();
+    let redis = RedisServer::start().await.unwrap();
+    let _locks = connect(&redis.url()).await;
+    assert!(log.warnings("").is_empty(), "{:?}", log.lines());
 }

@@ -188,6 +188,44 @@ async fn an_announced_master_is_believed_before_the_old_one() {
 }
 
 #[tokio::test]
+async fn a_sentinel_that_hangs_is_left_for_another() {
+    let sentinel = RedisSentinel::start().await.unwrap();
+    let _locks = connect(&sentinel.url()).await.unwrap();
+    let is_followed = async |number: usize| {
+        let clients = sentinel.sentinels()[number].command(&["CLIENT", "LIST"]).await.unwrap();
+        clients.text().unwrap().contains("cmd=subscribe")
+    };
+    let begins = async |number: usize| {
+        let start = Instant::now();
+        while !is_followed(number).await {
+            assert!(start.elapsed() < PATIENCE, "sentinel {number} is not followed");
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    begins(0).await;
+    assert!(!is_followed(1).await);
+    sentinel.sentinels()[0].stop();
+    begins(1).await;
+}
+
+#[tokio::test]
+async fn a_master_that_hangs_leaves_time_for_the_next() {
+    let (hangs, works) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    hangs.stop();
+    // Most name the one that hangs, though not so many that the others are not asked.
+    let mut sentinels = Vec::new();
+    for names in [&hangs, &hangs, &works] {
+        sentinels.push(pretend_sentinel(names, &works).await.to_string());
+    }
+    sentinels.push("127.0.0.1:1".to_owned());
+    let url = format!("redis+sentinel://{}/main?connect_timeout=4s", sentinels.join(","));
+    let locks = connect(&url).await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    assert_eq!(works.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
 async fn a_master_that_becomes_a_replica_is_told_and_asked_again() {
     let (server, other) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let locks = connect(&server.url()).await.unwrap();
@@ -293,10 +331,15 @@ async fn who_waits_is_heard_at_the_new_master() {
 
 /// A name whose lock is on this master of the cluster.
 async fn name_on(cluster: &RedisCluster, master: usize) -> String {
+    name_on_but(cluster, master, "").await
+}
+
+/// Another name than this one.
+async fn name_on_but(cluster: &RedisCluster, master: usize, but: &str) -> String {
     for number in 0.. {
         let name = format!("name{number}");
         let slot = usize::from(cluster.slot(&format!("lock:{name}")).await.unwrap());
-        if slot / 5462 == master {
+        if slot / 5462 == master && name != but {
             return name;
         }
     }
@@ -389,18 +432,23 @@ async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
 /// Moves a slot, key by key, with a pause before each step.
 async fn migrate(cluster: &RedisCluster, slot: u16, from: usize, to: usize, pause: Duration) {
     begin_to_migrate(cluster, slot, from, to).await;
-    let (from, to, all) = (&cluster.masters()[from], &cluster.masters()[to], cluster.masters());
-    let (slot, to_id) = (slot.to_string(), cluster.id(to).await.unwrap());
+    let all = cluster.masters();
+    let (slot, to_id) = (slot.to_string(), cluster.id(&all[to]).await.unwrap());
     loop {
         sleep(pause).await;
-        let keys = from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await.unwrap();
+        let keys = all[from].command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await.unwrap();
         let Some(key) = keys.array().and_then(|keys| keys.first()) else { break };
-        let (port, key) = (to.port().to_string(), key.text().unwrap().to_owned());
-        ok(from.command(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]).await.unwrap());
+        move_key(cluster, from, to, key.text().unwrap()).await;
     }
-    for node in [to, from].into_iter().chain(all) {
+    for node in [&all[to], &all[from]].into_iter().chain(all) {
         ok(node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await.unwrap());
     }
+}
+
+async fn move_key(cluster: &RedisCluster, from: usize, to: usize, key: &str) {
+    let port = cluster.masters()[to].port().to_string();
+    let migrate = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+    ok(cluster.masters()[from].command(&migrate).await.unwrap());
 }
 
 /// Has a slot move of which no key has moved yet.
@@ -482,7 +530,7 @@ async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
     let mut writer = locks.rw(&name).write().await.unwrap();
     begin_to_migrate(&cluster, slot, 0, 1).await;
     // Given up, and then answered: the keys of those who wait and of those who share are not there.
-    assert!(timeout(Duration::from_millis(100), writer.downgrade()).await.is_err());
+    assert!(cancel_after(1, writer.downgrade()).await.is_none());
     let error = writer.downgrade().await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
     assert!(error.to_string().contains("TRYAGAIN"), "{error}");
@@ -498,6 +546,25 @@ async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
     for guard in [writer, reader] {
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
+}
+
+#[tokio::test]
+async fn a_lock_whose_keys_are_apart_holds_up_no_renewal_of_another() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let neighbour = name_on_but(&cluster, 0, &name).await;
+    // Any wait for the keys to come together takes longer than the lease.
+    let locks = connect(&format!("{}?ttl=1s&command_timeout=3s", cluster.url())).await.unwrap();
+    let apart = locks.mutex(&name).acquire().await.unwrap();
+    let other = locks.mutex(&neighbour).acquire().await.unwrap();
+    begin_to_migrate(&cluster, slot, 0, 1).await;
+    move_key(&cluster, 0, 1, &format!("polylock:fence:{{lock:{name}}}")).await;
+
+    sleep(Duration::from_secs(5)).await;
+    assert!(matches!(apart.standing(), Standing::Lost(_)), "its renewals were refused");
+    assert_eq!(other.standing(), Standing::Valid);
+    assert_eq!(other.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test]
@@ -727,6 +794,57 @@ async fn the_doctor_tells_what_is_downgraded() {
 }
 
 #[tokio::test]
+async fn the_doctor_tells_what_those_who_wait_lack() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "rename-command HELLO \"\"").unwrap();
+    let include = file.path().to_str().unwrap();
+    let options = || RedisServer::builder().maxmemory_policy("noeviction");
+    for (rules, server, wanted) in [
+        ("", options(), None),
+        ("-publish", options(), Some("PUBLISH is refused")),
+        ("resetchannels", options(), Some("SUBSCRIBE is refused")),
+        ("-client|tracking", options(), Some("CLIENT TRACKING is refused")),
+        ("", options().config("include", include), Some("RESP3 is refused")),
+    ] {
+        let rules = format!("on >{SECRET} ~* &* +@all {rules}");
+        let server = server.user("worker", &rules).start().await.unwrap();
+        let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
+        let report = locks.doctor().await.unwrap();
+        let refused: Vec<_> = report.warnings().filter(|found| found.what.contains("is refused")).collect();
+        assert_eq!(refused.is_empty(), wanted.is_none(), "{rules}: {report}");
+        assert!(
+            wanted.is_none_or(|wanted| refused.iter().any(|found| found.what.contains(wanted))),
+            "{report}"
+        );
+        assert!(refused.iter().all(|found| found.server == server.addr().to_string()), "{report}");
+    }
+    let cluster = RedisCluster::start().await.unwrap();
+    for master in cluster.masters() {
+        let rules = ["on", &format!(">{SECRET}"), "~*", "&*", "+@all", "-ssubscribe", "-spublish"];
+        ok(master.command(&[&["ACL", "SETUSER", "worker"][..], &rules].concat()).await.unwrap());
+    }
+    let url = cluster.url().replace("//", &format!("//worker:{SECRET}@"));
+    let text = connect(&url).await.unwrap().doctor().await.unwrap().to_string();
+    for part in ["SSUBSCRIBE is refused", "SPUBLISH is refused", "+ssubscribe"] {
+        assert_eq!(text.matches(part).count(), if part.starts_with('+') { 6 } else { 3 }, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_doctor_tells_that_a_process_polls_since_a_right_was_missing() {
+    let rules = format!("on >{SECRET} ~* &* +@all -subscribe");
+    let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
+    let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
+    let guard = connect(&server.url()).await.unwrap().mutex("a").acquire().await.unwrap();
+    assert!(locks.mutex("a").try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
+    assert!(!locks.doctor().await.unwrap().to_string().contains("polls since"));
+    ok(server.command(&["ACL", "SETUSER", "worker", "+subscribe"]).await.unwrap());
+    let text = locks.doctor().await.unwrap().to_string();
+    assert!(text.contains("polls since"), "{text}");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
 async fn the_doctor_sees_every_master_of_a_cluster() {
     let cluster = RedisCluster::start().await.unwrap();
     let text = connect(&cluster.url()).await.unwrap().doctor().await.unwrap().to_string();
@@ -784,16 +902,52 @@ async fn missing_rights_are_named() {
         let left = server.command(&["EXISTS", "lock:a"]).await.unwrap();
         assert_eq!(left.int(), Some(0), "{rules}: something was left behind");
     }
-    // And what is named is enough.
+}
+
+#[tokio::test]
+async fn the_rights_that_are_named_are_enough() {
     let server = RedisServer::start().await.unwrap();
     let url = format!("redis://worker:{SECRET}@{}", server.addr());
+    give_rights(&url, &[&server]).await;
+    works(&url).await;
+    waits_without_polling(&url, "a", &server).await;
+    let cluster = RedisCluster::start().await.unwrap();
+    let (masters, name) = (cluster.masters(), name_on(&cluster, 0).await);
+    let url = cluster.url().replace("//", &format!("//worker:{SECRET}@"));
+    give_rights(&url, &[&masters[0], &masters[1], &masters[2]]).await;
+    works(&url).await;
+    waits_without_polling(&url, &name, &masters[0]).await;
+}
+
+/// Gives a user the rights that are named when it has none, and no other.
+async fn give_rights(url: &str, servers: &[&RedisServer]) {
     let rule = ["ACL", "SETUSER", "worker", "on", &format!(">{SECRET}")];
-    server.command(&rule).await.unwrap();
-    let error = connect(&url).await.unwrap_err().to_string();
+    for server in servers {
+        ok(server.command(&rule).await.unwrap());
+    }
+    let error = connect(url).await.unwrap_err().to_string();
     let named: Vec<&str> =
         error.split_whitespace().filter(|word| word.starts_with(['+', '~', '&'])).collect();
-    server.command(&[&rule[..3], &named[..]].concat()).await.unwrap();
-    works(&url).await;
+    for server in servers {
+        ok(server.command(&[&rule[..3], &named[..]].concat()).await.unwrap());
+    }
+}
+
+async fn waits_without_polling(url: &str, name: &str, server: &RedisServer) {
+    let (ours, theirs) = (connect(url).await.unwrap(), connect(url).await.unwrap());
+    let guard = ours.mutex(name).acquire().await.unwrap();
+    let mutex = theirs.mutex(name);
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    // It stands in the queue only while its inbox is heard.
+    let (start, queue) = (Instant::now(), format!("polylock:queue:{{lock:{name}}}"));
+    while server.command(&["LLEN", &queue]).await.unwrap().int() != Some(1) {
+        assert!(start.elapsed() < PATIENCE, "nobody stands in the queue");
+        sleep(Duration::from_millis(20)).await;
+    }
+    told(server, "clients", "tracking_clients:1").await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let next = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
+    assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use lock_core::{LockName, Mode, OwnerId, Result, Token};
 use lock_redis::server::{
-    Ask, Claim, Entry, Extension, Hold, Proposal, Rotated, ServerOptions, Sight, Verdict,
+    Ask, Claim, Entry, Extension, Hold, Proposal, Request, Rotated, ServerOptions, Sight, Verdict, Waiter,
 };
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
@@ -15,8 +15,8 @@ use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value, cmd, 
 use tokio::time::timeout;
 
 use crate::model::{ASKED, EXTENDED, Effect, GRACE, Model};
-use crate::op::Op;
-use crate::state::{Fence, Lock, NAMES, Place, State, Ttl, Who, mode_of_entry, ttl_text};
+use crate::op::{Line, Op};
+use crate::state::{Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, mode_of_entry, ttl_text};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What is left of these is recognised while a minute has not passed.
@@ -45,6 +45,8 @@ pub struct Bench {
 pub struct Case {
     pub keys: Keys,
     owners: Vec<OwnerId>,
+    /// The same, as those who wait on several masters.
+    waiters: Vec<OwnerId>,
     model: Model,
     /// The largest token so far.
     last: u64,
@@ -69,9 +71,9 @@ impl Bench {
     pub async fn case(&mut self, state: State) -> Case {
         self.cases += 1;
         let name = LockName::new(format!("case-{}", self.cases)).unwrap();
-        let owners = NAMES.iter().map(|_| OwnerId::random()).collect();
+        let ids = || NAMES.iter().map(|_| OwnerId::random()).collect();
         let model = Model::new(state, self.tells_free);
-        let case = Case { keys: Keys::new("lock:", &name), owners, model, last: 1000 };
+        let case = Case { keys: Keys::new("lock:", &name), owners: ids(), waiters: ids(), model, last: 1000 };
         self.put(&case).await;
         self.listen_for(&case.model.alive).await;
         case
@@ -126,6 +128,16 @@ impl Bench {
             };
             pipe.cmd("RPUSH").arg(&keys.queue).arg(entry);
         }
+        for stand in &state.line {
+            let (since, entry) = match stand {
+                Stand::Waits(who) => (since(*who), format!("{} {}", case.waiters[who.0], inbox(*who))),
+                Stand::Junk => (0, JUNK.to_owned()),
+            };
+            pipe.cmd("ZADD").arg(&keys.line).arg(since).arg(entry);
+        }
+        if let Some((who, ttl)) = state.turn {
+            set(&mut pipe, &keys.turn, &case.waiters[who.0].to_string(), ttl);
+        }
         match state.fence {
             Fence::Lost => {}
             Fence::Hash => hash(&mut pipe, &keys.fence),
@@ -157,6 +169,21 @@ impl Bench {
                 let (owner, ttl) = (case.owner(who), seconds(ASKED));
                 let claim = Claim { keys, owner, ttl, info: NAMES[who.0], proposal };
                 verdict(self.server.claim(&claim.request(None)).await)
+            }
+            Op::LineUp(who, line) => {
+                let (owner, ttl) = (case.owner(who), seconds(ASKED));
+                let claim = Claim { keys, owner, ttl, info: NAMES[who.0], proposal: None };
+                let inbox = inbox(who);
+                let waiter = case.waiter(who, line, &inbox);
+                verdict(self.server.claim(&claim.request(waiter.as_ref())).await)
+            }
+            Op::Vacate(who, line, calls) => {
+                let inbox = inbox(who);
+                let waiter = case.waiter(who, line, &inbox);
+                let turn = calls.then(|| seconds(GRACE));
+                let request = Request::vacate(keys, case.owner(who), waiter.as_ref(), turn);
+                let vacated = self.server.vacate(&request).await.unwrap();
+                (ours(vacated == Some(true), "vacated"), None)
             }
             Op::Ask(who, mode) => verdict(self.server.ask(&ask(who, mode, None)).await),
             Op::Queue(who, mode) | Op::Confirm(who, mode) => {
@@ -246,6 +273,12 @@ impl Bench {
                     let ends_in = ttl_text(label(millis.parse().unwrap()));
                     told.push(format!("{} next {ends_in}", case.addressee(owner, channel)));
                 }
+                ["turn", waiter, key] if key == case.keys.lock => {
+                    let who = case.waiters.iter().position(|other| other.to_string() == waiter).map(Who);
+                    let who = who.unwrap();
+                    assert_eq!(channel, inbox(who), "told in the wrong place");
+                    told.push(format!("{who} turn"));
+                }
                 _ => panic!("{channel} was told {text:?}"),
             }
         }
@@ -260,6 +293,8 @@ impl Bench {
         reads.cmd("ZRANGE").arg(&keys.holders).arg(0).arg(-1).arg("WITHSCORES");
         reads.cmd("LRANGE").arg(&keys.queue).arg(0).arg(-1);
         reads.cmd("TYPE").arg(&keys.fence).cmd("GET").arg(&keys.fence);
+        reads.cmd("ZRANGE").arg(&keys.line).arg(0).arg(-1);
+        reads.cmd("GET").arg(&keys.turn).cmd("PTTL").arg(&keys.turn);
         let now = self.now().await;
         let answers: Vec<RedisResult<Value>> = reads.query_async(&mut self.connection.clone()).await.unwrap();
         let mut answers = answers.into_iter();
@@ -281,6 +316,10 @@ impl Bench {
         let entries: Vec<String> = from(next());
         let queue = entries.iter().map(|entry| case.place(entry)).collect();
         let (kind, fence) = (text(next()), text(next()));
+        let line: Vec<String> = from(next());
+        let line = line.iter().map(|entry| case.stand(entry)).collect();
+        let (turn, ttl) = (text(next()), label(from(next())));
+        let turn = case.waiters.iter().position(|other| other.to_string() == turn).map(|who| (Who(who), ttl));
         let mut words = fence.splitn(4, ' ');
         let (token, owner) =
             (words.next().and_then(|word| word.parse().ok()), words.next().map(str::to_owned));
@@ -293,7 +332,7 @@ impl Bench {
         if let Fence::Of(Some(who)) = fence {
             assert_eq!(info.as_deref(), Some(NAMES[who.0]), "what is told of the owner");
         }
-        (State { lock, shares, queue, fence }, token)
+        (State { lock, shares, queue, fence, line, turn }, token)
     }
 
     async fn listen_for(&mut self, alive: &[bool; NAMES.len()]) {
@@ -323,6 +362,16 @@ impl Case {
 
     fn owner(&self, who: Who) -> OwnerId {
         self.owners[who.0]
+    }
+
+    fn waiter<'a>(&self, who: Who, line: Line, inbox: &'a str) -> Option<Waiter<'a>> {
+        let since = (line == Line::Stays).then(|| since(who));
+        (line != Line::Apart).then(|| Waiter { id: self.waiters[who.0], inbox, since })
+    }
+
+    fn stand(&self, entry: &str) -> Stand {
+        let is_of = |who: &Who| entry == format!("{} {}", self.waiters[who.0], inbox(*who));
+        (0..NAMES.len()).map(Who).find(is_of).map_or(Stand::Junk, Stand::Waits)
     }
 
     fn who(&self, owner: &str) -> Option<Who> {
@@ -429,6 +478,11 @@ fn refused(error: &lock_core::Error) -> String {
 
 fn inbox(who: Who) -> String {
     format!("inbox:{who}")
+}
+
+/// In microseconds since 1970.
+fn since(who: Who) -> u64 {
+    1_700_000_000_000_000 + who.0 as u64
 }
 
 fn seconds(seconds: u32) -> Duration {

@@ -9,5 +9,7 @@ mod bench;
 mod model;
 mod op;
 mod random;
+mod setnx;
+mod setnx_model;
 mod state;
 mod tables;

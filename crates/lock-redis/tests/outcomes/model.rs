@@ -2,8 +2,8 @@
 
 use lock_core::Mode;
 
-use crate::op::Op;
-use crate::state::{Fence, Lock, NAMES, Place, State, Ttl, Who, ttl_text};
+use crate::op::{Line, Op};
+use crate::state::{Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, ttl_text};
 
 /// How long a lock is kept for one who got it in the queue, what an acquisition asks for, and an extension.
 pub const GRACE: u32 = 100;
@@ -42,7 +42,9 @@ impl Model {
 
     fn answer(&mut self, op: Op, effect: &mut Effect) -> String {
         match op {
-            Op::Claim(who, _) => self.claim(who, effect),
+            Op::Claim(who, _) => self.claim(who, Line::Apart, effect),
+            Op::LineUp(who, line) => self.claim(who, line, effect),
+            Op::Vacate(who, line, calls) => self.vacate(who, line, calls, effect),
             Op::Ask(who, mode) => self.ask(who, mode, false, effect),
             Op::Queue(who, mode) | Op::Confirm(who, mode) => self.ask(who, mode, true, effect),
             Op::Release(who) => self.release(who, None, effect),
@@ -92,18 +94,73 @@ impl Model {
         }
     }
 
-    fn claim(&mut self, who: Who, effect: &mut Effect) -> String {
+    fn claim(&mut self, who: Who, line: Line, effect: &mut Effect) -> String {
+        let waiter = (line != Line::Apart).then_some(who);
+        let others = self.state.turn.filter(|(whose, _)| Some(*whose) != waiter);
         match self.state.lock {
-            Lock::Free => {
-                if !self.mint(who, effect) {
-                    return "refused".into();
-                }
-                self.state.lock = Lock::Held(who, Some(ASKED));
-                "granted".into()
+            Lock::Held(holder, _) if holder == who && self.state.fence == Fence::Of(Some(who)) => {
+                return "granted".into();
             }
-            Lock::Held(holder, _) if holder == who => self.token_again(who, effect),
-            _ => self.busy(self.lock_ttl(), None),
+            Lock::Held(holder, _) if holder == who => {}
+            Lock::Free if others.is_none() => {}
+            _ => return self.line_up(who, line, others.map(|(_, ttl)| ttl)),
         }
+        if !self.mint(who, effect) {
+            return "refused".into();
+        }
+        if self.state.lock == Lock::Free {
+            self.state.lock = Lock::Held(who, Some(ASKED));
+        }
+        self.leave_line(waiter);
+        "granted".into()
+    }
+
+    /// What one is told who cannot have the lock, as it is held or for so long another's turn.
+    fn line_up(&mut self, who: Who, line: Line, turn: Option<Ttl>) -> String {
+        let mut ends_in = turn.unwrap_or_else(|| self.lock_ttl());
+        match line {
+            Line::Apart => {}
+            Line::Leaves => {
+                self.state.line.remove(&Stand::Waits(who));
+            }
+            Line::Stays => {
+                self.state.line.insert(Stand::Waits(who));
+                // It is going to be called.
+                ends_in = if turn.is_some() { None } else { ends_in };
+            }
+        }
+        self.busy(ends_in, None)
+    }
+
+    fn leave_line(&mut self, waiter: Option<Who>) {
+        let Some(who) = waiter else { return };
+        self.state.line.remove(&Stand::Waits(who));
+        self.state.turn.take_if(|(whose, _)| *whose == who);
+    }
+
+    fn vacate(&mut self, who: Who, line: Line, calls: bool, effect: &mut Effect) -> String {
+        let held = matches!(self.state.lock, Lock::Held(holder, _) if holder == who);
+        if held {
+            self.state.lock = Lock::Free;
+        }
+        match line {
+            Line::Apart => {}
+            Line::Stays => {
+                self.state.line.insert(Stand::Waits(who));
+            }
+            Line::Leaves => self.leave_line(Some(who)),
+        }
+        while calls && self.state.lock == Lock::Free && self.state.turn.is_none() {
+            match self.state.line.pop_first() {
+                Some(Stand::Waits(next)) if self.alive[next.0] => {
+                    effect.told.push(format!("{next} turn"));
+                    self.state.turn = Some((next, Some(GRACE)));
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+        if held { "vacated".into() } else { "not ours".into() }
     }
 
     fn ask(&mut self, who: Who, mode: Mode, waits: bool, effect: &mut Effect) -> String {

@@ -11,6 +11,10 @@ use crate::state::{Ttl, Who, mode, mode_text, ttl_text};
 pub enum Op {
     /// As a master of a quorum is asked; with the token that is proposed.
     Claim(Who, Option<u64>),
+    /// As a master of a quorum is asked by one who waits, and comes to stand in the line or is to leave it.
+    LineUp(Who, Line),
+    /// Given back as by one of a quorum; with whether the next is called.
+    Vacate(Who, Line, bool),
     /// By one who does not wait.
     Ask(Who, Mode),
     /// By one who waits.
@@ -45,6 +49,15 @@ pub enum Op {
     Rise(Who),
 }
 
+/// What becomes of a place in the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// There is none: the owner does not wait.
+    Apart,
+    Stays,
+    Leaves,
+}
+
 impl FromStr for Op {
     type Err = String;
 
@@ -55,6 +68,14 @@ impl FromStr for Op {
         Ok(match words[..] {
             ["claim", who] => Self::Claim(who.parse()?, None),
             ["claim", who, token] => Self::Claim(who.parse()?, Some(number(token)?)),
+            ["claim", who, "in", "line"] => Self::LineUp(who.parse()?, Line::Stays),
+            ["claim", who, "for", "the", "last", "time"] => Self::LineUp(who.parse()?, Line::Leaves),
+            ["vacate", who] => Self::Vacate(who.parse()?, Line::Apart, false),
+            ["vacate", who, "call"] => Self::Vacate(who.parse()?, Line::Apart, true),
+            ["vacate", who, "stay"] => Self::Vacate(who.parse()?, Line::Stays, false),
+            ["vacate", who, "stay", "call"] => Self::Vacate(who.parse()?, Line::Stays, true),
+            ["vacate", who, "leave"] => Self::Vacate(who.parse()?, Line::Leaves, false),
+            ["vacate", who, "leave", "call"] => Self::Vacate(who.parse()?, Line::Leaves, true),
             ["ask", who, how] => Self::Ask(who.parse()?, mode(how)),
             ["queue", who, how] => Self::Queue(who.parse()?, mode(how)),
             ["confirm", who, how] => Self::Confirm(who.parse()?, mode(how)),
@@ -83,6 +104,16 @@ impl fmt::Display for Op {
         match self {
             Self::Claim(who, None) => write!(f, "claim {who}"),
             Self::Claim(who, Some(token)) => write!(f, "claim {who} {token}"),
+            Self::LineUp(who, Line::Leaves) => write!(f, "claim {who} for the last time"),
+            Self::LineUp(who, _) => write!(f, "claim {who} in line"),
+            Self::Vacate(who, line, calls) => {
+                let line = match line {
+                    Line::Apart => "",
+                    Line::Stays => " stay",
+                    Line::Leaves => " leave",
+                };
+                write!(f, "vacate {who}{line}{}", if *calls { " call" } else { "" })
+            }
             Self::Ask(who, how) => write!(f, "ask {who} {}", mode_text(*how)),
             Self::Queue(who, how) => write!(f, "queue {who} {}", mode_text(*how)),
             Self::Confirm(who, how) => write!(f, "confirm {who} {}", mode_text(*how)),

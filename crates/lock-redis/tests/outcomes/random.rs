@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::bench::Bench;
-use crate::op::Op;
+use crate::op::{Line, Op};
 use crate::state::{NAMES, State, Who, mode};
 
 const CASES: u32 = 150;
@@ -38,9 +38,13 @@ async fn run(bench: &mut Bench, ops: &[Op]) {
 
 fn op() -> impl Strategy<Value = Op> {
     let who = || (0..NAMES.len()).prop_map(Who);
+    let line = || prop_oneof![Just(Line::Apart), Just(Line::Stays), Just(Line::Leaves)];
+    let lines_up = || prop_oneof![3 => Just(Line::Stays), 1 => Just(Line::Leaves)];
     let ttl = || prop_oneof![Just(None), Just(Some(200))];
     prop_oneof![
         3 => who().prop_map(|who| Op::Claim(who, None)),
+        8 => (who(), lines_up()).prop_map(|(who, line)| Op::LineUp(who, line)),
+        8 => (who(), line(), any::<bool>()).prop_map(|(who, line, calls)| Op::Vacate(who, line, calls)),
         10 => who().prop_map(|who| Op::Ask(who, mode_of(who))),
         20 => who().prop_map(|who| Op::Queue(who, mode_of(who))),
         10 => who().prop_map(|who| Op::Confirm(who, mode_of(who))),

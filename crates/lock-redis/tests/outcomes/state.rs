@@ -3,8 +3,10 @@
 //! `readers:200 ann:200 bob:past | cat.x junk | ann` is a lock that ann shares for 200 more seconds; bob's share
 //! has ended and nobody has noticed; cat waits to have it alone, an entry that makes no sense comes behind; ann
 //! got the last token. Nobody waits when the second part is not there, and there was no token without the third.
+//! `free | | ann | bob cat | dan:100` is a lock of several masters: bob and cat stand in its line, and it is dan's
+//! turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -36,6 +38,13 @@ pub enum Place {
     Junk,
 }
 
+/// What stands in the line. All have waited for longer who come earlier among the names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stand {
+    Junk,
+    Waits(Who),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
     Lost,
@@ -51,11 +60,15 @@ pub struct State {
     pub shares: BTreeMap<Who, u32>,
     pub queue: Vec<Place>,
     pub fence: Fence,
+    pub line: BTreeSet<Stand>,
+    /// Whose turn it is, and for how long.
+    pub turn: Option<(Who, Ttl)>,
 }
 
 impl State {
     pub fn free() -> Self {
-        Self { lock: Lock::Free, shares: BTreeMap::new(), queue: Vec::new(), fence: Fence::Lost }
+        let (shares, queue, line) = Default::default();
+        Self { lock: Lock::Free, shares, queue, fence: Fence::Lost, line, turn: None }
     }
 }
 
@@ -115,7 +128,10 @@ impl FromStr for State {
             "somebody" => Fence::Of(None),
             name => Fence::Of(Some(name.parse()?)),
         };
-        Ok(Self { lock, shares, queue, fence })
+        let line =
+            parts.next().unwrap_or_default().split_whitespace().map(stand).collect::<Result<_, _>>()?;
+        let turn = parts.next().filter(|turn| !turn.is_empty()).map(turn).transpose()?;
+        Ok(Self { lock, shares, queue, fence, line, turn })
     }
 }
 
@@ -144,6 +160,15 @@ fn place(word: &str) -> Result<Place, String> {
     }
 }
 
+fn stand(word: &str) -> Result<Stand, String> {
+    if word == "junk" { Ok(Stand::Junk) } else { word.parse().map(Stand::Waits) }
+}
+
+fn turn(word: &str) -> Result<(Who, Ttl), String> {
+    let (name, ttl) = word.split_once(':').ok_or("a turn is who:seconds")?;
+    Ok((name.parse()?, Some(seconds(ttl)?)))
+}
+
 fn seconds(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("{text} is no number of seconds"))
 }
@@ -164,7 +189,8 @@ impl fmt::Display for State {
                 seconds => write!(f, " {who}:{seconds}")?,
             }
         }
-        if !self.queue.is_empty() || self.fence != Fence::Lost {
+        let has_line = !self.line.is_empty() || self.turn.is_some();
+        if !self.queue.is_empty() || self.fence != Fence::Lost || has_line {
             f.write_str(" |")?;
         }
         for place in &self.queue {
@@ -174,10 +200,21 @@ impl fmt::Display for State {
             }
         }
         match self.fence {
-            Fence::Lost => Ok(()),
-            Fence::Hash => f.write_str(" | hash"),
-            Fence::Of(None) => f.write_str(" | somebody"),
-            Fence::Of(Some(who)) => write!(f, " | {who}"),
+            Fence::Lost if has_line => f.write_str(" |")?,
+            Fence::Lost => {}
+            Fence::Hash => f.write_str(" | hash")?,
+            Fence::Of(None) => f.write_str(" | somebody")?,
+            Fence::Of(Some(who)) => write!(f, " | {who}")?,
         }
+        if has_line {
+            f.write_str(" |")?;
+        }
+        for stand in &self.line {
+            match stand {
+                Stand::Waits(who) => write!(f, " {who}")?,
+                Stand::Junk => f.write_str(" junk")?,
+            }
+        }
+        self.turn.map_or(Ok(()), |(who, ttl)| write!(f, " | {who}:{}", ttl_text(ttl)))
     }
 }

@@ -73,6 +73,92 @@ async fn claim_with_a_token() {
 
 #[rustfmt::skip]
 #[tokio::test]
+async fn claim_in_line() {
+    check(&[
+        ("free",                          "claim me in line", "granted",     "", "me:300 | | me"),
+        ("free | | hash",                 "claim me in line", "refused",     "", "free | | hash"),
+        ("free | | hash | me",            "claim me in line", "refused",     "", "free | | hash | me"),
+        ("me:200 | | me",                 "claim me in line", "granted",     "", "me:200 | | me"),
+        ("ann:200 | | ann",               "claim me in line", "busy 200",    "", "ann:200 | | ann | me"),
+        ("ann:200 | | ann | me bob",      "claim me in line", "busy 200",    "", "ann:200 | | ann | me bob"),
+        ("ann:200 | | ann | junk bob",    "claim me in line", "busy 200",    "", "ann:200 | | ann | junk me bob"),
+        ("foreign:never",                 "claim me in line", "busy never",  "", "foreign:never | | | me"),
+        ("hash",                          "claim me in line", "busy never hash", "", "hash | | | me"),
+        ("readers:200 ann:200 | | ann",   "claim me in line", "busy 200",    "", "readers:200 ann:200 | | ann | me"),
+        // Nobody has been called: the line holds nobody up.
+        ("free | | | ann bob",            "claim me in line", "granted",     "", "me:300 | | me | ann bob"),
+        ("free | | | me ann",             "claim me in line", "granted",     "", "me:300 | | me | ann"),
+        // It is another's turn, and then one is called.
+        ("free | | ann | | bob:100",      "claim me in line", "busy never",  "", "free | | ann | me | bob:100"),
+        ("free | | ann | me | bob:100",   "claim me in line", "busy never",  "", "free | | ann | me | bob:100"),
+        ("ann:200 | | ann | | bob:100",   "claim me in line", "busy never",  "", "ann:200 | | ann | me | bob:100"),
+        // It is ours.
+        ("free | | ann | | me:100",       "claim me in line", "granted",     "", "me:300 | | me"),
+        ("free | | ann | me bob | me:100", "claim me in line", "granted",    "", "me:300 | | me | bob"),
+        ("ann:200 | | ann | | me:100",    "claim me in line", "busy 200",    "", "ann:200 | | ann | me | me:100"),
+        // Sent again, whosever turn it is.
+        ("me:200 | | me | bob | bob:100", "claim me in line", "granted",     "", "me:200 | | me | bob | bob:100"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
+async fn claim_past_a_line() {
+    check(&[
+        // By one who does not wait.
+        ("free | | ann | bob",            "claim me",       "granted",      "", "me:300 | | me | bob"),
+        ("free | | ann | bob",            "claim me 2000",  "granted",      "", "me:300 | | me | bob"),
+        ("ann:200 | | ann | bob",         "claim me",       "busy 200",     "", "ann:200 | | ann | bob"),
+        ("free | | ann | | bob:100",      "claim me",       "busy 100",     "", "free | | ann | | bob:100"),
+        ("free | | ann | | bob:100",      "claim me 2000",  "busy 100",     "", "free | | ann | | bob:100"),
+        ("free | | ann | me | me:100",    "claim me",       "busy 100",     "", "free | | ann | me | me:100"),
+        // By one who gives up waiting with it.
+        ("free | | ann | me bob",         "claim me for the last time", "granted",  "", "me:300 | | me | bob"),
+        ("ann:200 | | ann | me bob",      "claim me for the last time", "busy 200", "", "ann:200 | | ann | bob"),
+        ("ann:200 | | ann",               "claim me for the last time", "busy 200", "", "ann:200 | | ann"),
+        ("free | | ann | me | bob:100",   "claim me for the last time", "busy 100", "", "free | | ann | | bob:100"),
+        ("free | | ann | me | me:100",    "claim me for the last time", "granted",  "", "me:300 | | me"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
+async fn vacate() {
+    check(&[
+        ("free",                          "vacate me",      "not ours", "", "free"),
+        ("me:200 | | me",                 "vacate me",      "vacated",  "", "free | | me"),
+        ("ann:200 | | ann",               "vacate me",      "not ours", "", "ann:200 | | ann"),
+        ("foreign:never",                 "vacate me",      "not ours", "", "foreign:never"),
+        ("hash",                          "vacate me",      "not ours", "", "hash"),
+        ("readers:200 me:200 | | me",     "vacate me",      "not ours", "", "readers:200 me:200 | | me"),
+        // Nobody is called who is not to be, and nobody else leaves.
+        ("me:200 | | me | me ann",        "vacate me",      "vacated",  "", "free | | me | me ann"),
+        ("free | | me | | me:100",        "vacate me",      "not ours", "", "free | | me | | me:100"),
+        ("me:200 | | me | me ann",        "vacate me leave", "vacated", "", "free | | me | ann"),
+        ("free | | ann | me | me:100",    "vacate me leave", "not ours", "", "free | | ann"),
+        ("free | | ann | me | bob:100",   "vacate me leave", "not ours", "", "free | | ann | | bob:100"),
+        ("me:200 | | me | bob",           "vacate me stay", "vacated",  "", "free | | me | me bob"),
+        ("ann:200 | | ann",               "vacate me stay", "not ours", "", "ann:200 | | ann | me"),
+        // Whoever is called has the turn.
+        ("me:200 | | me | ann bob",       "vacate me call", "vacated",  "ann turn", "free | | me | bob | ann:100"),
+        ("me:200 | | me",                 "vacate me call", "vacated",  "", "free | | me"),
+        ("free | | me | ann",             "vacate me call", "not ours", "ann turn", "free | | me | | ann:100"),
+        ("ann:200 | | ann | bob",         "vacate me call", "not ours", "", "ann:200 | | ann | bob"),
+        ("foreign:200 | | | bob",         "vacate me call", "not ours", "", "foreign:200 | | | bob"),
+        ("hash | | | bob",                "vacate me call", "not ours", "", "hash | | | bob"),
+        ("me:200 | | me | ann | bob:100", "vacate me call", "vacated",  "", "free | | me | ann | bob:100"),
+        // The dead, and what makes no sense, are passed over.
+        ("me:200 | | me | junk ghost spook", "vacate me call", "vacated", "", "free | | me"),
+        ("me:200 | | me | junk eve ghost", "vacate me call", "vacated", "eve turn", "free | | me | ghost | eve:100"),
+        // One who stays may be the next, and who leaves hands its turn on.
+        ("me:200 | | me | bob",           "vacate me stay call", "vacated", "me turn", "free | | me | bob | me:100"),
+        ("free | | ann | me bob | me:100", "vacate me leave call", "not ours", "bob turn", "free | | ann | | bob:100"),
+        ("me:200 | | me | me",            "vacate me leave call", "vacated", "", "free | | me"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
 async fn ask() {
     check(&[
         ("free",                       "ask me x", "granted",        "", "me:300 | | me"),
@@ -473,6 +559,12 @@ async fn what_is_left_behind_ends_by_itself() {
     bench.step(&mut case, "queue me x".parse().unwrap()).await;
     let queue: i64 = bench.redis(&["PTTL", &case.keys.queue]).await;
     assert!((1..=5_000).contains(&queue), "{queue}");
+    for op in ["claim me in line", "vacate me stay"] {
+        let mut case = bench.case("ann:200 | | ann | bob".parse().unwrap()).await;
+        bench.step(&mut case, op.parse().unwrap()).await;
+        let line: i64 = bench.redis(&["PTTL", &case.keys.line]).await;
+        assert!((1..=5_000).contains(&line), "{op}: {line}");
+    }
     let mut case = bench.case("free".parse().unwrap()).await;
     bench.step(&mut case, "ask me r".parse().unwrap()).await;
     let week = 7 * 24 * 3600;

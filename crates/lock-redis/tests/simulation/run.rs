@@ -70,6 +70,10 @@ async fn spoil(world: Arc<World>, links: Vec<Link>) {
         world.clock.sleep_until(lock_core::BootInstant::from_boot(*at)).await;
         match *event {
             Event::Stall { client, span } => links[client].stall(span),
+            Event::Pause { client, span } => {
+                links[client].stall(span);
+                world.stage.pause(client, span);
+            }
             Event::Reset { client } => links[client].reset(),
             Event::Restart { down, keep_data } => {
                 redis.crash();
@@ -91,8 +95,9 @@ async fn spoil(world: Arc<World>, links: Vec<Link>) {
 
 /// Nothing stays but the last tokens.
 async fn look_for_keys_that_are_left(world: &World, faults: &mut Vec<String>) {
-    // Requests that were held up may still arrive, and are looked for as long as a lease may last.
-    sleep(longest_lease(&world.scenario) + SLACK).await;
+    // Requests that were held up may still arrive, and are looked for as long as a lease may last; after that they have
+    // somebody queue up for as long as an entry of a queue lasts.
+    sleep(longest_lease(&world.scenario) + LONGEST_STALL + SLACK).await;
     let left = world.redis.keys().into_iter().filter(|key| !key.starts_with("polylock:fence:"));
     faults.extend(left.map(|key| format!("the key {key} is left over")));
 }
@@ -116,4 +121,6 @@ async fn connect(scenario: &Scenario, clock: &Clock, link: &Link) -> Locks {
 
 /// For what is done in the background.
 const MOMENT: Duration = Duration::from_millis(50);
+/// See [`Faults::some`].
+const LONGEST_STALL: Duration = Duration::from_secs(3);
 const SLACK: Duration = Duration::from_secs(5);

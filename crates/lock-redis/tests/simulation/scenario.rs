@@ -53,6 +53,8 @@ pub(crate) struct Scenario {
 pub(crate) enum Event {
     /// Nothing passes between this client and the server.
     Stall { client: usize, span: Duration },
+    /// This client does nothing, and nothing passes between it and the server.
+    Pause { client: usize, span: Duration },
     /// All connections of this client are reset.
     Reset { client: usize },
     /// The server is down for so long, and comes back with its data or empty.
@@ -131,7 +133,8 @@ impl Scenario {
         let mut events: Vec<_> = (0..dice.below(7))
             .map(|_| {
                 let event = match dice.below(12) {
-                    0..4 => Event::Stall { client: self.client(dice), span: dice.millis(10..=4_000) },
+                    0..3 => Event::Stall { client: self.client(dice), span: dice.millis(10..=4_000) },
+                    3 => Event::Pause { client: self.client(dice), span: dice.millis(10..=4_000) },
                     4..6 => Event::Reset { client: self.client(dice) },
                     6..8 => Event::Restart { down: dice.millis(0..=1_500), keep_data: true },
                     // With the data lost as well, tokens could go back.

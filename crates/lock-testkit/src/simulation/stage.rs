@@ -1,12 +1,16 @@
 //! What the clients of a run share, and what has to be right when it is over.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::ready;
 use std::time::Duration;
 
 use lock_core::{BootInstant, Clock, Guard, Locks};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::client::Task;
 use crate::check::{Report, check};
@@ -52,6 +56,8 @@ pub struct Stage {
     pub(super) clock: Clock,
     diary: Option<Diary>,
     events: Mutex<Vec<Event>>,
+    /// Until when clients stand still.
+    paused: Mutex<HashMap<usize, Instant>>,
 }
 
 /// What became of a run.
@@ -68,7 +74,7 @@ pub struct Outcome {
 impl Stage {
     /// A stage on which nothing has happened yet.
     pub fn new(habits: Habits, clock: Clock, diary: Option<Diary>) -> Self {
-        Self { habits, clock, diary, events: Mutex::default() }
+        Self { habits, clock, diary, events: Mutex::default(), paused: Mutex::default() }
     }
 
     /// Lets every client take locks in so many tasks, until the time for it is over, and says what hangs.
@@ -92,10 +98,24 @@ impl Stage {
         for (client, locks) in clients.iter().enumerate() {
             for task in 0..tasks {
                 let (stage, locks, dice) = (Arc::clone(self), locks.clone(), dice.fork(task as u64));
-                work.push(tokio::spawn(Task { stage, locks, client, task, dice }.run()));
+                let task = Task { stage: Arc::clone(&stage), locks, client, task, dice };
+                work.push(tokio::spawn(unless_paused(stage, client, task.run())));
             }
         }
         work
+    }
+
+    /// Lets all tasks of a client stand still for so long, as when its process is stopped. What the client does in
+    /// the background goes on: its links are to be stalled as well.
+    pub fn pause(&self, client: usize, span: Duration) {
+        self.note(|| format!("client {client} stands still for {span:?}"));
+        let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        paused.insert(client, Instant::now() + span);
+    }
+
+    fn paused_until(&self, client: usize) -> Option<Instant> {
+        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        paused.get(&client).copied().filter(|until| *until > Instant::now())
     }
 
     /// Lets every client take every lock, now that nothing goes wrong any more, and says who does not get which within
@@ -223,6 +243,20 @@ async fn acquire(locks: &Locks, lock: &str) -> Guard {
     }
 }
 
+/// Runs a future that is not polled while its client stands still.
+async fn unless_paused(stage: Arc<Stage>, client: usize, future: impl Future<Output = ()>) {
+    let mut future = pin!(future);
+    let mut over = pin!(sleep(Duration::ZERO));
+    poll_fn(|cx| {
+        while let Some(until) = stage.paused_until(client) {
+            over.as_mut().reset(until);
+            ready!(over.as_mut().poll(cx));
+        }
+        future.as_mut().poll(cx)
+    })
+    .await;
+}
+
 pub(super) fn nanos(at: BootInstant) -> u64 {
     u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX)
 }
@@ -242,3 +276,40 @@ fn short(kind: &EventKind) -> String {
 
 const LAST_TASK: usize = 99;
 const LONGEST_RUN: Duration = Duration::from_secs(120);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stands_still_does_nothing() {
+        let (second, clock) = (Duration::from_secs(1), Clock::tokio());
+        let habits = Habits {
+            ttl: second,
+            locks: 1,
+            shares: &[Share::Exclusive],
+            limited: false,
+            leases: Leases::Any,
+            until: second,
+        };
+        let stage = Arc::new(Stage::new(habits, clock, None));
+        let steps = |client| {
+            let (sender, steps) = tokio::sync::watch::channel(0);
+            let counts = async move {
+                for step in 1..=30 {
+                    sleep(second / 10).await;
+                    sender.send_replace(step);
+                }
+            };
+            drop(tokio::spawn(unless_paused(Arc::clone(&stage), client, counts)));
+            steps
+        };
+        let (paused, other) = (steps(0), steps(1));
+        sleep(second + second / 20).await;
+        stage.pause(0, second);
+        sleep(second - second / 10).await;
+        assert_eq!((*paused.borrow(), *other.borrow()), (10, 19));
+        sleep(second).await;
+        assert!(*paused.borrow() > 10 && *paused.borrow() < *other.borrow());
+    }
+}

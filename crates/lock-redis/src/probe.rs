@@ -1,0 +1,78 @@
+//! What a server allows those who wait, found out before anybody does.
+
+use lock_core::{Finding, Level};
+
+use crate::Server;
+use crate::error::{PUSH_RIGHTS, SHARD_RIGHTS};
+use crate::line::{Line, is_refusal};
+
+/// A channel on which nobody is told anything.
+const CHANNEL: &str = "polylock:inbox:doctor";
+
+/// What became of all that a push connection needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe {
+    speaks_resp3: bool,
+    tracks: bool,
+    subscribes: bool,
+    publishes: bool,
+    sharded: bool,
+}
+
+impl Probe {
+    /// Tries it on a connection that is closed afterwards; `None` when the server does not tell.
+    pub(crate) async fn of(server: &Server, node: &str) -> Option<Self> {
+        let sharded = server.is_cluster();
+        let mut line = Line::connect(server, node).await.ok()?;
+        let speaks_resp3 = matches!(line, Line::Resp3 { .. });
+        let tracks = line.track().await.ok()?.is_some();
+        let subscribes = match line.subscribe(CHANNEL, sharded).await {
+            Ok(()) => true,
+            // Another node has the slot of this channel: rights are looked at before that.
+            Err(error) if error.is_cluster_error() => true,
+            Err(error) if is_refusal(&error) => false,
+            Err(_) => return None,
+        };
+        let publishes = line.may_publish(CHANNEL, sharded).await;
+        Some(Self { speaks_resp3, tracks, subscribes, publishes, sharded })
+    }
+
+    /// Whether those who wait cannot be told.
+    pub(crate) fn has_to_poll(&self) -> bool {
+        !self.subscribes || !self.publishes
+    }
+
+    /// What is done less well at this server.
+    pub(crate) fn findings(&self, server: &str) -> Vec<Finding> {
+        let [subscribe, publish] =
+            if self.sharded { ["SSUBSCRIBE", "SPUBLISH"] } else { ["SUBSCRIBE", "PUBLISH"] };
+        let rights =
+            if self.sharded { format!("{PUSH_RIGHTS} {SHARD_RIGHTS}") } else { PUSH_RIGHTS.to_owned() };
+        let give = format!("give the user the rights: ACL SETUSER ... +publish {rights}");
+        let polls = "who waits for a lock has to poll";
+        let late = "a lock that another client gives back is noticed seconds later";
+        let lacks = [
+            (!self.speaks_resp3, format!("RESP3 is refused: {late}"), "allow HELLO 3".to_owned()),
+            (self.speaks_resp3 && !self.tracks, format!("CLIENT TRACKING is refused: {late}"), give.clone()),
+            (!self.subscribes, format!("{subscribe} is refused: {polls}"), give.clone()),
+            (!self.publishes, format!("{publish} is refused: {polls}"), give),
+        ];
+        let found = lacks.into_iter().filter(|(is_lacking, ..)| *is_lacking);
+        found.map(|(_, what, advice)| warning(server, what, advice)).collect()
+    }
+}
+
+/// Of a process that polls since the server refused what it needs.
+pub(crate) fn gave_up(server: &str) -> Finding {
+    warning(
+        server,
+        String::from(
+            "SUBSCRIBE or PUBLISH was refused when somebody first waited: this process polls since then",
+        ),
+        String::from("connect anew once the user has the rights"),
+    )
+}
+
+fn warning(server: &str, what: String, advice: String) -> Finding {
+    Finding { level: Level::Warning, server: server.to_owned(), what, advice }
+}
