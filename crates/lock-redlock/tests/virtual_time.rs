@@ -1,0 +1,43 @@
+//! The real backend on masters in memory, in virtual time: what takes long, and how long it takes.
+
+#[path = "virtual_time/fleet.rs"]
+mod fleet;
+
+use std::time::Duration;
+
+use lock_core::Released;
+use tokio::time::{Instant, sleep};
+
+use crate::fleet::{Fleet, TIMEOUT};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_in_doubt_is_removed_however_late_it_arrives_also_where_another_one_was_granted() {
+    let fleet = Fleet::new(3).await;
+    let ttl = 60 * SECOND;
+    let locks = fleet.connect(ttl).await;
+    let [slow, _] = &fleet.links[2];
+    slow.stall(ttl);
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    sleep(TIMEOUT * 3).await;
+    assert!(!fleet.has_key(2), "the first claim is on its way");
+    guard.extend(ttl).await.unwrap();
+    sleep(SECOND).await;
+    assert!(fleet.has_key(2), "it was claimed again, on another connection");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    sleep(SECOND).await;
+    assert!(!fleet.has_key(2));
+
+    slow.resume();
+    let arrives = Instant::now();
+    while !fleet.has_key(2) {
+        assert!(arrives.elapsed() < SECOND, "the first claim never arrives");
+        sleep(MILLI).await;
+    }
+    while fleet.has_key(2) {
+        assert!(arrives.elapsed() < 5 * SECOND, "the key of an owner that has released is left");
+        sleep(MILLI).await;
+    }
+}
