@@ -1,6 +1,5 @@
 //! A lock that is held on a quorum.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::backend::{BACKEND, check_ttl, no_quorum};
 use crate::campaign::deadlines;
 use crate::footprint::{Because, Footprint};
 use crate::patience::Patience;
-use crate::quorum::{Heard, Wave, quorum};
+use crate::quorum::{Wave, quorum};
 
 /// How long after it failed an extension is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -88,20 +87,13 @@ impl Lease for RedlockLease {
         let mut wave = Wave::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));
         let owner = self.footprint.owner.to_string();
         let mut patience = Patience::new(masters);
-        let (mut ours, mut not_ours, mut failed) = (0, 0, BTreeMap::new());
+        let (mut ours, mut not_ours) = (0, 0);
         while wave.outstanding() > 0 {
             let Some((master, heard)) = wave.next().await else { break };
-            match heard {
-                Heard::Late => drop(failed.insert(master, patience.is_late(master))),
-                Heard::Answer(answer) => {
-                    patience.hears(master);
-                    failed.remove(&master);
-                    match answer {
-                        Ok(sight) if sight.value == owner => ours += 1,
-                        Ok(_) => not_ours += 1,
-                        Err(error) => drop(failed.insert(master, error)),
-                    }
-                }
+            match patience.note(master, heard) {
+                Some(sight) if sight.value == owner => ours += 1,
+                Some(_) => not_ours += 1,
+                None => {}
             }
             if ours >= quorum(masters.len()) {
                 return Ok(self.validity.standing());
@@ -110,9 +102,9 @@ impl Lease for RedlockLease {
                 self.cell.lose(LossReason::Removed);
                 return Ok(self.validity.standing());
             }
-            patience.wait_on(&mut wave, failed.len());
+            patience.wait_on(&mut wave);
         }
-        Err(no_quorum(masters.len(), ours, failed.into_values()))
+        Err(no_quorum(masters.len(), ours, patience.errors()))
     }
 
     async fn release(&mut self) -> Result<Released> {
