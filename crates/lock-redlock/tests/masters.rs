@@ -103,6 +103,32 @@ async fn a_hung_master_is_waited_for_by_nobody_until_it_is_back() {
     no_key_is_left(&three, &[0, 1, 2]).await;
 }
 
+/// The lock is on three of five, and one of those hangs: nothing tells whether it is ours on a quorum, and a quorum has
+/// nothing of ours all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_does_not_wait_for_a_hung_minority() {
+    let five = RedisFive::start().await.unwrap();
+    // To wait for it would take as long as both together, twice.
+    let url = format!("{}?ttl=30s&master_timeout=1s&connect_timeout=2s", five.url());
+    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let masters = five.servers();
+    cycle(&locks).await;
+    masters[3].stop();
+    masters[4].stop();
+    cycle(&locks).await;
+    // Their requests fail, and these two are no longer asked.
+    sleep(Duration::from_secs(2)).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    masters[2].stop();
+    let started = Instant::now();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    for master in &masters[2..] {
+        master.cont();
+    }
+    no_key_is_left(&five, &[0, 1, 2, 3, 4]).await;
+}
+
 /// Three masters that have always answered at once.
 struct Swift {
     three: RedisFive,

@@ -5,7 +5,7 @@ mod fleet;
 
 use std::time::Duration;
 
-use lock_core::Released;
+use lock_core::{ErrorKind, Released};
 use tokio::time::{Instant, sleep};
 
 use crate::fleet::{Fleet, TIMEOUT};
@@ -40,4 +40,36 @@ async fn a_claim_in_doubt_is_removed_however_late_it_arrives_also_where_another_
         assert!(arrives.elapsed() < 5 * SECOND, "the key of an owner that has released is left");
         sleep(MILLI).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_waits_for_a_hung_majority_as_long_as_any_answer_may_take() {
+    let fleet = Fleet::new(5).await;
+    let locks = fleet.connect(60 * SECOND).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    sleep(SECOND).await;
+    (0..3).for_each(|master| fleet.stall(master, 5 * SECOND));
+    let started = Instant::now();
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("only 2 of 5 masters confirmed the release"), "{error}");
+    assert!(started.elapsed() <= TIMEOUT + 10 * MILLI, "{:?}", started.elapsed());
+    // It goes on in the background.
+    sleep(10 * SECOND).await;
+    assert!((0..5).all(|master| !fleet.has_key(master)));
+    let guard = locks.mutex("a").try_acquire().await.unwrap().unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_was_not_confirmed_in_time_is_by_the_next_call() {
+    let fleet = Fleet::new(3).await;
+    let locks = fleet.connect(60 * SECOND).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    sleep(SECOND).await;
+    (0..2).for_each(|master| fleet.stall(master, TIMEOUT * 3 / 2));
+    drop(guard);
+    sleep(TIMEOUT * 3).await;
+    assert!((0..3).all(|master| !fleet.has_key(master)));
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_some(), "the turn was given up");
 }

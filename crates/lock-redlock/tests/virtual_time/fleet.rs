@@ -56,6 +56,11 @@ impl Fleet {
         self.config(ttl).connect().await.unwrap()
     }
 
+    /// Lets nothing pass to and from this master for so long.
+    pub(crate) fn stall(&self, master: usize, span: Duration) {
+        self.links[master].iter().for_each(|link| link.stall(span));
+    }
+
     /// Whether a master has a key of the lock `a`.
     pub(crate) fn has_key(&self, master: usize) -> bool {
         self.masters[master].keys().iter().any(|key| key == "lock:a")
