@@ -2,6 +2,8 @@
 
 #[path = "virtual_time/fleet.rs"]
 mod fleet;
+#[path = "virtual_time/masks.rs"]
+mod masks;
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use lock_core::{Clock, Locks};
 use lock_redlock::lock_redis::redis::IntoConnectionInfo;
 use lock_redlock::lock_redis::{StreamDial, WallClock};
 use lock_redlock::{MasterConfig, RedlockConfig};
-use lock_testkit::fake::{FakeRedis, Link};
+use lock_testkit::fake::{FakeRedis, Faults, Link};
 
 /// How long an answer is waited for, and a connection.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
@@ -59,6 +59,10 @@ impl Fleet {
     /// Lets nothing pass to and from this master for so long.
     pub(crate) fn stall(&self, master: usize, span: Duration) {
         self.links[master].iter().for_each(|link| link.stall(span));
+    }
+
+    pub(crate) fn set_faults(&self, master: usize, faults: &Faults) {
+        self.links[master].iter().for_each(|link| link.set_faults(faults.clone()));
     }
 
     /// Whether a master has a key of the lock `a`.
