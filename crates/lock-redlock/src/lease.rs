@@ -19,12 +19,12 @@ use crate::patience::Patience;
 use crate::quorum::{Heard, Wave, quorum};
 
 /// How long after it failed an extension is tried again.
-const PAUSE: Duration = Duration::from_millis(20);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_millis(320);
 
 #[derive(Debug)]
 pub(crate) struct RedlockLease {
     pub(crate) footprint: Arc<Footprint>,
-    pub(crate) patience: Duration,
     pub(crate) longest_ttl: Duration,
     pub(crate) token: Token,
     pub(crate) cell: ValidityCell,
@@ -65,17 +65,21 @@ impl Lease for RedlockLease {
             return Err(Error::lost(BACKEND));
         }
         check_ttl(ttl, self.longest_ttl)?;
-        let give_up = Instant::now() + self.patience;
-        loop {
+        let (mut pause, mut failed) = (FIRST_PAUSE, Error::lost(BACKEND));
+        while self.validity.is_valid() {
             match self.renewal.extend(ttl).await {
                 Renewed::Until(until) => return Ok(until),
                 Renewed::NotOurs => return Err(Error::lost(BACKEND)),
-                // It unlocks nothing, and is tried again while there is time.
-                Renewed::Unknown(_) if self.validity.is_valid() && Instant::now() < give_up => {}
-                Renewed::Unknown(error) => return Err(error),
+                // It unlocks nothing, and is tried again while the lease lasts.
+                Renewed::Unknown(error) => failed = error,
             }
-            sleep(PAUSE).await;
+            tokio::select! {
+                _ = self.validity.lost() => return Err(failed),
+                () = sleep(pause) => {}
+            }
+            pause = (pause * 2).min(LAST_PAUSE);
         }
+        Err(failed)
     }
 
     async fn verify(&self) -> Result<Standing> {

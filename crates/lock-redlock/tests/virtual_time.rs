@@ -7,7 +7,7 @@ mod masks;
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Released};
+use lock_core::{ErrorKind, LockOptions, Released};
 use tokio::time::{Instant, sleep};
 
 use crate::fleet::{Fleet, TIMEOUT};
@@ -74,4 +74,26 @@ async fn a_release_that_was_not_confirmed_in_time_is_by_the_next_call() {
     sleep(TIMEOUT * 3).await;
     assert!((0..3).all(|master| !fleet.has_key(master)));
     assert!(locks.mutex("a").try_acquire().await.unwrap().is_some(), "the turn was given up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_is_tried_again_for_as_long_as_the_lease_lasts() {
+    let fleet = Fleet::new(5).await;
+    let ttl = 30 * SECOND;
+    let locks = fleet.connect(ttl).await;
+    let mutex = locks.mutex_with("a", LockOptions::new().fixed_ttl(ttl)).unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    sleep(SECOND).await;
+    (0..3).for_each(|master| fleet.stall(master, 20 * SECOND));
+    let started = Instant::now();
+    let until = guard.extend(ttl).await.unwrap();
+    assert!((20..22).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
+    assert!(guard.is_valid() && until == guard.valid_until());
+
+    (0..3).for_each(|master| fleet.stall(master, 2 * ttl));
+    let (started, left) = (Instant::now(), guard.remaining());
+    let error = guard.extend(ttl).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(started.elapsed() <= left + TIMEOUT, "{:?} of {left:?}", started.elapsed());
+    assert!(!guard.is_valid());
 }
