@@ -324,6 +324,21 @@ async fn without_a_quorum_it_fails_at_once_and_takes_back_what_it_got() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_seven_masters_three_may_be_dead_and_not_four() {
+    let seven = RedisFive::start_n(7).await.unwrap();
+    let locks = connect(&seven).await;
+    for dead in [0, 3, 6] {
+        seven.servers()[dead].kill();
+        cycle(&locks).await;
+    }
+    seven.servers()[1].kill();
+    let error = locks.mutex("a").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("of 7 masters agreed, 4 are needed"), "{error}");
+    no_key_is_left(&seven, &[2, 4, 5]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_guard_survives_the_loss_of_a_minority_and_not_of_a_majority() {
     let five = RedisFive::start().await.unwrap();
     let locks = RedlockConfig::from_url(&format!("{}?ttl=3s", five.url())).unwrap().connect().await.unwrap();
