@@ -187,3 +187,18 @@ async fn who_lost_a_split_vote_gives_back_what_it_got_before_it_sleeps() {
     assert!(attempts >= 5, "{attempts} attempts");
     assert!(held * 10 < free, "the vote of the first master is kept for {held} ms and not for {free} ms");
 }
+
+#[tokio::test(start_paused = true)]
+async fn once_a_quorum_says_that_it_is_busy_nobody_is_waited_for() {
+    let fleet = Fleet::new(5).await;
+    let near = Faults { delay_ms: 2..=2, ..Faults::default() };
+    (0..5).for_each(|master| fleet.set_faults(master, &near));
+    let locks = fleet.connect(60 * SECOND).await;
+    for master in &fleet.masters[..3] {
+        drop(master.command(&["SET", "lock:a", "theirs"]));
+    }
+    (3..5).for_each(|master| fleet.stall(master, 60 * SECOND));
+    let started = Instant::now();
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
+    assert!(started.elapsed() < 10 * MILLI, "a deadline is 20 ms at least: {:?}", started.elapsed());
+}
