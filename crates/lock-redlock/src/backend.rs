@@ -136,6 +136,10 @@ impl Backend for Redlock {
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let looks = self.look(&self.keys(name)?).await?;
+        // A master that has restarted may have forgotten the lock.
+        let votes = looks.into_iter().zip(&*self.masters);
+        let votes = votes.map(|(sight, master)| sight.and_then(|sight| master.may_vote().map(|()| sight)));
+        let looks = self.of_a_quorum(votes.collect())?;
         let masters = looks.iter().zip(&*self.masters);
         let servers = masters.map(|(sight, master)| view(master.server.address(), sight)).collect();
         let sights = looks.into_iter().flatten().collect();
@@ -242,7 +246,10 @@ impl Redlock {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let answers = ask_all(&self.masters, ask).await;
+        self.of_a_quorum(ask_all(&self.masters, ask).await)
+    }
+
+    fn of_a_quorum<T>(&self, answers: Vec<Result<T>>) -> Result<Vec<Result<T>>> {
         let good = answers.iter().filter(|answer| answer.is_ok()).count();
         if good < quorum(self.masters.len()) {
             let failed = answers.into_iter().filter_map(Result::err);

@@ -137,16 +137,16 @@ impl Campaign {
             }
         });
         let mut wave = Wave::new(raises).until(deadlines(&footprint.masters, footprint.ttl));
-        let mut patience = Patience::new(&footprint.masters);
+        self.patience = Patience::new(&footprint.masters);
         while wave.outstanding() > 0 {
             let Some((master, heard)) = wave.next().await else { break };
-            confirmed += usize::from(patience.note(master, heard) == Some(true));
+            confirmed += usize::from(self.patience.note(master, heard) == Some(true));
             if confirmed >= quorum(masters) {
                 return Ok(largest);
             }
-            patience.wait_for_the_late(&mut wave);
+            self.patience.wait_for_the_late(&mut wave);
         }
-        Err(no_quorum(masters, confirmed, patience.errors()))
+        Err(no_quorum(masters, confirmed, self.patience.errors()))
     }
 
     /// Keeps what was won. Masters that refused are asked once more, in the background, and also those that do so only

@@ -8,7 +8,7 @@ mod masks;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockOptions, Outcome, Released};
+use lock_core::{ErrorKind, LockOptions, Outcome, Released, View};
 use lock_testkit::Log;
 use lock_testkit::fake::{Diary, Faults};
 use tokio::time::{Instant, sleep};
@@ -201,4 +201,23 @@ async fn once_a_quorum_says_that_it_is_busy_nobody_is_waited_for() {
     let started = Instant::now();
     assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
     assert!(started.elapsed() < 10 * MILLI, "a deadline is 20 ms at least: {:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn inspect_does_not_believe_masters_that_may_have_forgotten_the_lock() {
+    let fleet = Fleet::new(5).await;
+    let locks = fleet.connect(60 * SECOND).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    sleep(SECOND).await;
+    fleet.masters[0].restart(false);
+    let state = locks.inspect("a").await.unwrap();
+    assert!(state.holder.is_some(), "{state:?}");
+    let restarted = |view: &View| matches!(view, View::Unknown(why) if why.contains("has restarted"));
+    let restarted: Vec<_> = state.servers.iter().map(|seen| restarted(&seen.view)).collect();
+    assert_eq!(restarted, [true, false, false, false, false], "{state:?}");
+
+    (1..3).for_each(|master| fleet.masters[master].restart(false));
+    let error = locks.inspect("a").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(guard.is_valid() && error.to_string().contains("has restarted"), "{error}");
 }
