@@ -179,7 +179,14 @@ impl Campaign {
         drop(std::mem::take(&mut self.wave));
         let wave = self.footprint.erase(self.footprint.ttl, Because::Lost);
         self.runtime = None;
-        let mut wave = wave.until(deadlines(&self.footprint.masters, self.footprint.ttl));
+        let mut deadlines = deadlines(&self.footprint.masters, self.footprint.ttl);
+        for (master, deadline) in self.footprint.masters.iter().zip(&mut deadlines) {
+            if master.is_sick() {
+                // It has been waited for by the vote.
+                *deadline = Instant::now();
+            }
+        }
+        let mut wave = wave.until(deadlines);
         while wave.outstanding() > 0 && wave.next().await.is_some() {}
     }
 

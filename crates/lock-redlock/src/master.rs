@@ -200,6 +200,11 @@ impl Master {
         self.state().has_failed
     }
 
+    /// Whether its last answer is late, or its last request failed.
+    pub(crate) fn is_sick(&self) -> bool {
+        self.state().sick.is_some()
+    }
+
     /// From when on it votes, if not by now.
     pub(crate) fn is_barred_until(&self) -> Option<Instant> {
         self.state().votes_from.filter(|from| Instant::now() < *from)
