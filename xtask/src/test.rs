@@ -49,9 +49,14 @@ const COMPUTING: &[&str] = &[
     "crates/lock-redis/tests/simulation.rs",
     "crates/lock-redlock/tests/models.rs",
     "crates/lock-redlock/tests/simulation.rs",
+    "crates/lock-redlock/tests/virtual_time.rs",
     "crates/lock-zk/tests/model.rs",
     "crates/lock-zk/tests/simulation.rs",
 ];
+
+/// Others that print figures, or what happened, also when all is well.
+const TELLING: &[&str] =
+    &["crates/lock-redlock/tests/contention.rs", "crates/lock-redlock/tests/failover.rs"];
 
 /// A program that cargo made of tests.
 #[derive(Debug, PartialEq)]
@@ -78,8 +83,8 @@ fn build() -> Result<Vec<Program>, Failure> {
     // Cargo tells of them as they are built, in another order each time.
     programs.sort_by(|one, other| one.source.cmp(&other.source));
     let is_there = |source: &&&str| programs.iter().any(|program| program.source.ends_with(source));
-    // Otherwise a test that was renamed would be slow, and nobody would know why.
-    match COMPUTING.iter().find(|source| !is_there(source)) {
+    // Otherwise a test that was renamed would be slow, or its figures missing, and nobody would know why.
+    match COMPUTING.iter().chain(TELLING).find(|source| !is_there(source)) {
         Some(absent) => {
             Err(Failure::new(format!("`{line}` built no {absent}, which xtask/src/test.rs names")))
         }
@@ -113,10 +118,18 @@ impl Program {
         COMPUTING.iter().any(|source| self.source.ends_with(source))
     }
 
+    /// Whether what its tests print is worth reading when they pass, which the test harness keeps to itself.
+    fn tells(&self) -> bool {
+        self.computes() || TELLING.iter().any(|source| self.source.ends_with(source))
+    }
+
     /// To be run as cargo would.
     fn job(&self) -> Job {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
+        if self.tells() {
+            command.arg("--show-output");
+        }
         Job { name: self.name(), command }
     }
 }
@@ -248,6 +261,25 @@ mod tests {
             .replace(r#""overflow_checks":true,"test":true"#, r#""overflow_checks":true,"test":false"#);
         assert_eq!(Program::of_message(&example), None);
         assert_eq!(Program::of_message("running 3 tests"), None);
+    }
+
+    #[test]
+    fn what_programs_tell_is_shown_in_both_lanes() {
+        let args = |source: &str| {
+            let program = Program {
+                executable: "true".into(),
+                package: ".".into(),
+                source: format!("/p/{source}").into(),
+            };
+            let in_front = program.job().command;
+            let behind = at_lowest_priority(&in_front);
+            let last = |command: &Command| command.get_args().last().map(|arg| arg == "--show-output");
+            (last(&in_front), last(&behind))
+        };
+        for source in COMPUTING.iter().chain(TELLING) {
+            assert_eq!(args(source), (Some(true), Some(true)), "{source}");
+        }
+        assert_eq!(args("crates/lock-redlock/tests/masters.rs"), (None, Some(false)));
     }
 
     #[test]

@@ -131,7 +131,10 @@ impl Place {
     /// The server answered with an error: nothing was done.
     pub(crate) fn refused(&self, error: &RedisError) -> Error {
         let error = &first_of_pipeline(error);
-        let (kind, hint) = meaning(error);
+        let (kind, mut hint) = meaning(error);
+        if code(error) == "NOPERM" && self.backend == "redlock" {
+            hint.push_str(" and for redlock, which asks who a master is, +info +dbsize");
+        }
         let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
         self.error(kind, &format!("the server refused: {}", without_arguments(&text)))
             .hint(hint)

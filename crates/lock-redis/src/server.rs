@@ -766,7 +766,7 @@ impl Server {
     ///
     /// After an answered claim, and on the connection that carried it, one answer settles it. After
     /// that connection broke, the claim may still be on its way: it is looked for until a lease of `ttl`
-    /// taken now would have ended.
+    /// taken now would have ended, or until something is found: an owner that made several claims has to ask again.
     ///
     /// # Cancel safety
     ///

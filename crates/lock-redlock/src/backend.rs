@@ -45,6 +45,9 @@ const NO_PERMITS: &str = "every master would let in its own choice of holders, a
 /// resource check the fencing token. It grows as long as masters restart with their data
 /// only; where one restarts without it, as far as the clients' clocks agree.
 ///
+/// An extension that no quorum answers unlocks nothing, and `Guard::extend` tries it again for as long as the lease lasts:
+/// give it a time limit if there is something else to do.
+///
 /// # Masters that restart
 ///
 /// A master that has restarted may have forgotten what it granted. It does not vote, and does not count for a
@@ -62,7 +65,6 @@ pub struct Redlock {
     prefix: String,
     pub(crate) ttl: Duration,
     longest_ttl: Duration,
-    patience: Duration,
     pub(crate) clock: Clock,
     wall_clock: WallClock,
     pub(crate) tally: Tally,
@@ -105,7 +107,6 @@ impl Redlock {
             prefix: config.prefix,
             ttl: config.ttl,
             longest_ttl,
-            patience: (config.connect_timeout + master_timeout) * 2,
             clock: config.clock,
             wall_clock: config.wall_clock,
             tally: Tally::default(),
@@ -135,6 +136,10 @@ impl Backend for Redlock {
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let looks = self.look(&self.keys(name)?).await?;
+        // A master that has restarted may have forgotten the lock.
+        let votes = looks.into_iter().zip(&*self.masters);
+        let votes = votes.map(|(sight, master)| sight.and_then(|sight| master.may_vote().map(|()| sight)));
+        let looks = self.of_a_quorum(votes.collect())?;
         let masters = looks.iter().zip(&*self.masters);
         let servers = masters.map(|(sight, master)| view(master.server.address(), sight)).collect();
         let sights = looks.into_iter().flatten().collect();
@@ -213,7 +218,6 @@ impl Redlock {
         let held = Held { footprint: Arc::clone(&footprint), token, validity: cell.validity() };
         RedlockLease {
             renewal: self.renewer.add(Arc::new(held), terms, cell.clone()),
-            patience: self.patience,
             longest_ttl: self.longest_ttl,
             footprint,
             token,
@@ -242,7 +246,10 @@ impl Redlock {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let answers = ask_all(&self.masters, ask).await;
+        self.of_a_quorum(ask_all(&self.masters, ask).await)
+    }
+
+    fn of_a_quorum<T>(&self, answers: Vec<Result<T>>) -> Result<Vec<Result<T>>> {
         let good = answers.iter().filter(|answer| answer.is_ok()).count();
         if good < quorum(self.masters.len()) {
             let failed = answers.into_iter().filter_map(Result::err);

@@ -14,7 +14,7 @@ use crate::footprint::{Because, Footprint};
 use crate::line::Seat;
 use crate::master::{Master, Readiness};
 use crate::patience::Patience;
-use crate::quorum::{Heard, Wave, quorum};
+use crate::quorum::{Wave, quorum};
 
 /// One attempt. Dropping it takes back what it may have left.
 #[derive(Debug)]
@@ -25,7 +25,6 @@ pub(crate) struct Campaign {
     wave: Wave<Result<Verdict>>,
     votes: Vec<(usize, Token)>,
     busy: Busy,
-    failed: Vec<(usize, Error)>,
     patience: Patience,
     /// Whether it is worth asking again if there is no quorum.
     again: bool,
@@ -75,7 +74,6 @@ impl Campaign {
             runtime: Handle::try_current().ok(),
             votes: Vec::with_capacity(masters.len()),
             busy: Busy::default(),
-            failed: Vec::new(),
             patience: Patience::new(masters),
             again,
         }
@@ -86,12 +84,8 @@ impl Campaign {
         let masters = self.footprint.masters.len();
         while self.wave.outstanding() > 0 {
             let Some((master, heard)) = self.wave.next().await else { break };
-            match heard {
-                Heard::Answer(answer) => self.note(master, answer),
-                Heard::Late => {
-                    let error = self.patience.is_late(master);
-                    self.has_failed(master, error);
-                }
+            if let Some(verdict) = self.patience.note(master, heard) {
+                self.note(master, verdict);
             }
             if self.votes.len() >= quorum(masters) {
                 return Vote::Won;
@@ -99,13 +93,13 @@ impl Campaign {
             if !self.may_win() && self.is_known_why() {
                 break;
             }
-            self.patience.wait_on(&mut self.wave, self.failed.len());
+            self.patience.wait_on(&mut self.wave);
         }
-        if !self.busy.ends_in.is_empty() && self.failed.len() <= masters - quorum(masters) {
+        if !self.busy.ends_in.is_empty() && self.patience.failed() <= masters - quorum(masters) {
             self.busy.ours = self.votes.iter().map(|(master, _)| *master).collect();
             return Vote::Busy(std::mem::take(&mut self.busy));
         }
-        let error = no_quorum(masters, self.votes.len(), self.failures());
+        let error = no_quorum(masters, self.votes.len(), self.patience.errors());
         if self.again { Vote::Again(error) } else { Vote::NoQuorum(error) }
     }
 
@@ -143,26 +137,16 @@ impl Campaign {
             }
         });
         let mut wave = Wave::new(raises).until(deadlines(&footprint.masters, footprint.ttl));
-        let mut patience = Patience::new(&footprint.masters);
+        self.patience = Patience::new(&footprint.masters);
         while wave.outstanding() > 0 {
             let Some((master, heard)) = wave.next().await else { break };
-            match heard {
-                Heard::Late => self.has_failed(master, patience.is_late(master)),
-                Heard::Answer(answer) => {
-                    patience.hears(master);
-                    self.failed.retain(|(failed, _)| *failed != master);
-                    match answer {
-                        Ok(ours) => confirmed += usize::from(ours),
-                        Err(error) => self.failed.push((master, error)),
-                    }
-                }
-            }
+            confirmed += usize::from(self.patience.note(master, heard) == Some(true));
             if confirmed >= quorum(masters) {
                 return Ok(largest);
             }
-            patience.wait_on(&mut wave, masters - confirmed);
+            self.patience.wait_for_the_late(&mut wave);
         }
-        Err(no_quorum(masters, confirmed, self.failures()))
+        Err(no_quorum(masters, confirmed, self.patience.errors()))
     }
 
     /// Keeps what was won. Masters that refused are asked once more, in the background, and also those that do so only
@@ -195,47 +179,40 @@ impl Campaign {
         drop(std::mem::take(&mut self.wave));
         let wave = self.footprint.erase(self.footprint.ttl, Because::Lost);
         self.runtime = None;
-        let mut wave = wave.until(deadlines(&self.footprint.masters, self.footprint.ttl));
+        let mut deadlines = deadlines(&self.footprint.masters, self.footprint.ttl);
+        for (master, deadline) in self.footprint.masters.iter().zip(&mut deadlines) {
+            if master.is_sick() {
+                // It has been waited for by the vote.
+                *deadline = Instant::now();
+            }
+        }
+        let mut wave = wave.until(deadlines);
         while wave.outstanding() > 0 && wave.next().await.is_some() {}
-    }
-
-    fn failures(&mut self) -> impl Iterator<Item = Error> {
-        std::mem::take(&mut self.failed).into_iter().map(|(_, error)| error)
-    }
-
-    /// Notes why a master does not count, once: one that is waited for again may be late again.
-    fn has_failed(&mut self, master: usize, error: Error) {
-        self.failed.retain(|(failed, _)| *failed != master);
-        self.failed.push((master, error));
     }
 
     fn may_win(&self) -> bool {
         let missing = quorum(self.footprint.masters.len()).saturating_sub(self.votes.len());
-        self.wave.outstanding() + self.patience.hopes_for(self.failed.len()) >= missing
+        self.wave.outstanding() + self.patience.hopes_for() >= missing
     }
 
     /// Whether it is known why it is not won: a quorum has answered, or can answer no more.
     fn is_known_why(&self) -> bool {
         let masters = self.footprint.masters.len();
         let answered = self.votes.len() + self.busy.ends_in.len();
-        answered >= quorum(masters) || self.failed.len() > masters - quorum(masters)
+        answered >= quorum(masters) || self.patience.failed() > masters - quorum(masters)
     }
 
-    fn note(&mut self, master: usize, answer: Result<Verdict>) {
-        self.patience.hears(master);
-        // It was late, and is here now.
-        self.failed.retain(|(failed, _)| *failed != master);
-        match answer {
-            Ok(Verdict::Granted(token)) => self.votes.push((master, token)),
-            Ok(Verdict::Busy { foreign_type, ends_in, .. }) => {
+    fn note(&mut self, master: usize, verdict: Verdict) {
+        match verdict {
+            Verdict::Granted(token) => self.votes.push((master, token)),
+            Verdict::Busy { foreign_type, ends_in, .. } => {
                 self.busy.ends_in.push((master, ends_in));
                 self.busy.foreign_type = self.busy.foreign_type.take().or(foreign_type);
             }
-            Ok(Verdict::Broken) => {
+            Verdict::Broken => {
                 self.again = true;
-                self.failed.push((master, self.footprint.masters[master].server.broken()));
+                self.patience.fails(master, self.footprint.masters[master].server.broken());
             }
-            Err(error) => self.failed.push((master, error)),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lock_core::{Error, Outcome, OwnerId, Result, Token};
 use lock_redis::Keys;
 use lock_redis::server::{Claim, Proposal, Request, Sent, Verdict};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -44,6 +45,8 @@ struct Claims {
     refused: u64,
     /// One was not answered, and may arrive at any time.
     in_doubt: u64,
+    /// There was more than one: what is removed says nothing of the others.
+    several: u64,
     /// It is being erased: nothing is claimed any more.
     erased: bool,
 }
@@ -164,25 +167,7 @@ impl Footprint {
         let for_all = self.seat.is_none().then(|| Arc::new(self.vacation(None, because)));
         Wave::new((0..self.masters.len()).map(|number| {
             let (footprint, for_all) = (Arc::clone(self), for_all.clone());
-            async move {
-                let sent = footprint.ended(number).await;
-                let Some(sent) = sent.or_else(|| footprint.may_be_called(number, because)) else {
-                    return Some(false);
-                };
-                let (server, keys) = (&footprint.masters[number].server, &footprint.keys);
-                let vacate = || async {
-                    let asked = Instant::now();
-                    let answer = match &for_all {
-                        Some(request) => server.vacate(request).await,
-                        None => {
-                            let place = footprint.place(number);
-                            server.vacate(&footprint.vacation(place.as_ref(), because)).await
-                        }
-                    };
-                    footprint.masters[number].noted(asked, answer)
-                };
-                server.take_back(keys, ttl, sent, vacate).await
-            }
+            Erasing { footprint, number, ttl, because, for_all }.run()
         }))
     }
 
@@ -210,6 +195,7 @@ impl Footprint {
             return false;
         }
         claims.ended &= !bit;
+        claims.several |= bit;
         if claims.in_doubt & bit == 0 {
             let connection = self.masters[number].server.generation(&self.keys);
             self.sent_on.lock().unwrap_or_else(PoisonError::into_inner)[number] = connection;
@@ -236,8 +222,62 @@ impl Footprint {
         (claims.refused & bit == 0).then_some(Sent::Answered)
     }
 
+    /// Whether a master was sent more than one claim.
+    fn is_claimed_again(&self, number: usize) -> bool {
+        self.claims().several & (1 << number) != 0
+    }
+
     fn claims(&self) -> MutexGuard<'_, Claims> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is removed from one master.
+struct Erasing {
+    footprint: Arc<Footprint>,
+    number: usize,
+    ttl: Duration,
+    because: Because,
+    /// What is sent to all masters, if it is the same.
+    for_all: Option<Arc<Request>>,
+}
+
+impl Erasing {
+    async fn run(self) -> Option<bool> {
+        let Self { footprint, number, because, .. } = &self;
+        let sent = footprint.ended(*number).await;
+        let Some(sent) = sent.or_else(|| footprint.may_be_called(*number, *because)) else {
+            return Some(false);
+        };
+        let removed = self.remove(sent).await;
+        if removed == Some(true) && sent != Sent::Answered && footprint.is_claimed_again(*number) {
+            self.go_on(sent);
+        }
+        removed
+    }
+
+    async fn remove(&self, sent: Sent) -> Option<bool> {
+        let Self { footprint, number, because, .. } = self;
+        let master = &footprint.masters[*number];
+        let vacate = || async {
+            let asked = Instant::now();
+            let answer = match &self.for_all {
+                Some(request) => master.server.vacate(request).await,
+                None => {
+                    let place = footprint.place(*number);
+                    master.server.vacate(&footprint.vacation(place.as_ref(), *because)).await
+                }
+            };
+            master.noted(asked, answer)
+        };
+        master.server.take_back(&footprint.keys, self.ttl, sent, vacate).await
+    }
+
+    /// Looks for the other claims, in the background, until none has been found for as long as one may take to arrive.
+    fn go_on(self, sent: Sent) {
+        if let Ok(runtime) = Handle::try_current() {
+            drop(runtime.spawn(async move { while self.remove(sent).await == Some(true) {} }));
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! A lock that is held on a quorum.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,21 +9,22 @@ use lock_core::{
     BootInstant, Error, ErrorKind, Lease, LossReason, Outcome, OwnerId, Released, Result, Standing, Token,
     Validity, ValidityCell,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::backend::{BACKEND, check_ttl, no_quorum};
 use crate::campaign::deadlines;
 use crate::footprint::{Because, Footprint};
+use crate::master::Master;
 use crate::patience::Patience;
 use crate::quorum::{Heard, Wave, quorum};
 
 /// How long after it failed an extension is tried again.
-const PAUSE: Duration = Duration::from_millis(20);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_millis(320);
 
 #[derive(Debug)]
 pub(crate) struct RedlockLease {
     pub(crate) footprint: Arc<Footprint>,
-    pub(crate) patience: Duration,
     pub(crate) longest_ttl: Duration,
     pub(crate) token: Token,
     pub(crate) cell: ValidityCell,
@@ -40,6 +40,8 @@ pub(crate) struct Releasing {
     was_valid: bool,
     /// Until it is decided; from then on the rest of it runs in the background.
     wave: Option<Wave<Option<bool>>>,
+    /// The masters that have answered, one bit for each.
+    answered: u64,
     ours: usize,
     not_ours: usize,
 }
@@ -63,17 +65,21 @@ impl Lease for RedlockLease {
             return Err(Error::lost(BACKEND));
         }
         check_ttl(ttl, self.longest_ttl)?;
-        let give_up = Instant::now() + self.patience;
-        loop {
+        let (mut pause, mut failed) = (FIRST_PAUSE, Error::lost(BACKEND));
+        while self.validity.is_valid() {
             match self.renewal.extend(ttl).await {
                 Renewed::Until(until) => return Ok(until),
                 Renewed::NotOurs => return Err(Error::lost(BACKEND)),
-                // It unlocks nothing, and is tried again while there is time.
-                Renewed::Unknown(_) if self.validity.is_valid() && Instant::now() < give_up => {}
-                Renewed::Unknown(error) => return Err(error),
+                // It unlocks nothing, and is tried again while the lease lasts.
+                Renewed::Unknown(error) => failed = error,
             }
-            sleep(PAUSE).await;
+            tokio::select! {
+                _ = self.validity.lost() => return Err(failed),
+                () = sleep(pause) => {}
+            }
+            pause = (pause * 2).min(LAST_PAUSE);
         }
+        Err(failed)
     }
 
     async fn verify(&self) -> Result<Standing> {
@@ -88,20 +94,13 @@ impl Lease for RedlockLease {
         let mut wave = Wave::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));
         let owner = self.footprint.owner.to_string();
         let mut patience = Patience::new(masters);
-        let (mut ours, mut not_ours, mut failed) = (0, 0, BTreeMap::new());
+        let (mut ours, mut not_ours) = (0, 0);
         while wave.outstanding() > 0 {
             let Some((master, heard)) = wave.next().await else { break };
-            match heard {
-                Heard::Late => drop(failed.insert(master, patience.is_late(master))),
-                Heard::Answer(answer) => {
-                    patience.hears(master);
-                    failed.remove(&master);
-                    match answer {
-                        Ok(sight) if sight.value == owner => ours += 1,
-                        Ok(_) => not_ours += 1,
-                        Err(error) => drop(failed.insert(master, error)),
-                    }
-                }
+            match patience.note(master, heard) {
+                Some(sight) if sight.value == owner => ours += 1,
+                Some(_) => not_ours += 1,
+                None => {}
             }
             if ours >= quorum(masters.len()) {
                 return Ok(self.validity.standing());
@@ -110,34 +109,23 @@ impl Lease for RedlockLease {
                 self.cell.lose(LossReason::Removed);
                 return Ok(self.validity.standing());
             }
-            patience.wait_on(&mut wave, failed.len());
+            patience.wait_on(&mut wave);
         }
-        Err(no_quorum(masters.len(), ours, failed.into_values()))
+        Err(no_quorum(masters.len(), ours, patience.errors()))
     }
 
     async fn release(&mut self) -> Result<Released> {
         self.renewal.stop().await;
-        let masters = self.footprint.masters.len();
+        let (masters, ttl) = (&self.footprint.masters, self.renewal.longest_ttl());
         let releasing = self.releasing.get_mut().unwrap_or_else(PoisonError::into_inner);
         let releasing = releasing.get_or_insert_with(|| Releasing {
             was_valid: self.validity.is_valid(),
-            wave: Some(self.footprint.erase(self.renewal.longest_ttl(), Because::Released)),
+            wave: Some(self.footprint.erase(ttl, Because::Released)),
+            answered: 0,
             ours: 0,
             not_ours: 0,
         });
-        let decided = timeout(self.patience, releasing.decide(masters)).await;
-        let ours = match decided {
-            Ok(ours) => ours,
-            // The rest does not answer, but a quorum has nothing of ours any more.
-            Err(_) if releasing.ours + releasing.not_ours >= quorum(masters) => true,
-            Err(_) => {
-                let confirmed = releasing.ours + releasing.not_ours;
-                return Err(Error::new(ErrorKind::Unavailable, BACKEND)
-                    .message(format!("only {confirmed} of {masters} masters confirmed the release in time"))
-                    .hint("the release goes on in the background")
-                    .with_outcome(Outcome::Unknown));
-            }
-        };
+        let ours = releasing.decide(masters, ttl).await?;
         let released = if ours && releasing.was_valid { Released::Released } else { Released::AlreadyLost };
         self.cell.lose(LossReason::Released);
         Ok(released)
@@ -146,18 +134,50 @@ impl Lease for RedlockLease {
 
 impl Releasing {
     /// Whether the lock was ours on a quorum until now.
-    async fn decide(&mut self, masters: usize) -> bool {
-        while let Some(wave) = &mut self.wave {
-            match wave.answer().await {
-                // In doubt it was one of our own requests that removed it.
-                Some((_, Some(true) | None)) => self.ours += 1,
-                Some((_, Some(false))) => self.not_ours += 1,
-                None => self.wave = None,
-            }
-            if self.ours >= quorum(masters) || self.not_ours > masters - quorum(masters) {
-                self.wave = None;
+    async fn decide(&mut self, masters: &Arc<[Arc<Master>]>, ttl: Duration) -> Result<bool> {
+        let quorum = quorum(masters.len());
+        let mut patience = Patience::new(masters);
+        if let Some(wave) = &mut self.wave {
+            let is_open = |number: &usize| self.answered & (1 << number) == 0;
+            for number in (0..masters.len()).filter(is_open) {
+                wave.wait_on([number], Instant::now() + masters[number].deadline(ttl));
             }
         }
-        self.ours >= quorum(masters)
+        while let Some(wave) = self.wave.as_mut().filter(|wave| wave.outstanding() > 0) {
+            match wave.next().await {
+                Some((number, Heard::Answer(removed))) => {
+                    patience.hears(number);
+                    self.answered |= 1 << number;
+                    // In doubt it was one of our own requests that removed it.
+                    let was_ours = removed != Some(false);
+                    self.ours += usize::from(was_ours);
+                    self.not_ours += usize::from(!was_ours);
+                }
+                Some((number, Heard::Late)) => patience.is_late(number),
+                None => break,
+            }
+            if self.ours >= quorum || self.not_ours > masters.len() - quorum {
+                // The rest of it goes on in the background.
+                self.wave = None;
+            } else {
+                patience.wait_on(wave);
+            }
+        }
+        let (ours, confirmed) = (self.ours, self.ours + self.not_ours);
+        if self.wave.is_none() {
+            Ok(ours >= quorum)
+        } else if confirmed >= quorum {
+            // The rest does not answer, but a quorum has nothing of ours any more.
+            Ok(true)
+        } else {
+            Err(unconfirmed(confirmed, masters.len()))
+        }
     }
+}
+
+fn unconfirmed(confirmed: usize, masters: usize) -> Error {
+    Error::new(ErrorKind::Unavailable, BACKEND)
+        .message(format!("only {confirmed} of {masters} masters confirmed the release in time"))
+        .hint("the release goes on in the background")
+        .with_outcome(Outcome::Unknown)
 }

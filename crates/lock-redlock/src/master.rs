@@ -119,6 +119,16 @@ impl Master {
     /// Whether it has, nobody knows when that one does not say who it is.
     pub(crate) fn vote<T>(self: &Arc<Self>, sent: Instant, answer: Result<T>) -> Result<T> {
         let answer = self.noted(sent, answer)?;
+        self.may_vote().map_err(|error| error.with_outcome(Outcome::Applied))?;
+        Ok(answer)
+    }
+
+    /// Whether what it answers counts.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub(crate) fn may_vote(&self) -> Result<()> {
         let mut state = self.state();
         if !self.judge(&mut state) {
             return Err(Error::new(ErrorKind::Denied, BACKEND)
@@ -126,13 +136,9 @@ impl Master {
                     "it is not told whether the master has restarted, and so it does not vote ({})",
                     self.server.address()
                 ))
-                .hint("give the user the rights +info and +dbsize")
-                .with_outcome(Outcome::Applied));
+                .hint("give the user the rights +info and +dbsize"));
         }
-        match self.bar(&state) {
-            Some(error) => Err(error.with_outcome(Outcome::Applied)),
-            None => Ok(answer),
-        }
+        self.bar(&state).map_or(Ok(()), Err)
     }
 
     /// Notes what became of a request.
@@ -192,6 +198,11 @@ impl Master {
     /// Whether the last request to it failed; not when its answer is only late.
     pub(crate) fn has_failed(&self) -> bool {
         self.state().has_failed
+    }
+
+    /// Whether its last answer is late, or its last request failed.
+    pub(crate) fn is_sick(&self) -> bool {
+        self.state().sick.is_some()
     }
 
     /// From when on it votes, if not by now.

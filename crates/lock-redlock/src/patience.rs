@@ -3,18 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::Error;
+use lock_core::{Error, Result};
 use tokio::time::Instant;
 
 use crate::master::Master;
-use crate::quorum::{Wave, quorum};
+use crate::quorum::{Heard, Wave, quorum};
 
-/// A vote goes on without a minority that fails. When no quorum answers without those that are late, then it is rather
-/// the host that is busy, or the network, and they are given as much time as any answer has; but not those of which the
-/// last request failed, so that votes wait so long for masters that hang only until their requests have failed.
+/// Which masters do not count, and why. A vote goes on without a minority that fails. When no quorum answers without those
+/// that are late, then it is rather the host that is busy, or the network, and they are given as much time as any answer
+/// has; but not those of which the last request failed, so that votes wait so long for masters that hang only until their
+/// requests have failed.
 #[derive(Debug)]
 pub(crate) struct Patience {
     masters: Arc<[Arc<Master>]>,
+    /// Once for each master: one that is waited for again may be late again.
+    failed: Vec<(usize, Error)>,
     late: Vec<usize>,
     at_last: Instant,
 }
@@ -23,7 +26,8 @@ impl Patience {
     /// With a vote that begins now.
     pub(crate) fn new(masters: &Arc<[Arc<Master>]>) -> Self {
         let longest = masters.iter().map(|master| master.patience()).max().unwrap_or_default();
-        Self { masters: Arc::clone(masters), late: Vec::new(), at_last: Instant::now() + longest }
+        let (masters, at_last) = (Arc::clone(masters), Instant::now() + longest);
+        Self { masters, failed: Vec::new(), late: Vec::new(), at_last }
     }
 
     /// With no more than this from now on.
@@ -32,29 +36,69 @@ impl Patience {
         self
     }
 
-    /// Notes that a master is late, and gives the error that this is as long as it does not answer.
-    pub(crate) fn is_late(&mut self, number: usize) -> Error {
-        let master = &self.masters[number];
+    /// Notes what is heard of a master, and gives its answer if it counts.
+    pub(crate) fn note<T>(&mut self, number: usize, heard: Heard<Result<T>>) -> Option<T> {
+        match heard {
+            Heard::Late => self.is_late(number),
+            Heard::Answer(Err(error)) => {
+                self.hears(number);
+                self.fails(number, error);
+            }
+            Heard::Answer(Ok(answer)) => {
+                self.hears(number);
+                return Some(answer);
+            }
+        }
+        None
+    }
+
+    /// Notes that a master is late.
+    pub(crate) fn is_late(&mut self, number: usize) {
+        let master = Arc::clone(&self.masters[number]);
         if !master.has_failed() && Instant::now() < self.at_last {
             self.late.push(number);
         }
-        master.is_late()
+        self.fails(number, master.is_late());
     }
 
     /// Notes that a master has answered, perhaps after it was late.
     pub(crate) fn hears(&mut self, number: usize) {
         self.late.retain(|late| *late != number);
+        self.failed.retain(|(failed, _)| *failed != number);
     }
 
-    /// How many are still hoped for when so many have failed, with those that are late.
-    pub(crate) fn hopes_for(&self, failed: usize) -> usize {
-        let is_minority = failed <= self.masters.len() - quorum(self.masters.len());
+    /// Notes why a master does not count.
+    pub(crate) fn fails(&mut self, number: usize, error: Error) {
+        self.failed.retain(|(failed, _)| *failed != number);
+        self.failed.push((number, error));
+    }
+
+    /// How many masters do not count, with those that are late.
+    pub(crate) fn failed(&self) -> usize {
+        self.failed.len()
+    }
+
+    /// Why those do not count.
+    pub(crate) fn errors(&self) -> impl Iterator<Item = Error> {
+        self.failed.iter().map(|(_, error)| error.clone())
+    }
+
+    /// How many are still hoped for.
+    pub(crate) fn hopes_for(&self) -> usize {
+        let is_minority = self.failed() <= self.masters.len() - quorum(self.masters.len());
         if is_minority { 0 } else { self.late.len() }
     }
 
     /// Waits on for those that are late, once nobody else is waited for and no quorum has answered.
-    pub(crate) fn wait_on<T: Send + 'static>(&mut self, wave: &mut Wave<T>, failed: usize) {
-        if wave.outstanding() == 0 && self.hopes_for(failed) > 0 {
+    pub(crate) fn wait_on<T: Send + 'static>(&mut self, wave: &mut Wave<T>) {
+        if self.hopes_for() > 0 {
+            self.wait_for_the_late(wave);
+        }
+    }
+
+    /// As [`wait_on`](Self::wait_on), also when a quorum has answered.
+    pub(crate) fn wait_for_the_late<T: Send + 'static>(&mut self, wave: &mut Wave<T>) {
+        if wave.outstanding() == 0 {
             wave.wait_on(std::mem::take(&mut self.late), self.at_last);
         }
     }
@@ -70,16 +114,31 @@ mod tests {
         let masters = dead(3);
         let mut patience = Patience::new(&masters);
         drop((masters[0].is_late(), masters[1].is_late(), masters[2].time().await));
-        drop((0..3).map(|number| patience.is_late(number)).collect::<Vec<_>>());
-        assert_eq!((patience.late.as_slice(), patience.hopes_for(3)), ([0, 1].as_slice(), 2));
+        (0..3).for_each(|number| patience.is_late(number));
+        assert_eq!((patience.late.as_slice(), patience.hopes_for()), ([0, 1].as_slice(), 2));
     }
 
     #[tokio::test]
     async fn one_that_was_late_and_has_answered_is_not_waited_for_again() {
         let mut patience = Patience::new(&dead(3));
-        drop((patience.is_late(0), patience.is_late(1)));
-        assert_eq!((patience.hopes_for(1), patience.hopes_for(2)), (0, 2));
+        patience.is_late(0);
+        assert_eq!(patience.hopes_for(), 0, "the others are a quorum");
+        patience.is_late(1);
+        assert_eq!(patience.hopes_for(), 2);
         patience.hears(0);
-        assert_eq!(patience.hopes_for(2), 1);
+        assert_eq!((patience.failed(), patience.hopes_for()), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn one_that_is_late_twice_has_failed_once() {
+        let mut patience = Patience::new(&dead(3));
+        patience.is_late(0);
+        patience.is_late(0);
+        assert_eq!((patience.failed(), patience.errors().count()), (1, 1));
+        assert_eq!(patience.note(0, Heard::Answer(Ok(7))), Some(7));
+        assert_eq!(patience.failed(), 0);
+        let error = Error::new(lock_core::ErrorKind::Denied, crate::backend::BACKEND);
+        assert_eq!(patience.note::<()>(0, Heard::Answer(Err(error))), None);
+        assert_eq!(patience.failed(), 1);
     }
 }

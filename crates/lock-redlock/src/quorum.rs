@@ -55,8 +55,9 @@ impl<T: Send + 'static> Wave<T> {
         self
     }
 
-    /// Waits for the answers of these masters again, until then.
+    /// Waits for the answers of these masters, perhaps again, until then.
     pub(crate) fn wait_on(&mut self, masters: impl IntoIterator<Item = usize>, until: Instant) {
+        self.has_deadlines = true;
         masters.into_iter().for_each(|master| self.awaited[master] = Some(until));
     }
 

@@ -1,6 +1,5 @@
 //! The renewal of the locks that are held on a quorum.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::campaign::{deadlines, skipped};
 use crate::footprint::Footprint;
 use crate::master::Master;
 use crate::patience::Patience;
-use crate::quorum::{Heard, Wave, quorum};
+use crate::quorum::{Wave, quorum};
 
 /// What the leases are renewed by: one pipeline to each master for all that are due.
 ///
@@ -62,16 +61,17 @@ impl Renew for RenewOnQuorum {
             wave: wave.until(deadlines(&self.masters, shortest)),
             // There has to be time to try again.
             patience: Patience::new(&self.masters).at_most(shortest / 5),
-            failed: BTreeSet::new(),
             count: Count::new(self.masters.len(), batch.len()),
             without: vec![0; batch.len()],
             masters: Arc::clone(&self.masters),
             leases,
         };
         while !round.count.is_decided() && round.wave.outstanding() > 0 && round.hear().await {}
-        let outcomes = batch.iter().enumerate();
-        let outcomes =
-            outcomes.map(|(lease, (_, ttl))| round.count.outcome(lease, trusted_until(sent, *ttl))).collect();
+        let Round { count, patience, .. } = &round;
+        let outcome = |(lease, (_, ttl)): (usize, &Due)| {
+            count.outcome(lease, trusted_until(sent, *ttl), patience.errors())
+        };
+        let outcomes = batch.iter().enumerate().map(outcome).collect();
         round.end();
         outcomes
     }
@@ -92,8 +92,6 @@ async fn extend(master: &Arc<Master>, leases: &[Due]) -> Answer {
 struct Round {
     wave: Wave<Answer>,
     patience: Patience,
-    /// The masters that did not answer, or are late.
-    failed: BTreeSet<usize>,
     count: Count,
     /// Of each lease the masters that do not have its key, one bit for each.
     without: Vec<u64>,
@@ -105,24 +103,13 @@ impl Round {
     /// Counts what is heard next, and says whether there was something.
     async fn hear(&mut self) -> bool {
         let Some((master, heard)) = self.wave.next().await else { return false };
-        match heard {
-            Heard::Late => {
-                self.failed.insert(master);
-                self.count.failed.insert(master, self.patience.is_late(master));
+        if let Some(answers) = self.patience.note(master, heard) {
+            for (without, answer) in self.without.iter_mut().zip(&answers) {
+                *without |= u64::from(matches!(answer, Ok(false))) << master;
             }
-            Heard::Answer(answer) => {
-                self.patience.hears(master);
-                match answer {
-                    Ok(_) => self.failed.remove(&master),
-                    Err(_) => self.failed.insert(master),
-                };
-                for (without, answer) in self.without.iter_mut().zip(answer.iter().flatten()) {
-                    *without |= u64::from(matches!(answer, Ok(false))) << master;
-                }
-                self.count.add(master, answer);
-            }
+            self.count.add(answers);
         }
-        self.patience.wait_on(&mut self.wave, self.failed.len());
+        self.patience.wait_on(&mut self.wave);
         true
     }
 
@@ -153,28 +140,22 @@ impl Round {
 struct Count {
     masters: usize,
     votes: Vec<(usize, usize)>,
-    /// What the masters said last that did not vote.
-    failed: BTreeMap<usize, Error>,
+    /// Errors that were answered for single leases.
+    failed: Vec<(usize, Error)>,
 }
 
 impl Count {
     fn new(masters: usize, leases: usize) -> Self {
-        Self { masters, votes: vec![(0, 0); leases], failed: BTreeMap::new() }
+        Self { masters, votes: vec![(0, 0); leases], failed: Vec::new() }
     }
 
-    fn add(&mut self, master: usize, answer: Answer) {
-        self.failed.remove(&master);
-        match answer {
-            Ok(answers) => {
-                for ((ours, not_ours), answer) in self.votes.iter_mut().zip(answers) {
-                    match answer {
-                        Ok(true) => *ours += 1,
-                        Ok(false) => *not_ours += 1,
-                        Err(error) => drop(self.failed.insert(master, error)),
-                    }
-                }
+    fn add(&mut self, answers: Vec<Result<bool>>) {
+        for (lease, ((ours, not_ours), answer)) in self.votes.iter_mut().zip(answers).enumerate() {
+            match answer {
+                Ok(true) => *ours += 1,
+                Ok(false) => *not_ours += 1,
+                Err(error) => self.failed.push((lease, error)),
             }
-            Err(error) => drop(self.failed.insert(master, error)),
         }
     }
 
@@ -190,13 +171,16 @@ impl Count {
         (0..self.votes.len()).all(|lease| self.is_ours(lease) || self.is_not_ours(lease))
     }
 
-    fn outcome(&self, lease: usize, until: BootInstant) -> Renewed {
+    /// What became of a lease when these masters did not count.
+    fn outcome(&self, lease: usize, until: BootInstant, failed: impl Iterator<Item = Error>) -> Renewed {
         if self.is_ours(lease) {
             Renewed::Until(until)
         } else if self.is_not_ours(lease) {
             Renewed::NotOurs
         } else {
-            Renewed::Unknown(no_quorum(self.masters, self.votes[lease].0, self.failed.values().cloned()))
+            let refused = self.failed.iter().filter(|(of, _)| *of == lease).map(|(_, error)| error.clone());
+            let failed = refused.chain(failed);
+            Renewed::Unknown(no_quorum(self.masters, self.votes[lease].0, failed))
         }
     }
 }
@@ -208,33 +192,43 @@ mod tests {
     use super::*;
     use crate::backend::BACKEND;
 
-    fn unavailable() -> Answer {
-        Err(Error::new(ErrorKind::Unavailable, BACKEND))
+    fn answers(answers: &[bool]) -> Vec<Result<bool>> {
+        answers.iter().map(|answer| Ok(*answer)).collect()
     }
 
-    #[allow(clippy::unnecessary_wraps, reason = "as a master answers")]
-    fn answers(answers: &[bool]) -> Answer {
-        Ok(answers.iter().map(|answer| Ok(*answer)).collect())
+    fn outcome(count: &Count, lease: usize) -> Renewed {
+        count.outcome(lease, BootInstant::from_boot(Duration::from_secs(1)), std::iter::empty())
     }
 
     #[test]
     fn renewals_need_a_quorum_of_all_masters() {
-        let until = BootInstant::from_boot(Duration::from_secs(1));
         let mut count = Count::new(5, 2);
-        let said = [answers(&[true, true]), answers(&[true, false]), unavailable(), unavailable()];
-        for (master, answer) in said.into_iter().enumerate() {
-            count.add(master, answer);
+        for said in [answers(&[true, true]), answers(&[true, false])] {
+            count.add(said);
             assert!(!count.is_decided());
         }
-        assert!(matches!(count.outcome(0, until), Renewed::Unknown(_)));
-        count.add(4, answers(&[true, false]));
-        assert!(matches!(count.outcome(0, until), Renewed::Until(_)));
-        assert!(matches!(count.outcome(1, until), Renewed::Unknown(_)));
+        assert!(matches!(outcome(&count, 0), Renewed::Unknown(_)));
+        count.add(answers(&[true, false]));
+        assert!(matches!(outcome(&count, 0), Renewed::Until(_)));
+        assert!(matches!(outcome(&count, 1), Renewed::Unknown(_)));
 
         let mut lost = Count::new(5, 1);
-        for master in 0..3 {
-            lost.add(master, answers(&[false]));
+        for _ in 0..3 {
+            lost.add(answers(&[false]));
         }
-        assert!(lost.is_decided() && matches!(lost.outcome(0, until), Renewed::NotOurs));
+        assert!(lost.is_decided() && matches!(outcome(&lost, 0), Renewed::NotOurs));
+    }
+
+    #[test]
+    fn an_error_about_one_lease_says_nothing_of_the_others() {
+        let mut count = Count::new(5, 2);
+        for said in [true, false, false] {
+            count.add(vec![Err(Error::new(ErrorKind::Denied, BACKEND)), Ok(said)]);
+        }
+        let kind = |lease| match outcome(&count, lease) {
+            Renewed::Unknown(error) => Some(error.kind()),
+            _ => None,
+        };
+        assert_eq!([0, 1].map(kind), [Some(ErrorKind::Denied), Some(ErrorKind::Unavailable)]);
     }
 }

@@ -107,6 +107,35 @@ async fn a_server_that_does_not_say_who_it_is_does_not_vote() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_rights_that_are_named_are_enough() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let masters = three.servers();
+    let rule = ["ACL", "SETUSER", "ann", "on", ">x"];
+    for master in masters {
+        master.command(&rule).await.unwrap();
+    }
+    let addrs: Vec<_> = masters.iter().map(|master| master.addr().to_string()).collect();
+    let url = format!("redlock://ann:x@{}", addrs.join(","));
+    let error = connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let text = error.to_string();
+    let named: Vec<&str> = text.split_whitespace().filter(|word| word.starts_with(['+', '~', '&'])).collect();
+    for master in masters {
+        master.command(&[&rule[..3], &named[..]].concat()).await.unwrap();
+    }
+    let locks = connect(&url).await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let mutex = locks.mutex("a");
+    let other = connect(&url).await.unwrap().mutex("a");
+    let waiting = tokio::spawn(async move { other.acquire().await });
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let guard = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+    assert!(mutex.try_acquire().await.unwrap().is_none());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_says_no_more_who_it_is_after_a_restart_does_not_vote() {
     let mut masters = Vec::new();
     for _ in 0..3 {

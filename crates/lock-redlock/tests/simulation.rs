@@ -14,6 +14,8 @@ use lock_testkit::simulation::{self, Scenario as _, Seeds, in_parallel};
 use crate::scenario::{Mode, Scenario};
 
 const SEEDS: u64 = 20_000;
+/// How many on three or seven masters.
+const OTHER_SEEDS: u64 = 2_000;
 /// How many of a broken kind: enough for a figure.
 const FEW: u64 = 500;
 const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.seeds");
@@ -21,6 +23,17 @@ const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.s
 #[test]
 fn no_seed_breaks_a_promise() {
     simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::new(SEED_FILE, SEEDS));
+}
+
+#[test]
+fn no_seed_breaks_a_promise_of_three_or_seven_masters() {
+    let seeds: Vec<u64> = (0..OTHER_SEEDS).collect();
+    let outcomes = in_parallel(&seeds, |seed| Scenario::new(seed, Mode::OtherSizes).run(false));
+    for (seed, outcome) in seeds.iter().zip(&outcomes) {
+        assert!(outcome.holds(), "seed {seed} breaks a promise\n{outcome}");
+    }
+    let tenures: usize = outcomes.iter().map(|outcome| outcome.report.tenures).sum();
+    println!("{OTHER_SEEDS} seeds: {tenures} tenures");
 }
 
 #[test]

@@ -11,9 +11,11 @@ use crate::run::run;
 /// What the run is to show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Nothing goes wrong that Redlock does not promise to withstand.
+    /// Nothing goes wrong that Redlock does not promise to withstand, on five masters.
     #[default]
     Sound,
+    /// The same, on three or on seven.
+    OtherSizes,
     /// Masters restart without their data.
     EmptyRestart,
     /// Masters restart without their data, and say that they did not restart.
@@ -73,10 +75,17 @@ impl simulation::Scenario for Scenario {
     fn new(seed: u64, mode: Mode) -> Self {
         let mut dice = Dice::new(seed);
         let clients = if dice.chance(0.7) { 2 } else { 3 };
+        let masters = match (mode, dice.chance(0.6)) {
+            (Mode::Sound, _) => 5,
+            (Mode::OtherSizes, true) => 3,
+            (Mode::OtherSizes, false) => 7,
+            (_, true) => 5,
+            (_, false) => 3,
+        };
         let mut scenario = Self {
             seed,
             mode,
-            masters: if dice.chance(0.6) { 5 } else { 3 },
+            masters,
             clients,
             ttl: Duration::from_millis(*dice.pick(&[300, 500, 900])),
             timeout: Duration::from_millis(*dice.pick(&[50, 100, 250])),
@@ -140,7 +149,7 @@ impl Scenario {
         for _ in 0..3 {
             let (at, master) = (dice.millis(0..=chaos), dice.below(self.masters as u64) as usize);
             match self.mode {
-                Mode::Sound | Mode::FromRequest | Mode::FromReply => {}
+                Mode::Sound | Mode::OtherSizes | Mode::FromRequest | Mode::FromReply => {}
                 Mode::EmptyRestart => {
                     events.push((at, Event::Restart { master, down: Duration::ZERO, keep_data: false }));
                 }
