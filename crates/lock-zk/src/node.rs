@@ -451,8 +451,11 @@ pub(crate) fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
 }
 
 /// Deletes our node, and its directory with it when the numbers are running out and nobody waits.
+///
+/// A deletion names a path and a version of the data, and neither tells a fixed node from the next one. So it is always
+/// looked at first; in a queue, where a number comes again only with a new directory, when there is doubt.
 async fn remove(session: &Session, spot: &Spot, made: &Made, doubtful: bool) -> Gone {
-    if doubtful && !spot.is_unique() {
+    if (doubtful && !spot.is_unique()) || spot.recipe != Recipe::Queue {
         match session.insist(|| is_there(session, &made.path, made.czxid)).await {
             Ok(true) => {}
             Ok(false) => return Gone::Before,
@@ -475,7 +478,8 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut cert
     match state {
         State::Nothing => {}
         State::Creating(creation) => match creation.end().await {
-            Ok((made, _)) => drop(delete(&session, &spot, &made, false).await),
+            // The answer may have been on its way for long.
+            Ok((made, _)) => drop(delete(&session, &spot, &made, true).await),
             Err(fault) => certain &= !matches!(fault, Fault::Unknown(_)),
         },
         State::There(made) => {

@@ -49,6 +49,10 @@ pub enum Recipe {
     /// **It is not fair**: nobody is ever sure to get its turn. There are no read/write locks and no semaphores, and
     /// waiters are not counted. Where nodes of both recipes meet under one name, one of them is refused or waits; they
     /// never both hold the lock.
+    ///
+    /// The servers cannot be asked to delete a node only if it is still ours. A release looks first, by a round trip
+    /// through the leader; who takes the lock between that look and the deletion, when it was
+    /// [broken](lock_core::Locks::break_lock) at just that time, loses it.
     Ephemeral(WaitBy),
 }
 
