@@ -17,7 +17,7 @@ use crate::BACKEND;
 use crate::downgrade::Downgraded;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
-use crate::node::{Gone, Made, Node, delete, is_there};
+use crate::node::{Card, Gone, Made, Node, delete, is_there};
 use crate::session::{Event, PAUSE, Session, Watch};
 use crate::token::NotRaised;
 
@@ -292,7 +292,7 @@ impl Sentry {
     }
 
     fn read(&self, data: &[u8]) {
-        if data == REVOKE {
+        if is_wish(data) {
             self.revocation.request();
         }
     }
@@ -309,6 +309,17 @@ fn ended(validity: Validity, until: BootInstant) -> BoxFuture<'static, ()> {
         }
     }
     .boxed()
+}
+
+/// Whether a node that says this asks its owner to give the lock up.
+fn is_wish(data: &[u8]) -> bool {
+    data == REVOKE || serde_json::from_slice::<Card>(data).is_ok_and(|card| card.revoke)
+}
+
+/// What a node says once its owner is asked to give the lock up, if it is one of ours.
+pub(crate) fn card_with_wish(data: &[u8]) -> Option<Vec<u8>> {
+    let card: Card = serde_json::from_slice(data).ok()?;
+    serde_json::to_vec(&Card { revoke: true, ..card }).ok()
 }
 
 /// What is written into the node of a holder that is asked to give its lock up, as by Curator's `Revoker`.

@@ -121,7 +121,7 @@ impl Ours {
 
     /// What our node says.
     fn card(&self, info: &OwnerInfo) -> Vec<u8> {
-        let card = Card { info: info.clone(), owner: self.owner.to_string(), writer: None };
+        let card = Card::new(info.clone(), self.owner.to_string());
         // Strings and numbers always make JSON.
         serde_json::to_vec(&card).unwrap_or_default()
     }
@@ -148,6 +148,15 @@ pub(crate) struct Card {
     /// Of a reader that was a writer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) writer: Option<Origin>,
+    /// Whether the owner is asked to give the lock up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) revoke: bool,
+}
+
+impl Card {
+    pub(crate) const fn new(info: OwnerInfo, owner: String) -> Self {
+        Self { info, owner, writer: None, revoke: false }
+    }
 }
 
 /// How the node was made by which a holder got the lock.

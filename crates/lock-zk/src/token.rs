@@ -26,7 +26,7 @@
 //!
 //! What [`inspect`](lock_core::Locks::inspect) shows is computed with the base as it is, so that it is too high for a
 //! holder whose token is older than the last raise. Of a reader that was a writer its node tells which transaction
-//! counts; where somebody has written over that, as a wish for revocation does, no token of readers is shown.
+//! counts; where somebody has written over that, as a wish for revocation may, no token of readers is shown.
 //!
 //! A session that ends takes its watches and its locks along, and nothing that it knew is used by the next one.
 //!

@@ -9,7 +9,7 @@ use lock_core::{ErrorKind, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
-use lock_zk::{Layout, ZkConfig};
+use lock_zk::{Layout, Recipe, WaitBy, ZkConfig};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_after_every_number_of_polls() {
@@ -118,6 +118,39 @@ async fn the_answer_to_a_creation_is_lost() {
             assert_eq!(guard.release().await.unwrap(), Released::Released);
             scene.is_clean().await;
         }
+    }
+}
+
+/// Somebody writes to the node before its owner has found it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_wish_does_not_hide_a_node_from_its_owner() {
+    for (layout, recipe) in [
+        (Layout::Curator, Recipe::Queue),
+        (Layout::Plain, Recipe::Queue),
+        (Layout::Plain, Recipe::Ephemeral(WaitBy::Watch)),
+    ] {
+        let server = server().await;
+        let (client, proxy) = (client(&server).await, proxy(&server));
+        let of = |config: ZkConfig| config.layout(layout).recipe(recipe);
+        let (locks, other) = (opened(&of(through(&proxy))).await, opened(&of(config(&server))).await);
+        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+        proxy.swallow_when(enters(), Then::Hang);
+        let mutex = locks.mutex("a");
+        let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        let start = Instant::now();
+        while !other.request_revocation("a").await.unwrap() {
+            assert!(start.elapsed() < TIMEOUT, "{layout:?} {recipe:?}: there is no node");
+        }
+        assert!(!acquisition.is_finished());
+        let guard = tokio::time::timeout(TIMEOUT * 2, acquisition).await.unwrap().unwrap();
+        assert_eq!((proxy.fired(), guard.verify().await.unwrap()), (1, Standing::Valid));
+        tokio::time::timeout(TIMEOUT, guard.revoke_requested()).await.unwrap();
+        if recipe == Recipe::Queue {
+            assert_eq!(children(&client, "a").await.len(), 1, "{layout:?}");
+        }
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let next = other.mutex("a").try_acquire_for(TIMEOUT).await.unwrap().unwrap();
+        assert_eq!(next.release().await.unwrap(), Released::Released);
     }
 }
 
