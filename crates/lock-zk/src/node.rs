@@ -500,18 +500,37 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut cert
     if certain {
         return;
     }
-    // A second look, should the first creation have overtaken the first look in some way that we do not know of.
-    for _ in 0..2 {
-        match find(&session, &spot, ours).await {
+    look_for_more(&session, &spot, ours).await;
+}
+
+/// Deletes what creations have left whose answers were lost, once the servers let us look.
+async fn look_for_more(session: &Session, spot: &Spot, ours: Ours) {
+    let (mut looks, mut pause) = (0, PAUSE);
+    while !session.is_over() {
+        match find(session, spot, ours).await {
             Ok(found) => {
                 for made in &found {
-                    delete(&session, &spot, made, false).await;
+                    delete(session, spot, made, false).await;
                 }
+                looks += 1;
+                // A second look, should the first creation have overtaken the first look in some way that we do not
+                // know of.
+                if looks == 2 {
+                    return;
+                }
+                pause = LAST_PAUSE / 5;
             }
-            Err(_) if session.is_over() => return,
-            Err(fault) => tracing::warn!(?fault, dir = spot.dir, "cannot look for what a lost request left"),
+            Err(Fault::Over) => return,
+            Err(fault) => {
+                tracing::warn!(
+                    ?fault,
+                    dir = spot.dir,
+                    "cannot look for what a lost request left; trying again"
+                );
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
         }
-        tokio::time::sleep(LAST_PAUSE / 5).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

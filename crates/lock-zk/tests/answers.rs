@@ -236,6 +236,43 @@ async fn a_downgrade_is_not_given_up_when_the_server_refuses_after_a_lost_answer
     }
 }
 
+/// The caller has gone, and the servers refuse for a while to tell what there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_creation_left_is_looked_for_until_the_servers_let_us_look() {
+    for error in [Error::NoAuth, Error::Throttled] {
+        let server = server().await;
+        let client = client(&server).await;
+        let (lost, refused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let script = {
+            let (lost, refused, error) = (Arc::clone(&lost), Arc::clone(&refused), error.clone());
+            move |kind: Kind, path: &str| match kind {
+                "create" if path.starts_with("/locks/a/") => {
+                    lost.fetch_add(1, Ordering::SeqCst);
+                    Fate::LosesAnswer
+                }
+                "children" if refused.load(Ordering::SeqCst) < REFUSALS => {
+                    refused.fetch_add(1, Ordering::SeqCst);
+                    Fate::Fails(error.clone())
+                }
+                _ => Fate::Passes,
+            }
+        };
+        mkdir(&client, "/locks/a").await;
+        let locks = meddled(&server, Layout::Curator, script).await;
+        // The answer is lost, and the first look for the node is refused.
+        assert!(locks.mutex("a").acquire().await.is_err(), "{error}");
+        assert_eq!(lost.load(Ordering::SeqCst), 1, "{error}");
+        let other = connect(&server).await;
+        let guard = timeout(SOON, other.mutex("a").acquire()).await.expect("it is not in the way").unwrap();
+        assert_eq!(refused.load(Ordering::SeqCst), REFUSALS, "{error}");
+        give_back(guard).await;
+        assert_eq!(children(&client, "a").await.len(), 0, "{error}");
+    }
+}
+
+/// More than there are looks where nothing is refused.
+const REFUSALS: usize = 6;
+
 async fn give_back(guard: Guard) {
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
