@@ -28,11 +28,11 @@ use crate::{BACKEND, NodeAcl, ZkConfig};
 /// It is believed in until a deadline of our own, by the requests that are known to have passed the leader; they count
 /// from when they were *sent*. The leader, who ends sessions, does not hear of us by them, but only from the server that
 /// we are connected to: every half tick, which is at most a quarter of the session timeout, as a session lasts two ticks
-/// at least. So a request proves nothing about itself, as that server may die before it tells of it; it proves that
-/// those which were answered a quarter of the timeout earlier have been told of. The opening of a session and its move
-/// to another server go through the leader, and prove themselves. The deadline is one session timeout after the last
-/// request that is proven, less a margin for clocks that run apart, and three quarters of it after the last one that
-/// was answered.
+/// at least (unless `minSessionTimeout` allows less, of which `doctor` warns). So a request proves nothing about
+/// itself, as that server may die before it tells of it; it proves that those which were answered a quarter of the
+/// timeout earlier have been told of. The opening of a session and its move to another server go through the leader,
+/// and prove themselves. The deadline is one session timeout after the last request that is proven, less a margin for
+/// clocks that run apart, and three quarters of it after the last one that was answered.
 ///
 /// Only writes and `sync` count. A read is answered by the follower alone, and one that is cut off from its leader
 /// goes on answering for up to `syncLimit` ticks, while the leader lets the session expire.
