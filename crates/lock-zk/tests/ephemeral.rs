@@ -160,7 +160,7 @@ async fn the_answer_to_a_creation_is_lost() {
         let other = locks_on(&server, by).await;
         give_back(locks.mutex("a").acquire().await.unwrap()).await;
         for held in [false, true] {
-            for fault in 0..3 {
+            for fault in 0..4 {
                 // Where it is held, the creation is one of a waiter.
                 let guard = if held { Some(other.mutex("a").acquire().await.unwrap()) } else { None };
                 let waiter = held.then(|| wait(&locks));
@@ -169,6 +169,7 @@ async fn the_answer_to_a_creation_is_lost() {
                 match fault {
                     0 => proxy.cut_when(zk_opcode(opcode::CREATE2)),
                     1 => proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Reset),
+                    2 => proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Fin),
                     _ => proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Hang),
                 }
                 drop(guard);

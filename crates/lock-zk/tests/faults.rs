@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use lock_core::{ErrorKind, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
-use lock_testkit::{ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
+use lock_testkit::{FaultProxy, ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{Layout, Recipe, WaitBy, ZkConfig};
 
@@ -104,11 +104,12 @@ async fn the_answer_to_a_creation_is_lost() {
     for layout in LAYOUTS {
         let scene = Scene::with(TIMEOUT, layout).await;
         scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-        for fault in 0..3 {
+        for fault in 0..4 {
             scene.proxy.reset_counters();
             match fault {
                 0 => scene.proxy.cut_when(enters()),
                 1 => scene.proxy.swallow_when(enters(), Then::Reset),
+                2 => scene.proxy.swallow_when(enters(), Then::Fin),
                 _ => scene.proxy.swallow_when(enters(), Then::Hang),
             }
             let guard = scene.locks.mutex("a").acquire().await.unwrap();
@@ -173,24 +174,22 @@ async fn the_answer_to_a_creation_is_lost_and_nobody_waits_for_it() {
 async fn the_answer_to_a_release_is_lost() {
     for layout in LAYOUTS {
         let scene = Scene::with(LONG, layout).await;
-        for then in [Then::Reset, Then::Hang] {
+        for then in [Then::Reset, Then::Fin, Then::Hang] {
             let guard = scene.locks.mutex("a").acquire().await.unwrap();
             scene.proxy.reset_counters();
             scene.proxy.swallow_when(zk_opcode(opcode::DELETE), then);
-            let released = guard.release().await;
+            // The driver takes a fifth of the session timeout to see that it hangs.
+            assert_eq!(guard.release().await.unwrap(), Released::Released, "{layout:?} {then:?}");
             assert_eq!(scene.proxy.fired(), 1);
-            match then {
-                Then::Reset => assert_eq!(released.unwrap(), Released::Released),
-                // The driver takes a fifth of the session timeout to see it.
-                Then::Hang => assert!(released.is_ok_and(|released| released == Released::Released)),
-            }
             scene.is_clean().await;
         }
         // The request is lost as well.
-        let guard = scene.locks.mutex("a").acquire().await.unwrap();
-        scene.proxy.rst();
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-        scene.is_clean().await;
+        for end in [FaultProxy::rst, FaultProxy::fin] {
+            let guard = scene.locks.mutex("a").acquire().await.unwrap();
+            end(&scene.proxy);
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            scene.is_clean().await;
+        }
     }
 }
 
@@ -306,6 +305,33 @@ async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
     let path = format!("/locks/a/{}", children(&scene.client, "a").await[0]);
     scene.client.delete(&path, None).await.unwrap();
     assert_eq!(guard.lost().await, LossReason::Removed);
+}
+
+/// While its holder is cut off: whose node is watched, and who has just got the lock and does not watch it yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_holder_that_comes_back_is_told_that_its_node_was_removed() {
+    let scene = Scene::with(LONG, Layout::Curator).await;
+    for watched in [true, false] {
+        let guard = scene.locks.mutex("a").acquire().await.unwrap();
+        if watched {
+            let start = Instant::now();
+            while lock_watches(&scene.server).await == 0 {
+                assert!(start.elapsed() < TIMEOUT, "it is not watched");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        scene.proxy.refuse(true);
+        scene.proxy.rst();
+        let path = format!("/locks/a/{}", children(&scene.client, "a").await[0]);
+        scene.client.delete(&path, None).await.unwrap();
+        assert!(guard.is_valid(), "it cannot know");
+        scene.proxy.refuse(false);
+        let lost = tokio::time::timeout(LONG / 2, guard.lost()).await;
+        assert_eq!(lost.expect("it is not told before its deadline"), LossReason::Removed, "{watched}");
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        let again = scene.locks.mutex("a").try_acquire().await.unwrap().unwrap();
+        assert_eq!(again.release().await.unwrap(), Released::Released);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
