@@ -606,6 +606,32 @@ mod tests {
         assert_eq!(delete(&session, &spot, &paths[1], true).await, Gone::Now);
     }
 
+    /// Takes the lock where the directory starts afresh from the number 2 on, and gives it back; tells its number.
+    async fn number_of_next(session: &Arc<Session>) -> i64 {
+        let name = LockName::new("a").unwrap();
+        let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, Layout::Curator) });
+        let owner = Arc::new(OwnerInfo::this_process());
+        let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
+        let attempted = attempt(session, &spot, "/", &request).await.unwrap();
+        let Attempt::Held(mut lease) = attempted else { panic!("{BACKEND}: not held") };
+        let number = lease.made().await.sequence;
+        assert_eq!(lease.release().await.unwrap(), Released::Released);
+        number
+    }
+
+    #[tokio::test]
+    async fn a_directory_in_which_somebody_keeps_data_is_not_replaced() {
+        let server = ZooKeeper::start().await.unwrap();
+        let session = open(&server).await;
+        session.create("/a", b"theirs", CreateMode::Container).await.unwrap();
+        let before = session.stat("/a").await.unwrap().unwrap();
+        for number in 0..5 {
+            assert_eq!(number_of_next(&session).await, number);
+        }
+        let (data, stat) = session.data("/a").await.unwrap();
+        assert_eq!((&data[..], stat.czxid), (&b"theirs"[..], before.czxid));
+    }
+
     #[tokio::test]
     async fn a_directory_whose_numbers_run_out_is_replaced() {
         let server = ZooKeeper::start().await.unwrap();

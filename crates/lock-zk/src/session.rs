@@ -357,16 +357,27 @@ impl Session {
         deleted.map_err(|fault| fault.needing(Right::Delete, parent(path)))
     }
 
-    /// Replaces the directory by an empty one of the same name, whose numbers start at zero, if this node is the
-    /// only one in it. `NotEmpty` otherwise, and then nothing has changed.
+    /// Replaces the directory by an empty one of the same name, whose numbers start at zero, if this node is the only one
+    /// in it and nobody keeps data there. `NotEmpty` otherwise, and then nothing has changed.
     pub(crate) async fn rotate(&self, path: &str, dir: &str) -> Result<(), Fault> {
-        let (mode, acl) = (CreateMode::Container, self.acl.acls());
-        let changes = [
-            Change::Delete { path, version: None },
-            Change::Delete { path: dir, version: None },
-            Change::Create { path: dir, data: &[], mode, acl },
-        ];
-        self.multi(&changes).await.map(drop).map_err(|(_, fault)| fault)
+        let stat = self.stat(dir).await?.ok_or(Fault::Refused(zk::Error::NoNode))?;
+        if stat.data_length > 0 {
+            return Err(Fault::Refused(zk::Error::NotEmpty));
+        }
+        let replace = async |mode| {
+            let changes = [
+                Change::Delete { path, version: None },
+                Change::Delete { path: dir, version: Some(stat.version) },
+                Change::Create { path: dir, data: &[], mode, acl: self.acl.acls() },
+            ];
+            self.multi(&changes).await.map(drop).map_err(|(_, fault)| fault)
+        };
+        match replace(CreateMode::Container).await {
+            Err(Fault::Refused(zk::Error::Unimplemented | zk::Error::MarshallingError)) => {
+                replace(CreateMode::Persistent).await
+            }
+            replaced => replaced,
+        }
     }
 
     /// Does all of this or nothing; with the fault comes which part it is about, if it is about one.
