@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use lock_core::{ErrorKind, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
-use lock_testkit::{FaultProxy, ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
+use lock_testkit::{FaultProxy, ZooKeeper, cancel_after, for_each_poll_count};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{Layout, Recipe, WaitBy, ZkConfig};
 
@@ -233,7 +233,7 @@ async fn a_release_goes_on_after_its_caller_got_no_answer() {
 /// session timeout, and callers wait for half of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn callers_get_their_answers_from_another_server_when_theirs_falls_silent() {
-    let (ensemble, timeout) = (ZkEnsemble::start().await.unwrap(), LONG * 2);
+    let (ensemble, timeout) = (Servers::start().await, LONG * 2);
     let proxies: Vec<_> = ensemble.nodes()[1..].iter().map(proxy).collect();
     let hosts = proxies.iter().map(|proxy| proxy.addr().to_string()).collect::<Vec<_>>().join(",");
     let config = ZkConfig::new(hosts).session_timeout(timeout).private_session(true);
@@ -274,7 +274,7 @@ async fn callers_get_their_answers_from_another_server_when_theirs_falls_silent(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_grants_a_longer_session_is_not_taken_for_silent_any_sooner() {
-    let server = ZooKeeper::builder().min_session_timeout(LONG * 2).start().await.unwrap();
+    let server: Server = ZooKeeper::builder().min_session_timeout(LONG * 2).start().await.unwrap().into();
     let proxy = proxy(&server);
     let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(SHORT).private_session(true);
     let guard = opened(&config).await.mutex("a").acquire().await.unwrap();
@@ -369,7 +369,7 @@ async fn a_guard_is_lost_before_anybody_else_gets_the_lock() {
 async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
     // A follower goes on for so many ticks, which are twenty seconds.
     let options = ZooKeeper::builder().config("syncLimit", "100");
-    let ensemble = options.start_ensemble(3).await.unwrap();
+    let ensemble = Servers::from(options.start_ensemble(3).await.unwrap());
     let leader = ensemble.leader().await.unwrap();
     let follower = &ensemble.nodes()[(leader + 1) % 3];
     let locks = opened(&config(follower).session_timeout(SHORT)).await;
