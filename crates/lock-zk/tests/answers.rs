@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use common::*;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use lock_core::{ErrorKind, Guard, Locks, LossReason, Released, Standing};
+use lock_core::{ErrorKind, Guard, Locks, LossReason, Released, Standing, Token};
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 use lock_zk::{Answer, Change, Ensemble, Layout, SessionClient, States, Watching};
@@ -382,6 +382,44 @@ async fn a_node_of_ours_whose_number_is_beyond_all_order_is_no_lock() {
             used_up.store(false, Ordering::SeqCst);
             give_back(locks.mutex("a").acquire().await.unwrap()).await;
         }
+    }
+}
+
+/// Between the news of the raise and what is read then, the connection may break, and the next server be one that lags.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_that_changed_is_read_behind_a_sync() {
+    for breaks in [false, true] {
+        let server = server().await;
+        let client = client(&server).await;
+        let (asked, broken) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
+        let script = {
+            let (asked, broken) = (Arc::clone(&asked), Arc::clone(&broken));
+            move |kind: Kind, path: &str| {
+                if !path.ends_with("!token-base") {
+                    return Fate::Passes;
+                }
+                asked.lock().unwrap().push(kind);
+                let loses = kind == "watch_data" && !broken.swap(true, Ordering::SeqCst);
+                if loses { Fate::Fails(Error::ConnectionLoss) } else { Fate::Passes }
+            }
+        };
+        let (holder, locks) = (connect(&server).await, meddled(&server, Layout::Curator, script).await);
+        let guard = holder.mutex("a").acquire().await.unwrap();
+        let lock = locks.mutex("a");
+        let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        until_children(&client, "a", 2).await;
+        until("the first time", || *asked.lock().unwrap() == ["watch_data", "watch_stat"]).await;
+        sleep(Duration::from_millis(100)).await;
+        asked.lock().unwrap().clear();
+        broken.store(!breaks, Ordering::SeqCst);
+        let floor = Token::new(guard.token().get() + 1_000_000);
+        guard.raise_token(floor).await.unwrap();
+        give_back(guard).await;
+        let next = timeout(SOON, next).await.unwrap().unwrap();
+        assert!(next.token() > floor, "{} is not above {floor}", next.token());
+        let times = if breaks { 2 } else { 1 };
+        assert_eq!(*asked.lock().unwrap(), ["sync", "watch_data"].repeat(times));
+        give_back(next).await;
     }
 }
 
