@@ -180,7 +180,7 @@ impl Backend for Zk {
 struct Outage {
     /// Until when a new session is tried for.
     until: Option<Instant>,
-    /// Whether a server has shown us the queue.
+    /// Whether a server has let us wait in the queue.
     answered: bool,
     count: u32,
 }

@@ -534,7 +534,8 @@ async fn look_for_more(session: &Session, spot: &Spot, ours: Ours) {
     }
 }
 
-const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// Between two attempts, when many have failed.
+pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

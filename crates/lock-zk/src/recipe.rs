@@ -96,7 +96,7 @@ pub(crate) enum Attempt {
     Held(Box<ZkLease>),
     Busy,
     /// Our node is gone before it was its turn: removed by somebody, or with its session. `answered` tells whether
-    /// the server had shown us the queue.
+    /// the server had let us wait in the queue. A mere try has found the lock free then, which is no answer.
     Again {
         answered: bool,
     },
@@ -203,17 +203,17 @@ async fn contend(
     answered: &mut bool,
 ) -> Result<Option<(Arc<Made>, Own)>, Stop> {
     let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
-    if request.wait.is_over() {
+    let tries = request.wait.is_over();
+    if tries {
         // A try that fails writes nothing.
         let queue = list(&session, &spot).await.map_err(|fault| Stop::of(fault, &spot.dir))?;
-        *answered = true;
         if queue.is_some_and(|queue| queue.is_busy(request.mode)) {
             return Ok(None);
         }
     }
     let mut steady = session.steadiness().map_err(|_| Stop::Again)?;
     let (made, queue) = enter(node, chroot, request).await?;
-    *answered = true;
+    *answered = !tries;
     let mut place = Place::new(&session, &spot, &made, request);
     if place.obstacles(&queue)?.is_none() {
         confirm(&session, &spot).await?;

@@ -15,7 +15,7 @@ use futures_util::future::{BoxFuture, ready};
 use lock_core::{ErrorKind, Guard, Locks, LossReason, Released, Standing, Token};
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
-use lock_zk::{Answer, Change, Ensemble, Layout, SessionClient, States, Watching};
+use lock_zk::{Answer, Change, Ensemble, Layout, Recipe, SessionClient, States, WaitBy, Watching};
 use tokio::time::{sleep, timeout};
 
 /// For what comes to pass sooner or later.
@@ -421,6 +421,69 @@ async fn a_base_that_changed_is_read_behind_a_sync() {
         assert_eq!(*asked.lock().unwrap(), ["sync", "watch_data"].repeat(times));
         give_back(next).await;
     }
+}
+
+/// What the end of the session leaves open is not told as a lock that is held by others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_whose_session_ends_does_not_take_a_free_lock_for_a_busy_one() {
+    for recipe in [Recipe::Queue, Recipe::Ephemeral(WaitBy::Watch)] {
+        for ends in [1, usize::MAX] {
+            let server = server().await;
+            let left = Arc::new(AtomicUsize::new(0));
+            let script = {
+                let left = Arc::clone(&left);
+                move |kind: Kind, path: &str| {
+                    let enters = matches!(kind, "create" | "multi") && path.starts_with("/locks/a");
+                    let take = |left: usize| left.checked_sub(1);
+                    match enters && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+                        true => Fate::Fails(Error::SessionExpired),
+                        false => Fate::Passes,
+                    }
+                }
+            };
+            let meddler = Meddler { hosts: server.connect_string(), script: Arc::new(script) };
+            let locks = opened(&config(&server).recipe(recipe).ensemble(Arc::new(meddler))).await;
+            give_back(locks.mutex("a").acquire().await.unwrap()).await;
+            left.store(ends, Ordering::SeqCst);
+            let tried = locks.mutex("a").try_acquire().await;
+            assert!(left.load(Ordering::SeqCst) < ends, "{recipe:?}: no session ended");
+            if ends == 1 {
+                give_back(tried.unwrap().expect("nobody has it")).await;
+            } else {
+                assert_eq!(tried.unwrap_err().kind(), ErrorKind::Unavailable, "{recipe:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_may_not_read_its_node_does_not_ask_again_and_again() {
+    let server = server().await;
+    let client = client(&server).await;
+    let (asked, refused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
+    let script = {
+        let (asked, refused) = (Arc::clone(&asked), Arc::clone(&refused));
+        move |kind: Kind, path: &str| {
+            if kind != "watch_data" || !path.starts_with("/locks/a/") {
+                return Fate::Passes;
+            }
+            asked.fetch_add(1, Ordering::SeqCst);
+            if refused.load(Ordering::SeqCst) { Fate::Fails(Error::NoAuth) } else { Fate::Passes }
+        }
+    };
+    let locks = meddled(&server, Layout::Curator, script).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    until("it never asks again", || asked.load(Ordering::SeqCst) > 3).await;
+    sleep(Duration::from_secs(1)).await;
+    // Every 15 ms would be far more.
+    let times = asked.load(Ordering::SeqCst);
+    assert!(times < 20, "{times} times");
+    refused.store(false, Ordering::SeqCst);
+    until("it is not asked again", || asked.load(Ordering::SeqCst) > times).await;
+    let node = children(&client, "a").await.remove(0);
+    client.delete(&format!("/locks/a/{node}"), None).await.unwrap();
+    assert_eq!(timeout(SOON, guard.lost()).await.expect("it is watched"), LossReason::Removed);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
 
 async fn give_back(guard: Guard) {
