@@ -2,14 +2,15 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::*;
 use lock_core::{
     ErrorKind, Holder, LeaseKind, LockOptions, LockState, Locks, LossReason, Released, Standing,
 };
-use lock_testkit::{FaultProxy, ZooKeeper};
+use lock_testkit::ZooKeeper;
+use lock_testkit::proxy::{Direction, FaultProxy, opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{Layout, ZkConfig};
 use tokio::sync::Semaphore;
@@ -116,6 +117,34 @@ async fn holders_never_overlap() {
     for task in tasks {
         task.await.unwrap();
     }
+}
+
+/// Where the directory may not be written: another node is in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_queue_is_listed_without_waiting_for_the_creation() {
+    let scene = Scene::with(LONG, Layout::Curator).await;
+    mkdir(&scene.client, "/locks/a/config").await;
+    assert_eq!(scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap(), Released::Released);
+    let sent = Arc::new(Mutex::new(Vec::<i32>::new()));
+    scene.proxy.cut_when({
+        let (sent, codes) = (Arc::clone(&sent), [opcode::CREATE2, opcode::MULTI, opcode::GET_CHILDREN2]);
+        move |request: &[u8]| {
+            sent.lock().unwrap().extend(codes.iter().filter(|code| zk_opcode(**code)(request)));
+            false
+        }
+    });
+    scene.proxy.hold(Direction::ToClient);
+    let mutex = scene.locks.mutex("a");
+    let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    let start = Instant::now();
+    while *sent.lock().unwrap() != [opcode::CREATE2, opcode::GET_CHILDREN2] {
+        assert!(start.elapsed() < LONG, "{:?}", sent.lock().unwrap());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(!acquisition.is_finished());
+    scene.proxy.deliver();
+    assert_eq!(acquisition.await.unwrap().release().await.unwrap(), Released::Released);
+    assert_eq!(children(&scene.client, "a").await, ["config"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
