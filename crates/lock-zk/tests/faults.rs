@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -383,6 +384,45 @@ async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
     // The follower still answers reads.
     assert_eq!(client.list_children("/locks/a").await.unwrap().len(), 1);
     ensemble.nodes()[leader].cont();
+}
+
+/// A leader that nobody follows any more goes on answering for a while, also a `sync`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_guard_at_a_leader_that_was_cut_off_is_lost_before_the_next_leader_lets_anybody_in() {
+    let ensemble = Servers::from(ZooKeeper::builder().proxied_links().start_ensemble(3).await.unwrap());
+    let leader = ensemble.leader().await.unwrap();
+    let followers = [(leader + 1) % 3, (leader + 2) % 3];
+    let locks = opened(&config(&ensemble.nodes()[leader]).session_timeout(SHORT)).await;
+    let hosts = followers.map(|follower| ensemble.nodes()[follower].connect_string()).join(",");
+    let patient = ZkConfig::new(hosts).session_timeout(LONG * 3).private_session(true);
+    let (other, client) = (opened(&patient).await, client(&ensemble.nodes()[followers[0]]).await);
+    let guard = Arc::new(locks.mutex("a").acquire().await.unwrap());
+    let next = tokio::spawn({
+        let first = Arc::clone(&guard);
+        async move {
+            let next = other.mutex("a").acquire().await.unwrap();
+            (first.is_valid(), next, other)
+        }
+    });
+    until_children(&client, "a", 2).await;
+    // Also as it follows somebody later on.
+    let links = followers.map(|other| [ensemble.link(other, leader), ensemble.link(leader, other)]);
+    for link in links.as_flattened() {
+        link.black_hole(Direction::ToServer, true);
+        link.black_hole(Direction::ToClient, true);
+        // A leader counts who connects among those who follow it.
+        link.refuse(true);
+    }
+    assert!(tokio::time::timeout(LONG * 2, guard.lost()).await.is_ok(), "it leads on");
+    // The others hear it when they elect, and might choose it again.
+    ensemble.kill(leader);
+    links.as_flattened().iter().for_each(|link| link.heal());
+    let next = tokio::time::timeout(LONG * 6, next).await.expect("the session ends");
+    let (both, next, _other) = next.unwrap();
+    assert!(!both, "two hold the lock");
+    assert!(next.token() > guard.token());
+    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
