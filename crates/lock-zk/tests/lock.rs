@@ -198,10 +198,10 @@ async fn a_release_disturbs_two_waiters_at_most() {
         proxies.push(proxy);
         clients.push((client_of_ours, go_on));
     }
-    for releaser in 0..2 {
+    for (releaser, (_, go_on)) in clients.iter().enumerate().take(2) {
         tokio::time::sleep(Duration::from_millis(200)).await;
         proxies.iter().for_each(FaultProxy::reset_counters);
-        clients[releaser].1.add_permits(1);
+        go_on.add_permits(1);
         until_children(&client, "a", 6 - releaser).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         let told: Vec<_> = proxies.iter().map(FaultProxy::pushes).collect();
