@@ -178,7 +178,8 @@ async fn a_deadline_is_kept_and_leaves_nothing() {
     guard.release().await.unwrap();
 }
 
-/// The first has its lock at once, and is watched a moment later; the second has waited for it, and watched its own node.
+/// The first has its lock at once, and is watched a moment later; the second has waited for it, and watched its own
+/// node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_release_disturbs_two_waiters_at_most() {
     let server = server().await;
