@@ -63,6 +63,8 @@ pub enum Direction {
 pub enum Then {
     /// Both sides are reset.
     Reset,
+    /// The client is told in an orderly way that the server closes, as by one that shuts down.
+    Fin,
     /// The connection stays open, and nothing more comes from the server. Requests still reach it.
     Hang,
 }

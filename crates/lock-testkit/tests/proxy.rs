@@ -263,6 +263,19 @@ fn a_swallowed_reply_leaves_an_applied_request() {
 }
 
 #[test]
+fn a_reply_may_be_swallowed_by_a_server_that_closes() {
+    let (server, proxy) = redis();
+    let mut client = Client::connect(&proxy);
+    proxy.swallow_reply(1, Then::Fin);
+    client.send(b"INCR n\r\n");
+    client.assert_closed();
+    assert_eq!(proxy.fired(), 1);
+    assert_eq!(command(&server, "GET n"), Reply::Bulk(b"1".to_vec()));
+    drop(client);
+    until(|| proxy.connections() == 0);
+}
+
+#[test]
 fn a_swallowed_reply_in_a_pipeline_takes_only_what_follows() {
     let (server, proxy) = redis();
     let mut client = Client::connect(&proxy);

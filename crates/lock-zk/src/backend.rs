@@ -12,12 +12,13 @@ use lock_core::{
     LockState, Report, Result, Support, Wait,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use zookeeper_client as zk;
 use zookeeper_client::Stat;
 
 use crate::doctor::examine;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
-use crate::lease::REVOKE;
+use crate::lease::{REVOKE, card_with_wish};
 use crate::node::{Card, Gone, Made, Origin, delete_once};
 use crate::queue::{is_readers, reader_in_place_of};
 use crate::recipe::{Attempt, attempt, list};
@@ -179,7 +180,7 @@ impl Backend for Zk {
 struct Outage {
     /// Until when a new session is tried for.
     until: Option<Instant>,
-    /// Whether a server has shown us the queue.
+    /// Whether a server has let us wait in the queue.
     answered: bool,
     count: u32,
 }
@@ -360,16 +361,36 @@ impl Holding {
     }
 }
 
+/// Asks the holder with this node to give up the lock.
+///
+/// Where names come again, its card is all by which an owner who missed the answer to the creation knows the node, so
+/// the wish is added to it. Everywhere else it is written over the card, as Curator's holders expect it.
+async fn wish(session: &Session, spot: &Spot, path: &str) -> Result<(), Fault> {
+    if spot.is_unique() {
+        return session.insist(|| session.set_data(path, REVOKE, None)).await.map(drop);
+    }
+    loop {
+        let (data, stat) = session.insist(|| session.data(path)).await?;
+        let data = card_with_wish(&data).unwrap_or_else(|| REVOKE.to_vec());
+        let written = session.insist(|| session.set_data(path, &data, Some(stat.version))).await;
+        match written {
+            // Somebody else wrote it, or the answer was lost.
+            Err(Fault::Refused(zk::Error::BadVersion)) => {}
+            written => return written.map(drop),
+        }
+    }
+}
+
 /// Asks all holders to give up the lock.
 async fn request_revocation(session: &Session, spot: &Spot) -> Result<bool, Fault> {
-    let ask = |path: String| async move { session.insist(|| session.set_data(&path, REVOKE, None)).await };
+    let ask = |path: String| async move { wish(session, spot, &path).await };
     loop {
         let sight = look(session, spot).await?;
         let nobody = sight.holders.is_empty();
         let mut held = false;
         for asked in join_all(sight.holders.into_iter().map(ask)).await {
             match asked {
-                Ok(_) => held = true,
+                Ok(()) => held = true,
                 // It has just released the lock, or has become a reader.
                 Err(fault) if fault.is_no_node() => {}
                 Err(fault) => return Err(fault),
@@ -418,8 +439,7 @@ mod tests {
         assert_eq!(text(b""), "node lock-0000000001");
         assert_eq!(text(b"\x00\xff\n"), "node lock-0000000001 with data \"\\0\u{fffd}\\n\"");
         assert!(text(&[b'x'; 5000]).len() < 300);
-        let card =
-            Card { info: OwnerInfo::this_process().with_label("job"), owner: "7".into(), writer: None };
+        let card = Card::new(OwnerInfo::this_process().with_label("job"), "7".into());
         let holder = read_holder("n", &serde_json::to_vec(&card).unwrap());
         assert_eq!(holder, Holder::Known(card.info));
     }

@@ -26,7 +26,11 @@ pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<
     let answers = join_all(asked).await;
     let mut modes = Vec::new();
     for (server, (srvr, conf)) in servers.iter().zip(&answers) {
-        modes.extend(chart.server(server, srvr, conf));
+        let mode = chart.server(server, srvr, conf);
+        if let (Some("leader" | "follower"), Ok(conf)) = (mode, conf) {
+            chart.tick(server, conf, session.timeout());
+        }
+        modes.extend(mode);
     }
     chart.ensemble(&modes, servers.len());
     Ok(chart.findings)
@@ -136,6 +140,20 @@ impl Chart {
         Some(mode)
     }
 
+    /// A leader hears of the sessions at other servers every half tick, and the deadline of ours counts on a quarter of
+    /// the session timeout.
+    fn tick(&mut self, server: &str, conf: &str, session_timeout: Duration) {
+        let tick = field(conf, "tickTime").and_then(|tick| tick.parse().ok()).map(Duration::from_millis);
+        if let Some(tick) = tick.filter(|tick| session_timeout < *tick * 2) {
+            self.warn(
+                server,
+                &format!("a session of {session_timeout:?} is shorter than two ticks of {tick:?}: if a server dies, \
+                          it may end before its locks are given up"),
+                "use a longer session_timeout, or a shorter tickTime on all servers",
+            );
+        }
+    }
+
     fn ensemble(&mut self, modes: &[&str], servers: usize) {
         let count = |mode| modes.iter().filter(|other| **other == mode).count();
         let (leaders, voters) = (count("leader"), count("leader") + count("follower"));
@@ -210,6 +228,18 @@ mod tests {
         assert!(
             examined(Err(io::ErrorKind::ConnectionRefused.into())).contains("warning: h:1: does not answer")
         );
+    }
+
+    #[test]
+    fn sessions_shorter_than_two_ticks_are_warned_of() {
+        let warns = |conf: &str, ms| {
+            let mut chart = Chart::default();
+            chart.tick("h:1", conf, Duration::from_millis(ms));
+            !chart.findings.is_empty()
+        };
+        let conf = "clientPort=2181\ntickTime=2000\nminSessionTimeout=500\n";
+        assert!(warns(conf, 1_000) && warns(conf, 3_999) && !warns(conf, 4_000));
+        assert!(!warns("clientPort=2181\n", 1_000) && !warns("tickTime=?\n", 1_000));
     }
 
     #[test]

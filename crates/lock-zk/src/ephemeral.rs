@@ -26,17 +26,17 @@ pub(crate) async fn contend(
     request: &AcquireRequest,
     answered: &mut bool,
 ) -> Result<Option<(Arc<Made>, Own)>, Stop> {
-    if request.wait.is_over() {
+    let tries = request.wait.is_over();
+    if tries {
         // A try that fails writes nothing.
         let (session, path) = (node.session(), &node.spot().dir);
         let stat = session.insist(|| session.stat(path)).await;
-        *answered = true;
         if stat.map_err(|fault| Stop::of(fault, path))?.is_some() {
             return Ok(None);
         }
     }
     let mut made = enter(node, chroot, request).await?;
-    *answered = true;
+    *answered = !tries;
     if made.is_none() && !request.wait.is_over() {
         let turn = turn(node, by, chroot, request);
         made = match request.wait {

@@ -21,8 +21,10 @@ pub enum Layout {
     /// as in Curator's `InterProcessReadWriteLock`.
     #[default]
     Curator,
-    /// `lock-<sequence>`, `read-<sequence>` and `write-<sequence>`, as .NET's DistributedLock. The node carries its owner in its data only, so that recovery
-    /// after a lost answer has to read every node of the queue.
+    /// `lock-<sequence>`, `read-<sequence>` and `write-<sequence>`, as .NET's DistributedLock. The node carries its
+    /// owner in its data only, so that recovery after a lost answer has to read every node of the queue. And its name comes
+    /// again when the directory is removed and made anew: a release by a holder who has not heard yet that its node was
+    /// removed, and the directory as well, deletes the node that has its number by then.
     Plain,
     /// `<uuid>__lock__<sequence>`, as Python's kazoo and tooz by default; Go's `zk.Lock` understands it too.
     /// Curator does not. Readers are `__rlock__`, as kazoo's `ReadLock`, and writers `__write__lock__`, in which it sees

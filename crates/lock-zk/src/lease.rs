@@ -17,7 +17,7 @@ use crate::BACKEND;
 use crate::downgrade::Downgraded;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
-use crate::node::{Gone, Made, Node, delete, is_there};
+use crate::node::{Card, Gone, LAST_PAUSE, Made, Node, delete, is_there};
 use crate::session::{Event, PAUSE, Session, Watch};
 use crate::token::NotRaised;
 
@@ -238,7 +238,7 @@ impl Sentry {
         if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).boxed().await.is_ok() {
             return;
         }
-        let mut ended = ended(self.cell.validity(), self.until);
+        let (mut ended, mut pause) = (ended(self.cell.validity(), self.until), PAUSE);
         loop {
             let mut watched = match watch.take() {
                 Some(watch) => watch,
@@ -247,11 +247,15 @@ impl Sentry {
                     match session.watch(&self.made.path).boxed().await {
                         Ok((watch, data, stat)) if stat.czxid == self.made.czxid => {
                             self.read(&data);
+                            pause = PAUSE;
                             watch
                         }
                         Err(Fault::Over) => return,
                         Err(fault) if !fault.is_no_node() => {
-                            tokio::time::sleep(PAUSE).boxed().await;
+                            tracing::debug!(?fault, path = self.made.path, "our own node cannot be watched");
+                            tokio::time::sleep(pause).boxed().await;
+                            let repeats = matches!(fault, Fault::Unknown(_));
+                            pause = if repeats { PAUSE } else { (pause * 2).min(LAST_PAUSE) };
                             continue;
                         }
                         // It is gone, or somebody else's node has the name by now.
@@ -292,7 +296,7 @@ impl Sentry {
     }
 
     fn read(&self, data: &[u8]) {
-        if data == REVOKE {
+        if is_wish(data) {
             self.revocation.request();
         }
     }
@@ -309,6 +313,17 @@ fn ended(validity: Validity, until: BootInstant) -> BoxFuture<'static, ()> {
         }
     }
     .boxed()
+}
+
+/// Whether a node that says this asks its owner to give the lock up.
+fn is_wish(data: &[u8]) -> bool {
+    data == REVOKE || serde_json::from_slice::<Card>(data).is_ok_and(|card| card.revoke)
+}
+
+/// What a node says once its owner is asked to give the lock up, if it is one of ours.
+pub(crate) fn card_with_wish(data: &[u8]) -> Option<Vec<u8>> {
+    let card: Card = serde_json::from_slice(data).ok()?;
+    serde_json::to_vec(&Card { revoke: true, ..card }).ok()
 }
 
 /// What is written into the node of a holder that is asked to give its lock up, as by Curator's `Revoker`.

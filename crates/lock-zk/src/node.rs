@@ -121,7 +121,7 @@ impl Ours {
 
     /// What our node says.
     fn card(&self, info: &OwnerInfo) -> Vec<u8> {
-        let card = Card { info: info.clone(), owner: self.owner.to_string(), writer: None };
+        let card = Card::new(info.clone(), self.owner.to_string());
         // Strings and numbers always make JSON.
         serde_json::to_vec(&card).unwrap_or_default()
     }
@@ -148,6 +148,15 @@ pub(crate) struct Card {
     /// Of a reader that was a writer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) writer: Option<Origin>,
+    /// Whether the owner is asked to give the lock up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) revoke: bool,
+}
+
+impl Card {
+    pub(crate) const fn new(info: OwnerInfo, owner: String) -> Self {
+        Self { info, owner, writer: None, revoke: false }
+    }
 }
 
 /// How the node was made by which a holder got the lock.
@@ -451,8 +460,11 @@ pub(crate) fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
 }
 
 /// Deletes our node, and its directory with it when the numbers are running out and nobody waits.
+///
+/// A deletion names a path and a version of the data, and neither tells a fixed node from the next one. So it is always
+/// looked at first; in a queue, where a number comes again only with a new directory, when there is doubt.
 async fn remove(session: &Session, spot: &Spot, made: &Made, doubtful: bool) -> Gone {
-    if doubtful && !spot.is_unique() {
+    if (doubtful && !spot.is_unique()) || spot.recipe != Recipe::Queue {
         match session.insist(|| is_there(session, &made.path, made.czxid)).await {
             Ok(true) => {}
             Ok(false) => return Gone::Before,
@@ -475,7 +487,8 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut cert
     match state {
         State::Nothing => {}
         State::Creating(creation) => match creation.end().await {
-            Ok((made, _)) => drop(delete(&session, &spot, &made, false).await),
+            // The answer may have been on its way for long.
+            Ok((made, _)) => drop(delete(&session, &spot, &made, true).await),
             Err(fault) => certain &= !matches!(fault, Fault::Unknown(_)),
         },
         State::There(made) => {
@@ -487,22 +500,42 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut cert
     if certain {
         return;
     }
-    // A second look, should the first creation have overtaken the first look in some way that we do not know of.
-    for _ in 0..2 {
-        match find(&session, &spot, ours).await {
+    look_for_more(&session, &spot, ours).await;
+}
+
+/// Deletes what creations have left whose answers were lost, once the servers let us look.
+async fn look_for_more(session: &Session, spot: &Spot, ours: Ours) {
+    let (mut looks, mut pause) = (0, PAUSE);
+    while !session.is_over() {
+        match find(session, spot, ours).await {
             Ok(found) => {
                 for made in &found {
-                    delete(&session, &spot, made, false).await;
+                    delete(session, spot, made, false).await;
                 }
+                looks += 1;
+                // A second look, should the first creation have overtaken the first look in some way that we do not
+                // know of.
+                if looks == 2 {
+                    return;
+                }
+                pause = LAST_PAUSE / 5;
             }
-            Err(_) if session.is_over() => return,
-            Err(fault) => tracing::warn!(?fault, dir = spot.dir, "cannot look for what a lost request left"),
+            Err(Fault::Over) => return,
+            Err(fault) => {
+                tracing::warn!(
+                    ?fault,
+                    dir = spot.dir,
+                    "cannot look for what a lost request left; trying again"
+                );
+                pause = (pause * 2).min(LAST_PAUSE);
+            }
         }
-        tokio::time::sleep(LAST_PAUSE / 5).await;
+        tokio::time::sleep(pause).await;
     }
 }
 
-const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// Between two attempts, when many have failed.
+pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -572,6 +605,32 @@ mod tests {
         delete(&session, &spot, &paths[0], true).await;
         assert!(session.stat(&paths[1].path).await.unwrap().is_some());
         assert_eq!(delete(&session, &spot, &paths[1], true).await, Gone::Now);
+    }
+
+    /// Takes the lock where the directory starts afresh from the number 2 on, and gives it back; tells its number.
+    async fn number_of_next(session: &Arc<Session>) -> i64 {
+        let name = LockName::new("a").unwrap();
+        let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, Layout::Curator) });
+        let owner = Arc::new(OwnerInfo::this_process());
+        let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
+        let attempted = attempt(session, &spot, "/", &request).await.unwrap();
+        let Attempt::Held(mut lease) = attempted else { panic!("{BACKEND}: not held") };
+        let number = lease.made().await.sequence;
+        assert_eq!(lease.release().await.unwrap(), Released::Released);
+        number
+    }
+
+    #[tokio::test]
+    async fn a_directory_in_which_somebody_keeps_data_is_not_replaced() {
+        let server = ZooKeeper::start().await.unwrap();
+        let session = open(&server).await;
+        session.create("/a", b"theirs", CreateMode::Container).await.unwrap();
+        let before = session.stat("/a").await.unwrap().unwrap();
+        for number in 0..5 {
+            assert_eq!(number_of_next(&session).await, number);
+        }
+        let (data, stat) = session.data("/a").await.unwrap();
+        assert_eq!((&data[..], stat.czxid), (&b"theirs"[..], before.czxid));
     }
 
     #[tokio::test]

@@ -49,6 +49,10 @@ pub enum Recipe {
     /// **It is not fair**: nobody is ever sure to get its turn. There are no read/write locks and no semaphores, and
     /// waiters are not counted. Where nodes of both recipes meet under one name, one of them is refused or waits; they
     /// never both hold the lock.
+    ///
+    /// The servers cannot be asked to delete a node only if it is still ours. A release looks first, by a round trip
+    /// through the leader; who takes the lock between that look and the deletion, when it was
+    /// [broken](lock_core::Locks::break_lock) at just that time, loses it.
     Ephemeral(WaitBy),
 }
 
@@ -92,7 +96,7 @@ pub(crate) enum Attempt {
     Held(Box<ZkLease>),
     Busy,
     /// Our node is gone before it was its turn: removed by somebody, or with its session. `answered` tells whether
-    /// the server had shown us the queue.
+    /// the server had let us wait in the queue. A mere try has found the lock free then, which is no answer.
     Again {
         answered: bool,
     },
@@ -199,17 +203,17 @@ async fn contend(
     answered: &mut bool,
 ) -> Result<Option<(Arc<Made>, Own)>, Stop> {
     let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
-    if request.wait.is_over() {
+    let tries = request.wait.is_over();
+    if tries {
         // A try that fails writes nothing.
         let queue = list(&session, &spot).await.map_err(|fault| Stop::of(fault, &spot.dir))?;
-        *answered = true;
         if queue.is_some_and(|queue| queue.is_busy(request.mode)) {
             return Ok(None);
         }
     }
     let mut steady = session.steadiness().map_err(|_| Stop::Again)?;
     let (made, queue) = enter(node, chroot, request).await?;
-    *answered = true;
+    *answered = !tries;
     let mut place = Place::new(&session, &spot, &made, request);
     if place.obstacles(&queue)?.is_none() {
         confirm(&session, &spot).await?;

@@ -28,11 +28,11 @@ use crate::{BACKEND, NodeAcl, ZkConfig};
 /// It is believed in until a deadline of our own, by the requests that are known to have passed the leader; they count
 /// from when they were *sent*. The leader, who ends sessions, does not hear of us by them, but only from the server that
 /// we are connected to: every half tick, which is at most a quarter of the session timeout, as a session lasts two ticks
-/// at least. So a request proves nothing about itself, as that server may die before it tells of it; it proves that
-/// those which were answered a quarter of the timeout earlier have been told of. The opening of a session and its move
-/// to another server go through the leader, and prove themselves. The deadline is one session timeout after the last
-/// request that is proven, less a margin for clocks that run apart, and three quarters of it after the last one that
-/// was answered.
+/// at least (unless `minSessionTimeout` allows less, of which `doctor` warns). So a request proves nothing about
+/// itself, as that server may die before it tells of it; it proves that those which were answered a quarter of the
+/// timeout earlier have been told of. The opening of a session and its move to another server go through the leader,
+/// and prove themselves. The deadline is one session timeout after the last request that is proven, less a margin for
+/// clocks that run apart, and three quarters of it after the last one that was answered.
 ///
 /// Only writes and `sync` count. A read is answered by the follower alone, and one that is cut off from its leader
 /// goes on answering for up to `syncLimit` ticks, while the leader lets the session expire.
@@ -357,16 +357,27 @@ impl Session {
         deleted.map_err(|fault| fault.needing(Right::Delete, parent(path)))
     }
 
-    /// Replaces the directory by an empty one of the same name, whose numbers start at zero, if this node is the
-    /// only one in it. `NotEmpty` otherwise, and then nothing has changed.
+    /// Replaces the directory by an empty one of the same name, whose numbers start at zero, if this node is the only
+    /// one in it and nobody keeps data there. `NotEmpty` otherwise, and then nothing has changed.
     pub(crate) async fn rotate(&self, path: &str, dir: &str) -> Result<(), Fault> {
-        let (mode, acl) = (CreateMode::Container, self.acl.acls());
-        let changes = [
-            Change::Delete { path, version: None },
-            Change::Delete { path: dir, version: None },
-            Change::Create { path: dir, data: &[], mode, acl },
-        ];
-        self.multi(&changes).await.map(drop).map_err(|(_, fault)| fault)
+        let stat = self.stat(dir).await?.ok_or(Fault::Refused(zk::Error::NoNode))?;
+        if stat.data_length > 0 {
+            return Err(Fault::Refused(zk::Error::NotEmpty));
+        }
+        let replace = async |mode| {
+            let changes = [
+                Change::Delete { path, version: None },
+                Change::Delete { path: dir, version: Some(stat.version) },
+                Change::Create { path: dir, data: &[], mode, acl: self.acl.acls() },
+            ];
+            self.multi(&changes).await.map(drop).map_err(|(_, fault)| fault)
+        };
+        match replace(CreateMode::Container).await {
+            Err(Fault::Refused(zk::Error::Unimplemented | zk::Error::MarshallingError)) => {
+                replace(CreateMode::Persistent).await
+            }
+            replaced => replaced,
+        }
     }
 
     /// Does all of this or nothing; with the fault comes which part it is about, if it is about one.

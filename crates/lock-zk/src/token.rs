@@ -22,20 +22,23 @@
 //!   again before it believes that it has a token. If there is no event, what B knows is as new as it must be. No round trip is needed to find out.
 //! * When a connection breaks, the driver tells the next server what is watched before it sends anything else, and that
 //!   server sends what was missed in any order. So B lists the queue again then ([`Steadiness`]), and the answer comes
-//!   behind all of that. A server that is behind what B has seen by then refuses the session.
+//!   behind all of that. A server that is behind what answers have shown B by then refuses the session; but an event
+//!   does not tell as of when it is. So when the base is read again, the server catches up with the leader first.
 //!
 //! What [`inspect`](lock_core::Locks::inspect) shows is computed with the base as it is, so that it is too high for a
 //! holder whose token is older than the last raise. Of a reader that was a writer its node tells which transaction
-//! counts; where somebody has written over that, as a wish for revocation does, no token of readers is shown.
+//! counts; where somebody has written over that, as a wish for revocation may, no token of readers is shown.
 //!
 //! A session that ends takes its watches and its locks along, and nothing that it knew is used by the next one.
 //!
 //! [`Steadiness`]: crate::session::Steadiness
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::join;
 use lock_core::{Error, ErrorKind, Result, Token};
 use tokio::sync::Mutex as Turnstile;
 use tokio::time::{Instant, timeout};
@@ -61,6 +64,8 @@ struct Known {
     number: u64,
     /// Ready when the number may not be the newest any more.
     watch: Option<Watch>,
+    /// Whether it was asked for before, so that something may have been told of it that another server does not know.
+    asked: bool,
 }
 
 /// Why the base cannot be raised.
@@ -92,12 +97,12 @@ impl Base {
         if let Some(number) = self.newest() {
             return Ok(number);
         }
-        let read = session.insist(|| self.read_and_watch(session)).await;
+        let read = session.insist(|| self.read_newest(session)).await;
         let (watch, data) = read.map_err(|fault| fault.on(&self.path))?;
         let number = data.map_or(Ok(0), |data| self.parse(&data))?;
         let mut known = self.known();
         // If somebody removes the node, tokens go on all the same as far as we know them.
-        *known = Known { number: number.max(known.number), watch: Some(watch) };
+        (known.number, known.watch) = (number.max(known.number), Some(watch));
         Ok(known.number)
     }
 
@@ -165,6 +170,15 @@ impl Base {
             return None;
         }
         Some(known.number)
+    }
+
+    /// As the leader knows it, unless nothing was heard of it yet.
+    async fn read_newest(&self, session: &Session) -> Result<(Watch, Option<Vec<u8>>), Fault> {
+        if !mem::replace(&mut self.known().asked, true) {
+            return self.read_and_watch(session).await;
+        }
+        let (synced, read) = join(session.sync(&self.path), self.read_and_watch(session)).await;
+        synced.and(read)
     }
 
     async fn read_and_watch(&self, session: &Session) -> Result<(Watch, Option<Vec<u8>>), Fault> {

@@ -12,10 +12,10 @@ use async_trait::async_trait;
 use common::*;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use lock_core::{Guard, Locks, LossReason, Released, Standing};
+use lock_core::{ErrorKind, Guard, Locks, LossReason, Released, Standing, Token};
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
-use lock_zk::{Answer, Change, Ensemble, Layout, SessionClient, States, Watching};
+use lock_zk::{Answer, Change, Ensemble, Layout, Recipe, SessionClient, States, WaitBy, Watching};
 use tokio::time::{sleep, timeout};
 
 /// For what comes to pass sooner or later.
@@ -27,9 +27,11 @@ enum Fate {
     LosesAnswer,
     /// It is not sent, and this is the answer.
     Fails(Error),
+    /// The node that it creates gets this number.
+    Numbered(&'static str),
 }
 
-/// A kind of request, as its method is called.
+/// A kind of request, as its method is called; the creation of a container is one of its own.
 type Kind = &'static str;
 /// Decides on each request, by its kind and the node that it is about first.
 type Script = Arc<dyn Fn(Kind, &str) -> Fate + Send + Sync>;
@@ -60,6 +62,17 @@ struct Meddled {
     script: Script,
 }
 
+impl Fate {
+    fn of<'a, T: Send + 'a>(self, ask: impl FnOnce() -> Answer<'a, T>) -> Answer<'a, T> {
+        match self {
+            Self::Passes => ask(),
+            Self::LosesAnswer => ask().map(|_| Err(Error::ConnectionLoss)).boxed(),
+            Self::Fails(error) => ready(Err(error)).boxed(),
+            Self::Numbered(_) => panic!("only creations get numbers"),
+        }
+    }
+}
+
 impl Meddled {
     fn meddle<'a, T: Send + 'a>(
         &self,
@@ -67,11 +80,19 @@ impl Meddled {
         path: &str,
         ask: impl FnOnce() -> Answer<'a, T>,
     ) -> Answer<'a, T> {
-        match (self.script)(kind, path) {
-            Fate::Passes => ask(),
-            Fate::LosesAnswer => ask().map(|_| Err(Error::ConnectionLoss)).boxed(),
-            Fate::Fails(error) => ready(Err(error)).boxed(),
-        }
+        (self.script)(kind, path).of(ask)
+    }
+}
+
+fn makes_container(change: &Change<'_>) -> bool {
+    matches!(change, Change::Create { mode: CreateMode::Container, .. })
+}
+
+/// The same, with a node of this number.
+fn numbered<'a>(change: Change<'a>, path: &'a str) -> Change<'a> {
+    match change {
+        Change::Create { data, acl, .. } => Change::Create { path, data, mode: CreateMode::Ephemeral, acl },
+        change => change,
     }
 }
 
@@ -95,7 +116,14 @@ impl SessionClient for Meddled {
         mode: CreateMode,
         acl: Acls<'a>,
     ) -> Answer<'a, (String, Stat)> {
-        self.meddle("create", path, || self.inner.create(path, data, mode, acl))
+        let kind = if mode == CreateMode::Container { "container" } else { "create" };
+        match (self.script)(kind, path) {
+            Fate::Numbered(number) => async move {
+                self.inner.create(&format!("{path}{number}"), data, CreateMode::Ephemeral, acl).await
+            }
+            .boxed(),
+            fate => fate.of(|| self.inner.create(path, data, mode, acl)),
+        }
     }
 
     fn delete<'a>(&'a self, path: &'a str, version: Option<i32>) -> Answer<'a, ()> {
@@ -135,13 +163,20 @@ impl SessionClient for Meddled {
         changes: &'a [Change<'a>],
     ) -> BoxFuture<'a, Result<Vec<MultiWriteResult>, MultiWriteError>> {
         let path = changes.first().map_or("", Change::path);
-        match (self.script)("multi", path) {
+        let kind = if changes.iter().any(makes_container) { "container" } else { "multi" };
+        match (self.script)(kind, path) {
             Fate::Passes => self.inner.multi(changes),
             Fate::LosesAnswer => {
                 let lost = |_| Err(MultiWriteError::RequestFailed { source: Error::ConnectionLoss });
                 self.inner.multi(changes).map(lost).boxed()
             }
             Fate::Fails(source) => ready(Err(MultiWriteError::RequestFailed { source })).boxed(),
+            Fate::Numbered(number) => async move {
+                let path = format!("{path}{number}");
+                let changes: Vec<_> = changes.iter().map(|change| numbered(*change, &path)).collect();
+                self.inner.multi(&changes).await
+            }
+            .boxed(),
         }
     }
 }
@@ -234,6 +269,221 @@ async fn a_downgrade_is_not_given_up_when_the_server_refuses_after_a_lost_answer
         give_back(guard).await;
         assert_eq!(children(&client, "a").await.len(), 0, "{error}: the reader's node is left");
     }
+}
+
+/// The caller has gone, and the servers refuse for a while to tell what there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_creation_left_is_looked_for_until_the_servers_let_us_look() {
+    for error in [Error::NoAuth, Error::Throttled] {
+        let server = server().await;
+        let client = client(&server).await;
+        let (lost, refused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let script = {
+            let (lost, refused, error) = (Arc::clone(&lost), Arc::clone(&refused), error.clone());
+            move |kind: Kind, path: &str| match kind {
+                "create" if path.starts_with("/locks/a/") => {
+                    lost.fetch_add(1, Ordering::SeqCst);
+                    Fate::LosesAnswer
+                }
+                "children" if refused.load(Ordering::SeqCst) < REFUSALS => {
+                    refused.fetch_add(1, Ordering::SeqCst);
+                    Fate::Fails(error.clone())
+                }
+                _ => Fate::Passes,
+            }
+        };
+        mkdir(&client, "/locks/a").await;
+        let locks = meddled(&server, Layout::Curator, script).await;
+        // The answer is lost, and the first look for the node is refused.
+        assert!(locks.mutex("a").acquire().await.is_err(), "{error}");
+        assert_eq!(lost.load(Ordering::SeqCst), 1, "{error}");
+        let other = connect(&server).await;
+        let guard = timeout(SOON, other.mutex("a").acquire()).await.expect("it is not in the way").unwrap();
+        assert_eq!(refused.load(Ordering::SeqCst), REFUSALS, "{error}");
+        give_back(guard).await;
+        assert_eq!(children(&client, "a").await.len(), 0, "{error}");
+    }
+}
+
+/// More than there are looks where nothing is refused.
+const REFUSALS: usize = 6;
+
+/// Without containers the server keeps what it would else remove, also when its numbers begin anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_there_are_no_containers_directories_stay() {
+    let interval = ZooKeeper::builder().property("znode.container.checkIntervalMs", "20");
+    let server = Server::from(interval.start().await.unwrap());
+    let client = client(&server).await;
+    let (refused, large) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let script = {
+        let (refused, large) = (Arc::clone(&refused), Arc::clone(&large));
+        move |kind: Kind, path: &str| match kind {
+            "container" => {
+                refused.fetch_add(1, Ordering::SeqCst);
+                Fate::Fails(Error::Unimplemented)
+            }
+            "create" | "multi" if path.ends_with("-lock-") && large.load(Ordering::SeqCst) => {
+                Fate::Numbered("1073741824")
+            }
+            _ => Fate::Passes,
+        }
+    };
+    let (without, with) = (meddled(&server, Layout::Curator, script).await, connect(&server).await);
+    let mut seen = None;
+    for replaced in [false, true] {
+        large.store(replaced, Ordering::SeqCst);
+        refused.store(0, Ordering::SeqCst);
+        give_back(without.mutex("a").acquire().await.unwrap()).await;
+        assert!(refused.load(Ordering::SeqCst) > 0, "{replaced}");
+        let dir = client.check_stat("/locks/a").await.unwrap().unwrap();
+        assert!(seen.is_none_or(|before| before != dir.czxid), "its numbers go on");
+        seen = Some(dir.czxid);
+        give_back(with.mutex("b").acquire().await.unwrap()).await;
+        let start = Instant::now();
+        while client.check_stat("/locks/b").await.unwrap().is_some() {
+            assert!(start.elapsed() < SOON, "containers go");
+            sleep(Duration::from_millis(10)).await;
+        }
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(client.check_stat("/locks/a").await.unwrap().map(|dir| dir.czxid), seen, "{replaced}");
+    }
+}
+
+/// The counter of a directory neither wraps nor fails: it gives its last number again and again, and negative ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_ours_whose_number_is_beyond_all_order_is_no_lock() {
+    for (layout, number) in LAYOUTS
+        .into_iter()
+        .flat_map(|layout| ["2147483647", "-2147483648", "-1"].map(|number| (layout, number)))
+    {
+        let server = server().await;
+        let client = client(&server).await;
+        let (used_up, met) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(Vec::new())));
+        let script = {
+            let (used_up, met) = (Arc::clone(&used_up), Arc::clone(&met));
+            move |kind: Kind, path: &str| {
+                let creates = matches!(kind, "create" | "multi") && path.starts_with("/locks/a/");
+                if !creates || !path.ends_with(['-', '_']) || !used_up.load(Ordering::SeqCst) {
+                    return Fate::Passes;
+                }
+                met.lock().unwrap().push(kind);
+                Fate::Numbered(number)
+            }
+        };
+        let locks = meddled(&server, layout, script).await;
+        mkdir(&client, "/locks/a").await;
+        // Where the directory is not known, and where it was ours a moment before.
+        for kind in ["create", "multi"] {
+            used_up.store(true, Ordering::SeqCst);
+            let error = locks.mutex("a").acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Exhausted, "{layout:?} {number}: {error}");
+            assert_eq!(std::mem::take(&mut *met.lock().unwrap()), [kind], "{layout:?} {number}");
+            until_children(&client, "a", 0).await;
+            used_up.store(false, Ordering::SeqCst);
+            give_back(locks.mutex("a").acquire().await.unwrap()).await;
+        }
+    }
+}
+
+/// Between the news of the raise and what is read then, the connection may break, and the next server be one that lags.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_that_changed_is_read_behind_a_sync() {
+    for breaks in [false, true] {
+        let server = server().await;
+        let client = client(&server).await;
+        let (asked, broken) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
+        let script = {
+            let (asked, broken) = (Arc::clone(&asked), Arc::clone(&broken));
+            move |kind: Kind, path: &str| {
+                if !path.ends_with("!token-base") {
+                    return Fate::Passes;
+                }
+                asked.lock().unwrap().push(kind);
+                let loses = kind == "watch_data" && !broken.swap(true, Ordering::SeqCst);
+                if loses { Fate::Fails(Error::ConnectionLoss) } else { Fate::Passes }
+            }
+        };
+        let (holder, locks) = (connect(&server).await, meddled(&server, Layout::Curator, script).await);
+        let guard = holder.mutex("a").acquire().await.unwrap();
+        let lock = locks.mutex("a");
+        let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        until_children(&client, "a", 2).await;
+        until("the first time", || *asked.lock().unwrap() == ["watch_data", "watch_stat"]).await;
+        sleep(Duration::from_millis(100)).await;
+        asked.lock().unwrap().clear();
+        broken.store(!breaks, Ordering::SeqCst);
+        let floor = Token::new(guard.token().get() + 1_000_000);
+        guard.raise_token(floor).await.unwrap();
+        give_back(guard).await;
+        let next = timeout(SOON, next).await.unwrap().unwrap();
+        assert!(next.token() > floor, "{} is not above {floor}", next.token());
+        let times = if breaks { 2 } else { 1 };
+        assert_eq!(*asked.lock().unwrap(), ["sync", "watch_data"].repeat(times));
+        give_back(next).await;
+    }
+}
+
+/// What the end of the session leaves open is not told as a lock that is held by others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_whose_session_ends_does_not_take_a_free_lock_for_a_busy_one() {
+    for recipe in [Recipe::Queue, Recipe::Ephemeral(WaitBy::Watch)] {
+        for ends in [1, usize::MAX] {
+            let server = server().await;
+            let left = Arc::new(AtomicUsize::new(0));
+            let script = {
+                let left = Arc::clone(&left);
+                move |kind: Kind, path: &str| {
+                    let enters = matches!(kind, "create" | "multi") && path.starts_with("/locks/a");
+                    let take = |left: usize| left.checked_sub(1);
+                    match enters && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+                        true => Fate::Fails(Error::SessionExpired),
+                        false => Fate::Passes,
+                    }
+                }
+            };
+            let meddler = Meddler { hosts: server.connect_string(), script: Arc::new(script) };
+            let locks = opened(&config(&server).recipe(recipe).ensemble(Arc::new(meddler))).await;
+            give_back(locks.mutex("a").acquire().await.unwrap()).await;
+            left.store(ends, Ordering::SeqCst);
+            let tried = locks.mutex("a").try_acquire().await;
+            assert!(left.load(Ordering::SeqCst) < ends, "{recipe:?}: no session ended");
+            if ends == 1 {
+                give_back(tried.unwrap().expect("nobody has it")).await;
+            } else {
+                assert_eq!(tried.unwrap_err().kind(), ErrorKind::Unavailable, "{recipe:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_may_not_read_its_node_does_not_ask_again_and_again() {
+    let server = server().await;
+    let client = client(&server).await;
+    let (asked, refused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
+    let script = {
+        let (asked, refused) = (Arc::clone(&asked), Arc::clone(&refused));
+        move |kind: Kind, path: &str| {
+            if kind != "watch_data" || !path.starts_with("/locks/a/") {
+                return Fate::Passes;
+            }
+            asked.fetch_add(1, Ordering::SeqCst);
+            if refused.load(Ordering::SeqCst) { Fate::Fails(Error::NoAuth) } else { Fate::Passes }
+        }
+    };
+    let locks = meddled(&server, Layout::Curator, script).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    until("it never asks again", || asked.load(Ordering::SeqCst) > 3).await;
+    sleep(Duration::from_secs(1)).await;
+    // Every 15 ms would be far more.
+    let times = asked.load(Ordering::SeqCst);
+    assert!(times < 20, "{times} times");
+    refused.store(false, Ordering::SeqCst);
+    until("it is not asked again", || asked.load(Ordering::SeqCst) > times).await;
+    let node = children(&client, "a").await.remove(0);
+    client.delete(&format!("/locks/a/{node}"), None).await.unwrap();
+    assert_eq!(timeout(SOON, guard.lost()).await.expect("it is watched"), LossReason::Removed);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
 
 async fn give_back(guard: Guard) {

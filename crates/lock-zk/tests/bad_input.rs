@@ -27,7 +27,7 @@ async fn a_server_before_3_5_is_refused_with_its_version() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_read_only_server_is_no_server() {
     let options = ZooKeeper::builder().property("readonlymode.enabled", "true");
-    let ensemble = options.start_ensemble(3).await.unwrap();
+    let ensemble = common::Servers::from(options.start_ensemble(3).await.unwrap());
     let config = || {
         let config = ZkConfig::new(ensemble.connect_string()).private_session(true);
         config.session_timeout(Duration::from_secs(4)).connect_timeout(Duration::from_secs(5))
@@ -50,6 +50,7 @@ async fn a_read_only_server_is_no_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn no_lock_is_taken_through_an_observer() {
     let ensemble = ZooKeeper::builder().observers(1).start_ensemble(2).await.unwrap();
+    let ensemble = common::Servers::from(ensemble);
     let observer = &ensemble.nodes()[2];
     assert_eq!(observer.mode().await.as_deref(), Some("observer"));
     let config = |hosts| {
@@ -82,6 +83,7 @@ async fn no_lock_is_taken_through_an_observer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_observer_that_comes_back_later_gets_no_session() {
     let ensemble = ZooKeeper::builder().observers(1).start_ensemble(3).await.unwrap();
+    let ensemble = common::Servers::from(ensemble);
     let [first, .., observer] = ensemble.nodes() else { panic!("there are four") };
     observer.kill();
     let hosts = format!("{},{}", first.connect_string(), observer.connect_string());

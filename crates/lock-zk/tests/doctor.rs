@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Server, TIMEOUT, config};
+use common::{Server, Servers, TIMEOUT, config};
 use lock_core::Report;
-use lock_testkit::{ZkEnsemble, ZooKeeper};
+use lock_testkit::ZooKeeper;
 use lock_zk::ZkConfig;
 
 fn finds(report: &Report, text: &str) -> bool {
@@ -37,7 +37,7 @@ async fn a_server_that_is_well_has_no_warnings() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn every_server_of_an_ensemble_is_examined() {
-    let ensemble = ZkEnsemble::start().await.unwrap();
+    let ensemble = Servers::start().await;
     let config = ZkConfig::new(ensemble.connect_string()).session_timeout(Duration::from_secs(30));
     let locks = config.connect().await.unwrap();
     let report = locks.doctor().await.unwrap();
@@ -52,4 +52,25 @@ async fn every_server_of_an_ensemble_is_examined() {
     let warnings: Vec<_> = report.warnings().collect();
     assert_eq!(warnings.len(), 1, "{report}");
     assert_eq!(warnings[0].server, ensemble.nodes()[away].addr().to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_session_that_is_too_short_for_the_ticks_of_an_ensemble_is_warned_of() {
+    let (tick, least) = (Duration::from_secs(3), Duration::from_secs(1));
+    let ticking = || ZooKeeper::builder().tick_time(tick).min_session_timeout(least);
+    let ensemble = Servers::from(ticking().start_ensemble(3).await.unwrap());
+    let alone = Server::from(ticking().start().await.unwrap());
+    let report = async |hosts: String, session| {
+        ZkConfig::new(hosts).session_timeout(session).connect().await.unwrap().doctor().await.unwrap()
+    };
+    let short = report(ensemble.connect_string(), TIMEOUT).await;
+    let warnings = short.warnings().filter(|warning| warning.what.contains("shorter than two ticks of 3s"));
+    assert_eq!(warnings.count(), 3, "{short}");
+    for long_enough in [
+        report(ensemble.connect_string(), tick * 2).await,
+        // It hears of its sessions itself.
+        report(alone.connect_string(), TIMEOUT).await,
+    ] {
+        assert!(!finds(&long_enough, "ticks"), "{long_enough}");
+    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use lock_core::{ErrorKind, Guard, Holder, LockOptions, Locks, LossReason, Released, Standing};
-use lock_testkit::proxy::{Then, opcode, zk_opcode};
+use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{FaultProxy, ZooKeeper, cancel_after};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{Recipe, WaitBy, ZkConfig};
@@ -160,7 +160,7 @@ async fn the_answer_to_a_creation_is_lost() {
         let other = locks_on(&server, by).await;
         give_back(locks.mutex("a").acquire().await.unwrap()).await;
         for held in [false, true] {
-            for fault in 0..3 {
+            for fault in 0..4 {
                 // Where it is held, the creation is one of a waiter.
                 let guard = if held { Some(other.mutex("a").acquire().await.unwrap()) } else { None };
                 let waiter = held.then(|| wait(&locks));
@@ -169,6 +169,7 @@ async fn the_answer_to_a_creation_is_lost() {
                 match fault {
                     0 => proxy.cut_when(zk_opcode(opcode::CREATE2)),
                     1 => proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Reset),
+                    2 => proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Fin),
                     _ => proxy.swallow_when(zk_opcode(opcode::CREATE2), Then::Hang),
                 }
                 drop(guard);
@@ -278,6 +279,42 @@ async fn a_lock_that_was_broken_behind_the_back_of_its_holder() {
         give_back(next).await;
     }
     must_be_clean(&server).await;
+}
+
+/// Its connection is up and it believes in its lock, when the node is another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_leaves_alone_who_took_a_lock_that_was_broken() {
+    let server = server().await;
+    for hears_late in [true, false] {
+        let proxy = proxy(&server);
+        let (one, two) = (locks_through(&proxy, WaitBy::Watch).await, locks_on(&server, WaitBy::Watch).await);
+        let guard = one.mutex("a").acquire().await.unwrap();
+        if hears_late {
+            proxy.hold(Direction::ToClient);
+        }
+        assert!(two.break_lock("a").await.unwrap());
+        let next = two.mutex("a").try_acquire().await.unwrap().unwrap();
+        assert!(!hears_late || guard.standing() == Standing::Valid);
+        let release = tokio::spawn(guard.release());
+        if hears_late {
+            until_asked(&proxy).await;
+            sleep(SETTLED).await;
+            proxy.deliver();
+        }
+        assert_eq!(timeout(SOON, release).await.unwrap().unwrap().unwrap(), Released::AlreadyLost);
+        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        give_back(next).await;
+    }
+    must_be_clean(&server).await;
+}
+
+/// Waits until the server has answered something that is held.
+async fn until_asked(proxy: &FaultProxy) {
+    let start = Instant::now();
+    while proxy.queued(Direction::ToClient) == 0 {
+        assert!(start.elapsed() < SOON, "nothing was asked");
+        sleep(Duration::from_millis(2)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

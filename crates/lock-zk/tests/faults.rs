@@ -2,14 +2,15 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
 use lock_core::{ErrorKind, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
-use lock_testkit::{ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
+use lock_testkit::{FaultProxy, ZooKeeper, cancel_after, for_each_poll_count};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
-use lock_zk::{Layout, ZkConfig};
+use lock_zk::{Layout, Recipe, WaitBy, ZkConfig};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_after_every_number_of_polls() {
@@ -104,11 +105,12 @@ async fn the_answer_to_a_creation_is_lost() {
     for layout in LAYOUTS {
         let scene = Scene::with(TIMEOUT, layout).await;
         scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
-        for fault in 0..3 {
+        for fault in 0..4 {
             scene.proxy.reset_counters();
             match fault {
                 0 => scene.proxy.cut_when(enters()),
                 1 => scene.proxy.swallow_when(enters(), Then::Reset),
+                2 => scene.proxy.swallow_when(enters(), Then::Fin),
                 _ => scene.proxy.swallow_when(enters(), Then::Hang),
             }
             let guard = scene.locks.mutex("a").acquire().await.unwrap();
@@ -118,6 +120,39 @@ async fn the_answer_to_a_creation_is_lost() {
             assert_eq!(guard.release().await.unwrap(), Released::Released);
             scene.is_clean().await;
         }
+    }
+}
+
+/// Somebody writes to the node before its owner has found it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_wish_does_not_hide_a_node_from_its_owner() {
+    for (layout, recipe) in [
+        (Layout::Curator, Recipe::Queue),
+        (Layout::Plain, Recipe::Queue),
+        (Layout::Plain, Recipe::Ephemeral(WaitBy::Watch)),
+    ] {
+        let server = server().await;
+        let (client, proxy) = (client(&server).await, proxy(&server));
+        let of = |config: ZkConfig| config.layout(layout).recipe(recipe);
+        let (locks, other) = (opened(&of(through(&proxy))).await, opened(&of(config(&server))).await);
+        locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+        proxy.swallow_when(enters(), Then::Hang);
+        let mutex = locks.mutex("a");
+        let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        let start = Instant::now();
+        while !other.request_revocation("a").await.unwrap() {
+            assert!(start.elapsed() < TIMEOUT, "{layout:?} {recipe:?}: there is no node");
+        }
+        assert!(!acquisition.is_finished());
+        let guard = tokio::time::timeout(TIMEOUT * 2, acquisition).await.unwrap().unwrap();
+        assert_eq!((proxy.fired(), guard.verify().await.unwrap()), (1, Standing::Valid));
+        tokio::time::timeout(TIMEOUT, guard.revoke_requested()).await.unwrap();
+        if recipe == Recipe::Queue {
+            assert_eq!(children(&client, "a").await.len(), 1, "{layout:?}");
+        }
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let next = other.mutex("a").try_acquire_for(TIMEOUT).await.unwrap().unwrap();
+        assert_eq!(next.release().await.unwrap(), Released::Released);
     }
 }
 
@@ -140,24 +175,22 @@ async fn the_answer_to_a_creation_is_lost_and_nobody_waits_for_it() {
 async fn the_answer_to_a_release_is_lost() {
     for layout in LAYOUTS {
         let scene = Scene::with(LONG, layout).await;
-        for then in [Then::Reset, Then::Hang] {
+        for then in [Then::Reset, Then::Fin, Then::Hang] {
             let guard = scene.locks.mutex("a").acquire().await.unwrap();
             scene.proxy.reset_counters();
             scene.proxy.swallow_when(zk_opcode(opcode::DELETE), then);
-            let released = guard.release().await;
+            // The driver takes a fifth of the session timeout to see that it hangs.
+            assert_eq!(guard.release().await.unwrap(), Released::Released, "{layout:?} {then:?}");
             assert_eq!(scene.proxy.fired(), 1);
-            match then {
-                Then::Reset => assert_eq!(released.unwrap(), Released::Released),
-                // The driver takes a fifth of the session timeout to see it.
-                Then::Hang => assert!(released.is_ok_and(|released| released == Released::Released)),
-            }
             scene.is_clean().await;
         }
         // The request is lost as well.
-        let guard = scene.locks.mutex("a").acquire().await.unwrap();
-        scene.proxy.rst();
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
-        scene.is_clean().await;
+        for end in [FaultProxy::rst, FaultProxy::fin] {
+            let guard = scene.locks.mutex("a").acquire().await.unwrap();
+            end(&scene.proxy);
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            scene.is_clean().await;
+        }
     }
 }
 
@@ -201,7 +234,7 @@ async fn a_release_goes_on_after_its_caller_got_no_answer() {
 /// session timeout, and callers wait for half of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn callers_get_their_answers_from_another_server_when_theirs_falls_silent() {
-    let (ensemble, timeout) = (ZkEnsemble::start().await.unwrap(), LONG * 2);
+    let (ensemble, timeout) = (Servers::start().await, LONG * 2);
     let proxies: Vec<_> = ensemble.nodes()[1..].iter().map(proxy).collect();
     let hosts = proxies.iter().map(|proxy| proxy.addr().to_string()).collect::<Vec<_>>().join(",");
     let config = ZkConfig::new(hosts).session_timeout(timeout).private_session(true);
@@ -242,7 +275,7 @@ async fn callers_get_their_answers_from_another_server_when_theirs_falls_silent(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_grants_a_longer_session_is_not_taken_for_silent_any_sooner() {
-    let server = ZooKeeper::builder().min_session_timeout(LONG * 2).start().await.unwrap();
+    let server: Server = ZooKeeper::builder().min_session_timeout(LONG * 2).start().await.unwrap().into();
     let proxy = proxy(&server);
     let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(SHORT).private_session(true);
     let guard = opened(&config).await.mutex("a").acquire().await.unwrap();
@@ -273,6 +306,33 @@ async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
     let path = format!("/locks/a/{}", children(&scene.client, "a").await[0]);
     scene.client.delete(&path, None).await.unwrap();
     assert_eq!(guard.lost().await, LossReason::Removed);
+}
+
+/// While its holder is cut off: whose node is watched, and who has just got the lock and does not watch it yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_holder_that_comes_back_is_told_that_its_node_was_removed() {
+    let scene = Scene::with(LONG, Layout::Curator).await;
+    for watched in [true, false] {
+        let guard = scene.locks.mutex("a").acquire().await.unwrap();
+        if watched {
+            let start = Instant::now();
+            while lock_watches(&scene.server).await == 0 {
+                assert!(start.elapsed() < TIMEOUT, "it is not watched");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        scene.proxy.refuse(true);
+        scene.proxy.rst();
+        let path = format!("/locks/a/{}", children(&scene.client, "a").await[0]);
+        scene.client.delete(&path, None).await.unwrap();
+        assert!(guard.is_valid(), "it cannot know");
+        scene.proxy.refuse(false);
+        let lost = tokio::time::timeout(LONG / 2, guard.lost()).await;
+        assert_eq!(lost.expect("it is not told before its deadline"), LossReason::Removed, "{watched}");
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        let again = scene.locks.mutex("a").try_acquire().await.unwrap().unwrap();
+        assert_eq!(again.release().await.unwrap(), Released::Released);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -310,7 +370,7 @@ async fn a_guard_is_lost_before_anybody_else_gets_the_lock() {
 async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
     // A follower goes on for so many ticks, which are twenty seconds.
     let options = ZooKeeper::builder().config("syncLimit", "100");
-    let ensemble = options.start_ensemble(3).await.unwrap();
+    let ensemble = Servers::from(options.start_ensemble(3).await.unwrap());
     let leader = ensemble.leader().await.unwrap();
     let follower = &ensemble.nodes()[(leader + 1) % 3];
     let locks = opened(&config(follower).session_timeout(SHORT)).await;
@@ -324,6 +384,45 @@ async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
     // The follower still answers reads.
     assert_eq!(client.list_children("/locks/a").await.unwrap().len(), 1);
     ensemble.nodes()[leader].cont();
+}
+
+/// A leader that nobody follows any more goes on answering for a while, also a `sync`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_guard_at_a_leader_that_was_cut_off_is_lost_before_the_next_leader_lets_anybody_in() {
+    let ensemble = Servers::from(ZooKeeper::builder().proxied_links().start_ensemble(3).await.unwrap());
+    let leader = ensemble.leader().await.unwrap();
+    let followers = [(leader + 1) % 3, (leader + 2) % 3];
+    let locks = opened(&config(&ensemble.nodes()[leader]).session_timeout(SHORT)).await;
+    let hosts = followers.map(|follower| ensemble.nodes()[follower].connect_string()).join(",");
+    let patient = ZkConfig::new(hosts).session_timeout(LONG * 3).private_session(true);
+    let (other, client) = (opened(&patient).await, client(&ensemble.nodes()[followers[0]]).await);
+    let guard = Arc::new(locks.mutex("a").acquire().await.unwrap());
+    let next = tokio::spawn({
+        let first = Arc::clone(&guard);
+        async move {
+            let next = other.mutex("a").acquire().await.unwrap();
+            (first.is_valid(), next, other)
+        }
+    });
+    until_children(&client, "a", 2).await;
+    // Also as it follows somebody later on.
+    let links = followers.map(|other| [ensemble.link(other, leader), ensemble.link(leader, other)]);
+    for link in links.as_flattened() {
+        link.black_hole(Direction::ToServer, true);
+        link.black_hole(Direction::ToClient, true);
+        // A leader counts who connects among those who follow it.
+        link.refuse(true);
+    }
+    assert!(tokio::time::timeout(LONG * 2, guard.lost()).await.is_ok(), "it leads on");
+    // The others hear it when they elect, and might choose it again.
+    ensemble.kill(leader);
+    links.as_flattened().iter().for_each(|link| link.heal());
+    let next = tokio::time::timeout(LONG * 6, next).await.expect("the session ends");
+    let (both, next, _other) = next.unwrap();
+    assert!(!both, "two hold the lock");
+    assert!(next.token() > guard.token());
+    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -10,6 +10,7 @@ use lock_core::{
     ErrorKind, Holder, LeaseKind, LockOptions, LockState, Locks, LossReason, Released, Standing,
 };
 use lock_testkit::ZooKeeper;
+use lock_testkit::proxy::{Direction, FaultProxy, opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
 use lock_zk::{Layout, ZkConfig};
 use tokio::sync::Semaphore;
@@ -118,6 +119,34 @@ async fn holders_never_overlap() {
     }
 }
 
+/// Where the directory may not be written: another node is in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_queue_is_listed_without_waiting_for_the_creation() {
+    let scene = Scene::with(LONG, Layout::Curator).await;
+    mkdir(&scene.client, "/locks/a/config").await;
+    assert_eq!(scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap(), Released::Released);
+    let sent = Arc::new(Mutex::new(Vec::<i32>::new()));
+    scene.proxy.cut_when({
+        let (sent, codes) = (Arc::clone(&sent), [opcode::CREATE2, opcode::MULTI, opcode::GET_CHILDREN2]);
+        move |request: &[u8]| {
+            sent.lock().unwrap().extend(codes.iter().filter(|code| zk_opcode(**code)(request)));
+            false
+        }
+    });
+    scene.proxy.hold(Direction::ToClient);
+    let mutex = scene.locks.mutex("a");
+    let acquisition = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    let start = Instant::now();
+    while *sent.lock().unwrap() != [opcode::CREATE2, opcode::GET_CHILDREN2] {
+        assert!(start.elapsed() < LONG, "{:?}", sent.lock().unwrap());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(!acquisition.is_finished());
+    scene.proxy.deliver();
+    assert_eq!(acquisition.await.unwrap().release().await.unwrap(), Released::Released);
+    assert_eq!(children(&scene.client, "a").await, ["config"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_try_on_a_held_lock_writes_nothing() {
     let server = server().await;
@@ -149,37 +178,42 @@ async fn a_deadline_is_kept_and_leaves_nothing() {
     guard.release().await.unwrap();
 }
 
+/// The first has its lock at once, and is watched a moment later; the second has waited for it, and watched its own
+/// node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_release_disturbs_two_waiters_at_most() {
     let server = server().await;
     let client = client(&server).await;
-    let holder = connect(&server).await;
-    let guard = holder.mutex("a").acquire().await.unwrap();
-    let proxy = proxy(&server);
-    let (mut waiters, go_on) = (Vec::new(), Arc::new(Semaphore::new(0)));
-    for at in 0..6 {
-        let (locks, go_on) = (through(&proxy).connect().await.unwrap(), Arc::clone(&go_on));
-        waiters.push(tokio::spawn(async move {
+    let (mut proxies, mut clients) = (Vec::new(), Vec::new());
+    for at in 0..7 {
+        let proxy = proxy(&server);
+        let (locks, go_on) = (through(&proxy).connect().await.unwrap(), Arc::new(Semaphore::new(0)));
+        let released = Arc::clone(&go_on);
+        let client_of_ours = tokio::spawn(async move {
             let guard = locks.mutex("a").acquire().await.unwrap();
-            drop(go_on.acquire().await.unwrap());
-            drop(guard);
+            drop(released.acquire().await.unwrap());
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
             locks
-        }));
-        until_children(&client, "a", at + 2).await;
+        });
+        until_children(&client, "a", at + 1).await;
+        proxies.push(proxy);
+        clients.push((client_of_ours, go_on));
     }
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    proxy.reset_counters();
-    guard.release().await.unwrap();
-    let start = Instant::now();
-    while proxy.pushes() < 2 {
-        assert!(start.elapsed() < TIMEOUT);
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    for (releaser, (_, go_on)) in clients.iter().enumerate().take(2) {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        proxies.iter().for_each(FaultProxy::reset_counters);
+        go_on.add_permits(1);
+        until_children(&client, "a", 6 - releaser).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let told: Vec<_> = proxies.iter().map(FaultProxy::pushes).collect();
+        // Whose turn it is, the one behind it, which looks ahead, and the releaser of the end of its own node.
+        let expected: Vec<_> =
+            (0..proxies.len()).map(|at| u64::from((releaser..releaser + 3).contains(&at))).collect();
+        assert_eq!(told, expected);
     }
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(proxy.pushes(), 2);
-    go_on.add_permits(1);
-    for waiter in waiters {
-        waiter.await.unwrap();
+    for (client_of_ours, go_on) in clients {
+        go_on.add_permits(1);
+        client_of_ours.await.unwrap();
     }
 }
 

@@ -579,21 +579,23 @@ async fn other_nodes_in_the_directory_are_ignored_and_told_once() {
     assert_eq!(log.warnings("").len(), 2);
 }
 
-/// A way to take a lock that others may share.
+/// A way to take a lock.
 #[derive(Clone, Copy, Debug)]
 enum Way {
+    Alone,
     Read,
     Write,
     Permit,
 }
 
 impl Way {
-    const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Permit];
+    const ALL: [Self; 4] = [Self::Alone, Self::Read, Self::Write, Self::Permit];
 
     fn wait(self, locks: &Locks) -> JoinHandle<lock_core::Result<Guard>> {
         let locks = locks.clone();
         tokio::spawn(async move {
             match self {
+                Self::Alone => locks.mutex("a").acquire().await,
                 Self::Read => locks.rw("a").read().await,
                 Self::Write => locks.rw("a").write().await,
                 Self::Permit => locks.semaphore("a", 2).acquire().await,
@@ -615,12 +617,13 @@ async fn whatever_request_of_a_waiter_is_lost_it_gets_its_turn() {
                 let (enters, asks) = (enters(), zk_opcode(code));
                 move |request: &[u8]| if code == opcode::CREATE2 { enters(request) } else { asks(request) }
             };
-            for fault in 0..3 {
+            for fault in 0..4 {
                 let guard = other.mutex("a").acquire().await.unwrap();
                 proxy.reset_counters();
                 match fault {
                     0 => proxy.cut_when(asks()),
                     1 => proxy.swallow_when(asks(), Then::Reset),
+                    2 => proxy.swallow_when(asks(), Then::Fin),
                     _ => proxy.swallow_when(asks(), Then::Hang),
                 }
                 let waiter = way.wait(&locks);
@@ -648,7 +651,7 @@ async fn the_answer_to_the_release_of_a_share_is_lost() {
         let server = server().await;
         let (other, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
         let locks = through(&proxy).connect().await.unwrap();
-        for then in [Then::Reset, Then::Hang] {
+        for then in [Then::Reset, Then::Fin, Then::Hang] {
             let (stays, goes) = (soon(way.wait(&other)).await, soon(way.wait(&locks)).await);
             proxy.reset_counters();
             proxy.swallow_when(zk_opcode(opcode::DELETE), then);

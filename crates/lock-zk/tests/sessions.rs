@@ -5,10 +5,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use common::{SHORT, TIMEOUT, client, proxy};
+use common::{SHORT, Servers, TIMEOUT, client, proxy};
 use lock_core::{ErrorKind, Guard, Locks, LossReason, Outcome, Released, Standing};
+use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::Direction;
-use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::ZkConfig;
 use lock_zk::zookeeper_client::Client;
 
@@ -235,14 +235,14 @@ async fn every_full_session_is_replaced_after_its_end() {
 /// Long enough for an election on a busy machine.
 const PATIENT: Duration = Duration::from_secs(30);
 
-async fn connect(ensemble: &ZkEnsemble) -> Locks {
+async fn connect(ensemble: &Servers) -> Locks {
     let config = ZkConfig::new(ensemble.connect_string()).private_session(true);
     config.session_timeout(PATIENT).locks_per_session(2).connect().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_rolling_restart_loses_no_lock() {
-    let ensemble = ZkEnsemble::start().await.unwrap();
+    let ensemble = Servers::start().await;
     let (ours, theirs) = (connect(&ensemble).await, connect(&ensemble).await);
     let mut guards = Vec::new();
     for name in 0..5 {
@@ -273,7 +273,7 @@ async fn a_rolling_restart_loses_no_lock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_failover_of_the_leader_loses_no_lock() {
-    let ensemble = ZkEnsemble::start().await.unwrap();
+    let ensemble = Servers::start().await;
     let locks = connect(&ensemble).await;
     let mut last = None;
     for _ in 0..2 {

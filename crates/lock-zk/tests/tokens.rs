@@ -4,11 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG, Server, TIMEOUT, children, client, config, proxy, through, until_children};
+use common::{LONG, Server, Servers, TIMEOUT, children, client, config, proxy, through, until_children};
 use futures_util::FutureExt;
 use lock_core::{ErrorKind, Locks, Standing, Token};
+use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{Then, zk_opcode};
-use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::ZkConfig;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
 
@@ -135,7 +135,7 @@ async fn the_next_holder_cannot_miss_a_raise() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_next_holder_cannot_miss_a_raise_on_a_follower() {
-    let ensemble = ZkEnsemble::start().await.unwrap();
+    let ensemble = Servers::start().await;
     let leader = ensemble.leader().await.unwrap();
     let (first, second) = (&ensemble.nodes()[(leader + 1) % 3], &ensemble.nodes()[(leader + 2) % 3]);
     let connect = |server: &ZooKeeper| config(server).session_timeout(4 * TIMEOUT).connect();

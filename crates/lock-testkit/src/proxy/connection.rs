@@ -192,6 +192,7 @@ impl Link<'_> {
                         pending = end;
                         match then {
                             Then::Reset => self.push(DIRECTION, &queue, Load::Rst),
+                            Then::Fin => self.push(DIRECTION, &queue, Load::Fin),
                             Then::Hang => self.control.lost[DIRECTION as usize].store(true, Ordering::SeqCst),
                         }
                         self.shared.fired.fetch_add(1, Ordering::SeqCst);

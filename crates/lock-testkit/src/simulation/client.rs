@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lock_core::{BootInstant, Guard, LockOptions, Locks, Released, Result};
+use lock_core::{BootInstant, Guard, LockOptions, Locks, Released, Result, Token};
 use tokio::time::{sleep, timeout};
 
 use super::stage::{Leases, Stage, lock_name, nanos};
@@ -71,6 +71,8 @@ impl Task {
         let token = Some(guard.token().get());
         let valid_until_ns = Some(nanos(until));
         self.record(lock, EventKind::Acquired { token, valid_until_ns, mode: share });
+        self.stage.granted(lock, &guard);
+        let mut alone = share == Share::Exclusive;
         // Some use what they no longer hold; their guards must have told them.
         let careless = self.is_fixed() || self.dice.chance(0.3);
         for _ in 0..self.dice.below(4) {
@@ -90,6 +92,11 @@ impl Task {
             self.believe(lock, &guard);
             if writes && self.dice.chance(0.4) {
                 self.downgrade(lock, &mut guard).await;
+                alone = false;
+            }
+            // Who shares a lock may have been granted a lower token a moment before.
+            if alone && self.is_of_a_session() && self.dice.chance(0.1) {
+                self.raise(lock, &guard).await;
             }
             match self.dice.below(6) {
                 0 => {
@@ -113,6 +120,21 @@ impl Task {
             0 => drop(cancel_after(polls, guard.downgrade()).await),
             1 => drop(timeout(self.dice.millis(0..=100), guard.downgrade()).await),
             _ => drop(guard.downgrade().await),
+        }
+        self.believe(lock, guard);
+    }
+
+    /// Lets all later tokens be above its own by some more, or tries to.
+    async fn raise(&mut self, lock: &str, guard: &Guard) {
+        let floor = Token::new(guard.token().get() + self.dice.within(1..=1_000_000));
+        let polls = self.dice.below(12) as usize;
+        let raised = match self.dice.below(4) {
+            0 => cancel_after(polls, guard.raise_token(floor)).await,
+            1 => timeout(self.dice.millis(0..=100), guard.raise_token(floor)).await.ok(),
+            _ => Some(guard.raise_token(floor).await),
+        };
+        if matches!(raised, Some(Ok(()))) {
+            self.stage.raised(lock, guard, floor);
         }
         self.believe(lock, guard);
     }
@@ -169,6 +191,10 @@ impl Task {
 
     fn has_readers(&self) -> bool {
         self.stage.habits.shares.contains(&Share::Shared)
+    }
+
+    fn is_of_a_session(&self) -> bool {
+        matches!(self.stage.habits.leases, Leases::Session | Leases::SessionAndBeyond(_))
     }
 
     fn is_fixed(&self) -> bool {

@@ -1,6 +1,6 @@
 //! What the clients of a run share, and what has to be right when it is over.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::ready;
 use std::time::Duration;
 
-use lock_core::{BootInstant, Clock, Guard, Locks};
+use lock_core::{BootInstant, Clock, Guard, Locks, Token};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -58,6 +58,16 @@ pub struct Stage {
     events: Mutex<Vec<Event>>,
     /// Until when clients stand still.
     paused: Mutex<HashMap<usize, Instant>>,
+    floors: Mutex<Floors>,
+}
+
+/// What tokens were raised to.
+#[derive(Debug, Default)]
+struct Floors {
+    /// By lock.
+    highest: BTreeMap<String, Token>,
+    /// Who was granted a token that is not above that.
+    faults: Vec<String>,
 }
 
 /// What became of a run.
@@ -74,7 +84,8 @@ pub struct Outcome {
 impl Stage {
     /// A stage on which nothing has happened yet.
     pub fn new(habits: Habits, clock: Clock, diary: Option<Diary>) -> Self {
-        Self { habits, clock, diary, events: Mutex::default(), paused: Mutex::default() }
+        let (events, paused, floors) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { habits, clock, diary, events, paused, floors }
     }
 
     /// Lets every client take locks in so many tasks, until the time for it is over, and says what hangs.
@@ -133,6 +144,7 @@ impl Stage {
                 let token = Some(guard.token().get());
                 let kind = EventKind::Acquired { token, valid_until_ns, mode: Share::Exclusive };
                 self.record(client, LAST_TASK, &lock, kind);
+                self.granted(&lock, &guard);
                 self.record(client, LAST_TASK, &lock, EventKind::ReleaseCalled);
                 if !matches!(timeout(limit, guard.release()).await, Ok(Ok(_))) {
                     faults.push(format!("client {client} cannot give {lock} back"));
@@ -196,6 +208,26 @@ impl Stage {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
+    /// Notes that the holder of a lock, if it still is that, has raised its token.
+    pub(super) fn raised(&self, lock: &str, guard: &Guard, floor: Token) {
+        if !guard.is_valid() {
+            return;
+        }
+        self.note(|| format!("the tokens of {lock} are raised to {floor}"));
+        let mut floors = self.floors.lock().unwrap_or_else(PoisonError::into_inner);
+        let highest = floors.highest.entry(lock.to_owned()).or_insert(floor);
+        *highest = floor.max(*highest);
+    }
+
+    /// Looks whether the token of a new holder is above all that those before it have raised theirs to.
+    pub(super) fn granted(&self, lock: &str, guard: &Guard) {
+        let mut floors = self.floors.lock().unwrap_or_else(PoisonError::into_inner);
+        let (token, highest) = (guard.token(), floors.highest.get(lock).copied());
+        if let Some(floor) = highest.filter(|floor| token <= *floor && guard.is_valid()) {
+            floors.faults.push(format!("{lock} is granted with {token}, which is not above {floor}"));
+        }
+    }
+
     /// Adds a line to the diary, if there is one.
     pub fn note(&self, what: impl FnOnce() -> String) {
         if let Some(diary) = &self.diary {
@@ -204,7 +236,8 @@ impl Stage {
     }
 
     /// The judgement on what happened, with what was found wrong besides.
-    pub fn judge(&self, faults: Vec<String>) -> Outcome {
+    pub fn judge(&self, mut faults: Vec<String>) -> Outcome {
+        faults.append(&mut self.floors.lock().unwrap_or_else(PoisonError::into_inner).faults);
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let log = self.diary.as_ref().map(Diary::lines).unwrap_or_default();
         Outcome { report: check(&History::new(events)), faults, log }
