@@ -101,15 +101,19 @@ impl Target {
         timeout(PATIENCE, asking).await.ok().flatten()
     }
 
-    /// What about the servers is good to know before they are measured; nothing when they do not tell.
-    pub(crate) async fn doctor(&self) -> Report {
+    /// What about the servers is good to know before they are measured.
+    ///
+    /// # Errors
+    ///
+    /// When they do not tell.
+    pub(crate) async fn doctor(&self) -> Outcome<Report> {
         let asking = async {
             let locks = Locks::connect(&self.url).await?;
             let report = locks.doctor().await;
             locks.close().await?;
             report
         };
-        timeout(PATIENCE, asking).await.map_or_else(|_| Report::default(), Result::unwrap_or_default)
+        Ok(timeout(PATIENCE, asking).await??)
     }
 
     /// Removes what this run has left on servers that are not ours. Servers of our own take it with them.

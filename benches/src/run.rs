@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use polylock::Level;
 use rand::Rng;
 
 use crate::awake::keep_awake;
@@ -142,11 +141,13 @@ async fn measure(
 /// What there is to know about the servers before they are measured.
 async fn look_at(target: &Target, meta: &mut Meta, progress: &Progress) {
     let version = target.version().await;
-    for finding in target.doctor().await.findings {
-        // Of our own servers only what is wrong with them.
-        if target.is_foreign() || finding.level >= Level::Warning {
-            progress.tell(&format!("{}: {finding}", target.name()));
+    match target.doctor().await {
+        Ok(report) => {
+            for finding in report.findings {
+                progress.tell(&format!("{}: {finding}", target.name()));
+            }
         }
+        Err(failure) => progress.tell(&failure.during(&format!("{}: doctor", target.name())).to_string()),
     }
     match target.backend() {
         BackendName::Memory => {}

@@ -29,12 +29,20 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
 
 /// The command that builds the harness.
 pub(crate) fn build() -> Command {
-    steps::cargo(["build", "--release", "--package", "lock-bench"])
+    without_dice(steps::cargo(["build", "--release", "--package", "lock-bench"]))
 }
 
 /// The command that builds the harness and runs it.
 pub(crate) fn harness(args: &[OsString]) -> Command {
     let mut command = steps::cargo(["run", "--release", "--package", "lock-bench", "--"]);
     command.args(args);
+    without_dice(command)
+}
+
+/// What is measured is tokio as users have it, not as simulations need it: see .cargo/config.toml.
+fn without_dice(mut command: Command) -> Command {
+    if std::env::var_os("RUSTFLAGS").is_none() {
+        command.env("RUSTFLAGS", "");
+    }
     command
 }

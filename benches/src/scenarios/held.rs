@@ -131,7 +131,7 @@ impl Held {
     ///
     /// When the processes of the servers are not there.
     pub(crate) async fn watch(&self, span: Duration, servers: &[u32]) -> Outcome<Cost> {
-        let began = Instant::now();
+        let (began, resident_before) = (Instant::now(), resident()?);
         let before = (processor::of_this_process(), processor::of(servers)?);
         sleep(span).await;
         let after = (processor::of_this_process(), processor::of(servers)?);
@@ -140,7 +140,9 @@ impl Held {
             after.saturating_sub(before).as_secs_f64() / elapsed.as_secs_f64() * 100.0
         };
         Ok(Cost {
-            bytes_per_lock: self.bytes as f64 / self.guards.len().max(1) as f64,
+            // Renewals take memory as well.
+            bytes_per_lock: (self.bytes + resident()?.saturating_sub(resident_before)) as f64
+                / self.guards.len().max(1) as f64,
             client_percent: percent(before.0, after.0),
             servers_percent: (!servers.is_empty()).then(|| percent(before.1, after.1)),
             lost: self.guards.iter().filter(|guard| !guard.is_valid()).count(),

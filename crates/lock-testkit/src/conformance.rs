@@ -335,7 +335,7 @@ cases! {
         a_cancelled_release_still_releases: every_backend,
         a_cancelled_extend_leaves_the_lease_usable: leases,
     }
-    faults, unless_written {
+    faults, always {
         a_dead_server_is_told_at_connect: with_a_server,
         a_dead_server_is_told_at_acquire: with_a_server,
         a_silent_server_is_told_at_acquire: with_a_server,
@@ -350,7 +350,7 @@ cases! {
         a_drop_during_an_outage_releases_in_the_end: with_a_server,
         a_restart_keeps_locks_and_tokens: with_a_server,
     }
-    processes, unless_written {
+    processes, always {
         eight_processes_lose_no_update: with_a_server,
         a_killed_holder_is_followed: with_a_server,
         a_killed_waiter_is_no_obstacle: with_a_server,
@@ -524,13 +524,6 @@ fn once(handle: Handle) -> Result<(), &'static str> {
     match handle {
         Handle::Mutex => Ok(()),
         Handle::Write | Handle::Permit => Err("the case takes the modes that it is about by itself"),
-    }
-}
-
-fn unless_written(handle: Handle) -> Result<(), &'static str> {
-    match handle {
-        Handle::Mutex | Handle::Permit => Ok(()),
-        Handle::Write => Err("a writer sends what the holder of a mutex sends, and the case is slow"),
     }
 }
 

@@ -46,7 +46,7 @@ pub fn a_seed_is_always_the_same_story<S: Scenario>() {
     let story = |seed| sound::<S>(seed, true).log;
     let differ: Vec<u64> = (0..40).filter(|seed| story(*seed) != story(*seed)).collect();
     println!("seeds that are not replayed alike: {differ:?}");
-    // In a few, tokio wakes two tasks at the same instant in an order that it chooses by chance.
+    // Without the flag of .cargo/config.toml tokio wakes some tasks of the same instant in an order of chance.
     let most = if cfg!(tokio_unstable) { 0 } else { 10 };
     assert!(differ.len() <= most, "{differ:?}");
 }
