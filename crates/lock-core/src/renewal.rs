@@ -154,7 +154,9 @@ impl<R: Renew> Renewer<R> {
     ///
     /// Outside a tokio runtime.
     pub fn add(&self, key: R::Key, terms: Terms, cell: ValidityCell) -> Renewal {
-        if self.shared.clock.now() + terms.ttl >= terms.hold_until {
+        // A lease may begin with less than its time to live.
+        let lasts_until = cell.validity().until() + terms.ttl / 100 + DRIFT;
+        if self.shared.clock.now().max(lasts_until) >= terms.hold_until {
             cell.end_with(LossReason::MaxHold);
         }
         let longest_ttl = AtomicU64::new(millis(terms.ttl));
@@ -415,8 +417,11 @@ impl<K> Book<K> {
                     entry.most = entry.most.min(entry.sent);
                 }
                 entry.cell.suspect();
-                let alive = entry.cell.validity().is_valid();
-                (Renewed::Unknown(error), alive, interval(entry.ttl()) / 2)
+                let validity = entry.cell.validity();
+                // There is to be time for some more tries, however near the deadline is.
+                let left = validity.until().saturating_duration_since(now);
+                let pause = (interval(entry.ttl()) / 2).min((left / 4).max(TICK));
+                (Renewed::Unknown(error), validity.is_valid(), pause)
             }
         };
         for asked in entry.asked.drain(..) {

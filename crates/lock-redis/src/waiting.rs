@@ -8,6 +8,7 @@ use lock_core::{
     AcquireRequest, Acquired, BootInstant, Error, ErrorKind, Outcome, OwnerId, Result, Token, Wait,
 };
 use rand::Rng;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::Keys;
@@ -23,7 +24,7 @@ use crate::undo::Undo;
 const WATCH_AFTER: Duration = Duration::from_millis(10);
 const LONGEST_WATCH_AFTER: Duration = Duration::from_millis(500);
 /// A lock that is granted to one who waits is kept for it for this long at least, until it confirms.
-const SHORTEST_GRACE: Duration = Duration::from_millis(200);
+const SHORTEST_GRACE: Duration = Duration::from_secs(1);
 
 /// One acquisition, from the first request to the lock.
 pub(crate) struct Waiting<'a> {
@@ -102,7 +103,11 @@ impl<'a> Waiting<'a> {
     ///
     /// When there is no sense in waiting.
     pub(crate) async fn ask(&mut self) -> Result<Option<RedisLease>> {
-        if let Some(lease) = self.take_over() {
+        if let Some((lease, attempt)) = self.take_over() {
+            // The holder may keep this thread busy from now on: the confirmation leaves before, as the renewal and the
+            // connection get their turn.
+            yield_now().await;
+            attempt.undo.disarm();
             return Ok(Some(lease));
         }
         let asked = match self.request.wait {
@@ -156,11 +161,11 @@ impl<'a> Waiting<'a> {
     }
 
     /// The lock that was passed on to us, if it is ours for a while surely: then it is confirmed by its first renewal, in
-    /// the background.
+    /// the background. With it comes what takes it back until it has a holder.
     ///
     /// A message may be on its way for any time. But nothing was granted to this attempt before its first request was
     /// sent, and what was granted to it was for so long.
-    fn take_over(&mut self) -> Option<RedisLease> {
+    fn take_over(&mut self) -> Option<(RedisLease, Attempt)> {
         let token = self.passed.take()?;
         let Attempt { since, queued, .. } = self.attempt.as_ref()?;
         let (since, grace) = ((*since)?, queued.as_ref()?.grace);
@@ -169,11 +174,11 @@ impl<'a> Waiting<'a> {
         if !is_enough || !self.request.lease.renewed || self.backend.server.waits_for_replicas() {
             return None;
         }
-        let owner = self.attempt.take()?.undo.disarm();
+        let attempt = self.attempt.take()?;
         self.was_granted = false;
-        let lease = self.backend.lease(&self.keys, self.request, (owner, token), (now, until));
+        let lease = self.backend.lease(&self.keys, self.request, (attempt.undo.owner, token), (now, until));
         lease.confirm();
-        Some(lease.contended(self.heard))
+        Some((lease.contended(self.heard), attempt))
     }
 
     /// Asks once, and once more if the connection was broken: it may have been idle for too long.

@@ -76,6 +76,10 @@ async fn a_lock_that_was_waited_for_is_given_back_in_one_round_trip() {
         sleep(Duration::from_millis(100)).await;
         guard.release().await.unwrap();
         let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
+        // Until then it is not confirmed.
+        while guard.remaining() < Duration::from_secs(10) {
+            sleep(Duration::from_millis(1)).await;
+        }
         link.proxy.reset_counters();
         guard
     };

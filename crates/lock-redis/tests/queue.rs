@@ -30,7 +30,7 @@ const CAP: Duration = Duration::from_secs(2);
 const PUSHED: Duration = Duration::from_millis(600);
 const NOISE: Duration = Duration::from_millis(800);
 /// How long a lock is kept for one who got it in the queue.
-const GRACE: Duration = Duration::from_millis(200);
+const GRACE: Duration = Duration::from_secs(1);
 const KEY: &str = "lock:a";
 const QUEUE: &str = "polylock:queue:{lock:a}";
 
@@ -151,6 +151,21 @@ async fn a_holder_that_may_tell_nobody_leaves_the_queue_as_it_is() {
     give_back(guard).await;
     give_back(come(second).await.0).await;
     site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_left_as_it_is_ends_by_itself() {
+    let site = Site::new().await;
+    let holder = take(&site.client_without(&["-publish"]).await).await;
+    let (waiter, dial) = site.client_by_proxy(What::Commands).await;
+    let waiter = site.waits(&waiter).await;
+    // It does not learn that the lock is free.
+    dial.proxy.black_hole(Direction::ToServer, true);
+    give_back(holder).await;
+    let left = site.redis(&["PTTL", QUEUE]).await.int().unwrap();
+    assert!((1..=5_000).contains(&left), "{left}");
+    waiter.abort();
+    dial.proxy.heal();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -635,6 +650,52 @@ async fn a_lock_that_is_never_confirmed_is_lost_in_time() {
         give_back(come(waiter).await.0).await;
     }
     panic!("it waits for the answer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confirmation_that_is_lost_is_sent_again() {
+    let site = Site::new().await;
+    let (locks, dial) = site.client_by_proxy(What::Commands).await;
+    for _ in 0..3 {
+        let holder = take(&site.client().await).await;
+        let waiter = site.waits(&locks).await;
+        dial.proxy.cut_when(redis_command("EVALSHA"));
+        give_back(holder).await;
+        let (guard, _) = come(waiter).await;
+        sleep(GRACE * 2).await;
+        assert!(guard.is_valid(), "it is lost");
+        give_back(guard).await;
+    }
+    site.nothing_is_left().await;
+}
+
+/// Some do so in asynchronous code, and their lock must not end for that reason.
+async fn a_holder_that_keeps_its_thread_busy() {
+    let site = Site::new().await;
+    let holder = take(&site.client().await).await;
+    let mutex = site.client().await.mutex("a");
+    let waiter = tokio::spawn(async move {
+        let guard = mutex.acquire().await.unwrap();
+        std::thread::sleep(GRACE + Duration::from_millis(300));
+        guard
+    });
+    site.queue_is(1).await;
+    give_back(holder).await;
+    let guard = waiter.await.unwrap();
+    let left = site.redis(&["PTTL", KEY]).await.int().unwrap();
+    assert!(left > 50_000, "{left} ms are left");
+    guard.release().await.unwrap();
+    site.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_holder_that_keeps_its_thread_busy_keeps_what_was_passed_on() {
+    a_holder_that_keeps_its_thread_busy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_holder_that_keeps_its_worker_busy_keeps_what_was_passed_on() {
+    a_holder_that_keeps_its_thread_busy().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

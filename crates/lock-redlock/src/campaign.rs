@@ -50,6 +50,13 @@ pub(crate) enum Vote {
     NoQuorum(Error),
 }
 
+/// What comes after an attempt that got nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AndThen {
+    AskAtOnce,
+    Wait,
+}
+
 impl Campaign {
     /// Asks the masters that are well; and the sick ones too if those are no quorum.
     ///
@@ -174,14 +181,14 @@ impl Campaign {
 
     /// Takes back what it got, and waits for that as long as the masters may take to answer; the rest goes on in the
     /// background.
-    pub(crate) async fn give_back(mut self) {
+    pub(crate) async fn give_back(mut self, and_then: AndThen) {
         // Nothing is erased before the claim there has come to its end.
         drop(std::mem::take(&mut self.wave));
         let wave = self.footprint.erase(self.footprint.ttl, Because::Lost);
         self.runtime = None;
         let mut deadlines = deadlines(&self.footprint.masters, self.footprint.ttl);
         for (master, deadline) in self.footprint.masters.iter().zip(&mut deadlines) {
-            if master.is_sick() {
+            if and_then == AndThen::Wait && master.is_sick() {
                 // It has been waited for by the vote.
                 *deadline = Instant::now();
             }

@@ -70,6 +70,7 @@ impl Lease for RedlockLease {
             match self.renewal.extend(ttl).await {
                 Renewed::Until(until) => return Ok(until),
                 Renewed::NotOurs => return Err(Error::lost(BACKEND)),
+                Renewed::Unknown(error) if !error.is_retryable() => return Err(error),
                 // It unlocks nothing, and is tried again while the lease lasts.
                 Renewed::Unknown(error) => failed = error,
             }
@@ -109,7 +110,7 @@ impl Lease for RedlockLease {
                 self.cell.lose(LossReason::Removed);
                 return Ok(self.validity.standing());
             }
-            patience.wait_on(&mut wave);
+            patience.wait_for_the_late(&mut wave);
         }
         Err(no_quorum(masters.len(), ours, patience.errors()))
     }

@@ -96,7 +96,7 @@ impl Patience {
         }
     }
 
-    /// As [`wait_on`](Self::wait_on), also when a quorum has answered.
+    /// As [`wait_on`](Self::wait_on), also when a quorum has answered: for what a quorum has to agree on.
     pub(crate) fn wait_for_the_late<T: Send + 'static>(&mut self, wave: &mut Wave<T>) {
         if wave.outstanding() == 0 {
             wave.wait_on(std::mem::take(&mut self.late), self.at_last);

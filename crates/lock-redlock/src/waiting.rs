@@ -14,7 +14,7 @@ use rand::Rng;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::backend::{Redlock, too_late};
-use crate::campaign::{Busy, Campaign, Vote};
+use crate::campaign::{AndThen, Busy, Campaign, Vote};
 use crate::lease::RedlockLease;
 use crate::line::{Seat, TURN};
 use crate::master::Readiness;
@@ -153,7 +153,8 @@ impl<'a> Waiting<'a> {
             }
             Vote::Again(error) => {
                 self.backend.tally.failed();
-                campaign.give_back().await;
+                // The next attempt is not to meet this one anywhere.
+                campaign.give_back(AndThen::AskAtOnce).await;
                 return Ok(Tried::Again(error));
             }
             Vote::NoQuorum(error) => {
@@ -182,7 +183,7 @@ impl<'a> Waiting<'a> {
     /// Takes back what an attempt got: in the background when there is no time for another one.
     async fn give_back(&self, campaign: Campaign) {
         if !self.request.wait.is_over() {
-            campaign.give_back().await;
+            campaign.give_back(AndThen::Wait).await;
         }
     }
 

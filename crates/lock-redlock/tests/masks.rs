@@ -34,7 +34,7 @@ impl Fault {
     const fn timeout(self) -> Duration {
         match self {
             Self::Slow => Duration::from_secs(3),
-            _ => Duration::from_millis(150),
+            _ => Duration::from_millis(400),
         }
     }
 }

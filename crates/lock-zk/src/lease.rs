@@ -193,10 +193,8 @@ impl Lease for ZkLease {
     async fn release(&mut self) -> Result<Released> {
         let standing = self.validity.standing();
         let was_ours = *self.was_ours.get_or_insert(!matches!(standing, Standing::Lost(_)));
-        match standing {
-            Standing::Valid => {}
-            Standing::Lost(LossReason::Removed) => self.node.forget(),
-            _ => self.node.doubt(),
+        if standing == Standing::Lost(LossReason::Removed) {
+            self.node.forget();
         }
         // From here on nobody may believe in it, whatever becomes of the request.
         self.cell.lose(LossReason::Released);
@@ -253,7 +251,10 @@ impl Sentry {
                         Err(Fault::Over) => return,
                         Err(fault) if !fault.is_no_node() => {
                             tracing::debug!(?fault, path = self.made.path, "our own node cannot be watched");
-                            tokio::time::sleep(pause).boxed().await;
+                            let over = tokio::time::timeout(pause, &mut ended).boxed().await.is_ok();
+                            if over {
+                                return self.end().boxed().await;
+                            }
                             let repeats = matches!(fault, Fault::Unknown(_));
                             pause = if repeats { PAUSE } else { (pause * 2).min(LAST_PAUSE) };
                             continue;
@@ -272,10 +273,7 @@ impl Sentry {
                     Event::Changed => {}
                 },
                 () = &mut ended => {
-                    if let Some(session) = self.session.upgrade() {
-                        let made = self.made.latest().boxed().await;
-                        delete(&session, &self.spot, &made, true).boxed().await;
-                    }
+                    self.end().boxed().await;
                     return drop(watched);
                 }
             }
@@ -284,6 +282,14 @@ impl Sentry {
 }
 
 impl Sentry {
+    /// Gives up what was held for as long as it may be.
+    async fn end(&self) {
+        if let Some(session) = self.session.upgrade() {
+            let made = self.made.latest().await;
+            delete(&session, &self.spot, &made, true).await;
+        }
+    }
+
     /// Turns to the node that has taken the place of ours, which is gone. If there is none, the lock is lost.
     async fn is_lost(&mut self) -> bool {
         let latest = self.made.latest().await;

@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join};
 use lock_core::{Mode, OwnerId, OwnerInfo};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::Recipe;
@@ -31,8 +32,6 @@ pub(crate) struct Node {
     state: State,
     /// Whether there is surely no second node of the same owner, from a creation whose answer was lost.
     certain: bool,
-    /// Whether the node may be gone by now, and its name taken by somebody else.
-    doubtful: bool,
 }
 
 /// How the nodes of one acquisition are known.
@@ -180,7 +179,7 @@ impl Node {
     pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, mode: Mode, writes: bool) -> Self {
         let (session, spot) = (Seat::take(session), Arc::clone(spot));
         let ours = Ours { owner: OwnerId::random(), mode, writes };
-        Self { session, spot, ours, state: State::Nothing, certain: true, doubtful: false }
+        Self { session, spot, ours, state: State::Nothing, certain: true }
     }
 
     pub(crate) fn owner(&self) -> OwnerId {
@@ -276,11 +275,6 @@ impl Node {
         self.state = State::Nothing;
     }
 
-    /// Notes that somebody else may have removed the node.
-    pub(crate) fn doubt(&mut self) {
-        self.doubtful = true;
-    }
-
     /// Puts the node of a reader in the place of ours, which is a writer's, however often that takes.
     ///
     /// # Cancel safety
@@ -299,10 +293,9 @@ impl Node {
     pub(crate) async fn delete(&mut self) -> Gone {
         if let State::There(made) = &self.state {
             let (session, spot, made) = (Arc::clone(&self.session), Arc::clone(&self.spot), Arc::clone(made));
-            let doubtful = self.doubtful;
             let deletion = async move {
                 let made = made.latest().await;
-                remove(&session, &spot, &made, doubtful).await
+                remove(&session, &spot, &made).await
             };
             self.state = State::Deleting(InFlight::new(deletion));
         }
@@ -461,10 +454,10 @@ pub(crate) fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
 
 /// Deletes our node, and its directory with it when the numbers are running out and nobody waits.
 ///
-/// A deletion names a path and a version of the data, and neither tells a fixed node from the next one. So it is always
-/// looked at first; in a queue, where a number comes again only with a new directory, when there is doubt.
-async fn remove(session: &Session, spot: &Spot, made: &Made, doubtful: bool) -> Gone {
-    if (doubtful && !spot.is_unique()) || spot.recipe != Recipe::Queue {
+/// A deletion names a path and a version of the data, and neither tells our node from the next one of its name. So where
+/// names come again, it is looked at first.
+async fn remove(session: &Session, spot: &Spot, made: &Made) -> Gone {
+    if !spot.is_unique() {
         match session.insist(|| is_there(session, &made.path, made.czxid)).await {
             Ok(true) => {}
             Ok(false) => return Gone::Before,
@@ -500,17 +493,20 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut cert
     if certain {
         return;
     }
-    look_for_more(&session, &spot, ours).await;
+    look_for_more(session, &spot, ours).await;
 }
 
-/// Deletes what creations have left whose answers were lost, once the servers let us look.
-async fn look_for_more(session: &Session, spot: &Spot, ours: Ours) {
+/// Deletes what creations have left whose answers were lost, once the servers let us look. The session is not kept open
+/// for that for long: its end removes the nodes as well.
+async fn look_for_more(session: Seat, spot: &Spot, ours: Ours) {
+    let patience = Instant::now() + session.timeout();
+    let (handle, mut seat) = (Arc::downgrade(&session), Some(session));
     let (mut looks, mut pause) = (0, PAUSE);
-    while !session.is_over() {
-        match find(session, spot, ours).await {
+    while let Some(session) = handle.upgrade().filter(|session| !session.is_over()) {
+        match find(&session, spot, ours).await {
             Ok(found) => {
                 for made in &found {
-                    delete(session, spot, made, false).await;
+                    delete(&session, spot, made, false).await;
                 }
                 looks += 1;
                 // A second look, should the first creation have overtaken the first look in some way that we do not
@@ -527,9 +523,11 @@ async fn look_for_more(session: &Session, spot: &Spot, ours: Ours) {
                     dir = spot.dir,
                     "cannot look for what a lost request left; trying again"
                 );
+                seat = seat.filter(|_| Instant::now() < patience);
                 pause = (pause * 2).min(LAST_PAUSE);
             }
         }
+        drop(session);
         tokio::time::sleep(pause).await;
     }
 }

@@ -360,7 +360,7 @@ impl Session {
     /// Replaces the directory by an empty one of the same name, whose numbers start at zero, if this node is the only
     /// one in it and nobody keeps data there. `NotEmpty` otherwise, and then nothing has changed.
     pub(crate) async fn rotate(&self, path: &str, dir: &str) -> Result<(), Fault> {
-        let stat = self.stat(dir).await?.ok_or(Fault::Refused(zk::Error::NoNode))?;
+        let stat = self.insist(|| self.stat(dir)).await?.ok_or(Fault::Refused(zk::Error::NoNode))?;
         if stat.data_length > 0 {
             return Err(Fault::Refused(zk::Error::NotEmpty));
         }

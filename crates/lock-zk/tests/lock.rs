@@ -204,12 +204,17 @@ async fn a_release_disturbs_two_waiters_at_most() {
         proxies.iter().for_each(FaultProxy::reset_counters);
         go_on.add_permits(1);
         until_children(&client, "a", 6 - releaser).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let told: Vec<_> = proxies.iter().map(FaultProxy::pushes).collect();
+        let told = || proxies.iter().map(FaultProxy::pushes).collect::<Vec<_>>();
         // Whose turn it is, the one behind it, which looks ahead, and the releaser of the end of its own node.
         let expected: Vec<_> =
             (0..proxies.len()).map(|at| u64::from((releaser..releaser + 3).contains(&at))).collect();
-        assert_eq!(told, expected);
+        let start = Instant::now();
+        while told() != expected && start.elapsed() < TIMEOUT {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // Nobody else is told a moment later.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(told(), expected);
     }
     for (client_of_ours, go_on) in clients {
         go_on.add_permits(1);

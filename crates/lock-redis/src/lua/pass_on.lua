@@ -24,5 +24,7 @@ if mode == 'x' then
   end
   if heard == 'perhaps' then
     redis.call('LPUSH', KEYS[3], waiting[1])
+    -- It may have been the only one.
+    redis.call('PEXPIRE', KEYS[3], 5000)
   end
 end

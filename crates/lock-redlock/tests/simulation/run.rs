@@ -81,7 +81,10 @@ async fn spoil(world: Arc<World>) {
     for (at, event) in &world.scenario.events {
         world.clock.sleep_until(BootInstant::from_boot(*at)).await;
         match *event {
-            Event::Pause { client, span } => links[client].iter().for_each(|link| link.stall(span)),
+            Event::Pause { client, span } => {
+                world.stage.pause(client, span);
+                links[client].iter().for_each(|link| link.stall(span));
+            }
             Event::Hang { master, span } => links.iter().for_each(|links| links[master].stall(span)),
             Event::Stall { client, master, span } => links[client][master].stall(span),
             Event::Reset { client, master } => links[client][master].reset(),
