@@ -99,8 +99,8 @@ impl Guard {
         self.lease().owner()
     }
 
-    /// The deadline up to which the server keeps the lock for sure; the renewal moves it on.
-    /// Costs nothing.
+    /// The deadline up to which the server keeps the lock for sure; the renewal moves it on. A lock on Redis that was
+    /// waited for may begin with less than a second, until its first renewal is answered. Costs nothing.
     #[must_use]
     pub fn valid_until(&self) -> BootInstant {
         self.lease().validity().until()
@@ -193,7 +193,8 @@ impl Guard {
     ///
     /// [`ErrorKind::Unsupported`] where a session keeps the lock, [`ErrorKind::InvalidConfig`] when
     /// `ttl` is too short, [`ErrorKind::Lost`] when the lock is no longer ours (it is never taken
-    /// again), [`ErrorKind::Unavailable`] when the server does not answer.
+    /// again), [`ErrorKind::Unavailable`] when the server does not answer; of several masters for as long as the
+    /// lease lasts.
     ///
     /// # Cancel safety
     ///

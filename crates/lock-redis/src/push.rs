@@ -120,7 +120,7 @@ pub enum Told {
     Ask,
     /// To ask: the lock was granted.
     Granted,
-    /// The lock is ours for the time that our entry in the queue names, from a moment after we came to stand there.
+    /// The lock is ours for the time that our entry in the queue names, from a moment after our first request was sent.
     Passed(Token),
     /// To ask after this time: it is the first in the queue now.
     AskIn(Duration),
@@ -422,7 +422,7 @@ impl Shared {
         }
     }
 
-    /// Puts a message of a script into the mailbox of the one whom it is for: see tell in lua/queue.lua.
+    /// Puts a message of a script into the mailbox of the one whom it is for: see tell in lua/waiter.lua.
     fn deliver(&self, text: &str) {
         let mut parts = text.splitn(3, ' ');
         let (what, owner, rest) = (parts.next(), parts.next(), parts.next());
