@@ -110,7 +110,7 @@ impl Lease for RedlockLease {
                 self.cell.lose(LossReason::Removed);
                 return Ok(self.validity.standing());
             }
-            patience.wait_for_the_late(&mut wave);
+            patience.wait_on(&mut wave);
         }
         Err(no_quorum(masters.len(), ours, patience.errors()))
     }
