@@ -144,6 +144,9 @@ impl Shared {
         wait: Wait,
         runtime: &Handle,
     ) -> Option<(Come, AcquireRequest)> {
+        if let Some(turn) = self.queue.free_turn(&spec.name, spec.mode) {
+            return Some((Come::Turn(turn), spec.request(wait)));
+        }
         let request = Arc::new(spec.request(wait));
         let turn = self.queue.turn(&request, runtime);
         let come = match wait {

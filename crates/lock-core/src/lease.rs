@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{FutureExt, select_all};
+use smallvec::{SmallVec, smallvec};
 use tokio::sync::Notify;
 
 use crate::{AcquireRequest, BootInstant, Clock, Error, ErrorKind, OwnerId, Result, Revocation, Token};
@@ -228,7 +229,7 @@ impl ValidityCell {
     /// The reading side.
     #[must_use]
     pub fn validity(&self) -> Validity {
-        Validity { cells: vec![self.clone()] }
+        Validity { cells: smallvec![self.clone()] }
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) -> bool {
@@ -281,7 +282,8 @@ impl State {
 /// only as long as all of them do.
 #[derive(Clone, Debug)]
 pub struct Validity {
-    cells: Vec<ValidityCell>,
+    /// Most often there is one.
+    cells: SmallVec<[ValidityCell; 1]>,
 }
 
 impl Validity {

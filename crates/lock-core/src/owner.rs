@@ -25,11 +25,22 @@ impl OwnerId {
         crate::random::rng().fill_bytes(&mut bytes);
         Self(bytes)
     }
+
+    /// The identity as text, written to this buffer.
+    #[must_use]
+    pub fn encode(self, buffer: &mut [u8; 32]) -> &str {
+        for (digits, byte) in buffer.chunks_exact_mut(2).zip(self.0) {
+            digits.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+        str::from_utf8(buffer).unwrap_or_default()
+    }
 }
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
 
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+        f.pad(self.encode(&mut [0; 32]))
     }
 }
 
@@ -85,5 +96,7 @@ mod tests {
         assert_ne!(one, two);
         assert_eq!(one.to_string().len(), 32);
         assert_eq!(OwnerId([0; 16]).to_string(), "0".repeat(32));
+        let bytes = std::array::from_fn(|at| 15 * u8::try_from(at).unwrap() + 3);
+        assert_eq!(OwnerId(bytes).to_string(), format!("{:032x}", u128::from_be_bytes(bytes)));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
@@ -20,7 +21,7 @@ pub(crate) struct LocalQueue {
 
 #[derive(Debug, Default)]
 struct Lines {
-    by_name: HashMap<LockName, Line>,
+    by_name: HashMap<LockName, Line, RandomState>,
     /// Counts turns and waiters.
     last_id: u64,
 }
@@ -112,6 +113,13 @@ impl LocalQueue {
             },
             () = looking_after_the_holder => unreachable!("it goes on for ever"),
         }
+    }
+
+    /// Takes the turn of one who would wait, if nobody has it.
+    pub(crate) fn free_turn(self: &Arc<Self>, name: &LockName, mode: Mode) -> Option<Turn> {
+        let mut lines = self.lines();
+        let is_free = lines.by_name.get(name).is_none_or(|line| line.turn.is_none());
+        is_free.then(|| self.take(&mut lines, name, mode))
     }
 
     /// Takes the turn if nobody has it.

@@ -15,11 +15,11 @@ use crate::config::{RedisConfig, WaitBy};
 use crate::lease::{Held, RedisLease};
 use crate::push::Pushes;
 use crate::recipe::{Recipe, danger};
-use crate::renewers::Renewers;
+use crate::renewers::{FirstRenewal, Renewers};
 use crate::server::{Hold, ServerOptions, Sight};
 use crate::topology::Topology;
 use crate::waiting::Waiting;
-use crate::{Keys, Server};
+use crate::{Infos, Keys, Server};
 
 pub(crate) const BACKEND: &str = "redis";
 /// The shortest time to live: below it the drift margin and a round trip eat the lease up.
@@ -52,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) wait: WaitBy,
     pub(crate) local_handovers: u32,
     pub(crate) clock: Clock,
+    pub(crate) infos: Infos,
     /// In microseconds.
     round_trip: AtomicU64,
 }
@@ -99,6 +100,7 @@ impl Redis {
             wait,
             local_handovers,
             clock: config.clock,
+            infos: Infos::default(),
             round_trip: AtomicU64::new(0),
         };
         Ok(Self { capabilities, danger, shared: Arc::new(shared) })
@@ -118,7 +120,7 @@ impl Backend for Redis {
             if let Some(lease) = waiting.ask().await? {
                 return Ok(Acquired::Held(Box::new(lease)));
             }
-            if request.wait.is_over() || !waiting.wait().await {
+            if request.wait.is_over() || !Box::pin(waiting.wait()).await {
                 return waiting.give_up();
             }
         }
@@ -201,12 +203,35 @@ impl Shared {
         (owner, token): (OwnerId, Token),
         (sent, until): (BootInstant, BootInstant),
     ) -> RedisLease {
+        let (held, terms, cell) = self.terms(keys, request, owner, (sent, until));
+        let renewal = self.renewers.add(keys, Arc::clone(&held), terms, cell.clone());
+        RedisLease::new(Arc::clone(self), held, token, cell, renewal)
+    }
+
+    /// As [`lease`](Self::lease), with the renewal that confirms it: the request leaves when that is first polled.
+    pub(crate) fn unconfirmed_lease(
+        self: &Arc<Self>,
+        keys: &Arc<Keys>,
+        request: &AcquireRequest,
+        (owner, token): (OwnerId, Token),
+        times: (BootInstant, BootInstant),
+    ) -> (RedisLease, FirstRenewal) {
+        let (held, terms, cell) = self.terms(keys, request, owner, times);
+        let (renewal, first) = self.renewers.add_renewing(keys, Arc::clone(&held), terms, cell.clone());
+        (RedisLease::new(Arc::clone(self), held, token, cell, renewal), first)
+    }
+
+    fn terms(
+        &self,
+        keys: &Arc<Keys>,
+        request: &AcquireRequest,
+        owner: OwnerId,
+        (sent, until): (BootInstant, BootInstant),
+    ) -> (Arc<Held>, Terms, ValidityCell) {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
         let cell = ValidityCell::new(self.clock.clone(), until.min(hold_until));
         let terms = Terms { ttl: self.ttl_of(&request.lease), auto: request.lease.renewed, hold_until };
-        let held = Held::new(keys, owner, Hold::of(request.mode));
-        let renewal = self.renewers.add(keys, Arc::clone(&held), terms, cell.clone());
-        RedisLease::new(Arc::clone(self), held, token, cell, renewal)
+        (Held::new(keys, owner, Hold::of(request.mode)), terms, cell)
     }
 
     /// About how long a round trip takes; a busy server counts for a while.

@@ -8,44 +8,82 @@ const RESERVED: &str = "polylock:";
 /// What one lock is called on the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Keys {
-    /// The key that clients of every language contend for: prefix and name.
-    pub lock: String,
-    /// The key that keeps the last token and who got it, longer than the lock itself.
-    pub fence: String,
-    /// The list of those who wait for the lock, in order.
-    pub queue: String,
-    /// The sorted set of those who share the lock, by the time at which the share of each ends.
-    pub holders: String,
-    /// The sorted set of those who wait for the lock on several masters, by the time since when they do.
-    pub line: String,
-    /// Who of that line has been called, for a moment.
-    pub turn: String,
-    /// The channel on which a lock that has become free is told to those who wait in no queue.
-    pub channel: String,
+    /// All of them, one behind the other: an allocation for each would cost every acquisition more than they are worth.
+    text: Box<str>,
+    /// Where each of them ends.
+    ends: [usize; 1 + HELPERS.len()],
 }
+
+/// What stands beside a lock, in the order in which it is kept.
+const HELPERS: [&str; 6] = ["fence", "queue", "holders", "line", "turn", "free"];
 
 impl Keys {
     /// The keys of the lock of this name.
     #[must_use]
     pub fn new(prefix: &str, name: &LockName) -> Self {
-        let lock = format!("{prefix}{name}");
+        let lock = prefix.len() + name.as_str().len();
+        let beside: usize = HELPERS.iter().map(|what| RESERVED.len() + what.len() + ":{}".len() + lock).sum();
+        let mut text = String::with_capacity(lock + beside);
+        text.extend([prefix, name.as_str()]);
         // Two names never meet: what follows the kind tells which of the two forms it is.
-        let tagged = has_hash_tag(&lock);
-        let helper = |what| {
-            if tagged {
-                [RESERVED, what, "/", &lock].concat()
-            } else {
-                [RESERVED, what, ":{", &lock, "}"].concat()
-            }
-        };
-        let (fence, queue, holders) = (helper("fence"), helper("queue"), helper("holders"));
-        let (line, turn, channel) = (helper("line"), helper("turn"), helper("free"));
-        Self { lock, fence, queue, holders, line, turn, channel }
+        let (before, after) = if has_hash_tag(&text) { ("/", "") } else { (":{", "}") };
+        let mut ends = [lock; 1 + HELPERS.len()];
+        for (what, end) in HELPERS.iter().zip(&mut ends[1..]) {
+            text.extend([RESERVED, what, before, prefix, name.as_str(), after]);
+            *end = text.len();
+        }
+        Self { text: text.into(), ends }
+    }
+
+    /// The key that clients of every language contend for: prefix and name.
+    #[must_use]
+    pub fn lock(&self) -> &str {
+        &self.text[..self.ends[0]]
+    }
+
+    /// The key that keeps the last token and who got it, longer than the lock itself.
+    #[must_use]
+    pub fn fence(&self) -> &str {
+        self.helper(1)
+    }
+
+    /// The list of those who wait for the lock, in order.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        self.helper(2)
+    }
+
+    /// The sorted set of those who share the lock, by the time at which the share of each ends.
+    #[must_use]
+    pub fn holders(&self) -> &str {
+        self.helper(3)
+    }
+
+    /// The sorted set of those who wait for the lock on several masters, by the time since when they do.
+    #[must_use]
+    pub fn line(&self) -> &str {
+        self.helper(4)
+    }
+
+    /// Who of that line has been called, for a moment.
+    #[must_use]
+    pub fn turn(&self) -> &str {
+        self.helper(5)
+    }
+
+    /// The channel on which a lock that has become free is told to those who wait in no queue.
+    #[must_use]
+    pub fn channel(&self) -> &str {
+        self.helper(6)
+    }
+
+    fn helper(&self, number: usize) -> &str {
+        &self.text[self.ends[number - 1]..self.ends[number]]
     }
 
     /// A channel in the slot of the lock, for one process.
     pub(crate) fn inbox(&self, process: &str) -> String {
-        let tagged = &self.queue[RESERVED.len() + "queue".len()..];
+        let tagged = &self.queue()[RESERVED.len() + "queue".len()..];
         format!("{RESERVED}inbox:{process}{tagged}")
     }
 
@@ -55,7 +93,7 @@ impl Keys {
     ///
     /// [`ErrorKind::InvalidName`].
     pub fn check(&self, backend: &'static str) -> Result<()> {
-        if self.lock.starts_with(RESERVED) {
+        if self.lock().starts_with(RESERVED) {
             return Err(Error::new(ErrorKind::InvalidName, backend)
                 .message(format!(
                     "keys that begin with {RESERVED:?} are kept for what stands beside the locks"
@@ -67,7 +105,7 @@ impl Keys {
 
     /// The keys of every script, in the order in which they are declared.
     pub(crate) fn all(&self) -> [&str; 4] {
-        [&self.lock, &self.fence, &self.queue, &self.holders]
+        [self.lock(), self.fence(), self.queue(), self.holders()]
     }
 }
 
@@ -88,12 +126,12 @@ mod tests {
 
     #[test]
     fn helpers_share_the_slot_of_the_lock() {
-        assert_eq!(keys("orders/42").lock, "lock:orders/42");
-        assert_eq!(keys("orders/42").fence, "polylock:fence:{lock:orders/42}");
-        assert_eq!(keys("{orders}/42").fence, "polylock:fence/lock:{orders}/42");
+        assert_eq!(keys("orders/42").lock(), "lock:orders/42");
+        assert_eq!(keys("orders/42").fence(), "polylock:fence:{lock:orders/42}");
+        assert_eq!(keys("{orders}/42").fence(), "polylock:fence/lock:{orders}/42");
         assert_eq!(keys("{orders}/42").inbox("p"), "polylock:inbox:p/lock:{orders}/42");
         assert_eq!(keys("orders/42").inbox("p"), "polylock:inbox:p:{lock:orders/42}");
-        assert_eq!(keys("{}/42").fence, "polylock:fence:{lock:{}/42}");
+        assert_eq!(keys("{}/42").fence(), "polylock:fence:{lock:{}/42}");
     }
 
     #[test]
@@ -101,8 +139,8 @@ mod tests {
         let bare = |name| Keys::new("", &LockName::new(name).unwrap());
         let (plain, braced) = (bare("x"), bare("{x}"));
         assert!(
-            plain.fence != braced.fence
-                && plain.queue != braced.queue
+            plain.fence() != braced.fence()
+                && plain.queue() != braced.queue()
                 && plain.inbox("p") != braced.inbox("p")
         );
         assert!(bare("polylock:fence:{x}").check("redis").is_err());

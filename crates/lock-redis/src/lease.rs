@@ -42,11 +42,6 @@ struct Releasing {
 }
 
 impl RedisLease {
-    /// Has the server keep the lock for the whole time to live, soon and in the background.
-    pub(crate) fn confirm(&self) {
-        self.renewal.hasten();
-    }
-
     pub(crate) fn new(
         backend: Arc<Shared>,
         held: Arc<Held>,
@@ -190,7 +185,7 @@ impl RedisLease {
         let Ok(releasing) = self.begin_release() else { return Ok(None) };
         let (backend, keys) = (Arc::clone(&self.backend), Arc::clone(&self.held.keys));
         let ttl = backend.ttl_of(&next.lease);
-        let info = serde_json::to_string(&*next.owner).unwrap_or_default();
+        let info = backend.infos.of(&next.owner);
         let mut undo = Undo::new(&backend.server, &keys, ttl);
         undo.arm();
         let sent = backend.server.moment();

@@ -509,6 +509,7 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
         _ => return false,
     }
     let mut subscribed: Vec<Channel> = Vec::new();
+    let (mut silence, mut heard) = (pin!(sleep(PING_EVERY)), Instant::now());
     loop {
         match subscribe(shared, line, &mut subscribed).await {
             Subscribed::Yes => {}
@@ -522,19 +523,34 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
         if shared.book().closed {
             return true;
         }
-        tokio::select! {
-            event = line.next() => match event {
-                Some(event) => shared.hear(event),
-                None => return false,
-            },
-            () = shared.changed.notified() => {}
-            () = &mut moved => return false,
-            () = sleep(PING_EVERY) => {
-                // An error that the server answers with is a sign of life as well.
-                match timeout(shared.timeout, line.ping()).await {
-                    Ok(Ok(_)) => {}
-                    Ok(Err(error)) if error.code().is_some() => {}
-                    _ => return false,
+        // Whoever is told something waits for it: nothing else is done meanwhile.
+        loop {
+            tokio::select! {
+                event = line.next() => match event {
+                    Some(event) => {
+                        let is_gone = matches!(event, Event::Gone { .. });
+                        shared.hear(event);
+                        heard = Instant::now();
+                        if is_gone {
+                            break;
+                        }
+                    }
+                    None => return false,
+                },
+                () = shared.changed.notified() => break,
+                () = &mut moved => return false,
+                () = &mut silence => {
+                    if heard.elapsed() >= PING_EVERY {
+                        // An error that the server answers with is a sign of life as well.
+                        match timeout(shared.timeout, line.ping()).await {
+                            Ok(Ok(_)) => {}
+                            Ok(Err(error)) if error.code().is_some() => {}
+                            _ => return false,
+                        }
+                        heard = Instant::now();
+                    }
+                    silence.as_mut().reset(heard + PING_EVERY);
+                    break;
                 }
             }
         }

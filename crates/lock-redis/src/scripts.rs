@@ -147,4 +147,11 @@ impl Call {
         self.command.arg(argument);
         self
     }
+
+    /// With these arguments, of which the script does not need those at the end that are as usual: each one costs the
+    /// server almost as much as a command.
+    pub(crate) fn unless_usual<const N: usize>(self, given: [&str; N], usual: [&str; N]) -> Self {
+        let needed = (0..N).rfind(|&at| given[at] != usual[at]).map_or(0, |last| last + 1);
+        given[..needed].iter().fold(self, |call, argument| call.arg(*argument))
+    }
 }

@@ -1,5 +1,6 @@
 //! One Redis server: the part that a single lock server and each master of a quorum have in common.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -29,6 +30,10 @@ use crate::topology::Topology;
 
 /// The last token outlives its lock by this, or by a hundred times the time to live if that is more.
 const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The same as the scripts have it, in milliseconds.
+const USUAL_FENCE_TTL: &str = "604800000";
+/// The mode of one holder alone, as the scripts have it.
+const EXCLUSIVE: &str = "x";
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -266,17 +271,21 @@ impl Claim<'_> {
     /// it waits. The place in the line goes with [`Request::vacate`].
     #[must_use]
     pub fn request(&self, waiter: Option<&Waiter<'_>>) -> Request {
+        let (proposal, since) = match self.proposal {
+            Some(Proposal { token, since }) => (token.get().to_string(), Some(since)),
+            None => Default::default(),
+        };
+        // Most often the token is the time at which it was proposed.
+        let since = since.map_or_else(|| proposal.clone(), |since| since.to_string());
         let call = ACQUIRE
-            .on(&[&self.keys.lock, &self.keys.fence, &self.keys.line, &self.keys.turn])
-            .arg(self.owner.to_string())
+            .on(&[self.keys.lock(), self.keys.fence(), self.keys.line(), self.keys.turn()])
+            .arg(self.owner.encode(&mut [0; 32]))
             .arg(millis(self.ttl))
             .arg(self.info)
-            .arg(fence_millis(self.ttl));
-        let call = match self.proposal {
-            Some(Proposal { token, since }) => call.arg(token.get()).arg(since),
-            None => call.arg("").arg(""),
-        };
-        Request(with_waiter(call, waiter))
+            .arg(&proposal);
+        let [waiter, inbox, waits] = waiting(waiter);
+        let given = [&since, &*fence_ttl(self.ttl), &waiter, &inbox, &waits];
+        Request(call.unless_usual(given, [&proposal, USUAL_FENCE_TTL, "", "", ""]))
     }
 }
 
@@ -285,12 +294,10 @@ impl Request {
     /// a `turn` lasts, tells the next whose process listens that it is its turn.
     #[must_use]
     pub fn vacate(keys: &Keys, owner: OwnerId, waiter: Option<&Waiter<'_>>, turn: Option<Duration>) -> Self {
-        let call = VACATE.on(&[&keys.lock, &keys.line, &keys.turn]).arg(owner.to_string());
-        let call = match turn {
-            Some(turn) => call.arg(millis(turn)),
-            None => call.arg(""),
-        };
-        Self(with_waiter(call, waiter))
+        let turn = turn.map(|turn| millis(turn).to_string()).unwrap_or_default();
+        let [waiter, inbox, waits] = waiting(waiter);
+        let call = VACATE.on(&[keys.lock(), keys.line(), keys.turn()]).arg(owner.encode(&mut [0; 32]));
+        Self(call.unless_usual([&turn, &waiter, &inbox, &waits], [""; 4]))
     }
 }
 
@@ -400,7 +407,7 @@ impl Server {
     pub async fn node_of(&self, keys: Option<&Keys>) -> Result<ConnectionInfo> {
         match &self.nodes {
             Nodes::One(link) => link.at().await,
-            Nodes::Cluster(cluster) => cluster.node_of(keys.map(|keys| keys.lock.as_str())).await,
+            Nodes::Cluster(cluster) => cluster.node_of(keys.map(|keys| keys.lock())).await,
         }
     }
 
@@ -409,7 +416,7 @@ impl Server {
     pub(crate) fn node_name(&self, keys: &Keys) -> Option<String> {
         match &self.nodes {
             Nodes::One(_) => Some(String::new()),
-            Nodes::Cluster(cluster) => cluster.node_name(&keys.lock),
+            Nodes::Cluster(cluster) => cluster.node_name(keys.lock()),
         }
     }
 
@@ -515,12 +522,16 @@ impl Server {
     pub(crate) async fn ask_at(&self, sent: Moment, ask: &Ask<'_>) -> Result<Verdict> {
         let call = self
             .call(ask.keys, |recipe| if ask.is_told { recipe.confirm } else { recipe.ask })
-            .arg(ask.owner.to_string())
+            .arg(ask.owner.encode(&mut [0; 32]))
             .arg(millis(ask.ttl))
-            .arg(ask.info)
-            .arg(fence_millis(ask.ttl))
-            .arg(mode(ask.mode))
-            .arg(ask.entry.unwrap_or_default());
+            .arg(ask.info);
+        let (mode, fence_ttl) = (mode(ask.mode), fence_ttl(ask.ttl));
+        let rest = [ask.entry.unwrap_or_default(), &*mode, &*fence_ttl];
+        let call = match &self.timestamps {
+            None => call.unless_usual(rest, ["", EXCLUSIVE, USUAL_FENCE_TTL]),
+            // What it writes comes behind them.
+            Some(_) => rest.into_iter().fold(call, Call::arg),
+        };
         self.verdict_of(sent, &self.with_over(self.with_value(call, sent, ask.ttl))).await
     }
 
@@ -553,12 +564,12 @@ impl Server {
     /// When the future is dropped, as with an unknown outcome.
     pub async fn rotate(&self, owner: OwnerId, next: &Ask<'_>) -> Result<Rotated> {
         let call = ROTATE
-            .on(&next.keys.all())
-            .arg(owner.to_string())
-            .arg(next.owner.to_string())
+            .on(&[next.keys.lock(), next.keys.fence()])
+            .arg(owner.encode(&mut [0; 32]))
+            .arg(next.owner.encode(&mut [0; 32]))
             .arg(millis(next.ttl))
             .arg(next.info)
-            .arg(fence_millis(next.ttl));
+            .unless_usual([&*fence_ttl(next.ttl)], [USUAL_FENCE_TTL]);
         let answer = self.send(&call).await.map_err(|failure| self.place.told(failure))?;
         rotated(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
@@ -584,10 +595,17 @@ impl Server {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn await_replicas(&self, lease: &Extension<'_>) -> Result<()> {
-        let Some((wanted, patience)) = self.wait_replicas else { return Ok(()) };
+        match self.wait_replicas {
+            // Boxed, as what is rare here would make each acquisition large.
+            Some((wanted, patience)) => Box::pin(self.replicate(lease, wanted, patience)).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn replicate(&self, lease: &Extension<'_>, wanted: u32, patience: Duration) -> Result<()> {
         let link = match &self.nodes {
             Nodes::One(link) => Arc::clone(link),
-            Nodes::Cluster(cluster) => cluster.link_of(&lease.keys.lock).await?,
+            Nodes::Cluster(cluster) => cluster.link_of(lease.keys.lock()).await?,
         };
         let replicated = link.replicate(&self.extension(self.moment(), lease), wanted, patience).await;
         let (answer, have) = replicated.map_err(|failure| match failure {
@@ -664,8 +682,8 @@ impl Server {
     }
 
     fn releasing(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call {
-        let call = self.call(keys, |recipe| recipe.release).arg(owner.to_string());
-        call.arg(self.channel(keys)).arg(entry.unwrap_or_default())
+        let call = self.call(keys, |recipe| recipe.release).arg(owner.encode(&mut [0; 32]));
+        call.unless_usual([self.channel(keys), entry.unwrap_or_default()], [""; 2])
     }
 
     /// Sends what removes a lock, and says whether there was one.
@@ -725,7 +743,7 @@ impl Server {
     /// When the future is dropped, it may have been lifted.
     pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
         let call = self.call(keys, |recipe| recipe.raise);
-        self.flag(&call.arg(owner.to_string()).arg(floor.get()).arg(fence_millis(ttl))).await
+        self.flag(&call.arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))).await
     }
 
     /// Looks at a lock, for this owner if there is one: one round trip.
@@ -738,7 +756,7 @@ impl Server {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn look(&self, keys: &Keys, owner: Option<OwnerId>) -> Result<Sight> {
-        let call = self.call(keys, |recipe| recipe.inspect).arg(&keys.channel);
+        let call = self.call(keys, |recipe| recipe.inspect).arg(keys.channel());
         let call = call.arg(owner.map_or_else(String::new, |owner| owner.to_string()));
         let (answer, _) = self.run(&self.with_over(call)).await?;
         sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
@@ -860,7 +878,7 @@ impl Server {
     pub fn generation(&self, keys: &Keys) -> Option<u64> {
         match &self.nodes {
             Nodes::One(link) => link.generation(),
-            Nodes::Cluster(cluster) => cluster.generation(&keys.lock),
+            Nodes::Cluster(cluster) => cluster.generation(keys.lock()),
         }
     }
 
@@ -874,7 +892,7 @@ impl Server {
 
     /// Where a lock that becomes free is told, if it is.
     fn channel<'a>(&self, keys: &'a Keys) -> &'a str {
-        if self.tells_free { &keys.channel } else { "" }
+        if self.tells_free { keys.channel() } else { "" }
     }
 
     fn scripts(&self) -> &'static Scripts {
@@ -896,10 +914,14 @@ impl Server {
             Hold::Shared => script.on(&[lock, fence, holders]),
             Hold::Downgrading => DOWNGRADE.on(&lease.keys.all()),
         };
-        let call = call.arg(lease.owner.to_string()).arg(millis(lease.ttl)).arg(fence_millis(lease.ttl));
-        match lease.hold {
-            Hold::Downgrading => call.arg(self.channel(lease.keys)),
-            Hold::Alone | Hold::Shared => self.with_value(call, sent, lease.ttl),
+        let call = call.arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
+        let fence_ttl = fence_ttl(lease.ttl);
+        match (lease.hold, &self.timestamps) {
+            (Hold::Downgrading, _) => {
+                call.unless_usual([&*fence_ttl, self.channel(lease.keys)], [USUAL_FENCE_TTL, ""])
+            }
+            (_, Some(_)) => self.with_value(call.arg(&*fence_ttl), sent, lease.ttl),
+            (_, None) => call.unless_usual([&*fence_ttl], [USUAL_FENCE_TTL]),
         }
     }
 
@@ -979,7 +1001,7 @@ impl std::fmt::Display for Entry<'_> {
     /// As the scripts read it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (owner, mode, inbox, info) = (self.owner, mode(self.mode), self.inbox, self.info);
-        let (grace, lasting) = (millis(self.grace), fence_millis(self.ttl));
+        let (grace, lasting) = (millis(self.grace), fence_ttl(self.ttl));
         write!(f, "{owner} {mode} {grace} {lasting} {} {inbox} {info}", inbox.len())
     }
 }
@@ -996,13 +1018,14 @@ impl std::fmt::Debug for ServerOptions {
     }
 }
 
-fn with_waiter(call: Call, waiter: Option<&Waiter<'_>>) -> Call {
-    let Some(Waiter { id, inbox, since }) = waiter else { return call };
-    let call = call.arg(id.to_string()).arg(inbox);
-    match since {
-        Some(since) => call.arg(since),
-        None => call.arg(""),
-    }
+/// What a request says of one who waits; nothing of one who does not.
+fn waiting(waiter: Option<&Waiter<'_>>) -> [String; 3] {
+    let since = |since: u64| since.to_string();
+    waiter
+        .map(|Waiter { id, inbox, since: at }| {
+            [id.to_string(), (*inbox).to_owned(), at.map(since).unwrap_or_default()]
+        })
+        .unwrap_or_default()
 }
 
 fn verdict(answer: &Value) -> Option<Verdict> {
@@ -1076,16 +1099,17 @@ fn sight(answer: &Value) -> Option<Sight> {
 }
 
 fn token_of(value: &Value) -> Option<Token> {
-    let text: String = redis::from_redis_value_ref(value).ok()?;
-    text.parse().ok().filter(|number| *number <= i64::MAX as u64).map(Token::new)
+    let Value::BulkString(digits) = value else { return None };
+    let number = str::from_utf8(digits).ok()?.parse().ok();
+    number.filter(|number| *number <= i64::MAX as u64).map(Token::new)
 }
 
 /// A mode as the scripts write it.
-fn mode(mode: Mode) -> String {
+fn mode(mode: Mode) -> Cow<'static, str> {
     match mode {
         Mode::Shared => "r".into(),
-        Mode::Permit { max } => max.to_string(),
-        _ => "x".into(),
+        Mode::Permit { max } => max.to_string().into(),
+        _ => EXCLUSIVE.into(),
     }
 }
 
@@ -1097,8 +1121,12 @@ fn micros(at: BootInstant) -> u64 {
     u64::try_from(at.since_boot().as_micros()).unwrap_or(u64::MAX)
 }
 
-fn fence_millis(ttl: Duration) -> u64 {
-    millis(FENCE_TTL.max(ttl.saturating_mul(100))).min(i64::MAX as u64 / 2)
+/// For how long the last token is kept, as the scripts write it.
+fn fence_ttl(ttl: Duration) -> Cow<'static, str> {
+    match ttl.saturating_mul(100) {
+        longer if longer > FENCE_TTL => millis(longer).min(i64::MAX as u64 / 2).to_string().into(),
+        _ => USUAL_FENCE_TTL.into(),
+    }
 }
 
 #[cfg(test)]
@@ -1125,6 +1153,7 @@ mod tests {
         let (ends_in, foreign_type) = (Some(Duration::ZERO), None);
         assert_eq!(busy(-2, "none"), Verdict::Busy { ends_in, foreign_type, place: None });
         assert_eq!(verdict(&Value::Okay), None);
+        assert_eq!(USUAL_FENCE_TTL, millis(FENCE_TTL).to_string());
         assert_eq!(verdict(&Value::Array(vec![Value::Int(1), bulk("99999999999999999999")])), None);
     }
 }

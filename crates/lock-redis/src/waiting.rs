@@ -1,13 +1,16 @@
 //! The wait of one acquisition.
 
+use std::future::poll_fn;
 use std::mem;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use lock_core::{
     AcquireRequest, Acquired, BootInstant, Error, ErrorKind, Outcome, OwnerId, Result, Token, Wait,
 };
 use rand::Rng;
+use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -16,6 +19,7 @@ use crate::backend::{Shared, too_late};
 use crate::config::WaitBy;
 use crate::lease::{RedisLease, surely_not_begun, trusted_until};
 use crate::push::{Listener, Mailbox, Told};
+use crate::renewers::FirstRenewal;
 use crate::server::{Ask, Entry, Extension, Hold, Verdict};
 use crate::undo::Undo;
 
@@ -31,7 +35,7 @@ pub(crate) struct Waiting<'a> {
     backend: &'a Arc<Shared>,
     keys: Arc<Keys>,
     request: &'a AcquireRequest,
-    info: String,
+    info: Arc<str>,
     ttl: Duration,
     attempt: Option<Attempt>,
     listener: Option<Listener>,
@@ -75,9 +79,9 @@ impl<'a> Waiting<'a> {
         let keys = Arc::new(keys);
         let listens = backend.wait == WaitBy::Notify && request.wait != Wait::Never;
         let push = listens.then(|| backend.push.of(&keys)).flatten();
-        let listener = push.and_then(|push| push.listen_if_live(&keys.channel));
+        let listener = push.and_then(|push| push.listen_if_live(keys.channel()));
         Self {
-            info: serde_json::to_string(&*request.owner).unwrap_or_default(),
+            info: backend.infos.of(&request.owner),
             ttl: backend.ttl_of(&request.lease),
             backend,
             keys,
@@ -103,19 +107,28 @@ impl<'a> Waiting<'a> {
     ///
     /// When there is no sense in waiting.
     pub(crate) async fn ask(&mut self) -> Result<Option<RedisLease>> {
-        if let Some((lease, attempt)) = self.take_over() {
-            // The holder may keep this thread busy from now on: the confirmation leaves before, as the renewal and the
-            // connection get their turn.
-            yield_now().await;
+        if let Some((lease, mut confirmation, attempt)) = self.take_over() {
+            let answered =
+                poll_fn(|context| Poll::Ready(confirmation.as_mut().poll(context).is_ready())).await;
+            // The holder may keep this thread busy from now on. Where there is none other the confirmation leaves before,
+            // as the connection gets its turn; else another thread is woken for the two of them, which is quicker.
+            if Handle::current().metrics().num_workers() == 1 {
+                yield_now().await;
+            }
+            if !answered {
+                drop(tokio::spawn(confirmation));
+            }
             attempt.undo.disarm();
             return Ok(Some(lease));
         }
         let asked = match self.request.wait {
             // Only the first answer is waited for beyond the deadline.
-            Wait::Until(deadline) if self.heard => match timeout_at(deadline, self.ask_twice()).await {
-                Ok(asked) => asked,
-                Err(_) => return Ok(None),
-            },
+            Wait::Until(deadline) if self.heard => {
+                match timeout_at(deadline, Box::pin(self.ask_twice())).await {
+                    Ok(asked) => asked,
+                    Err(_) => return Ok(None),
+                }
+            }
             _ => self.ask_twice().await,
         };
         match asked {
@@ -161,11 +174,11 @@ impl<'a> Waiting<'a> {
     }
 
     /// The lock that was passed on to us, if it is ours for a while surely: then it is confirmed by its first renewal, in
-    /// the background. With it comes what takes it back until it has a holder.
+    /// the background. With it come that, and what takes the lock back until it has a holder.
     ///
     /// A message may be on its way for any time. But nothing was granted to this attempt before its first request was
     /// sent, and what was granted to it was for so long.
-    fn take_over(&mut self) -> Option<(RedisLease, Attempt)> {
+    fn take_over(&mut self) -> Option<(RedisLease, FirstRenewal, Attempt)> {
         let token = self.passed.take()?;
         let Attempt { since, queued, .. } = self.attempt.as_ref()?;
         let (since, grace) = ((*since)?, queued.as_ref()?.grace);
@@ -176,9 +189,10 @@ impl<'a> Waiting<'a> {
         }
         let attempt = self.attempt.take()?;
         self.was_granted = false;
-        let lease = self.backend.lease(&self.keys, self.request, (attempt.undo.owner, token), (now, until));
-        lease.confirm();
-        Some((lease.contended(self.heard), attempt))
+        let identity = (attempt.undo.owner, token);
+        let (lease, confirmation) =
+            self.backend.unconfirmed_lease(&self.keys, self.request, identity, (now, until));
+        Some((lease.contended(self.heard), confirmation, attempt))
     }
 
     /// Asks once, and once more if the connection was broken: it may have been idle for too long.
@@ -215,7 +229,7 @@ impl<'a> Waiting<'a> {
                     };
                     if let Err(error) = self.backend.server.await_replicas(&lease).await {
                         // At once, so that who asks again does not meet it.
-                        attempt.undo.now().await;
+                        Box::pin(attempt.undo.now()).await;
                         return Err(error);
                     }
                     let until = self.backend.server.trusted_until(sent, self.ttl);
@@ -241,7 +255,7 @@ impl<'a> Waiting<'a> {
                 }
                 // At once, so that the next one does not meet this one. If it fails, the next fails as well, and
                 // tells why.
-                Ok(Verdict::Broken) => attempt.undo.now().await,
+                Ok(Verdict::Broken) => Box::pin(attempt.undo.now()).await,
                 Err(error) => {
                     if error.outcome() == Outcome::NotApplied {
                         if surely_not_begun(&error) {
@@ -311,7 +325,7 @@ impl<'a> Waiting<'a> {
     fn busy(&mut self, ends_in: Option<Duration>, foreign_type: Option<String>, place: Option<usize>) {
         (self.heard, self.outage) = (true, None);
         if let Some(kind) = foreign_type.filter(|_| !mem::replace(&mut self.warned, true)) {
-            tracing::warn!(key = %self.keys.lock, kind, "the key of a lock is used for something else: the lock is busy until it goes");
+            tracing::warn!(key = %self.keys.lock(), kind, "the key of a lock is used for something else: the lock is busy until it goes");
         }
         self.is_first = place == Some(0);
         if let Some(place) = place {
@@ -331,7 +345,7 @@ impl<'a> Waiting<'a> {
         let Some(push) = self.backend.push.of(&self.keys) else { return false };
         match self.backend.wait {
             WaitBy::Poll => false,
-            WaitBy::Notify => self.listener.get_or_insert_with(|| push.listen(&self.keys.channel)).is_live(),
+            WaitBy::Notify => self.listener.get_or_insert_with(|| push.listen(self.keys.channel())).is_live(),
             WaitBy::Queue => {
                 let inbox = push.inbox(&self.keys);
                 let hears = push.hears(&inbox);
@@ -377,7 +391,7 @@ impl<'a> Waiting<'a> {
             () = sleep_until(at) => return None,
             () = sleep(self.watch_after), if watches => {}
         }
-        let watching = mailbox.watch(&self.keys.lock);
+        let watching = mailbox.watch(self.keys.lock());
         let is_there = tokio::select! {
             biased;
             told = mailbox.told() => return Some(told),

@@ -693,6 +693,11 @@ async fn a_holder_that_keeps_its_thread_busy_keeps_what_was_passed_on() {
     a_holder_that_keeps_its_thread_busy().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_keeps_one_of_two_workers_busy_keeps_what_was_passed_on() {
+    a_holder_that_keeps_its_thread_busy().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_holder_that_keeps_its_worker_busy_keeps_what_was_passed_on() {
     a_holder_that_keeps_its_thread_busy().await;

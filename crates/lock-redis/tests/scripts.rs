@@ -136,7 +136,7 @@ async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
     for round in 0..6 {
         match round {
             2 => drop(bench.redis(&["SCRIPT", "FLUSH"]).await),
-            3 => drop(bench.redis(&["DEL", &bench.keys.fence]).await),
+            3 => drop(bench.redis(&["DEL", bench.keys.fence()]).await),
             4 => drop(bench.redis(&["FLUSHALL"]).await),
             _ => {}
         }
@@ -156,7 +156,7 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     assert!(!bench.server.raise(&bench.keys, other, Token::new(9000), TTL).await.unwrap());
     assert!(bench.server.raise(&bench.keys, me, Token::new(5000), TTL).await.unwrap());
     assert!(bench.server.raise(&bench.keys, me, Token::new(2000), TTL).await.unwrap());
-    let lasts = bench.redis.command(&["PTTL", &bench.keys.fence]).await.unwrap().int().unwrap();
+    let lasts = bench.redis.command(&["PTTL", bench.keys.fence()]).await.unwrap().int().unwrap();
     assert!(lasts > 0, "a fence that was lifted stays forever: {lasts}");
     bench.server.release(&bench.keys, me, None).await.unwrap();
     assert_eq!(bench.claim(other, Some(Token::new(1000))).await, Verdict::Granted(Token::new(5001)));
@@ -166,10 +166,10 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     // A token that is ahead of the clock does not end: the clock could not carry on from there.
     let far = Token::new(5_000_000_000_000_000);
     assert!(bench.server.raise(&bench.keys, me, far, TTL).await.unwrap());
-    assert_eq!(bench.redis(&["PTTL", &bench.keys.fence]).await, "Int(-1)");
+    assert_eq!(bench.redis(&["PTTL", bench.keys.fence()]).await, "Int(-1)");
     bench.server.release(&bench.keys, me, None).await.unwrap();
     assert!(bench.granted(other).await > far);
-    assert_eq!(bench.redis(&["PTTL", &bench.keys.fence]).await, "Int(-1)");
+    assert_eq!(bench.redis(&["PTTL", bench.keys.fence()]).await, "Int(-1)");
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn a_key_of_another_type_is_busy_and_left_alone() {
 #[tokio::test]
 async fn a_fence_of_another_type_fails_before_anything_is_written() {
     let (bench, (me, _)) = (Bench::new().await, owners());
-    bench.redis(&["HSET", &bench.keys.fence, "some", "data"]).await;
+    bench.redis(&["HSET", bench.keys.fence(), "some", "data"]).await;
     let claim = Claim { keys: &bench.keys, owner: me, ttl: TTL, info: "", proposal: None };
     let error = bench.server.claim(&claim.request(None)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unexpected);
@@ -263,21 +263,21 @@ async fn the_first_in_line_is_called_and_the_others_hold_back() {
     assert!(matches!(bench.claim(OwnerId::random(), None).await, Verdict::Busy { foreign_type: None, .. }));
     let owner = OwnerId::random();
     assert!(bench.queue_up(owner, &first).await);
-    assert_eq!(bench.redis(&["EXISTS", &bench.keys.turn]).await, "Int(0)");
+    assert_eq!(bench.redis(&["EXISTS", bench.keys.turn()]).await, "Int(0)");
 
     // One that lost elsewhere stands in line again, in its place, and calls nobody.
     assert!(bench.vacate(owner, Some(&first), false).await);
-    assert_eq!(bench.redis(&["ZCARD", &bench.keys.line]).await, "Int(2)");
-    assert_eq!(bench.redis(&["EXISTS", &bench.keys.turn]).await, "Int(0)");
+    assert_eq!(bench.redis(&["ZCARD", bench.keys.line()]).await, "Int(2)");
+    assert_eq!(bench.redis(&["EXISTS", bench.keys.turn()]).await, "Int(0)");
     bench.granted(holder).await;
     assert!(bench.vacate(holder, None, true).await);
-    assert_eq!(bench.redis(&["GET", &bench.keys.turn]).await, first.id.to_string());
+    assert_eq!(bench.redis(&["GET", bench.keys.turn()]).await, first.id.to_string());
     // One that leaves when it was called passes the call on.
     let leaves = Waiter { since: None, ..first };
     assert!(!bench.vacate(OwnerId::random(), Some(&leaves), true).await);
-    assert_eq!(bench.redis(&["GET", &bench.keys.turn]).await, second.id.to_string());
+    assert_eq!(bench.redis(&["GET", bench.keys.turn()]).await, second.id.to_string());
     assert!(bench.queue_up(owner, &second).await);
-    assert_eq!(bench.redis(&["EXISTS", &bench.keys.line, &bench.keys.turn]).await, "Int(0)");
+    assert_eq!(bench.redis(&["EXISTS", bench.keys.line(), bench.keys.turn()]).await, "Int(0)");
 }
 
 #[tokio::test]
@@ -299,13 +299,13 @@ async fn a_call_that_nobody_follows_keeps_the_lock_for_a_moment_only() {
 async fn a_line_that_holds_something_else_is_in_nobodys_way() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1", since: Some(1) };
-    bench.redis(&["SET", &bench.keys.line, "something"]).await;
-    bench.redis(&["HSET", &bench.keys.turn, "some", "data"]).await;
+    bench.redis(&["SET", bench.keys.line(), "something"]).await;
+    bench.redis(&["HSET", bench.keys.turn(), "some", "data"]).await;
     assert!(bench.queue_up(me, &waiter).await);
     assert!(!bench.queue_up(other, &waiter).await);
     assert!(bench.vacate(me, Some(&waiter), true).await);
     assert!(bench.queue_up(other, &waiter).await);
-    assert_eq!(bench.redis(&["PTTL", &bench.keys.line]).await, "Int(-1)", "it is not ours to end");
+    assert_eq!(bench.redis(&["PTTL", bench.keys.line()]).await, "Int(-1)", "it is not ours to end");
 }
 
 #[tokio::test]
@@ -319,6 +319,6 @@ async fn a_holder_that_may_call_nobody_leaves_the_line_as_it_is() {
     bench.granted(holder).await;
     assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
     assert!(bench.vacate(holder, None, true).await);
-    assert_eq!(bench.redis(&["ZCARD", &bench.keys.line]).await, "Int(1)");
-    assert_eq!(bench.redis(&["EXISTS", &bench.keys.turn]).await, "Int(0)");
+    assert_eq!(bench.redis(&["ZCARD", bench.keys.line()]).await, "Int(1)");
+    assert_eq!(bench.redis(&["EXISTS", bench.keys.turn()]).await, "Int(0)");
 }

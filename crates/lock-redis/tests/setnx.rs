@@ -516,7 +516,7 @@ async fn the_same_request_again_is_answered_alike_and_the_later_time_counts() {
     );
     let ask = async |owner: &str, value: &str, sent: &str| {
         let words =
-            ["EVAL", script, "2", "lock:a", "polylock:fence:{lock:a}", owner, "0", "{}", "60000", "x", ""];
+            ["EVAL", script, "2", "lock:a", "polylock:fence:{lock:a}", owner, "0", "{}", "", "x", "60000"];
         let reply = bench.server.command(&[&words[..], &[value, sent, "1", "1600000000000"]].concat()).await;
         let answer = reply.unwrap();
         let [granted, token, ..] = answer.array().unwrap() else { panic!("{answer:?}") };

@@ -13,7 +13,7 @@ use lock_core::{
     ValidityCell, View,
 };
 use lock_redis::server::{Request, ServerOptions, Sight};
-use lock_redis::{Identity, Keys, Server, WallClock, state, trusted_until};
+use lock_redis::{Identity, Infos, Keys, Server, WallClock, state, trusted_until};
 use tokio::time::Instant;
 
 use crate::RedlockConfig;
@@ -68,6 +68,7 @@ pub struct Redlock {
     pub(crate) clock: Clock,
     wall_clock: WallClock,
     pub(crate) tally: Tally,
+    pub(crate) infos: Infos,
     /// Whether the last lock that was asked for was busy.
     pub(crate) contended: AtomicBool,
 }
@@ -110,6 +111,7 @@ impl Redlock {
             clock: config.clock,
             wall_clock: config.wall_clock,
             tally: Tally::default(),
+            infos: Infos::default(),
             contended: AtomicBool::new(false),
         })
     }

@@ -67,7 +67,7 @@ impl<'a> Waiting<'a> {
     pub(crate) fn new(backend: &'a Redlock, keys: &Arc<Keys>, request: &'a AcquireRequest) -> Self {
         let masters = backend.masters.len();
         let mut waiting = Self {
-            info: serde_json::to_string(&*request.owner).unwrap_or_default().into(),
+            info: backend.infos.of(&request.owner),
             ttl: backend.ttl_of(&request.lease),
             backend,
             keys: Arc::clone(keys),
@@ -245,7 +245,7 @@ impl<'a> Waiting<'a> {
         self.backend.tally.lost(!busy.ours.is_empty());
         self.backend.contended.store(true, Ordering::Relaxed);
         if let Some(kind) = busy.foreign_type.as_ref().filter(|_| !mem::replace(&mut self.warned, true)) {
-            tracing::warn!(key = %self.keys.lock, kind, "the key of a lock is used for something else: the lock is busy until it goes");
+            tracing::warn!(key = %self.keys.lock(), kind, "the key of a lock is used for something else: the lock is busy until it goes");
         }
         self.splits = if busy.ours.is_empty() { 0 } else { self.splits + 1 };
         self.would_vote.fill(false);

@@ -1,7 +1,8 @@
 -- Takes the lock for an owner and mints the token of this grant, as one of several masters.
 -- KEYS: lock, fence, line, turn.
--- ARGV: owner, ttl in ms, info, ttl of the fence in ms, proposed token or '', since when it is asked for in us or '', and for
--- one who waits also: waiter, its inbox, since when it waits or '' for one who is to leave the line.
+-- ARGV: owner, ttl in ms, info, proposed token or '', since when it is asked for in us, ttl of the fence in ms, and for one
+-- who waits also: waiter, its inbox, since when it waits or '' for one who is to leave the line. Those at the end that are
+-- as usual are left out: it is asked for since the time that is the token, and nobody waits.
 -- Answers the token, or {0, remaining ttl in ms, type of the key}.
 -- Sent again by the same owner it answers the same.
 --
@@ -35,8 +36,7 @@ if not taken then
   end
 end
 
-local proposal = ARGV[5] ~= '' and ARGV[5]
-local token = mint(ARGV[1], ARGV[3], ARGV[4], proposal, proposal and ARGV[6])
+local token = mint(ARGV[1], ARGV[3], lasting, proposal, proposal and asked_since)
 if token.err then
   redis.call('DEL', KEYS[1])
   return token

@@ -1,8 +1,9 @@
 -- The usual case, before anything else: a lock that is free, nobody waits, and the clock is beyond the last token.
-if ARGV[5] == 'x' and redis.call('EXISTS', KEYS[3]) == 0
+local entry, mode, lasting = ARGV[4] or '', ARGV[5] or 'x', ARGV[6] or '604800000'
+if mode == 'x' and redis.call('EXISTS', KEYS[3]) == 0
     and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   local fence = micros .. ' ' .. ARGV[1] .. ' ' .. micros .. ' ' .. ARGV[3]
-  local before = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[4], 'GET')
+  local before = redis.pcall('SET', KEYS[2], fence, 'PX', lasting, 'GET')
   local last = type(before) == 'string' and string.match(before, '^%d+')
   if not before or (last and #last == #micros and last < micros) then
     return micros

@@ -4,15 +4,15 @@ local function granted()
   if owner == ARGV[1] then
     return {1, token}
   end
-  token = mint(ARGV[1], ARGV[3], ARGV[4])
+  token = mint(ARGV[1], ARGV[3], lasting)
   return token.err and token or {1, token}
 end
 
 local function queue_up()
-  if ARGV[6] == '' then
+  if entry == '' then
     return -1
   end
-  local place = redis.call('LPOS', KEYS[3], ARGV[6]) or redis.call('RPUSH', KEYS[3], ARGV[6]) - 1
+  local place = redis.call('LPOS', KEYS[3], entry) or redis.call('RPUSH', KEYS[3], entry) - 1
   -- Whoever waits asks again every two seconds; entries of the dead are not to stay.
   redis.call('PEXPIRE', KEYS[3], 5000)
   return place

@@ -7,7 +7,7 @@ if value == ARGV[1] then
   redis.call('DEL', holders)
   share(ARGV[1], SHARED, ARGV[2])
   advance('', false, true)
-  if ARGV[4] ~= '' and redis.call('EXISTS', KEYS[3]) == 0 then
+  if ARGV[4] and redis.call('EXISTS', KEYS[3]) == 0 then
     redis.pcall('PUBLISH', ARGV[4], '')
   end
 end

@@ -1,11 +1,12 @@
 -- Lets the lock, or the owner's share of it, end later. Never takes it.
--- KEYS: lock, fence, and the holders for one who may share it. ARGV: owner, ttl in ms, ttl of the fence in ms.
+-- KEYS: lock, fence, and the holders for one who may share it. ARGV: owner, ttl in ms, ttl of the fence in ms unless it
+-- is a week.
 -- Answers 1 when it is the owner's, else 0.
 if not holds(ARGV[1]) then
   return 0
 end
 if redis.call('PTTL', KEYS[2]) ~= -1 then
-  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+  redis.call('PEXPIRE', KEYS[2], ARGV[3] or '604800000')
 end
 extend(ARGV[1], ARGV[2])
 return 1

@@ -1,5 +1,6 @@
 -- Gives back what an owner has: the lock, its share of it, or its place in the queue.
 -- KEYS: lock, fence, queue, holders. ARGV: owner, channel of those who wait in no queue or '', entry of the queue or ''.
+-- What is '' at the end is left out.
 -- Answers 1 when the lock was the owner's until now, else 0.
 local held = 0
 if value == ARGV[1] then
@@ -19,7 +20,7 @@ elseif is_shared() then
 end
 
 local left = 0
-if held == 0 and ARGV[3] ~= '' then
+if held == 0 and ARGV[3] then
   left = redis.call('LREM', KEYS[3], 1, ARGV[3])
 end
 if held == 1 or left == 1 then
@@ -27,7 +28,7 @@ if held == 1 or left == 1 then
   if not value then
     redis.call('DEL', KEYS[1])
   end
-  if ARGV[2] ~= '' and redis.call('EXISTS', KEYS[3]) == 0 and (not value or is_shared()) then
+  if (ARGV[2] or '') ~= '' and redis.call('EXISTS', KEYS[3]) == 0 and (not value or is_shared()) then
     redis.pcall('PUBLISH', ARGV[2], '')
   end
 end

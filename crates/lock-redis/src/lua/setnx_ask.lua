@@ -1,12 +1,12 @@
 -- Takes the lock for an owner when it is free, or when its time is over by the clock of the one who asks.
 -- KEYS: lock, fence.
--- ARGV: owner, -, info, ttl of the fence in ms, -, -, value, when that was sent, unit in ms, the time before which a lock
+-- ARGV: owner, -, info, -, -, ttl of the fence in ms, value, when that was sent, unit in ms, the time before which a lock
 -- is over.
 -- Answers {1, token, server's clock in us}, or {0, ms until it is over, type of the key}.
 -- Sent again by the same owner it answers the same, and the value counts that was sent last.
 local held = holds(ARGV[1])
 if held then
-  write(held, ARGV[7], ARGV[8], ARGV[4])
+  write(held, ARGV[7], ARGV[8], ARGV[6])
   return {1, held.token, micros}
 end
 
@@ -19,7 +19,7 @@ if before and not is_over(before, ARGV[9], ARGV[10]) then
   return {0, redis.call('PTTL', KEYS[1]), kind == 'string' and 'string that is no time in this recipe_unit' or kind}
 end
 
-local token = mint(ARGV[1], ARGV[7] .. ' ' .. ARGV[8] .. ' ' .. ARGV[3], ARGV[4])
+local token = mint(ARGV[1], ARGV[7] .. ' ' .. ARGV[8] .. ' ' .. ARGV[3], ARGV[6])
 if token.err then
   return token
 end

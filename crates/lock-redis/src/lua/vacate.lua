@@ -1,7 +1,7 @@
 -- Gives back what an owner has on one of several masters: the lock, its place in the line, its turn.
 -- KEYS: lock, line, turn.
 -- ARGV: owner, for how many ms the next goes first once it is called or '' to call nobody, and for one who waits also:
--- waiter, its inbox, since when it waits if it is to stand in the line or '' if not.
+-- waiter, its inbox, since when it waits if it is to stand in the line or '' if not. What is '' at the end is left out.
 -- Answers 1 when the lock was the owner's until now, else 0.
 local held = 0
 if redis.pcall('GET', KEYS[1]) == ARGV[1] then
@@ -22,7 +22,7 @@ elseif waiter then
   end
 end
 
-if ARGV[2] == '' or redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 then
+if (ARGV[2] or '') == '' or redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 then
   return held
 end
 -- The first whose process is there to hear it goes, and the others hold back for a moment.

@@ -110,41 +110,41 @@ impl Bench {
         let mut pipe = pipe();
         match &state.lock {
             Lock::Free => {}
-            Lock::Hash => hash(&mut pipe, &keys.lock),
-            Lock::Held(who, ttl) => set(&mut pipe, &keys.lock, &case.owner(*who).to_string(), *ttl),
-            Lock::Foreign(ttl) => set(&mut pipe, &keys.lock, THEIRS, *ttl),
-            Lock::Readers(ttl) => set(&mut pipe, &keys.lock, SHARED, *ttl),
-            Lock::Permits(ttl) => set(&mut pipe, &keys.lock, PERMITS, *ttl),
+            Lock::Hash => hash(&mut pipe, keys.lock()),
+            Lock::Held(who, ttl) => set(&mut pipe, keys.lock(), &case.owner(*who).to_string(), *ttl),
+            Lock::Foreign(ttl) => set(&mut pipe, keys.lock(), THEIRS, *ttl),
+            Lock::Readers(ttl) => set(&mut pipe, keys.lock(), SHARED, *ttl),
+            Lock::Permits(ttl) => set(&mut pipe, keys.lock(), PERMITS, *ttl),
         }
         let now = self.now().await;
         for (who, ttl) in &state.shares {
             let ends = if *ttl == 0 { 1 } else { now + u64::from(*ttl) * 1000 };
-            pipe.cmd("ZADD").arg(&keys.holders).arg(ends).arg(case.owner(*who).to_string());
+            pipe.cmd("ZADD").arg(keys.holders()).arg(ends).arg(case.owner(*who).to_string());
         }
         for place in &state.queue {
             let entry = match place {
                 Place::Waits(who, mode) => case.entry(*who, *mode),
                 Place::Junk => JUNK.to_owned(),
             };
-            pipe.cmd("RPUSH").arg(&keys.queue).arg(entry);
+            pipe.cmd("RPUSH").arg(keys.queue()).arg(entry);
         }
         for stand in &state.line {
             let (since, entry) = match stand {
                 Stand::Waits(who) => (since(*who), format!("{} {}", case.waiters[who.0], inbox(*who))),
                 Stand::Junk => (0, JUNK.to_owned()),
             };
-            pipe.cmd("ZADD").arg(&keys.line).arg(since).arg(entry);
+            pipe.cmd("ZADD").arg(keys.line()).arg(since).arg(entry);
         }
         if let Some((who, ttl)) = state.turn {
-            set(&mut pipe, &keys.turn, &case.waiters[who.0].to_string(), ttl);
+            set(&mut pipe, keys.turn(), &case.waiters[who.0].to_string(), ttl);
         }
         match state.fence {
             Fence::Lost => {}
-            Fence::Hash => hash(&mut pipe, &keys.fence),
-            Fence::Of(None) => set(&mut pipe, &keys.fence, &case.last.to_string(), None),
+            Fence::Hash => hash(&mut pipe, keys.fence()),
+            Fence::Of(None) => set(&mut pipe, keys.fence(), &case.last.to_string(), None),
             Fence::Of(Some(who)) => {
                 let text = format!("{} {} 1 {who}", case.last, case.owner(who));
-                set(&mut pipe, &keys.fence, &text, None);
+                set(&mut pipe, keys.fence(), &text, None);
             }
         }
         if !pipe.is_empty() {
@@ -235,7 +235,7 @@ impl Bench {
     }
 
     async fn happens(&self, case: &Case, op: Op) {
-        let key = &*case.keys.lock;
+        let key = case.keys.lock();
         let command = match op {
             Op::Set(ttl) => set_if(key, "NX", ttl),
             Op::Overwrite(ttl) => set_if(key, "XX", ttl),
@@ -244,7 +244,7 @@ impl Bench {
             Op::Delete => cmd("UNLINK").arg(key).to_owned(),
             Op::Expire(who) => {
                 let mut command = cmd("ZADD");
-                command.arg(&case.keys.holders).arg("XX").arg(1).arg(case.owner(who).to_string()).to_owned()
+                command.arg(case.keys.holders()).arg("XX").arg(1).arg(case.owner(who).to_string()).to_owned()
             }
             Op::FlushAll => cmd("FLUSHALL"),
             Op::ScriptFlush => cmd("SCRIPT").arg("FLUSH").to_owned(),
@@ -262,8 +262,8 @@ impl Bench {
             let (channel, text) = (message.get_channel_name(), message.get_payload::<String>().unwrap());
             match text.splitn(3, ' ').collect::<Vec<_>>()[..] {
                 _ if channel == END => return told,
-                _ if channel == case.keys.channel => told.push("free".into()),
-                ["granted", owner, key] if key == case.keys.lock => {
+                _ if channel == case.keys.channel() => told.push("free".into()),
+                ["granted", owner, key] if key == case.keys.lock() => {
                     told.push(format!("{} granted", case.addressee(owner, channel)));
                 }
                 ["passed", owner, token] if Some(token.parse().unwrap()) == last => {
@@ -273,7 +273,7 @@ impl Bench {
                     let ends_in = ttl_text(label(millis.parse().unwrap()));
                     told.push(format!("{} next {ends_in}", case.addressee(owner, channel)));
                 }
-                ["turn", waiter, key] if key == case.keys.lock => {
+                ["turn", waiter, key] if key == case.keys.lock() => {
                     let who = case.waiters.iter().position(|other| other.to_string() == waiter).map(Who);
                     let who = who.unwrap();
                     assert_eq!(channel, inbox(who), "told in the wrong place");
@@ -289,12 +289,12 @@ impl Bench {
         let keys = &case.keys;
         let mut reads = pipe();
         reads.ignore_errors();
-        reads.cmd("TYPE").arg(&keys.lock).cmd("GET").arg(&keys.lock).cmd("PTTL").arg(&keys.lock);
-        reads.cmd("ZRANGE").arg(&keys.holders).arg(0).arg(-1).arg("WITHSCORES");
-        reads.cmd("LRANGE").arg(&keys.queue).arg(0).arg(-1);
-        reads.cmd("TYPE").arg(&keys.fence).cmd("GET").arg(&keys.fence);
-        reads.cmd("ZRANGE").arg(&keys.line).arg(0).arg(-1);
-        reads.cmd("GET").arg(&keys.turn).cmd("PTTL").arg(&keys.turn);
+        reads.cmd("TYPE").arg(keys.lock()).cmd("GET").arg(keys.lock()).cmd("PTTL").arg(keys.lock());
+        reads.cmd("ZRANGE").arg(keys.holders()).arg(0).arg(-1).arg("WITHSCORES");
+        reads.cmd("LRANGE").arg(keys.queue()).arg(0).arg(-1);
+        reads.cmd("TYPE").arg(keys.fence()).cmd("GET").arg(keys.fence());
+        reads.cmd("ZRANGE").arg(keys.line()).arg(0).arg(-1);
+        reads.cmd("GET").arg(keys.turn()).cmd("PTTL").arg(keys.turn());
         let now = self.now().await;
         let answers: Vec<RedisResult<Value>> = reads.query_async(&mut self.connection.clone()).await.unwrap();
         let mut answers = answers.into_iter();

@@ -120,7 +120,7 @@ impl Bench {
             Op::Ask(who, late) => {
                 let value = case.value(case.model.ends(ASKED, late));
                 let name = who.to_string();
-                let words = [&id(who), "", &name, &lasting, "x", "", &value, &sent, &unit, &now];
+                let words = [&id(who), "", &name, "", "x", &lasting, &value, &sent, &unit, &now];
                 self.eval(case, ASK, &words).await.map_or_else(refused, |answer| case.verdict(&answer))
             }
             Op::Extend(who, late) => {

@@ -545,7 +545,7 @@ async fn tokens() {
         case.set_last(&bench, last).await;
         bench.step(&mut case, Op::Raise("me".parse().unwrap(), by)).await;
         let floor = last.saturating_add_signed(by);
-        let fence: String = bench.redis(&["GET", &case.keys.fence]).await;
+        let fence: String = bench.redis(&["GET", case.keys.fence()]).await;
         assert_eq!(fence.split(' ').next(), Some(&*floor.to_string()), "{last} raised by {by}");
         let (_, _, token) = bench.step(&mut case, "rotate me ann".parse().unwrap()).await;
         assert!(token.unwrap().get() > floor, "{last} raised by {by}: {token:?}");
@@ -557,29 +557,29 @@ async fn what_is_left_behind_ends_by_itself() {
     let mut bench = Bench::new(false).await;
     let mut case = bench.case("ann:200 | | ann".parse().unwrap()).await;
     bench.step(&mut case, "queue me x".parse().unwrap()).await;
-    let queue: i64 = bench.redis(&["PTTL", &case.keys.queue]).await;
+    let queue: i64 = bench.redis(&["PTTL", case.keys.queue()]).await;
     assert!((1..=5_000).contains(&queue), "{queue}");
     for op in ["claim me in line", "vacate me stay"] {
         let mut case = bench.case("ann:200 | | ann | bob".parse().unwrap()).await;
         bench.step(&mut case, op.parse().unwrap()).await;
-        let line: i64 = bench.redis(&["PTTL", &case.keys.line]).await;
+        let line: i64 = bench.redis(&["PTTL", case.keys.line()]).await;
         assert!((1..=5_000).contains(&line), "{op}: {line}");
     }
     let mut case = bench.case("free".parse().unwrap()).await;
     bench.step(&mut case, "ask me r".parse().unwrap()).await;
     let week = 7 * 24 * 3600;
     for op in ["extend me", "extend me"] {
-        let fence: i64 = bench.redis(&["TTL", &case.keys.fence]).await;
+        let fence: i64 = bench.redis(&["TTL", case.keys.fence()]).await;
         assert!((week - 60..=week).contains(&fence), "{fence}");
-        let _: i64 = bench.redis(&["EXPIRE", &case.keys.fence, "60"]).await;
+        let _: i64 = bench.redis(&["EXPIRE", case.keys.fence(), "60"]).await;
         bench.step(&mut case, op.parse().unwrap()).await;
     }
     for op in ["claim me 2000", "claim me 5"] {
         let mut case = bench.case("free | | ann".parse().unwrap()).await;
         bench.step(&mut case, op.parse().unwrap()).await;
-        let fence: i64 = bench.redis(&["TTL", &case.keys.fence]).await;
+        let fence: i64 = bench.redis(&["TTL", case.keys.fence()]).await;
         assert!((week - 60..=week).contains(&fence), "{op}: {fence}");
     }
-    let holders: i64 = bench.redis(&["TTL", &case.keys.holders]).await;
+    let holders: i64 = bench.redis(&["TTL", case.keys.holders()]).await;
     assert!((340..=400).contains(&holders), "{holders}");
 }
