@@ -10,7 +10,6 @@ use lock_core::{
     AcquireRequest, Acquired, BootInstant, Error, ErrorKind, Outcome, OwnerId, Result, Token, Wait,
 };
 use rand::Rng;
-use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -110,11 +109,9 @@ impl<'a> Waiting<'a> {
         if let Some((lease, mut confirmation, attempt)) = self.take_over() {
             let answered =
                 poll_fn(|context| Poll::Ready(confirmation.as_mut().poll(context).is_ready())).await;
-            // The holder may keep this thread busy from now on. Where there is none other the confirmation leaves before,
-            // as the connection gets its turn; else another thread is woken for the two of them, which is quicker.
-            if Handle::current().metrics().num_workers() == 1 {
-                yield_now().await;
-            }
+            // The holder may keep this thread busy from now on: the confirmation leaves before, as the connection gets
+            // its turn.
+            yield_now().await;
             if !answered {
                 drop(tokio::spawn(confirmation));
             }
