@@ -75,8 +75,11 @@ impl Site {
 
     /// Lets a client wait for the lock, and returns when it stands in the queue. The result is when it came.
     async fn waits(&self, locks: &Locks) -> JoinHandle<(Guard, Instant)> {
+        self.waits_for(locks.mutex("a")).await
+    }
+
+    async fn waits_for(&self, mutex: Mutex) -> JoinHandle<(Guard, Instant)> {
         let before = self.queued().await;
-        let mutex = locks.mutex("a");
         let waiter = tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) });
         self.queue_is(before + 1).await;
         waiter
@@ -591,8 +594,17 @@ impl Site {
         dial: &ByProxy,
         after: Duration,
     ) -> JoinHandle<(Guard, Instant)> {
+        self.mutex_passed_on(locks.mutex("a"), dial, after).await
+    }
+
+    async fn mutex_passed_on(
+        &self,
+        mutex: Mutex,
+        dial: &ByProxy,
+        after: Duration,
+    ) -> JoinHandle<(Guard, Instant)> {
         let holder = take(&self.client().await).await;
-        let waiter = self.waits(locks).await;
+        let waiter = self.waits_for(mutex).await;
         dial.proxy.hold(Direction::ToServer);
         sleep(after).await;
         give_back(holder).await;
@@ -600,56 +612,144 @@ impl Site {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_passed_on_soon_is_held_before_it_is_confirmed() {
+/// Passes the lock on, so many times, to a client whose confirmation is held up, and demands that mostly it comes with the
+/// message: a busy host may take so long that the answer is waited for after all. `then` lets requests through again, and
+/// gives the lock back.
+async fn comes_with_the_message(tries: u32, mut then: impl AsyncFnMut(&Site, &ByProxy, Guard)) {
     let site = Site::new().await;
     let (locks, dial) = site.client_by_proxy(What::Commands).await;
-    let until = |guard: &Guard| guard.valid_until().saturating_duration_since(Clock::boot().now());
-    // A busy host may take so long that it waits for the answer after all.
-    for _ in 0..20 {
+    let mut came = 0;
+    for _ in 0..tries {
         let mut waiter = site.passed_on(&locks, &dial, Duration::ZERO).await;
-        let came = timeout(GRACE, &mut waiter).await;
-        if let Ok(came) = came {
-            let (guard, _) = came.unwrap();
-            assert!(until(&guard) < GRACE, "{:?}", until(&guard));
-            dial.proxy.deliver();
-            let deadline = Instant::now() + SOON;
-            while until(&guard) < Duration::from_secs(50) && guard.is_valid() {
-                assert!(Instant::now() < deadline, "it is not confirmed");
-                sleep(Duration::from_millis(3)).await;
-            }
-            // Unless the host has stood still in between.
-            if guard.is_valid() {
-                give_back(guard).await;
-                return site.nothing_is_left().await;
-            }
+        if let Ok(waited) = timeout(GRACE, &mut waiter).await {
+            came += 1;
+            then(&site, &dial, waited.unwrap().0).await;
         } else {
             dial.proxy.deliver();
             give_back(come(waiter).await.0).await;
         }
+        site.nothing_is_left().await;
     }
-    panic!("it waits for the answer");
+    assert!(came * 4 >= tries * 3, "it came with the message {came} times out of {tries}");
+}
+
+fn left(guard: &Guard) -> Duration {
+    guard.valid_until().saturating_duration_since(Clock::boot().now())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_passed_on_soon_is_held_before_it_is_confirmed() {
+    comes_with_the_message(20, async |_, dial, guard| {
+        assert!(left(&guard) < GRACE, "{:?}", left(&guard));
+        dial.proxy.deliver();
+        let deadline = Instant::now() + SOON;
+        while left(&guard) < Duration::from_secs(50) && guard.is_valid() {
+            assert!(Instant::now() < deadline, "it is not confirmed");
+            sleep(Duration::from_millis(3)).await;
+        }
+        // Unless the host has stood still in between.
+        match guard.is_valid() {
+            true => give_back(guard).await,
+            false => drop(guard),
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_never_confirmed_is_lost_in_time() {
+    comes_with_the_message(4, async |site, dial, guard| {
+        assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), LossReason::DeadlinePassed);
+        dial.proxy.deliver();
+        drop(guard);
+        give_back(take(&site.client().await).await).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_before_the_confirmation_leaves_nothing() {
+    comes_with_the_message(20, async |site, dial, guard| {
+        let releasing = tokio::spawn(guard.release());
+        sleep(Duration::from_millis(10)).await;
+        dial.proxy.deliver();
+        assert_eq!(releasing.await.unwrap().unwrap(), Released::Released);
+        assert_eq!(site.redis(&["EXISTS", KEY]).await.int(), Some(0), "it was not released");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drop_before_the_confirmation_leaves_nothing() {
+    let mut soonest = Duration::MAX;
+    comes_with_the_message(20, async |site, dial, guard| {
+        let dropped = Instant::now();
+        drop(guard);
+        sleep(Duration::from_millis(10)).await;
+        dial.proxy.deliver();
+        site.nothing_is_left().await;
+        soonest = soonest.min(dropped.elapsed());
+    })
+    .await;
+    assert!(soonest < GRACE / 2, "it ended by itself");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_extension_before_the_confirmation_counts() {
+    let longer = Duration::from_secs(90);
+    comes_with_the_message(20, async |site, dial, guard| {
+        let asked = Clock::boot().now();
+        let extending = tokio::spawn(async move { (guard.extend(longer).await, guard) });
+        sleep(Duration::from_millis(10)).await;
+        dial.proxy.deliver();
+        let (extended, guard) = extending.await.unwrap();
+        let until = extended.unwrap();
+        assert!(until >= asked + longer.mul_f64(0.98), "{:?}", until.saturating_duration_since(asked));
+        assert_eq!(guard.valid_until(), until);
+        let left = site.redis(&["PTTL", KEY]).await.int().unwrap();
+        assert!(until <= Clock::boot().now() + Duration::from_millis(left.try_into().unwrap()), "{left}");
+        give_back(guard).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_extension_that_is_never_answered_says_so_and_keeps_nothing() {
+    comes_with_the_message(4, async |site, dial, guard| {
+        let extended = timeout(SOON, guard.extend(Duration::from_secs(90))).await.unwrap();
+        let error = extended.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost), "{error}");
+        assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), LossReason::DeadlinePassed);
+        dial.proxy.deliver();
+        drop(guard);
+        give_back(take(&site.client().await).await).await;
+    })
+    .await;
+}
+
+/// Its time to live is its own, and a renewal would begin it anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_not_renewed_is_not_held_before_it_is_confirmed() {
     let site = Site::new().await;
     let (locks, dial) = site.client_by_proxy(What::Commands).await;
-    for _ in 0..20 {
-        let mut waiter = site.passed_on(&locks, &dial, Duration::ZERO).await;
-        let came = timeout(GRACE, &mut waiter).await;
-        if let Ok(came) = came {
-            let (guard, _) = came.unwrap();
-            assert_eq!(timeout(SOON, guard.lost()).await.unwrap(), LossReason::DeadlinePassed);
-            dial.proxy.deliver();
-            drop(guard);
-            give_back(take(&site.client().await).await).await;
-            return site.nothing_is_left().await;
-        }
-        dial.proxy.deliver();
-        give_back(come(waiter).await.0).await;
-    }
-    panic!("it waits for the answer");
+    let fixed = LockOptions::new().fixed_ttl(Duration::from_secs(60));
+    let mut waiter = site.mutex_passed_on(locks.mutex_with("a", fixed).unwrap(), &dial, Duration::ZERO).await;
+    assert!(timeout(GRACE * 2, &mut waiter).await.is_err(), "it was not asked for");
+    dial.proxy.deliver();
+    give_back(come(waiter).await.0).await;
+    site.nothing_is_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_replicas_are_to_have_is_not_held_by_the_message_alone() {
+    let site = Site::new().await;
+    let holder = take(&site.client().await).await;
+    let locks = connect(&format!("{}?ttl=60s&wait_replicas=1", site.redis.url())).await;
+    let mut waiter = site.waits(&locks).await;
+    give_back(holder).await;
+    assert!(timeout(GRACE * 2, &mut waiter).await.is_err(), "no replica has it");
+    waiter.abort();
+    site.nothing_is_left().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
