@@ -4,6 +4,7 @@ use std::env;
 use std::io::BufRead;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -535,6 +536,8 @@ async fn releases_are_pushed(site: &Site, next: &Locks) {
 struct ByProxy {
     proxy: FaultProxy,
     what: What,
+    /// Whether new connections go past the proxy.
+    passes_by: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -545,7 +548,7 @@ enum What {
 
 impl ByProxy {
     fn way(&self, what: What, to: &ConnectionInfo) -> RedisResult<ConnectionInfo> {
-        if self.what != what {
+        if self.what != what || self.passes_by.load(Ordering::SeqCst) {
             return Ok(to.clone());
         }
         let info = format!("redis://{}", self.proxy.addr()).into_connection_info()?;
@@ -581,9 +584,13 @@ impl Site {
     }
 
     async fn client_by_proxy(&self, what: What) -> (Locks, Arc<ByProxy>) {
+        self.client_with_by_proxy("ttl=60s", what).await
+    }
+
+    async fn client_with_by_proxy(&self, options: &str, what: What) -> (Locks, Arc<ByProxy>) {
         let proxy = FaultProxy::start(self.redis.addr(), Protocol::Redis).unwrap();
-        let dial = Arc::new(ByProxy { proxy, what });
-        let config = RedisConfig::from_url(&format!("{}?ttl=60s", self.redis.url())).unwrap();
+        let dial = Arc::new(ByProxy { proxy, what, passes_by: AtomicBool::new(false) });
+        let config = RedisConfig::from_url(&format!("{}?{options}", self.redis.url())).unwrap();
         (config.dial(Arc::<ByProxy>::clone(&dial)).connect().await.unwrap(), dial)
     }
 
@@ -887,6 +894,44 @@ async fn a_release_while_the_push_connection_is_cut_is_found_out() {
     assert!(came - released < PUSHED, "{:?}", came - released);
     dial.proxy.refuse(false);
     give_back(guard).await;
+    site.nothing_is_left().await;
+}
+
+/// One who stood in the queue may have got the lock there, and a claim of the same owner may arrive after that was taken
+/// back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_arrives_after_the_lock_was_passed_on_is_undone() {
+    let site = Site::new().await;
+    let holder = take(&site.client().await).await;
+    let (locks, dial) = site.client_with_by_proxy("ttl=60s&command_timeout=300ms", What::Commands).await;
+    let waiter = site.waits(&locks).await;
+    let entry = site.redis(&["LINDEX", QUEUE, "0"]).await.text().unwrap().to_owned();
+    let owner = entry.split(' ').next().unwrap();
+    dial.passes_by.store(true, Ordering::SeqCst);
+    dial.proxy.hold(Direction::ToServer);
+    let deadline = Instant::now() + PATIENCE;
+    while dial.proxy.queued(Direction::ToServer) == 0 {
+        assert!(Instant::now() < deadline, "it does not ask again");
+        sleep(Duration::from_millis(1)).await;
+    }
+    give_back(holder).await;
+    assert_eq!(site.redis(&["GET", KEY]).await.text(), Some(owner), "it was not passed on");
+    // The claim is given up, and what it found in the queue is taken back.
+    let passed = Instant::now();
+    while site.redis(&["GET", KEY]).await.text() == Some(owner) {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(passed.elapsed() < GRACE - Duration::from_millis(100), "it ended by itself");
+    waiter.abort();
+    site.nothing_is_left().await;
+    let last = async || site.redis(&["GET", "polylock:fence:{lock:a}"]).await.text().unwrap().to_owned();
+    let before = last().await;
+    dial.proxy.deliver();
+    let deadline = Instant::now() + SOON;
+    while last().await == before {
+        assert!(Instant::now() < deadline, "the claim does not arrive");
+        sleep(Duration::from_millis(1)).await;
+    }
     site.nothing_is_left().await;
 }
 
