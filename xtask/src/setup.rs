@@ -432,7 +432,8 @@ pub(crate) fn output_of(command: &mut Command) -> Result<Output, Failure> {
         .map_err(|error| Failure::new(format!("cannot run `{}`: {error}", command_line(command))))
 }
 
-fn in_path(program: &str) -> Option<PathBuf> {
+/// Where a program is, by `PATH`.
+pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     find(program, &path)
 }

@@ -5,6 +5,8 @@
 //! second, at the lowest priority, those that only compute, and what the caller has to build by then. That takes the
 //! processors when nobody else wants them, and no test that measures time notices it.
 //!
+//! They end with us, however we end: otherwise a run that was killed would leave a program behind, with its servers.
+//!
 //! A program stays one process: its tests share its servers, and a runner that gives every test a process of its own
 //! would start a ZooKeeper for each.
 
@@ -162,7 +164,7 @@ fn run_behind(jobs: Vec<Job>, reports: &Sender<Report>) {
     for job in jobs {
         if interrupt::check().is_ok() {
             let started = Instant::now();
-            let outcome = at_lowest_priority(&job.command).stdin(Stdio::null()).output();
+            let outcome = tied_to_us(at_lowest_priority(&job.command)).stdin(Stdio::null()).output();
             // Nobody who gave up waits for the report.
             let _ = reports.send(Report { name: job.name, outcome, took: started.elapsed() });
         }
@@ -171,17 +173,33 @@ fn run_behind(jobs: Vec<Job>, reports: &Sender<Report>) {
 
 fn at_lowest_priority(command: &Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    nice.args(["-n", "19"]);
+    run_by(nice, command)
+}
+
+/// Has the kernel kill what the command runs as soon as we are gone, where that can be had. It does so when the *thread*
+/// that started it ends, which therefore has to wait for it.
+fn tied_to_us(command: Command) -> Command {
+    // The standard library sets a parent-death signal only through unsafe code.
+    let Some(setpriv) = setup::in_path("setpriv") else { return command };
+    let mut tie = Command::new(setpriv);
+    tie.args(["--pdeathsig", "KILL", "--"]);
+    run_by(tie, &command)
+}
+
+/// The command, started by another one that takes it as its last arguments.
+fn run_by(mut runner: Command, command: &Command) -> Command {
+    runner.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => nice.env(name, value),
-            None => nice.env_remove(name),
+            Some(value) => runner.env(name, value),
+            None => runner.env_remove(name),
         };
     }
     if let Some(folder) = command.get_current_dir() {
-        nice.current_dir(folder);
+        runner.current_dir(folder);
     }
-    nice
+    runner
 }
 
 /// One thing to run, which can fail.
@@ -200,7 +218,7 @@ impl Job {
             let processors = thread::available_parallelism().map_or(1, usize::from);
             self.command.env(THREADS, (2 * processors).to_string());
         }
-        match self.command.status() {
+        match tied_to_us(self.command).status() {
             Ok(status) if status.success() => None,
             Ok(_) => Some(self.name),
             Err(error) => {
@@ -297,6 +315,40 @@ mod tests {
         assert_eq!(failure, format!("failed: {}", COMPUTING[0]));
         run_in_lanes(&[ran("three", "true")], vec![Command::new("true")]).unwrap();
     }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_we_run_ends_with_us() {
+        use std::io::{BufRead, BufReader};
+
+        let mut us = Command::new(std::env::current_exe().unwrap());
+        us.args(["--exact", "test::tests::runs_for_long", "--nocapture"]).env(RUNS_FOR_LONG, "1");
+        let mut us = us.stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(us.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("it runs") {
+            line.clear();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "it did not start");
+        }
+        us.kill().unwrap();
+        us.wait().unwrap();
+        // Whatever writes to it must be gone before it ends.
+        let (ended, end) = channel();
+        thread::spawn(move || ended.send(io::copy(&mut output, &mut io::sink()).is_ok()));
+        assert!(end.recv_timeout(Duration::from_secs(5)).expect("it goes on"));
+    }
+
+    /// The far end of the test above.
+    #[test]
+    fn runs_for_long() {
+        if std::env::var_os(RUNS_FOR_LONG).is_some() {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo; echo it runs; exec sleep 60"]);
+            tied_to_us(at_lowest_priority(&command)).status().unwrap();
+        }
+    }
+
+    const RUNS_FOR_LONG: &str = "XTASK_RUNS_FOR_LONG";
 
     #[test]
     fn the_background_yields_to_everybody() {

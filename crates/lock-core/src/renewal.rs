@@ -196,17 +196,15 @@ impl<R: Renew> Renewer<R> {
     }
 
     fn entry(&self, key: R::Key, terms: Terms, cell: ValidityCell) -> Entry<R::Key> {
-        let now = self.shared.clock.now();
-        // A lease may begin with less than its time to live.
-        let lasts_until = cell.validity().until() + terms.ttl / 100 + DRIFT;
-        if now.max(lasts_until) >= terms.hold_until {
-            cell.end_with(LossReason::MaxHold);
-        }
-        let due = if terms.auto { now + interval(terms.ttl) } else { BootInstant::NEVER };
-        let (sent, most) = (terms.ttl, Duration::MAX);
-        let (asking, asked) = (Vec::new(), Vec::new());
+        let due = if terms.auto { self.shared.clock.now() + interval(terms.ttl) } else { BootInstant::NEVER };
         let runtime = Handle::current();
-        Entry { key, terms, cell, due, runtime, before_shortened: None, sent, most, asking, asked }
+        let (asking, asked) = (Vec::new(), Vec::new());
+        let (sent, most) = (terms.ttl, Duration::MAX);
+        let entry =
+            Entry { key, terms, cell, due, runtime, before_shortened: None, sent, most, asking, asked };
+        // A lease may begin with less than its time to live.
+        entry.name_end(entry.cell.validity().until());
+        entry
     }
 
     /// Ends the renewal of all leases: they end when their time to live is over.
@@ -427,16 +425,25 @@ impl<K> Entry<K> {
     /// holder believes no longer than that.
     fn send(&mut self, now: BootInstant) -> Duration {
         let left = self.terms.hold_until.saturating_duration_since(now);
-        if left <= self.ttl() {
-            self.cell.end_with(LossReason::MaxHold);
-        }
         let ttl = self.ttl().min(left).max(Duration::from_millis(1));
         self.sent = ttl;
         let until = now + ttl.saturating_sub(ttl / 100 + DRIFT);
         let before = self.cell.validity().until();
         self.before_shortened = (until < before).then_some(before);
+        self.name_end(until.min(before));
         self.cell.shorten_to(until);
         ttl
+    }
+
+    /// Names the reason of a loss at a deadline that is about to be set. A lease whose last renewal is never answered may
+    /// end before its `max_hold`, also when that renewal asked for no more than was left of it.
+    fn name_end(&self, until: BootInstant) {
+        if self.terms.hold_until == BootInstant::NEVER {
+            return;
+        }
+        let lasts_until = until + self.terms.ttl / 100 + DRIFT;
+        let is_max_hold = lasts_until >= self.terms.hold_until;
+        self.cell.end_with(if is_max_hold { LossReason::MaxHold } else { LossReason::DeadlinePassed });
     }
 
     fn ttl(&self) -> Duration {
@@ -478,6 +485,7 @@ impl<K> Book<K> {
         let (answer, alive, pause) = match answer {
             Renewed::Until(until) => {
                 let until = until.min(entry.terms.hold_until);
+                entry.name_end(until);
                 let alive = entry.cell.set_until(until);
                 // An answer after the deadline revives nothing.
                 let answer = if alive { Renewed::Until(until) } else { Renewed::NotOurs };
@@ -490,6 +498,7 @@ impl<K> Book<K> {
             Renewed::Unknown(error) => {
                 if error.outcome() == Outcome::NotApplied {
                     if let Some(before) = before_shortened {
+                        entry.name_end(before);
                         entry.cell.set_until(before);
                     }
                 } else {
@@ -830,6 +839,28 @@ mod tests {
         assert_eq!(cell.validity().lost().await, LossReason::MaxHold);
         let held = clock.now().saturating_duration_since(start);
         assert!(held >= Duration::from_secs(10) && held < Duration::from_secs(12), "{held:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_without_an_answer_ends_at_the_deadline_and_not_at_max_hold() {
+        let silent = |call, until| if call == 0 { Renewed::Until(until) } else { unknown() };
+        let (clock, renewer, calls) = renewer(silent, Duration::ZERO);
+        let (start, cell) = (clock.now(), lease(&clock));
+        // The second renewal asks for no more than is left, and the first lasts no longer than for its time to live.
+        let hold_until = start + TTL * 3 / 2;
+        let _renewal = renewer.add(0, Terms { hold_until, ..FOREVER }, cell.clone());
+        assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
+        assert!(calls.load(Ordering::SeqCst) > 1 && clock.now() < hold_until);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_shortened_ends_at_its_deadline_and_not_at_max_hold() {
+        let (clock, renewer, _) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
+        let (start, cell) = (clock.now(), lease(&clock));
+        let renewal = renewer.add(0, Terms { auto: false, hold_until: start + TTL, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL / 3).await, Renewed::Until(_)));
+        assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
+        assert!(clock.now() < start + TTL);
     }
 
     #[tokio::test(start_paused = true)]

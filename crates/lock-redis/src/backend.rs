@@ -85,7 +85,7 @@ impl Redis {
         let push = Pushes::new(Arc::clone(&server), config.connect_timeout);
         let looking_ahead = async {
             if wait != WaitBy::Poll {
-                push.look_ahead().await;
+                push.look_ahead(wait).await;
             }
             Ok(())
         };
@@ -144,7 +144,7 @@ impl Backend for Redis {
         let mut findings = self.shared.server.examine().await?;
         findings.extend(self.danger.clone());
         if self.shared.wait != WaitBy::Poll {
-            findings.extend(self.shared.push.examine().await);
+            findings.extend(self.shared.push.examine(self.shared.wait).await);
         }
         Ok(Report { findings })
     }

@@ -243,8 +243,10 @@ pub(crate) fn is_demoted(error: &RedisError) -> bool {
     code(error) == "READONLY"
 }
 
-/// What those who wait need beside the rights of the scripts, so as not to poll; and in a cluster beside these.
-pub(crate) const PUSH_RIGHTS: &str = "+subscribe +unsubscribe +ping +client|tracking &polylock:*";
+/// What those who wait need beside the rights of the scripts, so as not to poll; in the queue beside these, and in a
+/// cluster there beside all these.
+pub(crate) const LISTEN_RIGHTS: &str = "+subscribe +unsubscribe +ping &polylock:*";
+pub(crate) const TRACK_RIGHTS: &str = "+client|tracking";
 pub(crate) const SHARD_RIGHTS: &str = "+ssubscribe +sunsubscribe +spublish";
 
 /// What a user of the access list has to be allowed, as a rule of ACL SETUSER: what the scripts call, and
@@ -258,7 +260,7 @@ fn rights() -> String {
     let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
     format!(
         "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
-         for waiting without polling {PUSH_RIGHTS} \
+         for waiting without polling {LISTEN_RIGHTS} {TRACK_RIGHTS} \
          in a cluster +cluster|slots +asking {SHARD_RIGHTS} and for wait_replicas +wait",
         commands.join(" ")
     )

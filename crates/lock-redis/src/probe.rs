@@ -3,15 +3,19 @@
 use lock_core::{Finding, Level};
 
 use crate::Server;
-use crate::error::{PUSH_RIGHTS, SHARD_RIGHTS};
+use crate::config::WaitBy;
+use crate::error::{LISTEN_RIGHTS, SHARD_RIGHTS, TRACK_RIGHTS};
 use crate::line::{Line, is_refusal};
 
-/// A channel on which nobody is told anything.
-const CHANNEL: &str = "polylock:inbox:doctor";
+/// Channels on which nobody is told anything.
+const INBOX: &str = "polylock:inbox:doctor";
+const FREE: &str = "polylock:free:doctor";
 
-/// What became of all that a push connection needs.
+/// What became of all that those need who wait in this way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
+    /// Whether they stand in a queue; otherwise they are notified all at once.
+    queues: bool,
     speaks_resp3: bool,
     tracks: bool,
     subscribes: bool,
@@ -21,44 +25,57 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// Tries it on a connection that is closed afterwards; `None` when the server does not tell.
-    pub(crate) async fn of(server: &Server, node: &str) -> Option<Self> {
-        let sharded = server.is_cluster();
+    pub(crate) async fn of(server: &Server, node: &str, by: WaitBy) -> Option<Self> {
+        let queues = by == WaitBy::Queue;
+        // All nodes hear of a lock that is free; an inbox is in the slot of the lock.
+        let (channel, sharded) = if queues { (INBOX, server.is_cluster()) } else { (FREE, false) };
         let mut line = Line::connect(server, node).await.ok()?;
         let speaks_resp3 = matches!(line, Line::Resp3 { .. });
-        let tracks = line.track().await.ok()?.is_some();
-        let subscribes = match line.subscribe(CHANNEL, sharded).await {
+        let tracks = queues && line.track().await.ok()?.is_some();
+        let subscribes = match line.subscribe(channel, sharded).await {
             Ok(()) => true,
             // Another node has the slot of this channel: rights are looked at before that.
             Err(error) if error.is_cluster_error() => true,
             Err(error) if is_refusal(&error) => false,
             Err(_) => return None,
         };
-        let publishes = line.may_publish(CHANNEL, sharded).await;
-        Some(Self { speaks_resp3, tracks, subscribes, publishes, sharded })
+        let publishes = line.may_publish(channel, sharded).await;
+        Some(Self { queues, speaks_resp3, tracks, subscribes, publishes, sharded })
     }
 
     /// Whether those who wait cannot be told.
     pub(crate) fn has_to_poll(&self) -> bool {
-        !self.subscribes || !self.publishes
+        !self.subscribes || self.queues && !self.publishes
     }
 
     /// What is done less well at this server.
     pub(crate) fn findings(&self, server: &str) -> Vec<Finding> {
         let [subscribe, publish] =
             if self.sharded { ["SSUBSCRIBE", "SPUBLISH"] } else { ["SUBSCRIBE", "PUBLISH"] };
-        let rights =
-            if self.sharded { format!("{PUSH_RIGHTS} {SHARD_RIGHTS}") } else { PUSH_RIGHTS.to_owned() };
-        let give = format!("give the user the rights: ACL SETUSER ... +publish {rights}");
+        let give = format!("give the user the rights: ACL SETUSER ... +publish {}", self.rights());
         let polls = "who waits for a lock has to poll";
         let late = "a lock that another client gives back is noticed seconds later";
+        let untold = if self.queues { polls } else { "a lock that is given back is noticed seconds later" };
+        let lacks_tracking = self.queues && self.speaks_resp3 && !self.tracks;
         let lacks = [
-            (!self.speaks_resp3, format!("RESP3 is refused: {late}"), "allow HELLO 3".to_owned()),
-            (self.speaks_resp3 && !self.tracks, format!("CLIENT TRACKING is refused: {late}"), give.clone()),
+            (
+                self.queues && !self.speaks_resp3,
+                format!("RESP3 is refused: {late}"),
+                "allow HELLO 3".to_owned(),
+            ),
+            (lacks_tracking, format!("CLIENT TRACKING is refused: {late}"), give.clone()),
             (!self.subscribes, format!("{subscribe} is refused: {polls}"), give.clone()),
-            (!self.publishes, format!("{publish} is refused: {polls}"), give),
+            (!self.publishes, format!("{publish} is refused: {untold}"), give),
         ];
         let found = lacks.into_iter().filter(|(is_lacking, ..)| *is_lacking);
         found.map(|(_, what, advice)| warning(server, what, advice)).collect()
+    }
+
+    fn rights(&self) -> String {
+        let mut rights = vec![LISTEN_RIGHTS];
+        rights.extend(self.queues.then_some(TRACK_RIGHTS));
+        rights.extend(self.sharded.then_some(SHARD_RIGHTS));
+        rights.join(" ")
     }
 }
 

@@ -14,6 +14,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::config::WaitBy;
 use crate::error::Cause;
 use crate::line::{Event, Line, is_refusal};
 use crate::probe::{Probe, gave_up};
@@ -134,12 +135,12 @@ impl Pushes {
         Self { server, timeout, process, warned, by_node }
     }
 
-    /// Warns now if whoever waits would have to poll.
-    pub(crate) async fn look_ahead(&self) {
+    /// Warns now if whoever waits in this way would have to poll.
+    pub(crate) async fn look_ahead(&self, by: WaitBy) {
         let probe = async {
             // Nodes that differ in what they allow are told apart by the doctor.
             let nodes = self.server.node_names().await.ok()?;
-            Probe::of(&self.server, nodes.first()?).await
+            Probe::of(&self.server, nodes.first()?, by).await
         };
         if let Ok(Some(probe)) = timeout(self.timeout, probe).await
             && probe.has_to_poll()
@@ -148,12 +149,12 @@ impl Pushes {
         }
     }
 
-    /// What is done less well for want of a right.
-    pub(crate) async fn examine(&self) -> Vec<Finding> {
+    /// What is done less well for want of a right, for those who wait in this way.
+    pub(crate) async fn examine(&self, by: WaitBy) -> Vec<Finding> {
         let mut findings = Vec::new();
         for node in self.server.node_names().await.unwrap_or_default() {
             let address = if node.is_empty() { self.server.address() } else { &node };
-            let probe = timeout(self.timeout, Probe::of(&self.server, &node)).await.ok().flatten();
+            let probe = timeout(self.timeout, Probe::of(&self.server, &node, by)).await.ok().flatten();
             findings.extend(probe.iter().flat_map(|probe| probe.findings(address)));
             let refused = self.by_node().get(&node).is_some_and(|push| push.shared.book().refused);
             if refused && !probe.is_some_and(|probe| probe.has_to_poll()) {

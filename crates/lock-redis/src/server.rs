@@ -236,7 +236,7 @@ pub enum Sent {
 
 impl Sent {
     /// Whether a request on the present connection comes after the claim.
-    fn is_settled_on(self, present: Option<u64>) -> bool {
+    pub(crate) fn is_settled_on(self, present: Option<u64>) -> bool {
         match self {
             Self::Answered => true,
             Self::InDoubt { connection } => connection.is_some() && connection == present,

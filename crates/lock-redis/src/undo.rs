@@ -65,7 +65,9 @@ impl Undo {
 
     /// Takes it back at once, as far as one request can; the rest goes on in the background.
     pub(crate) async fn now(mut self) {
-        if let Ok(Some(true)) = self.server.release(&self.keys, self.owner, self.entry.as_deref()).await {
+        let released = self.server.release(&self.keys, self.owner, self.entry.as_deref()).await;
+        let may_be_more = |sent| may_be_more(&self.server, &self.keys, self.entry.as_deref(), sent);
+        if matches!(released, Ok(Some(true))) && !self.sent.is_some_and(may_be_more) {
             self.sent = None;
         }
     }
@@ -76,6 +78,15 @@ impl Drop for Undo {
         let (Some(sent), Some(runtime)) = (self.sent.take(), self.runtime.take()) else { return };
         let (server, keys, owner) = (Arc::clone(&self.server), Arc::clone(&self.keys), self.owner);
         let (entry, ttl) = (self.entry.take(), self.ttl);
-        drop(runtime.spawn(async move { server.undo(&keys, owner, entry.as_deref(), ttl, sent).await }));
+        drop(runtime.spawn(async move {
+            let undo = || server.undo(&keys, owner, entry.as_deref(), ttl, sent);
+            while undo().await == Some(true) && may_be_more(&server, &keys, entry.as_deref(), sent) {}
+        }));
     }
+}
+
+/// Whether what was found just now may not be all: who stands in the queue may have got the lock there, while a claim of
+/// the same owner is on its way yet.
+fn may_be_more(server: &Server, keys: &Keys, entry: Option<&str>, sent: Sent) -> bool {
+    entry.is_some() && !sent.is_settled_on(server.generation(keys))
 }

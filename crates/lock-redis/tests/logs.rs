@@ -195,6 +195,35 @@ async fn a_downgrade_to_polling_is_told_once_for_all_nodes_of_a_cluster() {
 }
 
 #[tokio::test]
+async fn who_is_notified_needs_no_more_than_to_subscribe() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let single = RedisServer::start().await.unwrap();
+    let servers = [(single.url(), vec![&single]), (cluster.url(), cluster.masters().iter().collect())];
+    for (url, masters) in servers {
+        for (right, warnings) in [("+subscribe", 0), ("-subscribe", 1)] {
+            let (log, _guard) = Log::begin();
+            let rights = ["ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*", "&polylock:free:*"];
+            let commands = ["+@all", "-@pubsub", "-client|tracking", "+unsubscribe", right];
+            for master in &masters {
+                let answer = master.command(&[&rights[..], &commands].concat()).await.unwrap();
+                assert!(!answer.is_error(), "{answer:?}");
+            }
+            let worker = connect(&format!("{}?wait=notify", url.replace("//", "//worker:pw@"))).await;
+            assert_eq!(log.warnings("falls back to polling").len(), warnings, "{right}: {:?}", log.lines());
+            let holder = connect(&format!("{url}?wait=notify")).await;
+            let guard = holder.mutex("a").acquire().await.unwrap();
+            let waits = tokio::spawn(contender(worker.clone()));
+            sleep(Duration::from_millis(300)).await;
+            assert!(!waits.is_finished());
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            // Sooner than who listens asks by itself.
+            timeout(Duration::from_millis(700), waits).await.expect("not told").unwrap();
+            assert_eq!(log.warnings("falls back to polling").len(), warnings, "{right}: {:?}", log.lines());
+        }
+    }
+}
+
+#[tokio::test]
 async fn nothing_is_told_of_a_server_that_allows_all() {
     let (log, _guard) = Log::begin();
     let redis = RedisServer::start().await.unwrap();

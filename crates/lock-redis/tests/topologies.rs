@@ -831,6 +831,32 @@ async fn the_doctor_tells_what_those_who_wait_lack() {
 }
 
 #[tokio::test]
+async fn the_doctor_tells_what_those_who_are_notified_lack() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let url = format!("{}?wait=notify", cluster.url().replace("//", &format!("//worker:{SECRET}@")));
+    for (missing, wanted) in [
+        (&["-ssubscribe", "-spublish", "-client|tracking"][..], None),
+        (&["-subscribe"], Some("SUBSCRIBE is refused")),
+        (&["-publish"], Some("PUBLISH is refused")),
+        (&["resetchannels"], Some("SUBSCRIBE is refused")),
+    ] {
+        for master in cluster.masters() {
+            let rules =
+                ["ACL", "SETUSER", "worker", "reset", "on", &format!(">{SECRET}"), "~*", "&*", "+@all"];
+            ok(master.command(&[&rules, missing].concat()).await.unwrap());
+        }
+        let report = connect(&url).await.unwrap().doctor().await.unwrap();
+        let refused: Vec<_> = report.warnings().filter(|found| found.what.contains("is refused")).collect();
+        assert_eq!(refused.is_empty(), wanted.is_none(), "{missing:?}: {report}");
+        assert!(
+            wanted.is_none_or(|wanted| refused.iter().any(|found| found.what.starts_with(wanted))),
+            "{missing:?}: {report}"
+        );
+        assert!(refused.iter().all(|found| !found.advice.contains("+ssubscribe")), "{report}");
+    }
+}
+
+#[tokio::test]
 async fn the_doctor_tells_that_a_process_polls_since_a_right_was_missing() {
     let rules = format!("on >{SECRET} ~* &* +@all -subscribe");
     let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();

@@ -24,6 +24,7 @@ pub enum Layout {
     /// `lock-<sequence>`, `read-<sequence>` and `write-<sequence>`, as .NET's DistributedLock. The node carries its
     /// owner in its data only, so that recovery after a lost answer has to read every node of the queue. And its name comes
     /// again when the directory is removed and made anew, so that a release looks first whether the node is still its own.
+    /// If that happens just after the look, it is as with [`Recipe::Ephemeral`](crate::Recipe::Ephemeral).
     Plain,
     /// `<uuid>__lock__<sequence>`, as Python's kazoo and tooz by default; Go's `zk.Lock` understands it too.
     /// Curator does not. Readers are `__rlock__`, as kazoo's `ReadLock`, and writers `__write__lock__`, in which it sees

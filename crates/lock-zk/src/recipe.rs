@@ -51,8 +51,11 @@ pub enum Recipe {
     /// never both hold the lock.
     ///
     /// The servers cannot be asked to delete a node only if it is still ours. A release looks first, by a round trip
-    /// through the leader; who takes the lock between that look and the deletion, when it was
-    /// [broken](lock_core::Locks::break_lock) at just that time, loses it.
+    /// through the leader; who takes the lock between that look and the deletion, as it was
+    /// [broken](lock_core::Locks::break_lock) or an operator deleted the node at just that time, loses it. The end of our
+    /// session is no way into that gap, as the servers refuse what is asked for in it afterwards. But it is into the
+    /// same gap of `break_lock`: when the session of the holder expires, or the holder releases the lock, between the
+    /// look and the deletion, the lock of the next holder is broken.
     Ephemeral(WaitBy),
 }
 

@@ -2,4 +2,3 @@
 -- nothing has been written, or it was taken back.
 local time = redis.call('TIME')
 local micros = time[1] .. string.sub('00000' .. time[2], -6)
-

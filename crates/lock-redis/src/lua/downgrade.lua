@@ -11,4 +11,3 @@ if value == ARGV[1] then
     redis.pcall('PUBLISH', ARGV[4], '')
   end
 end
-

@@ -116,8 +116,9 @@ impl Stage {
         work
     }
 
-    /// Lets all tasks of a client stand still for so long, as when its process is stopped. What the client does in
-    /// the background goes on: its links are to be stalled as well.
+    /// Lets no task of a client that [`play`](Self::play) has begun be polled for so long, counted from now whatever was
+    /// said before. A process that is stopped does less: here what the client does in the background goes on, such as
+    /// renewals, and reaches the servers unless its links are stalled as well.
     pub fn pause(&self, client: usize, span: Duration) {
         self.note(|| format!("client {client} stands still for {span:?}"));
         let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
