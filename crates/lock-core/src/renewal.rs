@@ -195,6 +195,13 @@ impl<R: Renew> Renewer<R> {
         (renewal, first)
     }
 
+    /// Ends the renewal of all leases: they end when their time to live is over.
+    pub fn stop_all(&self) {
+        let mut book = self.shared.book();
+        book.entries.clear();
+        book.due.clear();
+    }
+
     fn entry(&self, key: R::Key, terms: Terms, cell: ValidityCell) -> Entry<R::Key> {
         let due = if terms.auto { self.shared.clock.now() + interval(terms.ttl) } else { BootInstant::NEVER };
         let runtime = Handle::current();
@@ -205,13 +212,6 @@ impl<R: Renew> Renewer<R> {
         // A lease may begin with less than its time to live.
         entry.name_end(entry.cell.validity().until());
         entry
-    }
-
-    /// Ends the renewal of all leases: they end when their time to live is over.
-    pub fn stop_all(&self) {
-        let mut book = self.shared.book();
-        book.entries.clear();
-        book.due.clear();
     }
 }
 
