@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// The identity of one acquisition: 128 random bits, written as 32 hexadecimal digits.
 ///
-/// Every acquisition has its own, never one for each process or lock object, so that a late release
-/// can never touch the next holder.
+/// Every acquisition has its own, never one for each process or lock object, so that a late release is never taken for
+/// one by the next holder.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId([u8; 16]);
 
