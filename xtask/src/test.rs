@@ -5,7 +5,7 @@
 //! second, at the lowest priority, those that only compute, and what the caller has to build by then. That takes the
 //! processors when nobody else wants them, and no test that measures time notices it.
 //!
-//! They end with us, however we end: otherwise a run that was killed would leave a program behind, with its servers.
+//! The test programs end with us, however we end: otherwise a run that was killed would leave one behind, with its servers.
 //!
 //! A program stays one process: its tests share its servers, and a runner that gives every test a process of its own
 //! would start a ZooKeeper for each.

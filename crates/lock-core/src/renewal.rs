@@ -82,8 +82,6 @@ struct Book<K> {
     entries: HashMap<u64, Entry<K>, RandomState>,
     due: BTreeSet<(BootInstant, u64)>,
     in_flight: HashSet<u64, RandomState>,
-    /// The leases of which the [first renewal](Renewer::add_renewing) is on its way, each by itself.
-    beginning: HashSet<u64, RandomState>,
     next_id: u64,
     /// While the task runs: when it wakes up by itself.
     wakes: Option<BootInstant>,
@@ -138,7 +136,6 @@ impl<R: Renew> Renewer<R> {
             entries: HashMap::default(),
             due: BTreeSet::new(),
             in_flight: HashSet::default(),
-            beginning: HashSet::default(),
             next_id: 0,
             wakes: None,
         };
@@ -158,51 +155,7 @@ impl<R: Renew> Renewer<R> {
     ///
     /// Outside a tokio runtime.
     pub fn add(&self, key: R::Key, terms: Terms, cell: ValidityCell) -> Renewal {
-        let entry = self.entry(key, terms, cell);
-        let (due, longest_ttl) = (entry.due, AtomicU64::new(millis(entry.terms.ttl)));
-        let registry: Arc<dyn Registry> = Arc::<Shared<R>>::clone(&self.shared);
-
-        let mut book = self.shared.book();
-        let id = book.enter(entry);
-        if due < BootInstant::NEVER {
-            self.shared.schedule(book, id, due, &registry);
-        }
-        Renewal { id, longest_ttl, renewer: registry }
-    }
-
-    /// Takes a lease on as [`add`](Self::add), and renews it at once: the request leaves when the future is first
-    /// polled. The future is to be polled to its end, on whatever task; dropped before, it leaves a renewal of unknown
-    /// outcome.
-    ///
-    /// # Panics
-    ///
-    /// Outside a tokio runtime.
-    pub fn add_renewing(
-        &self,
-        key: R::Key,
-        terms: Terms,
-        cell: ValidityCell,
-    ) -> (Renewal, impl Future<Output = ()> + Send + use<R>) {
         let longest_ttl = AtomicU64::new(millis(terms.ttl));
-        let entry = self.entry(key.clone(), terms, cell);
-        let (id, ttl) = self.shared.book().begin(entry, self.shared.clock.now());
-        let renewal = Renewal { id, longest_ttl, renewer: Arc::<Shared<R>>::clone(&self.shared) };
-        let beginning = Beginning { shared: Arc::clone(&self.shared), id: Some(id) };
-        let first = async move {
-            let answers = beginning.shared.renew.renew(&[(key, ttl)]).await;
-            beginning.ends(answers.into_iter().next());
-        };
-        (renewal, first)
-    }
-
-    /// Ends the renewal of all leases: they end when their time to live is over.
-    pub fn stop_all(&self) {
-        let mut book = self.shared.book();
-        book.entries.clear();
-        book.due.clear();
-    }
-
-    fn entry(&self, key: R::Key, terms: Terms, cell: ValidityCell) -> Entry<R::Key> {
         let due = if terms.auto { self.shared.clock.now() + interval(terms.ttl) } else { BootInstant::NEVER };
         let runtime = Handle::current();
         let (asking, asked) = (Vec::new(), Vec::new());
@@ -211,7 +164,23 @@ impl<R: Renew> Renewer<R> {
             Entry { key, terms, cell, due, runtime, before_shortened: None, sent, most, asking, asked };
         // A lease may begin with less than its time to live.
         entry.name_end(entry.cell.validity().until());
-        entry
+        let registry: Arc<dyn Registry> = Arc::<Shared<R>>::clone(&self.shared);
+
+        let mut book = self.shared.book();
+        let id = book.next_id;
+        book.next_id += 1;
+        book.entries.insert(id, entry);
+        if due < BootInstant::NEVER {
+            self.shared.schedule(book, id, due, &registry);
+        }
+        Renewal { id, longest_ttl, renewer: registry }
+    }
+
+    /// Ends the renewal of all leases: they end when their time to live is over.
+    pub fn stop_all(&self) {
+        let mut book = self.shared.book();
+        book.entries.clear();
+        book.due.clear();
     }
 }
 
@@ -258,6 +227,12 @@ impl Renewal {
         self.ask(None).await
     }
 
+    /// Renews now, in the background.
+    pub fn hasten(&self) {
+        let (sender, _) = oneshot::channel();
+        self.renewer.ask(self.id, None, sender, &self.renewer);
+    }
+
     async fn ask(&self, ttl: Option<Duration>) -> Renewed {
         let (sender, answer) = oneshot::channel();
         self.renewer.ask(self.id, ttl, sender, &self.renewer);
@@ -297,46 +272,7 @@ impl<R: Renew> Drop for Running<R> {
     }
 }
 
-/// The first renewal of a lease, on its way by itself.
-struct Beginning<R: Renew> {
-    shared: Arc<Shared<R>>,
-    /// `None` once it is answered.
-    id: Option<u64>,
-}
-
-impl<R: Renew> Beginning<R> {
-    fn ends(mut self, answer: Option<Renewed>) {
-        if let (Some(id), Some(answer)) = (self.id, answer) {
-            self.id = None;
-            self.shared.began(id, answer);
-        }
-    }
-}
-
-impl<R: Renew> Drop for Beginning<R> {
-    fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.shared.began(id, interrupted());
-        }
-    }
-}
-
 impl<R: Renew> Shared<R> {
-    /// Notes how the first renewal of a lease ended, which goes on as any other.
-    fn began(self: &Arc<Self>, id: u64, answer: Renewed) {
-        let mut book = self.book();
-        book.beginning.remove(&id);
-        book.note(id, answer, self.clock.now());
-        let due = book.entries.get(&id).map(|entry| entry.due);
-        if let Some(due) = due.filter(|due| book.due.contains(&(*due, id))) {
-            let registry: Arc<dyn Registry> = Arc::<Self>::clone(self);
-            self.schedule(book, id, due, &registry);
-        } else {
-            drop(book);
-        }
-        self.answered.notify_waiters();
-    }
-
     fn book(&self) -> MutexGuard<'_, Book<R::Key>> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -456,27 +392,11 @@ impl<K> Book<K> {
     fn interrupted(&mut self, now: BootInstant) {
         self.wakes = None;
         for id in mem::take(&mut self.in_flight) {
-            self.note(id, interrupted(), now);
+            let error = Error::new(ErrorKind::Unavailable, "polylock")
+                .message("the runtime that renewed the lock was shut down")
+                .with_outcome(Outcome::Unknown);
+            self.note(id, Renewed::Unknown(error), now);
         }
-    }
-
-    fn enter(&mut self, entry: Entry<K>) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.entries.insert(id, entry);
-        id
-    }
-
-    /// Enters a lease of which the first renewal leaves now, and says which time to live that asks for.
-    fn begin(&mut self, mut entry: Entry<K>, now: BootInstant) -> (u64, Duration) {
-        let ttl = entry.send(now);
-        let id = self.enter(entry);
-        self.beginning.insert(id);
-        (id, ttl)
-    }
-
-    fn is_on_its_way(&self, id: u64) -> bool {
-        self.in_flight.contains(&id) || self.beginning.contains(&id)
     }
 
     fn note(&mut self, id: u64, answer: Renewed, now: BootInstant) {
@@ -539,7 +459,7 @@ impl<R: Renew> Registry for Shared<R> {
         if let Some(entry) = book.entries.remove(&id) {
             book.due.remove(&(entry.due, id));
         }
-        book.is_on_its_way(id)
+        book.in_flight.contains(&id)
     }
 
     fn ask(
@@ -550,11 +470,11 @@ impl<R: Renew> Registry for Shared<R> {
         registry: &Arc<dyn Registry>,
     ) {
         let mut book = self.book();
-        let is_on_its_way = book.is_on_its_way(id);
+        let in_flight = book.in_flight.contains(&id);
         let Some(entry) = book.entries.get_mut(&id) else { return };
         entry.terms.ttl = ttl.unwrap_or(entry.terms.ttl);
         entry.asking.push(answer);
-        if !is_on_its_way {
+        if !in_flight {
             self.schedule(book, id, self.clock.now(), registry);
         }
     }
@@ -575,13 +495,6 @@ impl<R: Renew> Registry for Shared<R> {
     }
 }
 
-fn interrupted() -> Renewed {
-    let error = Error::new(ErrorKind::Unavailable, "polylock")
-        .message("the runtime that renewed the lock was shut down")
-        .with_outcome(Outcome::Unknown);
-    Renewed::Unknown(error)
-}
-
 fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
 }
@@ -594,8 +507,6 @@ fn interval(ttl: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Standing;
-    use futures_util::FutureExt as _;
     use std::sync::atomic::AtomicUsize;
 
     const TTL: Duration = Duration::from_secs(3);
@@ -775,59 +686,6 @@ mod tests {
         assert!(clock.now() >= sent + Duration::from_millis(600), "the renewal was joined");
         tokio::time::sleep(TTL * 3).await;
         assert_eq!(calls.load(Ordering::SeqCst), 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_first_renewal_leaves_when_it_is_polled_and_others_follow_it() {
-        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::from_millis(500));
-        let cell = ValidityCell::new(clock.clone(), clock.now() + Duration::from_secs(1));
-        let (renewal, first) = renewer.add_renewing(0, FOREVER, cell.clone());
-        let mut first = Box::pin(first);
-        assert!((&mut first).now_or_never().is_none());
-        assert_eq!(calls.load(Ordering::SeqCst), 1);
-        let mut extension = pin!(renewal.extend(TTL * 9));
-        assert!(extension.as_mut().now_or_never().is_none());
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(calls.load(Ordering::SeqCst), 1, "one at a time");
-
-        let (_, extended) = tokio::join!(first, extension);
-        assert!(matches!(extended, Renewed::Until(until) if until > clock.now() + TTL * 8), "{extended:?}");
-        tokio::time::sleep(TTL * 30).await;
-        assert!(cell.validity().is_valid());
-        assert!(calls.load(Ordering::SeqCst) > 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn stop_waits_for_a_first_renewal_on_its_way() {
-        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::from_millis(700));
-        let (renewal, first) = renewer.add_renewing(0, FOREVER, lease(&clock));
-        let first = tokio::spawn(first);
-        tokio::task::yield_now().await;
-        let sent = clock.now();
-        renewal.stop().await;
-        assert!(clock.now() >= sent + Duration::from_millis(600), "the renewal was joined");
-        first.await.unwrap();
-        tokio::time::sleep(TTL * 3).await;
-        assert_eq!(calls.load(Ordering::SeqCst), 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_first_renewal_that_is_dropped_may_have_been_carried_out() {
-        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::from_millis(100));
-        let cell = ValidityCell::new(clock.clone(), clock.now() + Duration::from_secs(1));
-        let (renewal, first) = renewer.add_renewing(0, FOREVER, cell.clone());
-        drop(first);
-        assert_eq!(cell.validity().standing(), Standing::Suspect);
-        // It may come after the second, and would cut that short.
-        assert!(matches!(renewal.extend(TTL * 9).await, Renewed::Until(until) if until <= clock.now() + TTL));
-        tokio::time::sleep(TTL * 10).await;
-        assert!(cell.validity().is_valid() && calls.load(Ordering::SeqCst) > 1);
-
-        let short = ValidityCell::new(clock.clone(), clock.now() + Duration::from_secs(1));
-        let (_renewal, first) = renewer.add_renewing(1, FOREVER, short.clone());
-        drop(first);
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        assert!(short.validity().is_valid(), "it is renewed soon");
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use crate::config::{RedisConfig, WaitBy};
 use crate::lease::{Held, RedisLease};
 use crate::push::Pushes;
 use crate::recipe::{Recipe, danger};
-use crate::renewers::{FirstRenewal, Renewers};
+use crate::renewers::Renewers;
 use crate::server::{Hold, ServerOptions, Sight};
 use crate::topology::Topology;
 use crate::waiting::Waiting;
@@ -203,35 +203,12 @@ impl Shared {
         (owner, token): (OwnerId, Token),
         (sent, until): (BootInstant, BootInstant),
     ) -> RedisLease {
-        let (held, terms, cell) = self.terms(keys, request, owner, (sent, until));
-        let renewal = self.renewers.add(keys, Arc::clone(&held), terms, cell.clone());
-        RedisLease::new(Arc::clone(self), held, token, cell, renewal)
-    }
-
-    /// As [`lease`](Self::lease), with the renewal that confirms it: the request leaves when that is first polled.
-    pub(crate) fn unconfirmed_lease(
-        self: &Arc<Self>,
-        keys: &Arc<Keys>,
-        request: &AcquireRequest,
-        (owner, token): (OwnerId, Token),
-        times: (BootInstant, BootInstant),
-    ) -> (RedisLease, FirstRenewal) {
-        let (held, terms, cell) = self.terms(keys, request, owner, times);
-        let (renewal, first) = self.renewers.add_renewing(keys, Arc::clone(&held), terms, cell.clone());
-        (RedisLease::new(Arc::clone(self), held, token, cell, renewal), first)
-    }
-
-    fn terms(
-        &self,
-        keys: &Arc<Keys>,
-        request: &AcquireRequest,
-        owner: OwnerId,
-        (sent, until): (BootInstant, BootInstant),
-    ) -> (Arc<Held>, Terms, ValidityCell) {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
         let cell = ValidityCell::new(self.clock.clone(), until.min(hold_until));
         let terms = Terms { ttl: self.ttl_of(&request.lease), auto: request.lease.renewed, hold_until };
-        (Held::new(keys, owner, Hold::of(request.mode)), terms, cell)
+        let held = Held::new(keys, owner, Hold::of(request.mode));
+        let renewal = self.renewers.add(keys, Arc::clone(&held), terms, cell.clone());
+        RedisLease::new(Arc::clone(self), held, token, cell, renewal)
     }
 
     /// About how long a round trip takes; a busy server counts for a while.

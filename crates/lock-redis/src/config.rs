@@ -45,8 +45,8 @@ pub enum WaitBy {
     #[default]
     Queue,
     /// A release is published, and all who wait ask at once. Falls back to polling where the server
-    /// allows no SUBSCRIBE. Clients that wait in another way publish nothing: their releases are found
-    /// out within two seconds.
+    /// allows no SUBSCRIBE. Clients that wait in another way, or that may not PUBLISH, publish nothing: their
+    /// releases are found out within two seconds.
     Notify,
     /// Who waits asks again and again, at random intervals of 50 to 250 ms.
     Poll,

@@ -42,6 +42,11 @@ struct Releasing {
 }
 
 impl RedisLease {
+    /// Has the server keep the lock for the whole time to live, soon and in the background.
+    pub(crate) fn confirm(&self) {
+        self.renewal.hasten();
+    }
+
     pub(crate) fn new(
         backend: Arc<Shared>,
         held: Arc<Held>,

@@ -586,13 +586,16 @@ enum Subscribed {
 /// Brings the subscriptions in line with the topics.
 async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<Channel>) -> Subscribed {
     let (wanted, unwanted) = shared.book().differ(subscribed, shared.server.is_cluster());
-    for Channel { name, sharded } in &wanted {
-        match timeout(shared.timeout, line.subscribe(name, *sharded)).await {
-            Ok(Ok(())) if shared.is_inbox(name) && !line.may_publish(name, *sharded).await => {
+    for Channel { name, sharded } in wanted {
+        match timeout(shared.timeout, line.subscribe(&name, sharded)).await {
+            Ok(Ok(())) if shared.is_inbox(&name) && !line.may_publish(&name, sharded).await => {
                 return Subscribed::Refused;
             }
-            Ok(Ok(())) => shared.tell(name, true),
-            Ok(Err(error)) if error.is_cluster_error() => shared.hear(Event::Gone { channel: name.clone() }),
+            Ok(Ok(())) => {
+                shared.tell(&name, true);
+                subscribed.push(Channel { name, sharded });
+            }
+            Ok(Err(error)) if error.is_cluster_error() => shared.hear(Event::Gone { channel: name }),
             Ok(Err(error)) if is_refusal(&error) => {
                 tracing::debug!(error = %Cause::of(&error), "no subscription");
                 return Subscribed::Refused;
@@ -606,7 +609,6 @@ async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<Channe
         }
     }
     subscribed.retain(|channel| !unwanted.contains(channel));
-    subscribed.extend(wanted);
     Subscribed::Yes
 }
 

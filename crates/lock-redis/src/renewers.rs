@@ -3,15 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::future::BoxFuture;
 use lock_core::renewal::{Renewal, Renewer, Terms};
 use lock_core::{Clock, ValidityCell};
 
 use crate::lease::{Held, RenewOnServer};
 use crate::{Keys, Server};
-
-/// The renewal with which a lease begins that is to be confirmed.
-pub(crate) type FirstRenewal = BoxFuture<'static, ()>;
 
 /// A renewer for each node of a cluster, so that a node that hangs holds up no renewal at another; one for one server.
 #[derive(Debug)]
@@ -31,30 +27,13 @@ impl Renewers {
     /// moves it is renewed all the same.
     pub(crate) fn add(&self, keys: &Keys, held: Arc<Held>, terms: Terms, cell: ValidityCell) -> Renewal {
         let node = self.server.node_name(keys).unwrap_or_default();
-        self.at(node, |renewer| renewer.add(held, terms, cell))
-    }
-
-    /// As [`add`](Self::add), with the first renewal, which leaves when it is first polled.
-    pub(crate) fn add_renewing(
-        &self,
-        keys: &Keys,
-        held: Arc<Held>,
-        terms: Terms,
-        cell: ValidityCell,
-    ) -> (Renewal, FirstRenewal) {
-        let node = self.server.node_name(keys).unwrap_or_default();
-        let (renewal, first) = self.at(node, |renewer| renewer.add_renewing(held, terms, cell));
-        (renewal, Box::pin(first))
+        let renewer = || Renewer::new(RenewOnServer { server: Arc::clone(&self.server) }, self.clock.clone());
+        self.by_node().entry(node).or_insert_with(renewer).add(held, terms, cell)
     }
 
     /// Ends the renewal of all leases: they end when their time to live is over.
     pub(crate) fn stop_all(&self) {
         self.by_node().values().for_each(Renewer::stop_all);
-    }
-
-    fn at<T>(&self, node: String, add: impl FnOnce(&Renewer<RenewOnServer>) -> T) -> T {
-        let renewer = || Renewer::new(RenewOnServer { server: Arc::clone(&self.server) }, self.clock.clone());
-        add(self.by_node().entry(node).or_insert_with(renewer))
     }
 
     fn by_node(&self) -> MutexGuard<'_, BTreeMap<String, Renewer<RenewOnServer>>> {

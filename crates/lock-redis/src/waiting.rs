@@ -1,9 +1,7 @@
 //! The wait of one acquisition.
 
-use std::future::poll_fn;
 use std::mem;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use lock_core::{
@@ -18,7 +16,6 @@ use crate::backend::{Shared, too_late};
 use crate::config::WaitBy;
 use crate::lease::{RedisLease, surely_not_begun, trusted_until};
 use crate::push::{Listener, Mailbox, Told};
-use crate::renewers::FirstRenewal;
 use crate::server::{Ask, Entry, Extension, Hold, Verdict};
 use crate::undo::Undo;
 
@@ -106,15 +103,10 @@ impl<'a> Waiting<'a> {
     ///
     /// When there is no sense in waiting.
     pub(crate) async fn ask(&mut self) -> Result<Option<RedisLease>> {
-        if let Some((lease, mut confirmation, attempt)) = self.take_over() {
-            let answered =
-                poll_fn(|context| Poll::Ready(confirmation.as_mut().poll(context).is_ready())).await;
-            // The holder may keep this thread busy from now on: the confirmation leaves before, as the connection gets
-            // its turn.
+        if let Some((lease, attempt)) = self.take_over() {
+            // The holder may keep this thread busy from now on: the confirmation leaves before, as the renewal and the
+            // connection get their turn.
             yield_now().await;
-            if !answered {
-                drop(tokio::spawn(confirmation));
-            }
             attempt.undo.disarm();
             return Ok(Some(lease));
         }
@@ -171,11 +163,11 @@ impl<'a> Waiting<'a> {
     }
 
     /// The lock that was passed on to us, if it is ours for a while surely: then it is confirmed by its first renewal, in
-    /// the background. With it come that, and what takes the lock back until it has a holder.
+    /// the background. With it comes what takes it back until it has a holder.
     ///
     /// A message may be on its way for any time. But nothing was granted to this attempt before its first request was
     /// sent, and what was granted to it was for so long.
-    fn take_over(&mut self) -> Option<(RedisLease, FirstRenewal, Attempt)> {
+    fn take_over(&mut self) -> Option<(RedisLease, Attempt)> {
         let token = self.passed.take()?;
         let Attempt { since, queued, .. } = self.attempt.as_ref()?;
         let (since, grace) = ((*since)?, queued.as_ref()?.grace);
@@ -186,10 +178,9 @@ impl<'a> Waiting<'a> {
         }
         let attempt = self.attempt.take()?;
         self.was_granted = false;
-        let identity = (attempt.undo.owner, token);
-        let (lease, confirmation) =
-            self.backend.unconfirmed_lease(&self.keys, self.request, identity, (now, until));
-        Some((lease.contended(self.heard), confirmation, attempt))
+        let lease = self.backend.lease(&self.keys, self.request, (attempt.undo.owner, token), (now, until));
+        lease.confirm();
+        Some((lease.contended(self.heard), attempt))
     }
 
     /// Asks once, and once more if the connection was broken: it may have been idle for too long.
