@@ -27,39 +27,45 @@ macro_rules! script {
 const SCRIPTS: &[(&str, &[&str])] = &[
     (
         script!("acquire_fast", "number", "clock", "mint", "acquire"),
-        &["k", "f", "holders", "f", "owner", "ttl", "info", "ttl", "token", "number"],
+        &["k", "f", "holders", "f", "owner", "ttl", "info", "token"],
     ),
     (
         script!("acquire_fast", "number", "clock", "mint", "acquire"),
         &[
-            "k", "f", "holders", "f", "owner", "ttl", "info", "ttl", "token", "number", "owner", "channel",
+            "k", "f", "holders", "f", "owner", "ttl", "info", "token", "number", "ttl", "owner", "channel",
             "number",
         ],
     ),
     // A call would set a key that ends too soon to be compared.
-    (script!("vacate"), &["k", "holders", "f", "owner", "nothing"]),
+    (script!("vacate"), &["k", "holders", "f", "owner"]),
     (script!("vacate"), &["k", "holders", "f", "owner", "nothing", "owner", "channel", "number"]),
     (
         script!("clock", "ask_fast", "number", "mint", "lock", "ask_held", "waiter", "queue", "ask"),
-        &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],
+        &["k", "f", "q", "holders", "owner", "ttl", "info"],
+    ),
+    (
+        script!("clock", "ask_fast", "number", "mint", "lock", "ask_held", "waiter", "queue", "ask"),
+        &["k", "f", "q", "holders", "owner", "ttl", "info", "entry", "mode", "ttl"],
     ),
     (
         script!(
             "lock", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "waiter", "queue", "ask"
         ),
-        &["k", "f", "q", "holders", "owner", "ttl", "info", "ttl", "mode", "entry"],
+        &["k", "f", "q", "holders", "owner", "ttl", "info", "entry"],
+    ),
+    (
+        script!("lock", "release_fast", "number", "clock", "mint", "waiter", "pass_on", "queue", "release"),
+        &["k", "f", "q", "holders", "owner"],
     ),
     (
         script!("lock", "release_fast", "number", "clock", "mint", "waiter", "pass_on", "queue", "release"),
         &["k", "f", "q", "holders", "owner", "channel", "entry"],
     ),
-    (
-        script!("number", "clock", "mint", "rotate"),
-        &["k", "f", "q", "holders", "owner", "owner", "ttl", "info", "ttl"],
-    ),
+    (script!("number", "clock", "mint", "rotate"), &["k", "f", "owner", "owner", "ttl", "info"]),
+    (script!("number", "clock", "mint", "rotate"), &["k", "f", "owner", "owner", "ttl", "info", "ttl"]),
     (
         script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend"),
-        &["k", "f", "owner", "ttl", "ttl"],
+        &["k", "f", "owner", "ttl"],
     ),
     (
         script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend"),
@@ -83,7 +89,7 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     ),
     (
         script!("number", "clock", "mint", "setnx", "setnx_ask"),
-        &["k", "f", "owner", "nothing", "info", "ttl", "mode", "nothing", "time", "sent", "unit", "now"],
+        &["k", "f", "owner", "nothing", "info", "nothing", "mode", "ttl", "time", "sent", "unit", "now"],
     ),
     (script!("setnx", "setnx_release"), &["k", "f", "owner"]),
     (script!("setnx", "setnx_extend"), &["k", "f", "owner", "nothing", "ttl", "time", "sent"]),
