@@ -105,7 +105,8 @@ impl<'a> Waiting<'a> {
     pub(crate) async fn ask(&mut self) -> Result<Option<RedisLease>> {
         if let Some((lease, attempt)) = self.take_over() {
             // The holder may keep this thread busy from now on: the confirmation leaves before, as the renewal and the
-            // connection get their turn.
+            // connection get their turn, one after the other: now and then who yields goes on before all are through.
+            yield_now().await;
             yield_now().await;
             attempt.undo.disarm();
             return Ok(Some(lease));

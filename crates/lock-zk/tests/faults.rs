@@ -417,7 +417,7 @@ async fn a_guard_at_a_leader_that_was_cut_off_is_lost_before_the_next_leader_let
     // The others hear it when they elect, and might choose it again.
     ensemble.kill(leader);
     links.as_flattened().iter().for_each(|link| link.heal());
-    let next = tokio::time::timeout(LONG * 6, next).await.expect("the session ends");
+    let next = tokio::time::timeout(LONG * 15, next).await.expect("the session ends");
     let (both, next, _other) = next.unwrap();
     assert!(!both, "two hold the lock");
     assert!(next.token() > guard.token());
