@@ -149,7 +149,7 @@ impl Call {
     }
 
     /// With these arguments, of which the script does not need those at the end that are as usual: each one costs the
-    /// server almost as much as a command.
+    /// server most of a microsecond.
     pub(crate) fn unless_usual<const N: usize>(self, given: [&str; N], usual: [&str; N]) -> Self {
         let needed = (0..N).rfind(|&at| given[at] != usual[at]).map_or(0, |last| last + 1);
         given[..needed].iter().fold(self, |call, argument| call.arg(*argument))
