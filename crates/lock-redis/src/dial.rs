@@ -2,16 +2,14 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use deadpool_redis::{Manager, Pool, PoolError};
-use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, RedisResult,
-};
+use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc::UnboundedSender;
 
 /// Makes the connections to servers: for tests, and for transports of your own.
 ///
@@ -28,7 +26,7 @@ pub trait Dial: fmt::Debug + Send + Sync + 'static {
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: UnboundedSender<PushInfo>,
+        told: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection>;
 
     /// A RESP2 connection for subscriptions, where there is no RESP3.
@@ -79,7 +77,7 @@ impl<S: Stream, C: Fn() -> io::Result<S> + Send + Sync + 'static> Dial for Strea
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: UnboundedSender<PushInfo>,
+        told: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         self.open(to, AsyncConnectionConfig::new().set_push_sender(told), ProtocolVersion::RESP3).await
     }
@@ -121,7 +119,7 @@ impl Dial for DriverDial {
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: UnboundedSender<PushInfo>,
+        told: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(with_nodelay(to.clone()).set_redis_settings(settings))?;

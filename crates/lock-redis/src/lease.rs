@@ -1,5 +1,6 @@
 //! A lock that is held on one server.
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +45,7 @@ struct Releasing {
 impl RedisLease {
     /// Has the server keep the lock for the whole time to live, soon and in the background.
     pub(crate) fn confirm(&self) {
+        self.held.form().calls_first = true;
         self.renewal.hasten();
     }
 
@@ -263,6 +265,8 @@ struct Form {
     sharing: Sharing,
     /// Whether every renewal is a downgrade.
     downgrading: bool,
+    /// Whether the next renewal tells the first of those who wait that it is.
+    calls_first: bool,
 }
 
 /// Whether a lock may be held with others.
@@ -278,7 +282,7 @@ enum Sharing {
 impl Held {
     pub(crate) fn new(keys: &Arc<Keys>, owner: OwnerId, hold: Hold) -> Arc<Self> {
         let sharing = if hold == Hold::Alone { Sharing::No } else { Sharing::Perhaps };
-        let form = Mutex::new(Form { sharing, downgrading: false });
+        let form = Mutex::new(Form { sharing, downgrading: false, calls_first: false });
         Arc::new(Self { keys: Arc::clone(keys), owner, form })
     }
 
@@ -295,7 +299,11 @@ impl Held {
             // The one before was never answered.
             Sharing::Asked | Sharing::Perhaps => Sharing::Perhaps,
         };
-        form.hold()
+        // Once: where it cannot be told it looks by itself, and renewals are not to fail for it.
+        match (mem::take(&mut form.calls_first), form.hold()) {
+            (true, Hold::Alone) => Hold::Passed,
+            (_, hold) => hold,
+        }
     }
 
     /// Notes what became of that renewal.

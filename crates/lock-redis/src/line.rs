@@ -1,5 +1,7 @@
 //! One connection over which a server pushes.
 
+use std::sync::Arc;
+
 use futures_util::StreamExt as _;
 use lock_core::{ErrorKind, Result};
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
@@ -11,9 +13,12 @@ use crate::error::Cause;
 
 /// A push connection: RESP3 where the server has it, RESP2 where not.
 pub(crate) enum Line {
-    Resp3 { connection: MultiplexedConnection, pushes: UnboundedReceiver<PushInfo> },
-    Resp2 { sink: PubSubSink, messages: PubSubStream },
+    Resp3 { connection: MultiplexedConnection, rest: UnboundedReceiver<Option<Event>> },
+    Resp2 { sink: PubSubSink, messages: PubSubStream, hear: Arc<Hear> },
 }
+
+/// Who hears what is pushed, in the moment in which it arrives; what it gives back is left to the one who reads the line.
+pub(crate) type Hear = dyn Fn(Event) -> Option<Event> + Send + Sync;
 
 /// What a server pushes.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,16 +33,24 @@ pub(crate) enum Event {
 
 impl Line {
     /// Makes the connection.
-    pub(crate) async fn connect(server: &Server, node: &str) -> Result<Self> {
+    pub(crate) async fn connect(server: &Server, node: &str, hear: Arc<Hear>) -> Result<Self> {
         let node = server.node_named(node).await?;
-        let (told, pushes) = unbounded_channel();
-        match server.pushes(&node, told).await {
-            Ok(connection) => Ok(Self::Resp3 { connection, pushes }),
+        let (left, rest) = unbounded_channel();
+        let told = {
+            let hear = Arc::clone(&hear);
+            move |push: PushInfo| match event(&push) {
+                Some(event) => hear(event).map_or(Ok(()), |event| left.send(Some(event))),
+                None if push.kind == PushKind::Disconnection => left.send(None),
+                None => Ok(()),
+            }
+        };
+        match server.pushes(&node, Arc::new(told)).await {
+            Ok(connection) => Ok(Self::Resp3 { connection, rest }),
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
             // It speaks no RESP3, or a proxy before it does not.
             Err(_) => {
                 let (sink, messages) = server.messages(&node).await?.split();
-                Ok(Self::Resp2 { sink, messages })
+                Ok(Self::Resp2 { sink, messages, hear })
             }
         }
     }
@@ -95,28 +108,22 @@ impl Line {
         }
     }
 
-    /// What is pushed next; `None` when the connection has ended.
+    /// What is left to us of what is pushed; `None` when the connection has ended.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         match self {
-            Self::Resp3 { pushes, .. } => loop {
-                match pushes.recv().await? {
-                    PushInfo { kind: PushKind::Disconnection, .. } => return None,
-                    push => {
-                        if let Some(event) = event(&push) {
-                            return Some(event);
-                        }
-                    }
-                }
-            },
-            Self::Resp2 { messages, .. } => {
+            Self::Resp3 { rest, .. } => rest.recv().await?,
+            Self::Resp2 { messages, hear, .. } => loop {
                 let message = messages.next().await?;
                 let text = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
-                Some(Event::Message { channel: message.get_channel_name().to_owned(), text })
-            }
+                let left = hear(Event::Message { channel: message.get_channel_name().to_owned(), text });
+                if left.is_some() {
+                    return left;
+                }
+            },
         }
     }
 }

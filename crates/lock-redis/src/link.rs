@@ -156,6 +156,16 @@ impl Link {
 
     /// Sends the calls in one round trip; those of which the server has forgotten the script once more.
     pub(crate) async fn run_all(&self, calls: &[&Call]) -> Result<Vec<RedisResult<Value>>, Failure> {
+        if let [call] = calls {
+            return match self.send_once(call, false).await {
+                Err(Failure::Refused(error)) => Ok(vec![Err(error)]),
+                answer => Ok(vec![Ok(answer?)]),
+            };
+        }
+        Box::pin(self.run_several(calls)).await
+    }
+
+    async fn run_several(&self, calls: &[&Call]) -> Result<Vec<RedisResult<Value>>, Failure> {
         // One connection for both rounds: once a part has been carried out, a second is out of reach in doubt only.
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let failure = |error: RedisError| self.failure(error, generation);

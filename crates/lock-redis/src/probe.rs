@@ -1,5 +1,7 @@
 //! What a server allows those who wait, found out before anybody does.
 
+use std::sync::Arc;
+
 use lock_core::{Finding, Level};
 
 use crate::Server;
@@ -29,7 +31,7 @@ impl Probe {
         let queues = by == WaitBy::Queue;
         // All nodes hear of a lock that is free; an inbox is in the slot of the lock.
         let (channel, sharded) = if queues { (INBOX, server.is_cluster()) } else { (FREE, false) };
-        let mut line = Line::connect(server, node).await.ok()?;
+        let mut line = Line::connect(server, node, Arc::new(Some)).await.ok()?;
         let speaks_resp3 = matches!(line, Line::Resp3 { .. });
         let tracks = queues && line.track().await.ok()?.is_some();
         let subscribes = match line.subscribe(channel, sharded).await {

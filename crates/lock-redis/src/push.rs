@@ -12,17 +12,17 @@ use lock_core::{Finding, OwnerId, Token};
 use rand::Rng;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use crate::config::WaitBy;
 use crate::error::Cause;
-use crate::line::{Event, Line, is_refusal};
+use crate::line::{Event, Hear, Line, is_refusal};
 use crate::probe::{Probe, gave_up};
 use crate::{Keys, Server};
 
 /// A channel without listeners stays subscribed for this long: whoever waited once may wait again.
 const LINGER: Duration = Duration::from_secs(60);
-/// How often a silent connection is asked whether it is still there.
+/// How often the server is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
@@ -399,19 +399,14 @@ impl Shared {
         }
     }
 
-    /// Passes on what the server said.
-    fn hear(&self, event: Event) {
+    /// Passes on what the server says, in the moment in which it does; gives back what else is to be done for it.
+    fn hear(&self, event: Event) -> Option<Event> {
         match event {
             Event::Message { channel, text } => match self.is_inbox(&channel) {
                 true => self.deliver(&text),
-                false => self.tell(&channel, true),
+                false => self.tell(&channel, |signal| signal.live),
             },
-            Event::Gone { channel } => {
-                self.tell(&channel, false);
-                if let Some(topic) = self.book().topics.get_mut(&channel) {
-                    topic.gone = true;
-                }
-            }
+            Event::Gone { .. } => return Some(event),
             Event::Changed(key) => {
                 let book = self.book();
                 let concerned = book.mailboxes.values().filter(|mail| {
@@ -420,6 +415,21 @@ impl Shared {
                 });
                 concerned.for_each(|mail| mail.tell(Told::Ask));
             }
+        }
+        None
+    }
+
+    /// What hears for us as long as we are there.
+    fn hearing(self: &Arc<Self>) -> Arc<Hear> {
+        let shared = Arc::downgrade(self);
+        Arc::new(move |event| shared.upgrade()?.hear(event))
+    }
+
+    /// Another node has the channel now.
+    fn lose(&self, channel: &str) {
+        self.tell(channel, |_| false);
+        if let Some(topic) = self.book().topics.get_mut(channel) {
+            topic.gone = true;
         }
     }
 
@@ -442,9 +452,10 @@ impl Shared {
         self.book().topics.get(channel).is_some_and(|topic| topic.is_inbox)
     }
 
-    fn tell(&self, channel: &str, live: bool) {
+    /// Tells those who listen to a channel that there is news, and whether messages arrive.
+    fn tell(&self, channel: &str, live: impl Fn(&Signal) -> bool) {
         if let Some(topic) = self.book().topics.get(channel) {
-            topic.signal.send_modify(|signal| *signal = Signal { live, news: signal.news + 1 });
+            topic.signal.send_modify(|signal| *signal = Signal { live: live(signal), news: signal.news + 1 });
         }
     }
 
@@ -479,7 +490,7 @@ async fn serve(shared: Arc<Shared>, mut running: Running) {
     loop {
         // From before it is asked where the server is.
         let moves = shared.server.moves();
-        match timeout(shared.timeout, Line::connect(&shared.server, &shared.node)).await {
+        match timeout(shared.timeout, Line::connect(&shared.server, &shared.node, shared.hearing())).await {
             Ok(Ok(mut line)) => {
                 pause = FIRST_PAUSE;
                 let ended = follow(&shared, &mut line, moves).await;
@@ -510,7 +521,8 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
         _ => return false,
     }
     let mut subscribed: Vec<Channel> = Vec::new();
-    let (mut silence, mut heard) = (pin!(sleep(PING_EVERY)), Instant::now());
+    let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         match subscribe(shared, line, &mut subscribed).await {
             Subscribed::Yes => {}
@@ -524,36 +536,20 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
         if shared.book().closed {
             return true;
         }
-        // Whoever is told something waits for it: nothing else is done meanwhile.
-        loop {
-            tokio::select! {
-                event = line.next() => match event {
-                    Some(event) => {
-                        let is_gone = matches!(event, Event::Gone { .. });
-                        shared.hear(event);
-                        heard = Instant::now();
-                        if is_gone {
-                            break;
-                        }
-                    }
-                    None => return false,
-                },
-                () = shared.changed.notified() => break,
-                () = &mut moved => return false,
-                () = &mut silence => {
-                    if heard.elapsed() >= PING_EVERY {
-                        // An error that the server answers with is a sign of life as well.
-                        match timeout(shared.timeout, line.ping()).await {
-                            Ok(Ok(_)) => {}
-                            Ok(Err(error)) if error.code().is_some() => {}
-                            _ => return false,
-                        }
-                        heard = Instant::now();
-                    }
-                    silence.as_mut().reset(heard + PING_EVERY);
-                    break;
-                }
-            }
+        tokio::select! {
+            event = line.next() => match event {
+                Some(Event::Gone { channel }) => shared.lose(&channel),
+                Some(_) => {}
+                None => return false,
+            },
+            () = shared.changed.notified() => {}
+            () = &mut moved => return false,
+            // An error that the server answers with is a sign of life as well.
+            _ = pings.tick() => match timeout(shared.timeout, line.ping()).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) if error.code().is_some() => {}
+                _ => return false,
+            },
         }
     }
 }
@@ -592,10 +588,10 @@ async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<Channe
                 return Subscribed::Refused;
             }
             Ok(Ok(())) => {
-                shared.tell(&name, true);
+                shared.tell(&name, |_| true);
                 subscribed.push(Channel { name, sharded });
             }
-            Ok(Err(error)) if error.is_cluster_error() => shared.hear(Event::Gone { channel: name }),
+            Ok(Err(error)) if error.is_cluster_error() => shared.lose(&name),
             Ok(Err(error)) if is_refusal(&error) => {
                 tracing::debug!(error = %Cause::of(&error), "no subscription");
                 return Subscribed::Refused;

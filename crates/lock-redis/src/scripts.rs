@@ -34,14 +34,15 @@ macro_rules! script {
 pub(crate) static ACQUIRE: LazyLock<Script> = script!("acquire_fast", "number", "clock", "mint", "acquire");
 pub(crate) static VACATE: LazyLock<Script> = script!("vacate");
 pub(crate) static ASK: LazyLock<Script> =
-    script!("clock", "ask_fast", "number", "mint", "lock", "ask_held", "waiter", "queue", "ask");
+    script!("clock", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask");
 pub(crate) static CONFIRM: LazyLock<Script> =
-    script!("lock", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "waiter", "queue", "ask");
+    script!("lock", "waiter", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "queue", "ask");
 pub(crate) static RELEASE: LazyLock<Script> =
     script!("lock", "release_fast", "number", "clock", "mint", "waiter", "pass_on", "queue", "release");
 pub(crate) static ROTATE: LazyLock<Script> = script!("number", "clock", "mint", "rotate");
 pub(crate) static EXTEND: LazyLock<Script> =
     script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend");
+pub(crate) static KEEP: LazyLock<Script> = script!("lock", "waiter", "keep", "extend_fast");
 pub(crate) static DOWNGRADE: LazyLock<Script> =
     script!("lock", "number", "clock", "mint", "waiter", "queue", "downgrade", "extend");
 pub(crate) static RAISE: LazyLock<Script> =
@@ -96,8 +97,8 @@ pub(crate) static SETNX_TIMESTAMP: Scripts = Scripts {
 };
 
 /// Those that are loaded with every new connection. The others are when they are first used.
-pub(crate) fn all() -> [&'static Script; 10] {
-    [&ACQUIRE, &VACATE, &ASK, &CONFIRM, &RELEASE, &ROTATE, &EXTEND, &RAISE, &INSPECT, &BREAK]
+pub(crate) fn all() -> [&'static Script; 11] {
+    [&ACQUIRE, &VACATE, &ASK, &CONFIRM, &RELEASE, &ROTATE, &KEEP, &EXTEND, &RAISE, &INSPECT, &BREAK]
 }
 
 impl Script {

@@ -9,9 +9,8 @@ use deadpool_redis::Pool;
 use lock_core::{
     BootInstant, Clock, Error, ErrorKind, Finding, Level, Mode, Outcome, OwnerId, Result, Token,
 };
-use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{ConnectionInfo, PushInfo, RedisError, Value};
-use tokio::sync::mpsc::UnboundedSender;
+use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
+use redis::{ConnectionInfo, RedisError, Value};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -23,7 +22,9 @@ use crate::error::Place;
 use crate::lease::trusted_until;
 use crate::link::{Failure, Identity, Link, Route, Settings};
 use crate::recipe::{Moment, Timestamps};
-use crate::scripts::{ACQUIRE, Call, DOWNGRADE, ROTATE, SET_NX_PX, SETNX_TIMESTAMP, Script, Scripts, VACATE};
+use crate::scripts::{
+    ACQUIRE, Call, DOWNGRADE, KEEP, ROTATE, SET_NX_PX, SETNX_TIMESTAMP, Script, Scripts, VACATE,
+};
 use crate::sentinel::follow;
 use crate::tls::unsupported;
 use crate::topology::Topology;
@@ -161,6 +162,8 @@ pub struct Extension<'a> {
 pub enum Hold {
     /// Alone.
     Alone,
+    /// Alone, since it was passed on: the one behind the owner does not know yet that it is the first of those who wait.
+    Passed,
     /// With others, or perhaps.
     Shared,
     /// Alone until now, and with other readers from now on.
@@ -465,7 +468,7 @@ impl Server {
     pub async fn pushes(
         &self,
         node: &ConnectionInfo,
-        told: UnboundedSender<PushInfo>,
+        told: Arc<dyn AsyncPushSender>,
     ) -> Result<MultiplexedConnection> {
         let limit = self.settings.connect_timeout;
         match timeout(limit, self.settings.dialer.pushes(node, told)).await {
@@ -907,10 +910,11 @@ impl Server {
 
     fn extension(&self, sent: Moment, lease: &Extension<'_>) -> Call {
         // Only keys that are there: else a cluster would put it off while it moves the slot.
-        let [lock, fence, _, holders] = lease.keys.all();
+        let [lock, fence, queue, holders] = lease.keys.all();
         let script = self.scripts().extend;
         let call = match lease.hold {
             Hold::Alone => script.on(&[lock, fence]),
+            Hold::Passed => KEEP.on(&[lock, fence, queue]),
             Hold::Shared => script.on(&[lock, fence, holders]),
             Hold::Downgrading => DOWNGRADE.on(&lease.keys.all()),
         };

@@ -25,6 +25,9 @@ const WATCH_AFTER: Duration = Duration::from_millis(10);
 const LONGEST_WATCH_AFTER: Duration = Duration::from_millis(500);
 /// A lock that is granted to one who waits is kept for it for this long at least, until it confirms.
 const SHORTEST_GRACE: Duration = Duration::from_secs(1);
+/// Who stands before this place, and not first, looks once in every grace: it hears that it is the first when the one before
+/// it confirms, and that one may have died.
+const NEAR: usize = 8;
 
 /// One acquisition, from the first request to the lock.
 pub(crate) struct Waiting<'a> {
@@ -321,7 +324,11 @@ impl<'a> Waiting<'a> {
             // The holder is none of those in the line.
             self.request.queued_behind(place + 1);
         }
-        let longest = if self.listens(place.is_some()) { longest_sleep() } else { poll_pause() };
+        let longest = match place {
+            _ if !self.listens(place.is_some()) => poll_pause(),
+            Some(1..NEAR) => longest_sleep() / 2,
+            _ => longest_sleep(),
+        };
         let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDED));
         self.again_at = Instant::now() + pause;
     }

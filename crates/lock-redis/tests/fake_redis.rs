@@ -40,16 +40,16 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     (script!("vacate"), &["k", "holders", "f", "owner"]),
     (script!("vacate"), &["k", "holders", "f", "owner", "nothing", "owner", "channel", "number"]),
     (
-        script!("clock", "ask_fast", "number", "mint", "lock", "ask_held", "waiter", "queue", "ask"),
+        script!("clock", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask"),
         &["k", "f", "q", "holders", "owner", "ttl", "info"],
     ),
     (
-        script!("clock", "ask_fast", "number", "mint", "lock", "ask_held", "waiter", "queue", "ask"),
+        script!("clock", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask"),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "entry", "mode", "ttl"],
     ),
     (
         script!(
-            "lock", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "waiter", "queue", "ask"
+            "lock", "waiter", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "queue", "ask"
         ),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "entry"],
     ),
@@ -63,6 +63,8 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     ),
     (script!("number", "clock", "mint", "rotate"), &["k", "f", "owner", "owner", "ttl", "info"]),
     (script!("number", "clock", "mint", "rotate"), &["k", "f", "owner", "owner", "ttl", "info", "ttl"]),
+    (script!("lock", "waiter", "keep", "extend_fast"), &["k", "f", "q", "owner", "ttl"]),
+    (script!("lock", "waiter", "keep", "extend_fast"), &["k", "f", "q", "owner", "ttl", "ttl"]),
     (
         script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend"),
         &["k", "f", "owner", "ttl"],

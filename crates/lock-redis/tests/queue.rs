@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{Clock, ErrorKind, Guard, LockOptions, Locks, LossReason, Mutex, Released, Standing, Token};
-use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
+use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
 use lock_redis::{Dial, RedisConfig};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
@@ -565,7 +565,7 @@ impl Dial for ByProxy {
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: UnboundedSender<PushInfo>,
+        told: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(self.way(What::Pushes, to)?.set_redis_settings(settings))?;

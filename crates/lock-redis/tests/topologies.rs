@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result, Standing};
-use lock_redis::redis::aio::{MultiplexedConnection, PubSub};
+use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
 use lock_redis::{Dial, RedisConfig};
 use lock_testkit::redis::Reply;
 use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
-use tokio::sync::mpsc::UnboundedSender;
+
 use tokio::time::{Instant, sleep, timeout};
 
 const SECRET: &str = "s3cret-Pa55";
@@ -256,7 +256,7 @@ impl Dial for Record {
     async fn pushes(
         &self,
         _: &ConnectionInfo,
-        told: UnboundedSender<PushInfo>,
+        told: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         let to = self.points_to.lock().unwrap().clone();
         let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);

@@ -20,6 +20,7 @@ end
 
 if value == ARGV[1] then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  call_first(ARGV[2])
   return granted()
 end
 if type(value) == 'string' and not is_shared() then

@@ -27,3 +27,15 @@ local function tell(inbox, what, owner, rest)
   end
   return listens(inbox) and 'perhaps'
 end
+
+-- Tells the first of those who wait that it is, and when it may look, in ms; passes over those whose process is gone.
+local function call_first(ends_in)
+  while true do
+    local entry = redis.call('LINDEX', KEYS[3], 0)
+    local owner, _, _, _, inbox = parts(entry or '')
+    if not entry or (owner and tell(inbox, 'next', owner, ends_in)) then
+      return
+    end
+    redis.call('LPOP', KEYS[3])
+  end
+end

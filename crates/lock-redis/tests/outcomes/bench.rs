@@ -212,6 +212,12 @@ impl Bench {
                 let extended = self.server.extend(&leases).await.unwrap().remove(0).unwrap();
                 (ours(extended, "extended"), None)
             }
+            Op::Keep(who) => {
+                let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
+                let leases = [Extension { keys, owner, hold: Hold::Passed, ttl }];
+                let kept = self.server.extend(&leases).await.unwrap().remove(0).unwrap();
+                (ours(kept, "kept"), None)
+            }
             Op::Downgrade(who) => {
                 let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
                 let leases = [Extension { keys, owner, hold: Hold::Downgrading, ttl }];

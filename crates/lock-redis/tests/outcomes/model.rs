@@ -57,6 +57,14 @@ impl Model {
                 }
                 if ours { "extended".into() } else { "not ours".into() }
             }
+            Op::Keep(who) => {
+                if !matches!(self.state.lock, Lock::Held(holder, _) if holder == who) {
+                    return "not ours".into();
+                }
+                self.extend(who, EXTENDED);
+                self.call_first(EXTENDED, effect);
+                "kept".into()
+            }
             Op::Downgrade(who) => self.downgrade(who, effect),
             Op::Raise(who, _) => {
                 if !self.holds(who) {
@@ -166,6 +174,9 @@ impl Model {
     fn ask(&mut self, who: Who, mode: Mode, waits: bool, effect: &mut Effect) -> String {
         if self.holds(who) {
             self.extend(who, ASKED);
+            if matches!(self.state.lock, Lock::Held(..)) {
+                self.call_first(ASKED, effect);
+            }
             return self.token_again(who, effect);
         }
         // One who holds it alone lets nobody in, and is not looked behind.
@@ -283,27 +294,31 @@ impl Model {
         "string".into()
     }
 
-    /// Gives the lock to the first who waits, if it wants it alone and is there, after the one behind it was told.
+    /// Gives the lock to the first who waits, if it wants it alone and is there.
     fn pass_on(&mut self, effect: &mut Effect) -> bool {
         let Some(Place::Waits(who, Mode::Exclusive)) = self.state.queue.first().copied() else {
             return false;
         };
         self.state.queue.remove(0);
-        while let Some(second) = self.state.queue.first() {
-            if let Place::Waits(second, _) = second
-                && self.alive[second.0]
-            {
-                effect.told.push(format!("{second} next {}", ttl_text(Some(GRACE))));
-                break;
-            }
-            self.state.queue.remove(0);
-        }
         let passed = self.mint(who, effect) && self.alive[who.0];
         if passed {
             effect.told.push(format!("{who} passed"));
             self.state.lock = Lock::Held(who, Some(GRACE));
         }
         passed
+    }
+
+    /// Tells the first who is there that it is the first.
+    fn call_first(&mut self, ttl: u32, effect: &mut Effect) {
+        while let Some(first) = self.state.queue.first() {
+            if let Place::Waits(first, _) = first
+                && self.alive[first.0]
+            {
+                effect.told.push(format!("{first} next {}", ttl_text(Some(ttl))));
+                return;
+            }
+            self.state.queue.remove(0);
+        }
     }
 
     /// Grants to those who wait, while there is room; says whether it came to `me`.

@@ -26,6 +26,8 @@ pub enum Op {
     Leave(Who, Mode),
     Rotate(Who, Who),
     Extend(Who),
+    /// The first renewal of a lock that was passed on.
+    Keep(Who),
     /// Of one who holds the lock alone.
     Downgrade(Who),
     /// To so much above the last token.
@@ -83,6 +85,7 @@ impl FromStr for Op {
             ["leave", who, how] => Self::Leave(who.parse()?, mode(how)),
             ["rotate", from, to] => Self::Rotate(from.parse()?, to.parse()?),
             ["extend", who] => Self::Extend(who.parse()?),
+            ["keep", who] => Self::Keep(who.parse()?),
             ["downgrade", who] => Self::Downgrade(who.parse()?),
             ["raise", who, by] => Self::Raise(who.parse()?, number(by)?),
             ["look", who] => Self::Look(who.parse()?),
@@ -121,6 +124,7 @@ impl fmt::Display for Op {
             Self::Leave(who, how) => write!(f, "leave {who} {}", mode_text(*how)),
             Self::Rotate(from, to) => write!(f, "rotate {from} {to}"),
             Self::Extend(who) => write!(f, "extend {who}"),
+            Self::Keep(who) => write!(f, "keep {who}"),
             Self::Downgrade(who) => write!(f, "downgrade {who}"),
             Self::Raise(who, by) => write!(f, "raise {who} {by}"),
             Self::Look(who) => write!(f, "look {who}"),

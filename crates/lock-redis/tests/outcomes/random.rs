@@ -52,6 +52,7 @@ fn op() -> impl Strategy<Value = Op> {
         15 => who().prop_map(|who| Op::Leave(who, mode_of(who))),
         5 => (who(), who()).prop_map(|(from, to)| Op::Rotate(from, to)),
         5 => who().prop_map(Op::Extend),
+        5 => who().prop_map(Op::Keep),
         5 => who().prop_map(Op::Downgrade),
         3 => (who(), -5..5_i64).prop_map(|(who, by)| Op::Raise(who, by)),
         3 => who().prop_map(Op::Look),

@@ -171,7 +171,7 @@ async fn ask() {
         // A grant is confirmed, and lasts from now on.
         ("me:100 | | me",              "ask me x", "granted",        "", "me:300 | | me"),
         ("me:100",                     "ask me x", "granted",        "", "me:300 | | me"),
-        ("me:100 | ann.x | me",        "ask me x", "granted",        "", "me:300 | ann.x | me"),
+        ("me:100 | ann.x | me",        "ask me x", "granted",        "ann next 300", "me:300 | ann.x | me"),
         ("readers:200 me:100 ann:200 | | ann", "ask me r", "granted", "", "readers:300 me:300 ann:200 | | me"),
         ("ann:200 | | ann",            "ask me x", "busy 200",       "", "ann:200 | | ann"),
         ("ann:200 | | ann",            "ask me r", "busy 200",       "", "ann:200 | | ann"),
@@ -276,7 +276,12 @@ async fn queue_up() {
 async fn confirm() {
     check(&[
         ("me:100 | | me",              "confirm me x", "granted",            "", "me:300 | | me"),
-        ("me:100 | ann.x | me",        "confirm me x", "granted",            "", "me:300 | ann.x | me"),
+        // The one behind it is the first now.
+        ("me:100 | ann.x | me",        "confirm me x", "granted",            "ann next 300", "me:300 | ann.x | me"),
+        ("me:100 | ann.r bob.x | me",  "confirm me x", "granted",            "ann next 300", "me:300 | ann.r bob.x | me"),
+        ("me:100 | ghost.x junk ann.x | me", "confirm me x", "granted",      "ann next 300", "me:300 | ann.x | me"),
+        ("me:100 | ghost.x | me",      "confirm me x", "granted",            "", "me:300 | | me"),
+        ("me:100 | ann.x | bob",       "confirm me x", "granted",            "ann next 300", "me:300 | ann.x | me"),
         // Somebody changed the fence: the token is minted anew.
         ("me:100",                     "confirm me x", "granted",            "", "me:300 | | me"),
         ("me:100 | | ann",             "confirm me x", "granted",            "", "me:300 | | me"),
@@ -292,6 +297,24 @@ async fn confirm() {
 
 #[rustfmt::skip]
 #[tokio::test]
+async fn keep() {
+    check(&[
+        ("me:100 | | me",                "keep me", "kept",     "", "me:400 | | me"),
+        ("me:100",                       "keep me", "kept",     "", "me:400"),
+        ("me:100 | ann.x bob.x | me",    "keep me", "kept",     "ann next 400", "me:400 | ann.x bob.x | me"),
+        ("me:100 | ghost.x junk ann.r | me", "keep me", "kept", "ann next 400", "me:400 | ann.r | me"),
+        ("me:100 | ghost.x | me",        "keep me", "kept",     "", "me:400 | | me"),
+        // It comes too late.
+        ("free | ann.x | me",            "keep me", "not ours", "", "free | ann.x | me"),
+        ("ann:200 | bob.x | ann",        "keep me", "not ours", "", "ann:200 | bob.x | ann"),
+        ("foreign:200 | bob.x",          "keep me", "not ours", "", "foreign:200 | bob.x"),
+        ("hash | bob.x",                 "keep me", "not ours", "", "hash | bob.x"),
+        ("readers:200 me:200 | bob.x | me", "keep me", "not ours", "", "readers:200 me:200 | bob.x | me"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
 async fn release() {
     check(&[
         ("free",                         "release me", "not ours", "", "free"),
@@ -302,13 +325,13 @@ async fn release() {
         ("hash",                         "release me", "not ours", "", "hash"),
         ("me:200 | | hash",              "release me", "released", "", "free | | hash"),
         ("me:200 | ann.x | me",          "release me", "released", "ann passed", "ann:100 | | ann"),
-        ("me:200 | ann.x bob.x | me",    "release me", "released", "bob next 100, ann passed", "ann:100 | bob.x | ann"),
-        ("me:200 | ghost.x ann.x | me",  "release me", "released", "ann next 100, ann granted", "ann:100 | | ann"),
-        ("me:200 | ann.x ghost.x bob.x | me", "release me", "released", "bob next 100, ann passed", "ann:100 | bob.x | ann"),
-        ("me:200 | ghost.x ann.x bob.x | me", "release me", "released", "ann next 100, ann granted, bob next 100", "ann:100 | bob.x | ann"),
-        ("me:200 | ann.x bob.r cat.r | me", "release me", "released", "bob next 100, ann passed", "ann:100 | bob.r cat.r | ann"),
-        ("me:200 | ann.x ghost.x | me",  "release me", "released", "ann passed", "ann:100 | | ann"),
-        ("me:200 | ann.x junk | me",     "release me", "released", "ann passed", "ann:100 | | ann"),
+        ("me:200 | ann.x bob.x | me",    "release me", "released", "ann passed", "ann:100 | bob.x | ann"),
+        ("me:200 | ghost.x ann.x | me",  "release me", "released", "ann granted", "ann:100 | | ann"),
+        ("me:200 | ann.x ghost.x bob.x | me", "release me", "released", "ann passed", "ann:100 | ghost.x bob.x | ann"),
+        ("me:200 | ghost.x ann.x bob.x | me", "release me", "released", "ann granted, bob next 100", "ann:100 | bob.x | ann"),
+        ("me:200 | ann.x bob.r cat.r | me", "release me", "released", "ann passed", "ann:100 | bob.r cat.r | ann"),
+        ("me:200 | ann.x ghost.x | me",  "release me", "released", "ann passed", "ann:100 | ghost.x | ann"),
+        ("me:200 | ann.x junk | me",     "release me", "released", "ann passed", "ann:100 | junk | ann"),
         ("me:200 | ghost.x spook.x | me", "release me", "released", "", "free | | ghost"),
         ("me:200 | junk ann.x | me",     "release me", "released", "ann granted", "ann:100 | | ann"),
         ("me:200 | ann.r bob.r cat.x dan.r | me", "release me", "released", "ann granted, bob granted, cat next 100", "readers:100 ann:100 bob:100 | cat.x dan.r | bob"),
