@@ -274,12 +274,11 @@ impl Claim<'_> {
     /// it waits. The place in the line goes with [`Request::vacate`].
     #[must_use]
     pub fn request(&self, waiter: Option<&Waiter<'_>>) -> Request {
-        let (proposal, since) = match self.proposal {
-            Some(Proposal { token, since }) => (token.get().to_string(), Some(since)),
-            None => Default::default(),
-        };
+        let text = |proposal: Proposal| proposal.token.get().to_string();
+        let proposal = self.proposal.map(text).unwrap_or_default();
         // Most often the token is the time at which it was proposed.
-        let since = since.map_or_else(|| proposal.clone(), |since| since.to_string());
+        let since = self.proposal.filter(|proposal| proposal.since != proposal.token.get());
+        let since = since.map_or(Cow::Borrowed(&*proposal), |proposal| proposal.since.to_string().into());
         let call = ACQUIRE
             .on(&[self.keys.lock(), self.keys.fence(), self.keys.line(), self.keys.turn()])
             .arg(self.owner.encode(&mut [0; 32]))
@@ -287,7 +286,7 @@ impl Claim<'_> {
             .arg(self.info)
             .arg(&proposal);
         let [waiter, inbox, waits] = waiting(waiter);
-        let given = [&since, &*fence_ttl(self.ttl), &waiter, &inbox, &waits];
+        let given = [&*since, &*fence_ttl(self.ttl), &waiter, &inbox, &waits];
         Request(call.unless_usual(given, [&proposal, USUAL_FENCE_TTL, "", "", ""]))
     }
 }
@@ -832,7 +831,7 @@ impl Server {
                 Err(error) if error.kind() == ErrorKind::Closed => break,
                 Err(error) => in_doubt |= error.outcome() != Outcome::NotApplied,
             }
-            sleep(pause).await;
+            Box::pin(sleep(pause)).await;
             pause = (pause * 2).min(LAST_PAUSE);
         }
         Some(false).filter(|_| !in_doubt)

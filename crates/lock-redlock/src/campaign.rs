@@ -14,7 +14,7 @@ use crate::footprint::{Because, Footprint};
 use crate::line::Seat;
 use crate::master::{Master, Readiness};
 use crate::patience::Patience;
-use crate::quorum::{Wave, quorum};
+use crate::quorum::{OfEach, Wave, quorum};
 
 /// One attempt. Dropping it takes back what it may have left.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Campaign {
     /// `None` once it is kept or given back.
     runtime: Option<Handle>,
     wave: Wave<Result<Verdict>>,
-    votes: Vec<(usize, Token)>,
+    votes: OfEach<(usize, Token)>,
     busy: Busy,
     patience: Patience,
     /// Whether it is worth asking again if there is no quorum.
@@ -79,7 +79,7 @@ impl Campaign {
             wave: footprint.claim_all(skipped).until(deadlines(masters, ttl)),
             footprint,
             runtime: Handle::try_current().ok(),
-            votes: Vec::with_capacity(masters.len()),
+            votes: OfEach::new(),
             busy: Busy::default(),
             patience: Patience::new(masters),
             again,
@@ -233,14 +233,14 @@ impl Drop for Campaign {
 }
 
 /// Until when each master's answer is waited for.
-pub(crate) fn deadlines(masters: &[Arc<Master>], ttl: Duration) -> Vec<Instant> {
+pub(crate) fn deadlines(masters: &[Arc<Master>], ttl: Duration) -> OfEach<Instant> {
     let now = Instant::now();
     masters.iter().map(|master| now + master.deadline(ttl)).collect()
 }
 
 /// Of each master: why it is not asked, if not.
-pub(crate) fn skipped(masters: &[Arc<Master>]) -> Vec<Option<Error>> {
-    let readiness: Vec<Readiness> = masters.iter().map(Master::readiness).collect();
+pub(crate) fn skipped(masters: &[Arc<Master>]) -> OfEach<Option<Error>> {
+    let readiness: OfEach<Readiness> = masters.iter().map(Master::readiness).collect();
     let well = readiness.iter().filter(|readiness| matches!(readiness, Readiness::Well)).count();
     let skip = |readiness| match readiness {
         Readiness::Well => None,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::line::{Place, Seat, TURN};
 use crate::master::Master;
-use crate::quorum::Wave;
+use crate::quorum::{OfEach, Wave};
 
 /// One acquisition: its identity, and what is known of its requests to each master.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Footprint {
     /// can be replayed.
     ended: Notify,
     /// The connections that the last claims went out on.
-    sent_on: Mutex<Vec<Option<u64>>>,
+    sent_on: Mutex<OfEach<Option<u64>>>,
 }
 
 /// What is known of the claims, one bit for each master.
@@ -114,7 +114,8 @@ impl Footprint {
             ending.end = End::Unknown;
             let answer = match for_all {
                 Some(request) => ending.footprint.masters[number].claim(&request).await,
-                None => ending.footprint.ask(number, ttl, token).await,
+                // Boxed, as what is rare here would make each claim large.
+                None => Box::pin(ending.footprint.ask(number, ttl, token)).await,
             };
             ending.end = match &answer {
                 Ok(Verdict::Granted(_)) => End::Granted,
@@ -257,20 +258,23 @@ impl Erasing {
     }
 
     async fn remove(&self, sent: Sent) -> Option<bool> {
-        let Self { footprint, number, because, .. } = self;
+        let Self { footprint, number, .. } = self;
         let master = &footprint.masters[*number];
         let vacate = || async {
             let asked = Instant::now();
             let answer = match &self.for_all {
                 Some(request) => master.server.vacate(request).await,
-                None => {
-                    let place = footprint.place(*number);
-                    master.server.vacate(&footprint.vacation(place.as_ref(), *because)).await
-                }
+                None => Box::pin(self.vacate_from(master)).await,
             };
             master.noted(asked, answer)
         };
         master.server.take_back(&footprint.keys, self.ttl, sent, vacate).await
+    }
+
+    /// Of one who waits, or did.
+    async fn vacate_from(&self, master: &Master) -> Result<Option<bool>> {
+        let place = self.footprint.place(self.number);
+        master.server.vacate(&self.footprint.vacation(place.as_ref(), self.because)).await
     }
 
     /// Looks for the other claims, in the background, until none has been found for as long as one may take to arrive.
@@ -325,6 +329,9 @@ mod tests {
         let ttl = Duration::from_secs(30);
         let footprint = Footprint::new(&dead(3), &keys, ttl, &"{}".into(), 1, None);
         let claim = footprint.claim(0, ttl, Token::new(1), None, None);
-        assert!(size_of_val(&claim) <= 1024, "{}", size_of_val(&claim));
+        assert!(size_of_val(&claim) <= 768, "{}", size_of_val(&claim));
+        let (number, because, for_all) = (0, Because::Released, None);
+        let erasing = Erasing { footprint, number, ttl, because, for_all }.run();
+        assert!(size_of_val(&erasing) <= 976, "{}", size_of_val(&erasing));
     }
 }

@@ -1,5 +1,7 @@
 //! One master of the quorum: how it does, and whether it votes.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -50,6 +52,8 @@ struct State {
 pub(crate) struct Roll {
     /// The address and the `run_id`, in the order in which they were found together: the first one votes.
     servers: Mutex<Vec<(String, String)>>,
+    /// Whether two addresses lead to one server, which hardly ever is so.
+    has_twins: AtomicBool,
 }
 
 /// Whether a master is to be asked.
@@ -118,9 +122,14 @@ impl Master {
     /// It is judged after the answer: the request may have gone out on a new connection, to a server that has restarted.
     /// Whether it has, nobody knows when that one does not say who it is.
     pub(crate) fn vote<T>(self: &Arc<Self>, sent: Instant, answer: Result<T>) -> Result<T> {
-        let answer = self.noted(sent, answer)?;
-        self.may_vote().map_err(|error| error.with_outcome(Outcome::Applied))?;
-        Ok(answer)
+        if answer.is_err() {
+            return self.noted(sent, answer);
+        }
+        let mut state = self.state();
+        let is_known = self.judge(&mut state);
+        state.answered(sent);
+        self.right_to_vote(&state, is_known).map_err(|error| error.with_outcome(Outcome::Applied))?;
+        answer
     }
 
     /// Whether what it answers counts.
@@ -130,7 +139,12 @@ impl Master {
     /// Why not.
     pub(crate) fn may_vote(&self) -> Result<()> {
         let mut state = self.state();
-        if !self.judge(&mut state) {
+        let is_known = self.judge(&mut state);
+        self.right_to_vote(&state, is_known)
+    }
+
+    fn right_to_vote(&self, state: &State, is_known: bool) -> Result<()> {
+        if !is_known {
             return Err(Error::new(ErrorKind::Denied, BACKEND)
                 .message(format!(
                     "it is not told whether the master has restarted, and so it does not vote ({})",
@@ -138,7 +152,7 @@ impl Master {
                 ))
                 .hint("give the user the rights +info and +dbsize"));
         }
-        self.bar(&state).map_or(Ok(()), Err)
+        self.bar(state).map_or(Ok(()), Err)
     }
 
     /// Notes what became of a request.
@@ -153,9 +167,7 @@ impl Master {
                 Err(_) => None,
                 Ok(_) => {
                     self.judge(&mut state);
-                    let now = Instant::now();
-                    state.trip.note(now.saturating_duration_since(sent));
-                    (state.sick, state.has_failed, state.heard) = (None, false, Some(now));
+                    state.answered(sent);
                     None
                 }
             }
@@ -284,6 +296,15 @@ impl Master {
     }
 }
 
+impl State {
+    /// Notes an answer to what was sent then.
+    fn answered(&mut self, sent: Instant) {
+        let now = Instant::now();
+        self.trip.note(now.saturating_duration_since(sent));
+        (self.sick, self.has_failed, self.heard) = (None, false, Some(now));
+    }
+}
+
 /// The task that asks a sick master now and then.
 struct Probing(Weak<Master>);
 
@@ -327,11 +348,16 @@ impl Roll {
         if !servers.iter().any(|(at, run_id)| at == address && *run_id == identity.run_id) {
             servers.retain(|(at, _)| at != address);
             servers.push((address.to_owned(), identity.run_id.clone()));
+            let run_ids: BTreeSet<&str> = servers.iter().map(|(_, run_id)| run_id.as_str()).collect();
+            self.has_twins.store(run_ids.len() < servers.len(), Ordering::Release);
         }
     }
 
     /// The address that votes for the server behind this one, if it is another.
     fn twin(&self, address: &str) -> Option<String> {
+        if !self.has_twins.load(Ordering::Acquire) {
+            return None;
+        }
         let servers = self.servers();
         let (_, ours) = servers.iter().find(|(at, _)| at == address)?;
         let (first, _) = servers.iter().find(|(_, run_id)| run_id == ours)?;

@@ -5,8 +5,12 @@ use std::pin::Pin;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
+
+/// One for each master. There are seven at most, as a rule.
+pub(crate) type OfEach<T> = SmallVec<[T; 7]>;
 
 /// The smallest number of masters that any other such number has one in common with.
 pub(crate) const fn quorum(masters: usize) -> usize {
@@ -18,7 +22,7 @@ pub(crate) const fn quorum(masters: usize) -> usize {
 pub(crate) struct Wave<T: Send + 'static> {
     pending: FuturesUnordered<Numbered<T>>,
     /// Of each master: until when its answer is waited for, while it is.
-    awaited: Vec<Option<Instant>>,
+    awaited: OfEach<Option<Instant>>,
     has_deadlines: bool,
     timer: Option<Pin<Box<Sleep>>>,
     runtime: Option<Handle>,
@@ -44,7 +48,7 @@ impl<T: Send + 'static> Wave<T> {
             let numbered: Numbered<T> = Box::pin(request.map(move |answer| (master, answer)));
             pending.push(numbered);
         }
-        let awaited = vec![Some(Instant::now()); pending.len()];
+        let awaited = OfEach::from_elem(Some(Instant::now()), pending.len());
         Self { pending, awaited, has_deadlines: false, timer: None, runtime: Handle::try_current().ok() }
     }
 

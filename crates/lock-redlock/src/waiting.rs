@@ -18,7 +18,7 @@ use crate::campaign::{AndThen, Busy, Campaign, Vote};
 use crate::lease::RedlockLease;
 use crate::line::{Seat, TURN};
 use crate::master::Readiness;
-use crate::quorum::quorum;
+use crate::quorum::{OfEach, quorum};
 
 /// The server rounds the time that is left.
 const ROUNDED: Duration = Duration::from_millis(1);
@@ -40,8 +40,8 @@ pub(crate) struct Waiting<'a> {
     /// Tell when the inboxes are heard that are not yet.
     opening: Vec<Listener>,
     /// When each master called us, and which ones would have voted for us the last time.
-    called: Vec<Option<Instant>>,
-    would_vote: Vec<bool>,
+    called: OfEach<Option<Instant>>,
+    would_vote: OfEach<bool>,
     /// When to ask again, unless we are called before.
     again_at: Instant,
     /// Split votes in a row.
@@ -75,8 +75,8 @@ impl<'a> Waiting<'a> {
             seat: None,
             mailboxes: Vec::new(),
             opening: Vec::new(),
-            called: vec![None; masters],
-            would_vote: vec![false; masters],
+            called: OfEach::from_elem(None, masters),
+            would_vote: OfEach::from_elem(false, masters),
             again_at: Instant::now(),
             splits: 0,
             heard: false,
