@@ -299,10 +299,9 @@ impl Held {
             // The one before was never answered.
             Sharing::Asked | Sharing::Perhaps => Sharing::Perhaps,
         };
-        // Once: where it cannot be told it looks by itself, and renewals are not to fail for it.
-        match (mem::take(&mut form.calls_first), form.hold()) {
-            (true, Hold::Alone) => Hold::Passed,
-            (_, hold) => hold,
+        match form.hold() {
+            Hold::Alone if mem::take(&mut form.calls_first) => Hold::Passed,
+            hold => hold,
         }
     }
 
@@ -366,7 +365,6 @@ impl Renew for RenewOnServer {
     type Key = Arc<Held>;
 
     async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
-        let sent = self.server.moment();
         let leases: Vec<_> = batch
             .iter()
             .map(|(held, ttl)| Extension {
@@ -376,22 +374,39 @@ impl Renew for RenewOnServer {
                 ttl: *ttl,
             })
             .collect();
-        let renewed: Vec<_> = match self.server.extend_at(sent, &leases).await {
-            Ok(ours) => {
-                let answers = ours.into_iter().zip(&leases);
-                let renewed = answers.map(|(ours, lease)| match ours {
-                    Ok(true) => Renewed::Until(self.server.trusted_until(sent, lease.ttl)),
-                    Ok(false) => Renewed::NotOurs,
-                    Err(error) => Renewed::Unknown(error),
-                });
-                renewed.collect()
-            }
-            Err(error) => leases.iter().map(|_| Renewed::Unknown(error.clone())).collect(),
+        let mut renewed = self.extend(&leases).await;
+        // One that also tells the next needs more keys than any other, and the rights to them: it is not to fail for that.
+        let is_refused = |number: &usize| {
+            let is_refused = |error: &Error| error.outcome() == Outcome::NotApplied;
+            leases[*number].hold == Hold::Passed
+                && matches!(&renewed[*number], Renewed::Unknown(error) if is_refused(error))
         };
+        let refused: Vec<usize> = (0..leases.len()).filter(is_refused).collect();
+        if !refused.is_empty() {
+            let alone = |number: &usize| Extension { hold: Hold::Alone, ..leases[*number] };
+            let alone: Vec<_> = refused.iter().map(alone).collect();
+            let again = Box::pin(self.extend(&alone)).await;
+            refused.into_iter().zip(again).for_each(|(number, again)| renewed[number] = again);
+        }
         for ((held, _), renewed) in batch.iter().zip(&renewed) {
             held.answered(renewed);
         }
         renewed
+    }
+}
+
+impl RenewOnServer {
+    async fn extend(&self, leases: &[Extension<'_>]) -> Vec<Renewed> {
+        let sent = self.server.moment();
+        let renewed = |(ours, lease): (Result<bool>, &Extension<'_>)| match ours {
+            Ok(true) => Renewed::Until(self.server.trusted_until(sent, lease.ttl)),
+            Ok(false) => Renewed::NotOurs,
+            Err(error) => Renewed::Unknown(error),
+        };
+        match self.server.extend_at(sent, leases).await {
+            Ok(ours) => ours.into_iter().zip(leases).map(renewed).collect(),
+            Err(error) => leases.iter().map(|_| Renewed::Unknown(error.clone())).collect(),
+        }
     }
 }
 

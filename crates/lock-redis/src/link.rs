@@ -521,14 +521,17 @@ async fn request(connection: &mut MultiplexedConnection, call: &Call) -> RedisRe
     Ok(answers.pop().unwrap_or(Value::Nil))
 }
 
-/// Runs the call behind these commands, in one round trip.
+/// Runs the call behind these commands, in one round trip. The first error counts, as the server tells it.
 async fn run(connection: &mut MultiplexedConnection, call: &Call, before: &[Cmd]) -> RedisResult<Value> {
     let mut pipeline = redis::pipe();
+    pipeline.ignore_errors();
     for command in before {
-        pipeline.add_command(command.clone()).ignore();
+        pipeline.add_command(command.clone());
     }
-    let (answer,) = pipeline.add_command(call.command.clone()).query_async::<(Value,)>(connection).await?;
-    Ok(answer)
+    pipeline.add_command(call.command.clone());
+    let answers = pipeline.query_async::<Vec<RedisResult<Value>>>(connection).await?;
+    let mut answers = answers.into_iter().collect::<RedisResult<Vec<_>>>()?;
+    Ok(answers.pop().unwrap_or(Value::Nil))
 }
 
 /// Runs these calls in one round trip.

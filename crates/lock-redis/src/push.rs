@@ -22,7 +22,7 @@ use crate::{Keys, Server};
 
 /// A channel without listeners stays subscribed for this long: whoever waited once may wait again.
 const LINGER: Duration = Duration::from_secs(60);
-/// How often the server is asked whether it is still there.
+/// How often a silent server is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
@@ -56,6 +56,8 @@ struct Shared {
     book: Mutex<Book>,
     /// The set of channels changed.
     changed: Notify,
+    /// Whether anything was heard since the server was last asked whether it is there.
+    heard: AtomicBool,
 }
 
 #[derive(Default)]
@@ -181,6 +183,7 @@ impl Pushes {
             inbox: (!self.server.is_cluster()).then(|| format!("polylock:inbox:{}", self.process)),
             book: Mutex::default(),
             changed: Notify::new(),
+            heard: AtomicBool::new(false),
         };
         let push = Push { shared: Arc::new(shared) };
         by_node.insert(node, push.clone());
@@ -401,6 +404,7 @@ impl Shared {
 
     /// Passes on what the server says, in the moment in which it does; gives back what else is to be done for it.
     fn hear(&self, event: Event) -> Option<Event> {
+        self.heard.store(true, Ordering::Relaxed);
         match event {
             Event::Message { channel, text } => match self.is_inbox(&channel) {
                 true => self.deliver(&text),
@@ -544,13 +548,22 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
             },
             () = shared.changed.notified() => {}
             () = &mut moved => return false,
-            // An error that the server answers with is a sign of life as well.
-            _ = pings.tick() => match timeout(shared.timeout, line.ping()).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) if error.code().is_some() => {}
-                _ => return false,
-            },
+            _ = pings.tick() => {
+                let is_there = shared.heard.swap(false, Ordering::Relaxed) || answers(shared, line).await;
+                if !is_there {
+                    return false;
+                }
+            }
         }
+    }
+}
+
+/// Whether the server is still there. An error that it answers with is a sign of life as well.
+async fn answers(shared: &Shared, line: &mut Line) -> bool {
+    match timeout(shared.timeout, line.ping()).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(error)) => error.code().is_some(),
+        Err(_) => false,
     }
 }
 

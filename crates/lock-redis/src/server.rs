@@ -908,7 +908,7 @@ impl Server {
     }
 
     fn extension(&self, sent: Moment, lease: &Extension<'_>) -> Call {
-        // Only keys that are there: else a cluster would put it off while it moves the slot.
+        // Only keys that are there, but for the queue: else a cluster would put it off while it moves the slot.
         let [lock, fence, queue, holders] = lease.keys.all();
         let script = self.scripts().extend;
         let call = match lease.hold {

@@ -25,9 +25,6 @@ const WATCH_AFTER: Duration = Duration::from_millis(10);
 const LONGEST_WATCH_AFTER: Duration = Duration::from_millis(500);
 /// A lock that is granted to one who waits is kept for it for this long at least, until it confirms.
 const SHORTEST_GRACE: Duration = Duration::from_secs(1);
-/// Who stands before this place, and not first, looks once in every grace: it hears that it is the first when the one before
-/// it confirms, and that one may have died.
-const NEAR: usize = 8;
 
 /// One acquisition, from the first request to the lock.
 pub(crate) struct Waiting<'a> {
@@ -326,7 +323,8 @@ impl<'a> Waiting<'a> {
         }
         let longest = match place {
             _ if !self.listens(place.is_some()) => poll_pause(),
-            Some(1..NEAR) => longest_sleep() / 2,
+            // It hears that it is the first when the one before it confirms, and that one may have died.
+            Some(1..) => longest_sleep() / 2,
             _ => longest_sleep(),
         };
         let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDED));

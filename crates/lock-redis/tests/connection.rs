@@ -106,6 +106,37 @@ async fn a_lock_that_was_waited_for_is_given_back_in_one_round_trip() {
 }
 
 #[tokio::test]
+async fn a_lock_that_was_passed_on_is_kept_also_when_the_next_cannot_be_told() {
+    let link = Link::new().await;
+    let other = RedisConfig::from_url(&link.redis.url()).unwrap().connect().await.unwrap();
+    let guard = other.mutex("a").acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let mutex = link.locks.mutex("a");
+        async move { mutex.acquire().await }
+    });
+    sleep(Duration::from_millis(100)).await;
+    // The first renewal is on its way while the queue becomes something else.
+    link.proxy.hold(Direction::ToServer);
+    guard.release().await.unwrap();
+    let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while link.proxy.queued(Direction::ToServer) == 0 {
+        assert!(Instant::now() < deadline, "no renewal was sent");
+        sleep(Duration::from_millis(1)).await;
+    }
+    link.redis.command(&["SET", "polylock:queue:{lock:a}", "something"]).await.unwrap();
+    link.proxy.deliver();
+    while guard.remaining() < Duration::from_secs(2) {
+        assert!(Instant::now() < deadline, "it is not confirmed");
+        assert_eq!(guard.standing(), Standing::Valid, "the confirmation failed");
+        sleep(Duration::from_millis(1)).await;
+    }
+    link.redis.command(&["DEL", "polylock:queue:{lock:a}"]).await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    link.no_key_is_left().await;
+}
+
+#[tokio::test]
 async fn a_server_that_forgot_the_scripts_costs_one_round_trip_more() {
     let link = Link::new().await;
     link.redis.command(&["SCRIPT", "FLUSH"]).await.unwrap();

@@ -59,6 +59,9 @@ impl Model {
             }
             Op::Keep(who) => {
                 if !matches!(self.state.lock, Lock::Held(holder, _) if holder == who) {
+                    if self.state.lock == Lock::Free {
+                        self.call_first(0, effect);
+                    }
                     return "not ours".into();
                 }
                 self.extend(who, EXTENDED);

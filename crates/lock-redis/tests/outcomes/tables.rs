@@ -304,8 +304,9 @@ async fn keep() {
         ("me:100 | ann.x bob.x | me",    "keep me", "kept",     "ann next 400", "me:400 | ann.x bob.x | me"),
         ("me:100 | ghost.x junk ann.r | me", "keep me", "kept", "ann next 400", "me:400 | ann.r | me"),
         ("me:100 | ghost.x | me",        "keep me", "kept",     "", "me:400 | | me"),
-        // It comes too late.
-        ("free | ann.x | me",            "keep me", "not ours", "", "free | ann.x | me"),
+        // It comes too late. Where the lock has gone, the first is to ask.
+        ("free | ann.x | me",            "keep me", "not ours", "ann next 0", "free | ann.x | me"),
+        ("free | ghost.x | me",          "keep me", "not ours", "", "free | | me"),
         ("ann:200 | bob.x | ann",        "keep me", "not ours", "", "ann:200 | bob.x | ann"),
         ("foreign:200 | bob.x",          "keep me", "not ours", "", "foreign:200 | bob.x"),
         ("hash | bob.x",                 "keep me", "not ours", "", "hash | bob.x"),
