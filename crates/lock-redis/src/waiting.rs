@@ -321,8 +321,9 @@ impl<'a> Waiting<'a> {
             // The holder is none of those in the line.
             self.request.queued_behind(place + 1);
         }
+        let listens = self.listens(place.is_some());
         let longest = match place {
-            _ if !self.listens(place.is_some()) => poll_pause(),
+            _ if !listens => poll_pause(),
             // It hears that it is the first when the one before it confirms, and that one may have died.
             Some(1..) => longest_sleep() / 2,
             _ => longest_sleep(),

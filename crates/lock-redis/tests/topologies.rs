@@ -12,7 +12,6 @@ use lock_redis::redis::{
 use lock_redis::{Dial, RedisConfig};
 use lock_testkit::redis::Reply;
 use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
-
 use tokio::time::{Instant, sleep, timeout};
 
 const SECRET: &str = "s3cret-Pa55";
