@@ -38,7 +38,7 @@ pub(crate) static ASK: LazyLock<Script> =
 pub(crate) static CONFIRM: LazyLock<Script> =
     script!("lock", "waiter", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "queue", "ask");
 pub(crate) static RELEASE: LazyLock<Script> =
-    script!("lock", "release_fast", "number", "clock", "mint", "waiter", "pass_on", "queue", "release");
+    script!("lock", "release_fast", "number", "clock", "mint", "pass_on", "waiter", "queue", "release");
 pub(crate) static ROTATE: LazyLock<Script> = script!("number", "clock", "mint", "rotate");
 pub(crate) static EXTEND: LazyLock<Script> =
     script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend");

@@ -54,11 +54,11 @@ const SCRIPTS: &[(&str, &[&str])] = &[
         &["k", "f", "q", "holders", "owner", "ttl", "info", "entry"],
     ),
     (
-        script!("lock", "release_fast", "number", "clock", "mint", "waiter", "pass_on", "queue", "release"),
+        script!("lock", "release_fast", "number", "clock", "mint", "pass_on", "waiter", "queue", "release"),
         &["k", "f", "q", "holders", "owner"],
     ),
     (
-        script!("lock", "release_fast", "number", "clock", "mint", "waiter", "pass_on", "queue", "release"),
+        script!("lock", "release_fast", "number", "clock", "mint", "pass_on", "waiter", "queue", "release"),
         &["k", "f", "q", "holders", "owner", "channel", "entry"],
     ),
     (script!("number", "clock", "mint", "rotate"), &["k", "f", "owner", "owner", "ttl", "info"]),

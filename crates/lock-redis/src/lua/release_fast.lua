@@ -1,5 +1,5 @@
--- The usual case, before anything else: one holder, and nobody waits.
-local first = value == ARGV[1] and redis.call('LINDEX', KEYS[3], 0)
+-- The usual case, before anything else: one holder, and nobody waits. Else the first is out of the queue from here on.
+local first = value == ARGV[1] and redis.call('LPOP', KEYS[3])
 if value == ARGV[1] and not first then
   redis.call('DEL', KEYS[1])
   if (ARGV[2] or '') ~= '' then
