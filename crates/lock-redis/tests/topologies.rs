@@ -12,6 +12,7 @@ use lock_redis::redis::{
 use lock_redis::{Dial, RedisConfig};
 use lock_testkit::redis::Reply;
 use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 const SECRET: &str = "s3cret-Pa55";
@@ -258,17 +259,20 @@ impl Dial for Record {
         told: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         let to = self.points_to.lock().unwrap().clone();
-        let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let config = AsyncConnectionConfig::new().set_push_sender(told);
-        Client::open(to.set_redis_settings(settings))?
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
+        pushes(&to, told).await
     }
 
     async fn messages(&self, _: &ConnectionInfo) -> RedisResult<PubSub> {
         let to = self.points_to.lock().unwrap().clone();
         Client::open(to)?.get_async_pubsub().await
     }
+}
+
+async fn pushes(to: &ConnectionInfo, told: Arc<dyn AsyncPushSender>) -> RedisResult<MultiplexedConnection> {
+    let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let config = AsyncConnectionConfig::new().set_push_sender(told);
+    let client = Client::open(to.clone().set_redis_settings(settings))?;
+    client.get_multiplexed_async_connection_with_config(&config).await
 }
 
 #[tokio::test]
@@ -426,6 +430,66 @@ async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
     for number in 0..3 {
         assert_eq!(timeout(PATIENCE, order.recv()).await.unwrap(), Some(number));
     }
+}
+
+/// Lets nobody listen before it is open.
+#[derive(Debug)]
+struct Gate {
+    open: watch::Sender<bool>,
+}
+
+#[async_trait]
+impl Dial for Gate {
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        Client::open(to.clone())?.get_multiplexed_async_connection().await
+    }
+
+    async fn pushes(
+        &self,
+        to: &ConnectionInfo,
+        told: Arc<dyn AsyncPushSender>,
+    ) -> RedisResult<MultiplexedConnection> {
+        self.open.subscribe().wait_for(|open| *open).await.unwrap();
+        pushes(to, told).await
+    }
+
+    async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
+        Client::open(to.clone())?.get_async_pubsub().await
+    }
+}
+
+/// The channel is refused by a node that has it no more, and is to be had there again later.
+#[tokio::test]
+async fn in_a_cluster_who_was_refused_a_channel_listens_once_its_slot_is_back() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
+    let guard = connect(&cluster.url()).await.unwrap().mutex(&name).acquire().await.unwrap();
+    let gate = Arc::new(Gate { open: watch::Sender::new(false) });
+    let config = RedisConfig::from_url(&cluster.url()).unwrap();
+    let waits = config.dial(Arc::clone(&gate) as _).connect().await.unwrap();
+    let mutex = waits.mutex(&name);
+    let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    let deadline = Instant::now() + PATIENCE;
+    while gate.open.receiver_count() == 0 {
+        assert!(Instant::now() < deadline, "nobody is about to listen");
+        sleep(Duration::from_millis(20)).await;
+    }
+    migrate(&cluster, slot, 0, 1, Duration::ZERO).await;
+    gate.open.send_replace(true);
+    let is_heard_at = async |node: usize| {
+        let channels = ["PUBSUB", "SHARDCHANNELS"];
+        while cluster.masters()[node].command(&channels).await.unwrap().array().unwrap().is_empty() {
+            assert!(Instant::now() < deadline, "nobody listens at node {node}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    is_heard_at(1).await;
+    migrate(&cluster, slot, 1, 0, Duration::ZERO).await;
+    is_heard_at(0).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let next = timeout(PATIENCE, waiter).await.unwrap().unwrap();
+    assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
 /// Moves a slot, key by key, with a pause before each step.
