@@ -15,7 +15,7 @@ pub struct Keys {
 }
 
 /// What stands beside a lock, in the order in which it is kept.
-const HELPERS: [&str; 6] = ["fence", "queue", "holders", "line", "turn", "free"];
+const HELPERS: [&str; 7] = ["fence", "queue", "holders", "tokens", "line", "turn", "free"];
 
 impl Keys {
     /// The keys of the lock of this name.
@@ -59,22 +59,28 @@ impl Keys {
         self.helper(3)
     }
 
+    /// The sorted set of which one score is the last token that one of several masters knows of.
+    #[must_use]
+    pub fn tokens(&self) -> &str {
+        self.helper(4)
+    }
+
     /// The sorted set of those who wait for the lock on several masters, by the time since when they do.
     #[must_use]
     pub fn line(&self) -> &str {
-        self.helper(4)
+        self.helper(5)
     }
 
     /// Who of that line has been called, for a moment.
     #[must_use]
     pub fn turn(&self) -> &str {
-        self.helper(5)
+        self.helper(6)
     }
 
     /// The channel on which a lock that has become free is told to those who wait in no queue.
     #[must_use]
     pub fn channel(&self) -> &str {
-        self.helper(6)
+        self.helper(7)
     }
 
     fn helper(&self, number: usize) -> &str {

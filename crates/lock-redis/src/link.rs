@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Finding, Level, Result};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Cmd, ConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -152,6 +152,13 @@ impl Link {
             answer = Box::pin(run(&mut connection, call, &before)).await;
         }
         answer.map_err(|error| self.failure(error, generation))
+    }
+
+    /// Sends these commands in one round trip, one after the other; those of others may come between them.
+    pub(crate) async fn send_each(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+        let answers = connection.req_packed_commands(commands, 0, commands.len()).await;
+        answers.map_err(|error| self.failure(error, generation))
     }
 
     /// Sends the calls in one round trip; those of which the server has forgotten the script once more.

@@ -31,8 +31,11 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = script!("acquire_fast", "number", "clock", "mint", "acquire");
-pub(crate) static VACATE: LazyLock<Script> = script!("vacate");
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("vote", "number", "clock", "last_token", "acquire");
+pub(crate) static VACATE: LazyLock<Script> = script!("vote", "vacate");
+pub(crate) static RAISE_VOTE: LazyLock<Script> = script!("vote", "number", "last_token", "raise_vote");
+pub(crate) static INSPECT_VOTE: LazyLock<Script> = script!("vote", "inspect_vote");
+pub(crate) static EXTEND_VOTE: LazyLock<Script> = script!("vote", "extend_vote");
 pub(crate) static ASK: LazyLock<Script> =
     script!("clock", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask");
 pub(crate) static CONFIRM: LazyLock<Script> =

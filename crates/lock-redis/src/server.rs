@@ -10,7 +10,7 @@ use lock_core::{
     BootInstant, Clock, Error, ErrorKind, Finding, Level, Mode, Outcome, OwnerId, Result, Token,
 };
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
-use redis::{ConnectionInfo, RedisError, Value};
+use redis::{ConnectionInfo, Pipeline, RedisError, Value};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -23,7 +23,8 @@ use crate::lease::trusted_until;
 use crate::link::{Failure, Identity, Link, Route, Settings};
 use crate::recipe::{Moment, Timestamps};
 use crate::scripts::{
-    ACQUIRE, Call, DOWNGRADE, KEEP, ROTATE, SET_NX_PX, SETNX_TIMESTAMP, Script, Scripts, VACATE,
+    ACQUIRE, Call, DOWNGRADE, EXTEND_VOTE, INSPECT_VOTE, KEEP, RAISE_VOTE, ROTATE, SET_NX_PX,
+    SETNX_TIMESTAMP, Script, Scripts, VACATE,
 };
 use crate::sentinel::follow;
 use crate::tls::unsupported;
@@ -35,6 +36,8 @@ const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 const USUAL_FENCE_TTL: &str = "604800000";
 /// The mode of one holder alone, as the scripts have it.
 const EXCLUSIVE: &str = "x";
+/// From here on the score of a sorted set is not exact.
+const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -113,6 +116,22 @@ pub struct Proposal {
 #[derive(Debug)]
 pub struct Request(Call);
 
+/// A [claim](Claim::outright) of one of several masters without a script, the same for all.
+#[derive(Debug)]
+pub struct Outright {
+    commands: Pipeline,
+    token: Token,
+}
+
+/// What was given back to one of several masters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vacated {
+    /// Whether the lock was the owner's. `None` when it is not any more and an earlier sending of the request may be why.
+    pub was_ours: Option<bool>,
+    /// Whether somebody waits for it.
+    pub is_wanted: bool,
+}
+
 /// Who waits for a lock on several masters, in the line of each.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter<'a> {
@@ -162,6 +181,8 @@ pub struct Extension<'a> {
 pub enum Hold {
     /// Alone.
     Alone,
+    /// Alone, on one of several masters.
+    OnMaster,
     /// Alone, since it was passed on: the one behind the owner does not know yet that it is the first of those who wait.
     Passed,
     /// With others, or perhaps.
@@ -274,20 +295,40 @@ impl Claim<'_> {
     /// it waits. The place in the line goes with [`Request::vacate`].
     #[must_use]
     pub fn request(&self, waiter: Option<&Waiter<'_>>) -> Request {
-        let text = |proposal: Proposal| proposal.token.get().to_string();
-        let proposal = self.proposal.map(text).unwrap_or_default();
-        // Most often the token is the time at which it was proposed.
-        let since = self.proposal.filter(|proposal| proposal.since != proposal.token.get());
-        let since = since.map_or(Cow::Borrowed(&*proposal), |proposal| proposal.since.to_string().into());
+        let proposal = self.proposal.map(|proposal| proposal.token.get().to_string()).unwrap_or_default();
+        let keys = self.keys;
         let call = ACQUIRE
-            .on(&[self.keys.lock(), self.keys.fence(), self.keys.line(), self.keys.turn()])
-            .arg(self.owner.encode(&mut [0; 32]))
+            .on(&[keys.lock(), keys.tokens(), keys.line(), keys.turn()])
+            .arg(self.value())
             .arg(millis(self.ttl))
-            .arg(self.info)
-            .arg(&proposal);
+            .arg(proposal)
+            .arg(&*fence_ttl(self.ttl));
         let [waiter, inbox, waits] = waiting(waiter);
-        let given = [&*since, &*fence_ttl(self.ttl), &waiter, &inbox, &waits];
-        Request(call.unless_usual(given, [&proposal, USUAL_FENCE_TTL, "", "", ""]))
+        Request(call.unless_usual([&waiter, &inbox, &waits], [""; 3]))
+    }
+
+    /// The request for a lock that is most likely free and that nobody waits for, which costs a server half of what the
+    /// [usual one](Self::request) does: plain commands take the lock, and note the proposed token if it is larger than the
+    /// last. Those of other clients may come between them: the token of a lock that was lost meanwhile is noted for
+    /// nothing.
+    ///
+    /// `None` without a proposal that the commands can compare.
+    #[must_use]
+    pub fn outright(&self) -> Option<Outright> {
+        let token = self.proposal.filter(|proposal| proposal.token.get() < EXACT)?.token;
+        let (lock, tokens) = (self.keys.lock(), self.keys.tokens());
+        let mut commands = Pipeline::with_capacity(3);
+        // In this order: a token that is noted before the lock is ours may be older than that of a holder in between.
+        commands.cmd("SET").arg(lock).arg(self.value()).arg("NX").arg("PX").arg(millis(self.ttl));
+        commands.cmd("ZADD").arg(tokens).arg("GT").arg("CH").arg(token.get()).arg("last");
+        commands.cmd("PEXPIRE").arg(tokens).arg(&*fence_ttl(self.ttl));
+        Some(Outright { commands, token })
+    }
+
+    /// What the key of the lock is set to.
+    fn value(&self) -> String {
+        let since = self.proposal.map_or(0, |proposal| proposal.since);
+        format!("{} {since} {}", self.owner, self.info)
     }
 }
 
@@ -507,6 +548,29 @@ impl Server {
         self.verdict_of(self.moment(), &claim.0).await
     }
 
+    /// Claims a lock without a script: one round trip. `None` when that is not enough, whatever the reason is: the lock
+    /// may be ours, and a [claim](Self::claim) by the same owner tells.
+    ///
+    /// # Errors
+    ///
+    /// As [`claim`](Self::claim).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`claim`](Self::claim).
+    pub async fn claim_outright(&self, claim: &Outright) -> Result<Option<Verdict>> {
+        let Nodes::One(link) = &self.nodes else { return Ok(None) };
+        match link.send_each(&claim.commands).await {
+            Ok(answers) => {
+                let is_usual = matches!(*answers, [Value::Okay, Value::Int(1), Value::Int(1)]);
+                Ok(is_usual.then_some(Verdict::Granted(claim.token)))
+            }
+            Err(Failure::Dropped) => Ok(Some(Verdict::Broken)),
+            Err(Failure::Refused(_)) => Ok(None),
+            Err(failure) => Err(self.place.told(failure)),
+        }
+    }
+
     /// Asks for a lock, confirms a grant, or queues up, whatever is right: one round trip.
     ///
     /// # Errors
@@ -695,8 +759,7 @@ impl Server {
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }
 
-    /// Gives back what an owner has on one of several masters: one round trip. Answers as
-    /// [`release`](Self::release).
+    /// Gives back what an owner has on one of several masters: one round trip.
     ///
     /// # Errors
     ///
@@ -705,8 +768,14 @@ impl Server {
     /// # Cancel safety
     ///
     /// As [`release`](Self::release).
-    pub async fn vacate(&self, vacate: &Request) -> Result<Option<bool>> {
-        self.removed(&vacate.0).await
+    pub async fn vacate(&self, vacate: &Request) -> Result<Vacated> {
+        let (answer, resent) = self.run(&vacate.0).await?;
+        let (held, is_wanted) = match &answer {
+            Value::Array(parts) => (parts.first(), true),
+            held => (Some(held), false),
+        };
+        let ours = held.and_then(flag).ok_or_else(|| self.place.unexpected(&answer))?;
+        Ok(Vacated { was_ours: Some(ours).filter(|ours| *ours || !resent), is_wanted })
     }
 
     /// Lets locks end later, all in one round trip, and says for each whether it is the owner's.
@@ -748,6 +817,20 @@ impl Server {
         self.flag(&call.arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))).await
     }
 
+    /// Lifts the last token of one of several masters, as [`raise`](Self::raise).
+    ///
+    /// # Errors
+    ///
+    /// As [`raise`](Self::raise).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`raise`](Self::raise).
+    pub async fn raise_vote(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
+        let call = RAISE_VOTE.on(&[keys.lock(), keys.tokens()]);
+        self.flag(&call.arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))).await
+    }
+
     /// Looks at a lock, for this owner if there is one: one round trip.
     ///
     /// # Errors
@@ -761,6 +844,21 @@ impl Server {
         let call = self.call(keys, |recipe| recipe.inspect).arg(keys.channel());
         let call = call.arg(owner.map_or_else(String::new, |owner| owner.to_string()));
         let (answer, _) = self.run(&self.with_over(call)).await?;
+        sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
+    }
+
+    /// Looks at a lock as one of several masters sees it: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`look`](Self::look).
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn look_at_vote(&self, keys: &Keys) -> Result<Sight> {
+        let call = INSPECT_VOTE.on(&[keys.lock(), keys.tokens(), keys.line()]);
+        let (answer, _) = self.run(&call).await?;
         sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
@@ -913,6 +1011,7 @@ impl Server {
         let script = self.scripts().extend;
         let call = match lease.hold {
             Hold::Alone => script.on(&[lock, fence]),
+            Hold::OnMaster => EXTEND_VOTE.on(&[lock, lease.keys.tokens()]),
             Hold::Passed => KEEP.on(&[lock, fence, queue]),
             Hold::Shared => script.on(&[lock, fence, holders]),
             Hold::Downgrading => DOWNGRADE.on(&lease.keys.all()),

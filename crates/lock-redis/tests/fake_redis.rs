@@ -26,19 +26,20 @@ macro_rules! script {
 /// Our scripts, with their keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
     (
-        script!("acquire_fast", "number", "clock", "mint", "acquire"),
-        &["k", "f", "holders", "f", "owner", "ttl", "info", "token"],
+        script!("vote", "number", "clock", "last_token", "acquire"),
+        &["k", "tokens", "line", "turn", "value", "ttl", "token", "ttl"],
     ),
     (
-        script!("acquire_fast", "number", "clock", "mint", "acquire"),
-        &[
-            "k", "f", "holders", "f", "owner", "ttl", "info", "token", "number", "ttl", "owner", "channel",
-            "number",
-        ],
+        script!("vote", "number", "clock", "last_token", "acquire"),
+        &["k", "tokens", "line", "turn", "value", "ttl", "token", "ttl", "owner", "inbox", "since"],
     ),
-    // A call would set a key that ends too soon to be compared.
-    (script!("vacate"), &["k", "holders", "f", "owner"]),
-    (script!("vacate"), &["k", "holders", "f", "owner", "nothing", "owner", "channel", "number"]),
+    (script!("vote", "vacate"), &["k", "line", "turn", "owner"]),
+    (script!("vote", "vacate"), &["k", "line", "turn", "owner", "ttl"]),
+    (script!("vote", "vacate"), &["k", "line", "turn", "owner", "maybe", "owner", "inbox", "since"]),
+    (script!("vote", "number", "last_token", "raise_vote"), &["k", "tokens", "owner", "number", "ttl"]),
+    (script!("vote", "extend_vote"), &["k", "tokens", "owner", "ttl"]),
+    (script!("vote", "extend_vote"), &["k", "tokens", "owner", "ttl", "ttl"]),
+    (script!("vote", "inspect_vote"), &["k", "tokens", "line"]),
     (
         script!("clock", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask"),
         &["k", "f", "q", "holders", "owner", "ttl", "info"],
@@ -99,6 +100,9 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     (script!("setnx", "setnx_inspect"), &["k", "f", "channel", "owner", "unit", "now"]),
     (script!("setnx", "setnx_break"), &["k", "f", "channel", "unit", "now"]),
 ];
+
+/// The names of keys among those.
+const KEYS: [&str; 7] = ["k", "f", "q", "holders", "tokens", "line", "turn"];
 
 /// Scripts that show how values are turned into each other.
 const CONVERSIONS: &[&str] = &[
@@ -177,7 +181,13 @@ zrange k -inf +inf BYSCORE LIMIT n n WITHSCORES|zrange k 0 -1 LIMIT 0 1|zrangeby
 zrangebyscore k -inf +inf LIMIT n n|zremrangebyscore k n n|zpopmin k|zpopmin k n|sadd k v v|srem k v|scard k|sismember k v
 smembers k|publish channel v|spublish channel v|pubsub numsub channel channel|pubsub shardnumsub channel|ping|ping v|echo v
 select 0|select x|config get maxmemory-policy|script exists v|role|wait 0 0|client getname|client setname v|nosuch k v
-subscribe|evalsha v 0|eval v|client tracking on|client tracking off|client no-evict on|hello 9|hello x|get k k|set k";
+subscribe|evalsha v 0|eval v|client tracking on|client tracking off|client no-evict on|hello 9|hello x|get k k|set k
+set lock value NX PX ttl|set lock owner|set lock v|get lock|del lock|pexpire lock ttl|zadd tokens GT CH token last
+zadd tokens GT CH number last|zadd tokens huge last|zscore tokens last|pexpire tokens ttl|del tokens|hset tokens v v
+zcard line|del line|zadd line n v|zadd line NX n v|set turn owner PX ttl|set turn v|del turn|flushall";
+
+/// What only the commands and scripts on a lock of several masters have.
+const OF_MASTERS: [&str; 4] = ["lock", "tokens", "line", "turn"];
 
 #[test]
 fn random_commands_and_scripts_are_answered_alike() {
@@ -199,15 +209,17 @@ fn random_commands_and_scripts_are_answered_alike() {
 async fn our_scripts_are_whole() {
     let mut runner = TestRunner::deterministic();
     for (source, names) in SCRIPTS {
-        let is_key = |name: &&str| ["k", "f", "q", "holders"].contains(name);
-        let (keys, arguments): (Vec<&str>, Vec<&str>) = names.iter().copied().partition(is_key);
-        let redis = FakeRedis::new();
-        drop(redis.command(&["SET", "k", "cafe", "PX", "100000"]));
-        let arguments = words(arguments).new_tree(&mut runner).unwrap().current();
-        let rest = keys.iter().map(|key| (*key).to_owned()).chain(arguments).collect();
-        let eval = eval(source, keys.len(), rest);
-        let answer = redis.command(&eval.iter().map(String::as_str).collect::<Vec<_>>());
-        assert!(!format!("{answer:?}").contains("Error"), "{names:?}: {answer:?}");
+        let (keys, arguments): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| KEYS.contains(name));
+        // Of a single server, and of one of several masters.
+        for value in ["cafe", "cafe 5 {}", "beef 7 me and you"].repeat(20) {
+            let redis = FakeRedis::new();
+            drop(redis.command(&["SET", "k", value, "PX", "100000"]));
+            let arguments = words(arguments.iter().copied()).new_tree(&mut runner).unwrap().current();
+            let rest = keys.iter().map(|key| (*key).to_owned()).chain(arguments).collect();
+            let eval = eval(source, keys.len(), rest);
+            let answer = redis.command(&eval.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!(!format!("{answer:?}").contains("Error"), "{names:?} {value}: {answer:?}");
+        }
     }
 }
 
@@ -227,7 +239,8 @@ fn the_comparison_sees_a_fake_that_differs() {
 
 /// Commands mostly on keys of one type, so that something becomes of them, or on all.
 fn commands() -> impl Strategy<Value = Vec<Vec<String>>> {
-    select(&["l", "h", "z", "s", "k", "any", "all"]).prop_flat_map(|theme| vec(command(theme), 1..100))
+    select(&["l", "h", "z", "s", "k", "any", "masters", "all"])
+        .prop_flat_map(|theme| vec(command(theme), 1..100))
 }
 
 fn command(theme: &'static str) -> impl Strategy<Value = Vec<String>> {
@@ -237,13 +250,19 @@ fn command(theme: &'static str) -> impl Strategy<Value = Vec<String>> {
         let home = home(template);
         words(template.split(' ').map(move |name| if name == "k" { home } else { name }))
     });
-    let scripts = select(SCRIPTS).prop_flat_map(|(source, names)| {
-        let keys = names.iter().filter(|name| ["k", "f", "q", "holders"].contains(name)).count();
+    let is_ours = |(_, names): &&(_, &[&str])| theme != "masters" || of_masters(names.iter().copied());
+    let scripts: Vec<_> = SCRIPTS.iter().filter(is_ours).collect();
+    let scripts = select(scripts).prop_flat_map(|(source, names)| {
+        let keys = names.iter().filter(|name| KEYS.contains(name)).count();
         words(names.iter().copied()).prop_map(move |rest| eval(source, keys, rest))
     });
     let conversions = select(CONVERSIONS)
         .prop_flat_map(|source| words(["k", "k", "channel"]).prop_map(move |rest| eval(source, 2, rest)));
-    let (ours, others) = if ["k", "any", "all"].contains(&theme) { (5, 3) } else { (1, 1) };
+    let (ours, others) = match theme {
+        "masters" => (16, 1),
+        "k" | "any" | "all" => (5, 3),
+        _ => (1, 1),
+    };
     prop_oneof![8 => plain, ours => scripts, others => conversions]
 }
 
@@ -251,12 +270,17 @@ fn command(theme: &'static str) -> impl Strategy<Value = Vec<String>> {
 fn home(template: &str) -> &'static str {
     match template.split(' ').next().unwrap_or_default() {
         "sadd" | "srem" | "scard" | "sismember" | "smembers" => "s",
+        _ if of_masters(template.split(' ')) => "masters",
         "type" | "pttl" | "ttl" | "persist" | "pexpire" | "expire" | "exists" => "any",
         name if name.starts_with(['l', 'r']) => "l",
         name if name.starts_with('h') => "h",
         name if name.starts_with('z') => "z",
         _ => "k",
     }
+}
+
+fn of_masters<'a>(mut names: impl Iterator<Item = &'a str>) -> bool {
+    names.any(|name| OF_MASTERS.contains(&name))
 }
 
 fn eval(source: &str, keys: usize, rest: Vec<String>) -> Vec<String> {
@@ -278,8 +302,19 @@ fn word(name: &str) -> BoxedStrategy<String> {
         "s" => &["s1", "s1", "s1", "s1", "k2"],
         "any" => &["k1", "k2", "l1", "h1", "z1", "s1", "f1"],
         "f" => &["f1", "f2", "k2"],
-        "v" => &["a", "a", "b", "", "7", "12 cafe 5 x"],
+        "v" => &["a", "a", "b", "", "7", "12 cafe 5 x", "cafe 5 {}"],
         "owner" => &["cafe", "beef", "a"],
+        // On one of several masters.
+        "value" => &["cafe 5 {}", "cafe 5 {}", "beef 7 me and you", "a 5 "],
+        "lock" => &["k1", "k1", "k1", "k2"],
+        "tokens" => &["t1", "t1", "t1", "t1", "k2"],
+        "line" => &["n1", "n1", "n1", "n1", "k2"],
+        "turn" => &["u1", "u1", "u1", "u1", "k2"],
+        // Of those who are passed over, as nobody listens.
+        "inbox" => &["c1", "c2"],
+        "since" => &["", "5", "7", "80"],
+        "maybe" => &["", "100000"],
+        "huge" => &["9007199254740990", "9007199254740991", "1e17", "1.5"],
         "info" => &["{}", "me and you"],
         "ttl" => &["100000", "200000", "5000000"],
         "bad" => &["0", "-1", "-100", "x", "9223372036854775807"],
@@ -486,7 +521,7 @@ async fn same_state(
     fake: &mut MultiplexedConnection,
 ) -> Result<(), String> {
     let looks = ["type", "get", "lrange # 0 -1", "hgetall", "zrange # 0 -1 withscores", "smembers", "pttl"];
-    for key in ["k1", "k2", "f1", "f2", "l1", "l2", "h1", "h2", "z1", "z2", "s1"] {
+    for key in ["k1", "k2", "f1", "f2", "l1", "l2", "h1", "h2", "z1", "z2", "s1", "t1", "n1", "u1"] {
         for look in looks {
             let template = if look.contains('#') { look.to_owned() } else { format!("{look} #") };
             let words: Vec<String> =

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockName, Outcome, OwnerId, Token};
+use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Token};
 use lock_redis::redis::IntoConnectionInfo;
 use lock_redis::server::{
-    Claim, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, Verdict, Waiter,
+    Ask, Claim, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, Vacated, Verdict, Waiter,
 };
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
@@ -28,10 +28,29 @@ impl Bench {
         Self { redis, server: server.unwrap(), keys: Keys::new("lock:", &LockName::new("a").unwrap()) }
     }
 
-    async fn claim(&self, owner: OwnerId, proposal: Option<Token>) -> Verdict {
-        let proposal = proposal.map(|token| Proposal { token, since: SINCE });
-        let claim = Claim { keys: &self.keys, owner, ttl: TTL, info: "me", proposal };
-        self.server.claim(&claim.request(None)).await.unwrap()
+    /// Of a single server.
+    async fn ask(&self, owner: OwnerId) -> Verdict {
+        let (keys, info, mode) = (&self.keys, "me", Mode::Exclusive);
+        let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_told: false };
+        self.server.ask(&ask).await.unwrap()
+    }
+
+    async fn asked(&self, owner: OwnerId) -> Token {
+        match self.ask(owner).await {
+            Verdict::Granted(token) => token,
+            busy => panic!("{busy:?}"),
+        }
+    }
+
+    /// Of one of several masters.
+    async fn claim(&self, owner: OwnerId, proposal: Option<u64>) -> Verdict {
+        self.server.claim(&self.claim_of(owner, proposal).request(None)).await.unwrap()
+    }
+
+    /// `None` when it is unclear.
+    async fn claim_outright(&self, owner: OwnerId, proposal: u64) -> Option<Verdict> {
+        let claim = self.claim_of(owner, Some(proposal)).outright().unwrap();
+        self.server.claim_outright(&claim).await.unwrap()
     }
 
     async fn granted(&self, owner: OwnerId) -> Token {
@@ -39,6 +58,16 @@ impl Bench {
             Verdict::Granted(token) => token,
             busy => panic!("{busy:?}"),
         }
+    }
+
+    fn claim_of(&self, owner: OwnerId, proposal: Option<u64>) -> Claim<'_> {
+        let proposal = proposal.map(|token| Proposal { token: Token::new(token), since: SINCE });
+        Claim { keys: &self.keys, owner, ttl: TTL, info: "me", proposal }
+    }
+
+    async fn extend(&self, owner: OwnerId, hold: Hold, ttl: Duration) -> bool {
+        let leases = [Extension { keys: &self.keys, owner, hold, ttl }];
+        self.server.extend(&leases).await.unwrap().remove(0).unwrap()
     }
 
     /// Asks as one who waits, and says whether it is granted.
@@ -49,7 +78,8 @@ impl Bench {
 
     async fn vacate(&self, owner: OwnerId, waiter: Option<&Waiter<'_>>, calls: bool) -> bool {
         let turn = calls.then_some(Duration::from_millis(100));
-        self.server.vacate(&Request::vacate(&self.keys, owner, waiter, turn)).await.unwrap() == Some(true)
+        let request = Request::vacate(&self.keys, owner, waiter, turn);
+        self.server.vacate(&request).await.unwrap().was_ours == Some(true)
     }
 
     async fn redis(&self, words: &[&str]) -> String {
@@ -64,35 +94,71 @@ impl Bench {
     async fn look(&self) -> Sight {
         self.server.look(&self.keys, None).await.unwrap()
     }
+
+    async fn look_at_vote(&self) -> Sight {
+        self.server.look_at_vote(&self.keys).await.unwrap()
+    }
+
+    async fn raise_vote(&self, owner: OwnerId, floor: u64) -> bool {
+        self.server.raise_vote(&self.keys, owner, Token::new(floor), TTL).await.unwrap()
+    }
 }
 
 fn owners() -> (OwnerId, OwnerId) {
     (OwnerId::random(), OwnerId::random())
 }
 
-#[tokio::test]
-async fn a_free_lock_is_a_plain_string_with_a_ttl() {
-    let (bench, (me, _)) = (Bench::new().await, owners());
-    bench.granted(me).await;
-    assert_eq!(bench.redis(&["GET", "lock:a"]).await, me.to_string());
-    assert!((15_000..=20_000).contains(&bench.pttl().await));
+fn granted(token: u64) -> Verdict {
+    Verdict::Granted(Token::new(token))
 }
 
 #[tokio::test]
-async fn the_same_claim_again_is_answered_alike_and_another_is_refused() {
+async fn a_free_lock_is_a_plain_string_with_a_ttl() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    let token = bench.granted(me).await;
-    assert_eq!(bench.granted(me).await, token);
-    let Verdict::Busy { ends_in: Some(left), foreign_type: None, .. } = bench.claim(other, None).await else {
-        panic!("granted twice")
+    bench.asked(me).await;
+    assert_eq!(bench.redis(&["GET", "lock:a"]).await, me.to_string());
+    assert!((15_000..=20_000).contains(&bench.pttl().await));
+    // On one of several masters it tells more, as the last token does not.
+    for outright in [false, true] {
+        bench.redis(&["FLUSHALL"]).await;
+        let claimed = match outright {
+            true => bench.claim_outright(other, 1000).await.unwrap(),
+            false => bench.claim(other, Some(1000)).await,
+        };
+        assert_eq!(claimed, granted(1000));
+        assert_eq!(bench.redis(&["GET", "lock:a"]).await, format!("{other} {SINCE} me"));
+        assert!((15_000..=20_000).contains(&bench.pttl().await));
+        assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, "1000");
+        assert_eq!(bench.redis(&["ZCARD", bench.keys.tokens()]).await, "Int(1)");
+        assert_eq!(bench.redis(&["EXISTS", bench.keys.fence()]).await, "Int(0)");
+    }
+}
+
+#[tokio::test]
+async fn the_same_request_again_is_granted_and_another_is_refused() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    let is_busy = |verdict: Verdict| match verdict {
+        Verdict::Busy { ends_in: Some(left), foreign_type: None, place: None } => {
+            assert!(left <= TTL && left > TTL / 2, "{left:?}");
+        }
+        verdict => panic!("{verdict:?}"),
     };
-    assert!(left <= TTL && left > TTL / 2, "{left:?}");
+    let token = bench.asked(me).await;
+    assert_eq!(bench.asked(me).await, token);
+    is_busy(bench.ask(other).await);
+    bench.redis(&["FLUSHALL"]).await;
+    // A master cannot tell whether its first answer was believed.
+    let token = bench.granted(me).await;
+    assert!(bench.granted(me).await > token);
+    assert_eq!(bench.claim_outright(me, 1000).await, None);
+    is_busy(bench.claim(other, None).await);
+    assert_eq!(bench.claim_outright(other, 1000).await, None);
 }
 
 #[tokio::test]
 async fn what_was_done_is_told_also_when_the_script_of_another_call_cannot_be_loaded() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    bench.granted(me).await;
+    bench.asked(me).await;
     assert_eq!(bench.redis(&["ACL", "SETUSER", "default", "-script"]).await, "OK");
     let extension = |owner, hold, ttl| Extension { keys: &bench.keys, owner, hold, ttl };
     // Nobody has made a reader of a writer on this server yet.
@@ -107,26 +173,93 @@ async fn what_was_done_is_told_also_when_the_script_of_another_call_cannot_be_lo
 #[tokio::test]
 async fn release_and_extend_touch_only_our_own() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    bench.granted(me).await;
+    bench.asked(me).await;
     assert_eq!(bench.server.release(&bench.keys, other, None).await.unwrap(), Some(false));
-    let extend = |owner, ttl| {
-        let (server, keys) = (&bench.server, &bench.keys);
-        async move {
-            server
-                .extend(&[Extension { keys, owner, hold: Hold::Alone, ttl }])
-                .await
-                .unwrap()
-                .remove(0)
-                .unwrap()
-        }
-    };
-    assert!(!extend(other, TTL * 9).await);
-    assert!(extend(me, TTL * 2).await);
+    assert!(!bench.extend(other, Hold::Alone, TTL * 9).await);
+    assert!(bench.extend(me, Hold::Alone, TTL * 2).await);
     assert!((35_000..=40_000).contains(&bench.pttl().await));
     assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(true));
     assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(false));
-    assert!(!extend(me, TTL).await, "an extension never creates the key");
+    assert!(!bench.extend(me, Hold::Alone, TTL).await, "an extension never creates the key");
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
+}
+
+#[tokio::test]
+async fn a_master_gives_back_and_extends_only_our_own() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    bench.granted(me).await;
+    assert!(!bench.vacate(other, None, true).await);
+    assert!(!bench.extend(other, Hold::OnMaster, TTL * 9).await);
+    assert!(bench.extend(me, Hold::OnMaster, TTL * 2).await);
+    assert!((35_000..=40_000).contains(&bench.pttl().await));
+    assert!(bench.vacate(me, None, false).await);
+    assert!(!bench.vacate(me, None, false).await);
+    assert!(!bench.extend(me, Hold::OnMaster, TTL).await, "an extension never creates the key");
+    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
+}
+
+#[tokio::test]
+async fn a_value_that_only_looks_like_ours_is_not_ours() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    let (id, upper) = (me.to_string(), me.to_string().to_uppercase());
+    for value in [
+        String::new(),
+        " ".into(),
+        "theirs".into(),
+        id.clone(),
+        format!("{id}0 {SINCE} me"),
+        format!("0{id} {SINCE} me"),
+        format!(" {id} {SINCE} me"),
+        format!("{} {SINCE} me", &id[..31]),
+        format!("{upper}- {SINCE} me"),
+        format!("{id}\n {SINCE} me"),
+        format!("{id}-{SINCE} me"),
+    ] {
+        bench.redis(&["SET", "lock:a", &value]).await;
+        bench.redis(&["ZADD", bench.keys.tokens(), "1000", "last"]).await;
+        assert!(
+            matches!(bench.claim(me, Some(2000)).await, Verdict::Busy { ends_in: None, .. }),
+            "{value:?}"
+        );
+        assert!(!bench.vacate(me, None, true).await, "{value:?}");
+        assert!(!bench.extend(me, Hold::OnMaster, TTL).await, "{value:?}");
+        assert!(!bench.raise_vote(me, 3000).await, "{value:?}");
+        assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, "1000", "{value:?}");
+        assert_eq!(bench.claim_outright(me, 1).await, None, "{value:?}");
+        assert_eq!((bench.redis(&["GET", "lock:a"]).await, bench.pttl().await), (value, -1));
+    }
+    // Nor is what another claim of the same owner has left a grant, though it is given back.
+    bench.redis(&["SET", "lock:a", &format!("{id} {SINCE} another")]).await;
+    assert!(matches!(bench.claim(me, Some(2000)).await, Verdict::Busy { .. }));
+    assert!(bench.vacate(me, None, true).await);
+    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
+}
+
+#[tokio::test]
+async fn what_an_owner_tells_about_itself_is_shown_as_it_is() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    for info in ["", " ", "me and you", "{\"host\":\"a b\"}", "1 2 3", "%x+", "grüße\n"] {
+        let claim = Claim { info, ..bench.claim_of(me, Some(5000)) };
+        bench.redis(&["FLUSHALL"]).await;
+        assert_eq!(bench.server.claim(&claim.request(None)).await.unwrap(), granted(5000));
+        let sight = bench.look_at_vote().await;
+        let wanted = Sight {
+            kind: "string".into(),
+            value: me.to_string(),
+            token: Some(Token::new(5000)),
+            owner: me.to_string(),
+            info: info.into(),
+            since: Some(SINCE),
+            waiters: 0,
+            is_ours: false,
+        };
+        assert_eq!(sight, wanted);
+        assert!(matches!(bench.server.claim(&claim.request(None)).await.unwrap(), Verdict::Granted(_)));
+        assert!(bench.extend(me, Hold::OnMaster, TTL).await && bench.vacate(me, None, false).await);
+        let sight = bench.look_at_vote().await;
+        let free = Sight { kind: "none".into(), token: Some(Token::new(5001)), ..Sight::default() };
+        assert_eq!(sight, free);
+    }
 }
 
 #[tokio::test]
@@ -136,39 +269,65 @@ async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
     for round in 0..6 {
         match round {
             2 => drop(bench.redis(&["SCRIPT", "FLUSH"]).await),
-            3 => drop(bench.redis(&["DEL", bench.keys.fence()]).await),
+            3 => drop(bench.redis(&["DEL", bench.keys.fence(), bench.keys.tokens()]).await),
             4 => drop(bench.redis(&["FLUSHALL"]).await),
             _ => {}
         }
         let owner = OwnerId::random();
-        let token = bench.granted(owner).await;
+        let token = bench.asked(owner).await;
         assert!(token > last, "round {round}: {token} after {last}");
-        last = token;
         bench.server.release(&bench.keys, owner, None).await.unwrap();
+        last = bench.granted(owner).await;
+        assert!(last > token, "round {round}: {last} after {token}");
+        assert!(bench.vacate(owner, None, false).await);
     }
 }
 
 #[tokio::test]
 async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    assert_eq!(bench.claim(me, Some(Token::new(1000))).await, Verdict::Granted(Token::new(1000)));
-    assert_eq!((bench.look().await.since, bench.look().await.owner), (Some(SINCE), me.to_string()));
-    assert!(!bench.server.raise(&bench.keys, other, Token::new(9000), TTL).await.unwrap());
-    assert!(bench.server.raise(&bench.keys, me, Token::new(5000), TTL).await.unwrap());
-    assert!(bench.server.raise(&bench.keys, me, Token::new(2000), TTL).await.unwrap());
+    assert_eq!(bench.claim(me, Some(1000)).await, granted(1000));
+    let sight = bench.look_at_vote().await;
+    assert_eq!((sight.since, sight.owner), (Some(SINCE), me.to_string()));
+    assert!(!bench.raise_vote(other, 9000).await);
+    assert!(bench.raise_vote(me, 5000).await);
+    assert!(bench.raise_vote(me, 2000).await);
+    assert_eq!(bench.look_at_vote().await.token, Some(Token::new(5000)));
+    let lasts = bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
+    assert!(lasts > 0, "a last token that was lifted stays forever: {lasts}");
+    assert!(bench.vacate(me, None, false).await);
+    assert_eq!(bench.claim(other, Some(1000)).await, granted(5001));
+    let sight = bench.look_at_vote().await;
+    assert_eq!((sight.since, sight.owner), (Some(SINCE), other.to_string()));
+    assert!(bench.vacate(other, None, false).await);
+    assert!(bench.granted(me).await > Token::new(5001));
+}
+
+#[tokio::test]
+async fn a_floor_lifts_the_next_token_of_a_single_server() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    let token = bench.asked(me).await;
+    let raise = |owner, floor| {
+        let (server, keys) = (&bench.server, &bench.keys);
+        async move { server.raise(keys, owner, floor, TTL).await.unwrap() }
+    };
+    assert_eq!(bench.look().await.owner, me.to_string());
+    let near = Token::new(token.get() + 1_000_000);
+    assert!(!raise(other, Token::new(near.get() + 9000)).await);
+    assert!(raise(me, near).await && raise(me, Token::new(2000)).await);
+    assert_eq!(bench.look().await.token, Some(near));
     let lasts = bench.redis.command(&["PTTL", bench.keys.fence()]).await.unwrap().int().unwrap();
     assert!(lasts > 0, "a fence that was lifted stays forever: {lasts}");
     bench.server.release(&bench.keys, me, None).await.unwrap();
-    assert_eq!(bench.claim(other, Some(Token::new(1000))).await, Verdict::Granted(Token::new(5001)));
-    assert_eq!((bench.look().await.since, bench.look().await.owner), (Some(SINCE), other.to_string()));
+    assert!(bench.asked(other).await > near);
     bench.server.release(&bench.keys, other, None).await.unwrap();
-    assert!(bench.granted(me).await > Token::new(5001));
     // A token that is ahead of the clock does not end: the clock could not carry on from there.
     let far = Token::new(5_000_000_000_000_000);
-    assert!(bench.server.raise(&bench.keys, me, far, TTL).await.unwrap());
+    bench.asked(me).await;
+    assert!(raise(me, far).await);
     assert_eq!(bench.redis(&["PTTL", bench.keys.fence()]).await, "Int(-1)");
     bench.server.release(&bench.keys, me, None).await.unwrap();
-    assert!(bench.granted(other).await > far);
+    assert!(bench.asked(other).await > far);
     assert_eq!(bench.redis(&["PTTL", bench.keys.fence()]).await, "Int(-1)");
 }
 
@@ -176,44 +335,137 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
 async fn a_key_of_another_type_is_busy_and_left_alone() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     bench.redis(&["HSET", "lock:a", "field", "1"]).await;
-    let Verdict::Busy { ends_in: None, foreign_type: Some(kind), .. } = bench.claim(me, None).await else {
-        panic!("a hash was taken for a lock")
-    };
-    assert_eq!(kind, "hash");
+    for verdict in [bench.ask(me).await, bench.claim(me, None).await] {
+        let Verdict::Busy { ends_in: None, foreign_type: Some(kind), .. } = verdict else {
+            panic!("a hash was taken for a lock")
+        };
+        assert_eq!(kind, "hash");
+    }
+    assert_eq!(bench.claim_outright(me, 1000).await, None);
     assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(false));
-    assert!(
-        !bench
-            .server
-            .extend(&[Extension { keys: &bench.keys, owner: me, hold: Hold::Alone, ttl: TTL }])
-            .await
-            .unwrap()
-            .remove(0)
-            .unwrap()
-    );
+    assert!(!bench.vacate(me, None, true).await && !bench.raise_vote(me, 2000).await);
+    assert!(!bench.extend(me, Hold::Alone, TTL).await && !bench.extend(me, Hold::OnMaster, TTL).await);
     assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "hash");
     assert_eq!(bench.look().await.kind, "hash");
-    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(1)");
+    assert_eq!(bench.look_at_vote().await.kind, "hash");
+    assert_eq!((bench.redis(&["HGET", "lock:a", "field"]).await, bench.pttl().await), ("1".into(), -1));
 }
 
 #[tokio::test]
 async fn a_fence_of_another_type_fails_before_anything_is_written() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     bench.redis(&["HSET", bench.keys.fence(), "some", "data"]).await;
-    let claim = Claim { keys: &bench.keys, owner: me, ttl: TTL, info: "", proposal: None };
-    let error = bench.server.claim(&claim.request(None)).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unexpected);
-    assert!(error.to_string().contains("prefix"), "{error}");
+    bench.redis(&["HSET", bench.keys.tokens(), "some", "data"]).await;
+    let (keys, mode) = (&bench.keys, Mode::Exclusive);
+    let ask = Ask { keys, owner: me, mode, ttl: TTL, info: "", entry: None, is_told: false };
+    let claim = bench.claim_of(me, None).request(None);
+    for error in [bench.server.ask(&ask).await.unwrap_err(), bench.server.claim(&claim).await.unwrap_err()] {
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::NotApplied));
+        assert!(error.to_string().contains("prefix"), "{error}");
+        assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
+    }
+    // Without a script there is a lock until it is claimed with one, or given back.
+    assert_eq!(bench.claim_outright(me, 1000).await, None);
+    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(1)");
+    let claim = bench.claim_of(me, Some(1000)).request(None);
+    assert_eq!(bench.server.claim(&claim).await.unwrap_err().kind(), ErrorKind::Unexpected);
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
+    assert_eq!(bench.redis(&["HGET", bench.keys.tokens(), "some"]).await, "data");
+}
+
+#[tokio::test]
+async fn a_last_token_that_makes_no_sense_is_an_error_and_leaves_no_lock() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    for last in ["1.5", "-5", "1e300", "inf", "-inf", "1e17", "9007199254740992", "9007199254740991"] {
+        bench.redis(&["FLUSHALL"]).await;
+        bench.redis(&["ZADD", bench.keys.tokens(), last, "last"]).await;
+        let before = bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await;
+        for proposal in [None, Some(1000), Some(u64::MAX >> 1)] {
+            let claim = bench.claim_of(me, proposal).request(None);
+            let error = bench.server.claim(&claim).await.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.outcome()),
+                (ErrorKind::Unexpected, Outcome::NotApplied),
+                "{last}: {error}"
+            );
+            assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)", "{last}");
+        }
+        assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, before);
+        assert_eq!(bench.look_at_vote().await.kind, "none", "{last}");
+    }
+}
+
+#[tokio::test]
+async fn only_a_token_that_a_score_can_hold_is_proposed_outright() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    assert!(bench.claim_of(me, None).outright().is_none());
+    let exact = 1 << 53;
+    for too_large in [exact, exact + 1, u64::MAX >> 1] {
+        assert!(bench.claim_of(me, Some(too_large)).outright().is_none());
+        let claim = bench.claim_of(me, Some(too_large)).request(None);
+        let error = bench.server.claim(&claim).await.unwrap_err();
+        assert_eq!(error.outcome(), Outcome::NotApplied, "{error}");
+        assert!(error.to_string().contains("centuries"), "{error}");
+        assert_eq!(bench.redis(&["EXISTS", "lock:a", bench.keys.tokens()]).await, "Int(0)");
+    }
+    assert_eq!(bench.claim_outright(me, exact - 1).await, Some(granted(exact - 1)));
+    assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, (exact - 1).to_string());
+}
+
+#[tokio::test]
+async fn a_token_that_was_refused_is_granted_to_nobody() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    assert_eq!(bench.claim_outright(me, 1000).await, Some(granted(1000)));
+    // The lock is held; what is noted is the larger one.
+    assert_eq!(bench.claim_outright(other, 1500).await, None);
+    assert_eq!(bench.look_at_vote().await.token, Some(Token::new(1500)));
+    assert_eq!(bench.look_at_vote().await.owner, me.to_string());
+    assert!(bench.vacate(me, None, false).await);
+    assert_eq!(bench.claim_outright(other, 1500).await, None);
+    assert_eq!(bench.look_at_vote().await.owner, other.to_string(), "it is taken nevertheless");
+    assert_eq!(bench.claim(other, Some(1500)).await, granted(1501));
+    assert_eq!(bench.claim(other, Some(1500)).await, granted(1502));
+    assert!(bench.vacate(other, None, false).await);
+    assert_eq!(bench.claim_outright(me, 1502).await, None);
+    assert!(bench.vacate(me, None, false).await);
+    assert_eq!(bench.claim_outright(me, 1503).await, Some(granted(1503)));
+}
+
+#[tokio::test]
+async fn who_may_not_do_one_of_the_commands_claims_with_the_script() {
+    for command in ["set", "zadd", "pexpire"] {
+        let rights = format!("on nopass ~* &* +@all -{command}");
+        let redis = RedisServer::builder().user("ann", &rights).start().await.unwrap();
+        let ann = format!("redis://ann:x@{}", redis.addr()).into_connection_info().unwrap();
+        let server = Server::new(ServerOptions::new("redis", ann)).unwrap();
+        let bench = Bench { redis, server, keys: Keys::new("lock:", &LockName::new("a").unwrap()) };
+        let (me, _) = owners();
+        assert_eq!(bench.claim_outright(me, 1000).await, None, "{command}");
+        let claim = bench.claim_of(me, Some(1000)).request(None);
+        let error = bench.server.claim(&claim).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{command}: {error}");
+        assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)", "{command}");
+    }
 }
 
 #[tokio::test]
 async fn plain_clients_exclude_us_and_are_excluded() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     bench.redis(&["SET", "lock:a", "theirs", "NX"]).await;
-    assert_eq!(bench.claim(me, None).await, Verdict::Busy { ends_in: None, foreign_type: None, place: None });
-    assert_eq!((bench.look().await.kind.as_str(), bench.look().await.value.as_str()), ("string", "theirs"));
+    let busy = Verdict::Busy { ends_in: None, foreign_type: None, place: None };
+    assert_eq!((bench.ask(me).await, bench.claim(me, None).await), (busy.clone(), busy));
+    assert_eq!(bench.claim_outright(me, 1000).await, None);
+    for sight in [bench.look().await, bench.look_at_vote().await] {
+        assert_eq!((sight.kind.as_str(), sight.value.as_str()), ("string", "theirs"));
+    }
+    assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "string");
+    bench.asked(me).await;
+    assert_eq!(bench.redis(&["SET", "lock:a", "theirs", "NX", "PX", "1000"]).await, "Nil");
     assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "string");
     bench.granted(me).await;
+    assert_eq!(bench.redis(&["SET", "lock:a", "theirs", "NX", "PX", "1000"]).await, "Nil");
+    assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "string");
+    assert_eq!(bench.claim_outright(me, u64::MAX >> 12).await, Some(granted(u64::MAX >> 12)));
     assert_eq!(bench.redis(&["SET", "lock:a", "theirs", "NX", "PX", "1000"]).await, "Nil");
 }
 
@@ -277,6 +529,37 @@ async fn the_first_in_line_is_called_and_the_others_hold_back() {
     assert!(!bench.vacate(OwnerId::random(), Some(&leaves), true).await);
     assert_eq!(bench.redis(&["GET", bench.keys.turn()]).await, second.id.to_string());
     assert!(bench.queue_up(owner, &second).await);
+    assert_eq!(bench.redis(&["EXISTS", bench.keys.line(), bench.keys.turn()]).await, "Int(0)");
+}
+
+#[tokio::test]
+async fn who_gives_a_lock_back_learns_whether_somebody_waits() {
+    let (bench, (holder, _)) = (Bench::new().await, owners());
+    let _calls = listen(&bench, &["inbox:1"]).await;
+    let vacate = |waiter: Option<Waiter<'static>>, calls: bool| {
+        let turn = calls.then_some(TTL);
+        let request = Request::vacate(&bench.keys, holder, waiter.as_ref(), turn);
+        let server = &bench.server;
+        async move { server.vacate(&request).await.unwrap() }
+    };
+    let vacated = |was_ours, is_wanted| Vacated { was_ours: Some(was_ours), is_wanted };
+    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1", since: Some(1) };
+    bench.granted(holder).await;
+    assert_eq!(vacate(None, true).await, vacated(true, false));
+    assert_eq!(vacate(None, true).await, vacated(false, false));
+    bench.granted(holder).await;
+    assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
+    assert_eq!(vacate(None, false).await, vacated(true, true));
+    assert_eq!(vacate(None, true).await, vacated(false, true));
+    // It stands in no line any more, and is still to come.
+    assert_eq!(bench.redis(&["EXISTS", bench.keys.line()]).await, "Int(0)");
+    assert_eq!(vacate(None, true).await, vacated(false, true));
+    assert!(bench.queue_up(holder, &waiter).await);
+    assert_eq!(vacate(None, true).await, vacated(true, false));
+    // Of one who has died nobody learns.
+    let dead = Waiter { inbox: "inbox:dead", ..waiter };
+    assert_eq!(vacate(Some(dead), false).await, vacated(false, true));
+    assert_eq!(vacate(None, true).await, vacated(false, false));
     assert_eq!(bench.redis(&["EXISTS", bench.keys.line(), bench.keys.turn()]).await, "Int(0)");
 }
 

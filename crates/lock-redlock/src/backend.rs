@@ -69,8 +69,8 @@ pub struct Redlock {
     wall_clock: WallClock,
     pub(crate) tally: Tally,
     pub(crate) infos: Infos,
-    /// Whether the last lock that was asked for was busy.
-    pub(crate) contended: AtomicBool,
+    /// Whether the last lock that was asked for was busy, or one that was given back is wanted by others.
+    pub(crate) contended: Arc<AtomicBool>,
 }
 
 impl Redlock {
@@ -112,7 +112,7 @@ impl Redlock {
             wall_clock: config.wall_clock,
             tally: Tally::default(),
             infos: Infos::default(),
-            contended: AtomicBool::new(false),
+            contended: Arc::default(),
         })
     }
 
@@ -237,7 +237,7 @@ impl Redlock {
     async fn look(&self, keys: &Arc<Keys>) -> Result<Vec<Result<Sight>>> {
         self.ask_all(|master| {
             let keys = Arc::clone(keys);
-            async move { master.server.look(&keys, None).await }
+            async move { master.server.look_at_vote(&keys).await }
         })
         .await
     }

@@ -1,6 +1,7 @@
 //! One attempt to win a quorum.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lock_core::{Error, Outcome, Result, Token};
@@ -28,6 +29,7 @@ pub(crate) struct Campaign {
     patience: Patience,
     /// Whether it is worth asking again if there is no quorum.
     again: bool,
+    outright: bool,
 }
 
 /// What the masters that refused said, and which they are.
@@ -50,6 +52,17 @@ pub(crate) enum Vote {
     NoQuorum(Error),
 }
 
+/// How the lock is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way<'a> {
+    /// As one that is free, and that nobody waits for.
+    Outright,
+    /// By one who does not wait, and lets those go first who have been called.
+    Politely,
+    /// By one who waits.
+    InLine(&'a Arc<Seat>),
+}
+
 /// What comes after an attempt that got nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AndThen {
@@ -68,22 +81,34 @@ impl Campaign {
         ttl: Duration,
         info: &Arc<str>,
         since: u64,
-        seat: Option<&Arc<Seat>>,
+        way: Way<'_>,
+        contended: &Arc<AtomicBool>,
     ) -> Self {
-        let footprint = Footprint::new(masters, keys, ttl, info, since, seat);
+        let (seat, outright) = match way {
+            Way::InLine(seat) => (Some(seat), false),
+            Way::Politely => (None, false),
+            Way::Outright => (None, true),
+        };
+        let footprint = Footprint::new(masters, keys, ttl, info, since, seat, contended);
         let skipped = skipped(masters);
         let is_sick = |master: &Arc<Master>| matches!(master.readiness(), Readiness::Sick(_));
         let again =
             skipped.iter().zip(&**masters).any(|(skipped, master)| skipped.is_some() && is_sick(master));
         Self {
-            wave: footprint.claim_all(skipped).until(deadlines(masters, ttl)),
+            wave: footprint.claim_all(skipped, outright).until(deadlines(masters, ttl)),
             footprint,
             runtime: Handle::try_current().ok(),
             votes: OfEach::new(),
             busy: Busy::default(),
             patience: Patience::new(masters),
             again,
+            outright,
         }
+    }
+
+    /// Whether it asked as if nobody waited.
+    pub(crate) const fn was_outright(&self) -> bool {
+        self.outright
     }
 
     /// Counts the votes until a quorum is there or out of reach.
@@ -139,7 +164,8 @@ impl Campaign {
                 }
                 let master = &footprint.masters[number];
                 let sent = Instant::now();
-                let raised = master.server.raise(&footprint.keys, footprint.owner, largest, footprint.ttl);
+                let raised =
+                    master.server.raise_vote(&footprint.keys, footprint.owner, largest, footprint.ttl);
                 master.vote(sent, raised.await)
             }
         });

@@ -1,12 +1,13 @@
 //! What one acquisition may have left on the masters.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::{Error, Outcome, OwnerId, Result, Token};
 use lock_redis::Keys;
-use lock_redis::server::{Claim, Proposal, Request, Sent, Verdict};
+use lock_redis::server::{Claim, Outright, Proposal, Request, Sent, Vacated, Verdict};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -27,6 +28,8 @@ pub(crate) struct Footprint {
     info: Arc<str>,
     /// The wait that it belongs to, if it waits.
     seat: Option<Arc<Seat>>,
+    /// To be set when a master says that others wait.
+    contended: Arc<AtomicBool>,
     /// What is known of each claim: a release must not overtake one.
     claims: Mutex<Claims>,
     /// A claim has ended. Unlike a watch it wakes those who wait in the order in which they do, so that a simulation
@@ -68,6 +71,7 @@ impl Footprint {
         info: &Arc<str>,
         since: u64,
         seat: Option<&Arc<Seat>>,
+        contended: &Arc<AtomicBool>,
     ) -> Arc<Self> {
         Arc::new(Self {
             masters: Arc::clone(masters),
@@ -77,31 +81,34 @@ impl Footprint {
             since,
             info: Arc::clone(info),
             seat: seat.map(Arc::clone),
+            contended: Arc::clone(contended),
             claims: Mutex::default(),
             ended: Notify::new(),
             sent_on: Mutex::new(masters.iter().map(|master| master.server.generation(keys)).collect()),
         })
     }
 
-    /// Claims the lock on every master, but on those that are not to be asked, for these reasons.
+    /// Claims the lock on every master, but on those that are not to be asked, for these reasons; `outright` as one that
+    /// nobody waits for.
     pub(crate) fn claim_all(
         self: &Arc<Self>,
         skipped: impl IntoIterator<Item = Option<Error>>,
+        outright: bool,
     ) -> Wave<Result<Verdict>> {
         let (ttl, token) = (self.ttl, Token::new(self.since));
-        let for_all = self.seat.is_none().then(|| Arc::new(self.request(ttl, token, None)));
+        let outright = outright.then(|| self.claimed(ttl, token).outright()).flatten().map(Arc::new);
         let skipped = skipped.into_iter().enumerate();
-        Wave::new(skipped.map(|(number, skipped)| self.claim(number, ttl, token, for_all.clone(), skipped)))
+        Wave::new(skipped.map(|(number, skipped)| self.claim(number, ttl, token, outright.clone(), skipped)))
     }
 
-    /// Claims the lock on one master and proposes a token, unless it is not to be asked, for this reason. What is sent
-    /// is the request `for_all`, if there is one.
+    /// Claims the lock on one master and proposes a token, unless it is not to be asked, for this reason. An
+    /// outright claim is sent first, if there is one; where that is not enough, a script tells what is.
     fn claim(
         self: &Arc<Self>,
         number: usize,
         ttl: Duration,
         token: Token,
-        for_all: Option<Arc<Request>>,
+        outright: Option<Arc<Outright>>,
         skipped: Option<Error>,
     ) -> impl Future<Output = Result<Verdict>> + Send + 'static + use<> {
         // Made here, so that its end is noted also when the future is never polled.
@@ -112,16 +119,24 @@ impl Footprint {
                 return Err(error);
             }
             ending.end = End::Unknown;
-            let answer = match for_all {
-                Some(request) => ending.footprint.masters[number].claim(&request).await,
+            let verdict = match &outright {
+                Some(claim) => ending.footprint.masters[number].claim_outright(claim).await,
+                None => Ok(None),
+            };
+            let was_sent = matches!(verdict, Ok(None)) && outright.is_some();
+            let answer = match verdict {
                 // Boxed, as what is rare here would make each claim large.
-                None => Box::pin(ending.footprint.ask(number, ttl, token)).await,
+                Ok(None) => Box::pin(ending.footprint.ask(number, ttl, token)).await,
+                Ok(Some(verdict)) => Ok(verdict),
+                Err(error) => Err(error),
             };
             ending.end = match &answer {
                 Ok(Verdict::Granted(_)) => End::Granted,
                 Ok(Verdict::Busy { .. }) => End::Refused,
                 Ok(Verdict::Broken) => End::Unknown,
                 Err(error) => match error.outcome() {
+                    // What was sent before it may have left something.
+                    Outcome::NotApplied if was_sent => End::Granted,
                     Outcome::NotApplied => End::Refused,
                     // By a master that does not vote.
                     Outcome::Applied => End::Granted,
@@ -138,9 +153,12 @@ impl Footprint {
     }
 
     fn request(&self, ttl: Duration, token: Token, place: Option<&Place>) -> Request {
-        let (keys, owner, info) = (&self.keys, self.owner, &*self.info);
+        self.claimed(ttl, token).request(place.map(Place::waiter).as_ref())
+    }
+
+    fn claimed(&self, ttl: Duration, token: Token) -> Claim<'_> {
         let proposal = Some(Proposal { token, since: self.since });
-        Claim { keys, owner, ttl, info, proposal }.request(place.map(Place::waiter).as_ref())
+        Claim { keys: &self.keys, owner: self.owner, ttl, info: &self.info, proposal }
     }
 
     /// Claims the lock on these masters too, in the background: on a quorum it is ours, and the others have lost it, or
@@ -266,13 +284,17 @@ impl Erasing {
                 Some(request) => master.server.vacate(request).await,
                 None => Box::pin(self.vacate_from(master)).await,
             };
-            master.noted(asked, answer)
+            let vacated = master.noted(asked, answer)?;
+            if vacated.is_wanted {
+                footprint.contended.store(true, Ordering::Relaxed);
+            }
+            Ok(vacated.was_ours)
         };
         master.server.take_back(&footprint.keys, self.ttl, sent, vacate).await
     }
 
     /// Of one who waits, or did.
-    async fn vacate_from(&self, master: &Master) -> Result<Option<bool>> {
+    async fn vacate_from(&self, master: &Master) -> Result<Vacated> {
         let place = self.footprint.place(self.number);
         master.server.vacate(&self.footprint.vacation(place.as_ref(), self.because)).await
     }
@@ -327,7 +349,7 @@ mod tests {
     async fn a_claim_takes_little_memory() {
         let keys = Arc::new(Keys::new("", &LockName::new("a").unwrap()));
         let ttl = Duration::from_secs(30);
-        let footprint = Footprint::new(&dead(3), &keys, ttl, &"{}".into(), 1, None);
+        let footprint = Footprint::new(&dead(3), &keys, ttl, &"{}".into(), 1, None, &Arc::default());
         let claim = footprint.claim(0, ttl, Token::new(1), None, None);
         assert!(size_of_val(&claim) <= 768, "{}", size_of_val(&claim));
         let (number, because, for_all) = (0, Because::Released, None);

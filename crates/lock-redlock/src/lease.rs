@@ -89,7 +89,7 @@ impl Lease for RedlockLease {
             let (master, keys) = (Arc::clone(master), Arc::clone(&self.footprint.keys));
             async move {
                 let asked = Instant::now();
-                master.vote(asked, master.server.look(&keys, None).await)
+                master.vote(asked, master.server.look_at_vote(&keys).await)
             }
         });
         let mut wave = Wave::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));

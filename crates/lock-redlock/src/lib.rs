@@ -1,8 +1,8 @@
 //! Distributed locks on a quorum of independent Redis servers: Redlock.
 //!
 //! Each master is asked for a plain `SET NX PX` lock, all at once; the lock is ours when more than half
-//! of them granted it and enough of the time to live is left. The single-master parts are those of
-//! [`lock_redis`].
+//! of them granted it and enough of the time to live is left. The value of its key begins with our owner id. The
+//! single-master parts are those of [`lock_redis`].
 //!
 //! A master that does not answer is left out until it does; one that has restarted does not vote until nobody can hold
 //! a lock that it has forgotten. Who waits is called by the masters when the lock is given back, in the order in which

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Outcome, Result};
 use lock_redis::push::Pushes;
-use lock_redis::server::{Extension, Request, Verdict};
+use lock_redis::server::{Extension, Outright, Request, Verdict};
 use lock_redis::{Identity, Server};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -92,6 +92,16 @@ impl Master {
             // The connection may just have been idle for too long.
             Ok(Verdict::Broken) => Ok(Verdict::Broken),
             granted @ Ok(Verdict::Granted(_)) => self.vote(sent, granted),
+            answer => self.noted(sent, answer),
+        }
+    }
+
+    /// Asks for its vote on a lock that nobody waits for: `None` when there is more to say.
+    pub(crate) async fn claim_outright(self: &Arc<Self>, claim: &Outright) -> Result<Option<Verdict>> {
+        let sent = Instant::now();
+        match self.server.claim_outright(claim).await {
+            broken @ Ok(Some(Verdict::Broken)) => broken,
+            granted @ Ok(Some(_)) => self.vote(sent, granted),
             answer => self.noted(sent, answer),
         }
     }

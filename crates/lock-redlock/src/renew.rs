@@ -82,7 +82,7 @@ async fn extend(master: &Arc<Master>, leases: &[Due]) -> Answer {
         .iter()
         .map(|(held, ttl)| {
             let Footprint { keys, owner, .. } = &*held.footprint;
-            Extension { keys, owner: *owner, hold: Hold::Alone, ttl: *ttl }
+            Extension { keys, owner: *owner, hold: Hold::OnMaster, ttl: *ttl }
         })
         .collect();
     master.extend(&leases).await

@@ -14,7 +14,7 @@ use rand::Rng;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::backend::{Redlock, too_late};
-use crate::campaign::{AndThen, Busy, Campaign, Vote};
+use crate::campaign::{AndThen, Busy, Campaign, Vote, Way};
 use crate::lease::RedlockLease;
 use crate::line::{Seat, TURN};
 use crate::master::Readiness;
@@ -142,8 +142,13 @@ impl<'a> Waiting<'a> {
         self.called.fill(None);
         let sent = self.backend.clock.now();
         let (masters, since) = (&self.backend.masters, self.backend.micros());
-        let mut campaign =
-            Campaign::start(masters, &self.keys, self.ttl, &self.info, since, self.seat.as_ref());
+        let contended = &self.backend.contended;
+        let way = match &self.seat {
+            Some(seat) => Way::InLine(seat),
+            None if contended.load(Ordering::Relaxed) => Way::Politely,
+            None => Way::Outright,
+        };
+        let mut campaign = Campaign::start(masters, &self.keys, self.ttl, &self.info, since, way, contended);
         match campaign.count().await {
             Vote::Won => {}
             Vote::Busy(busy) => {
@@ -189,7 +194,8 @@ impl<'a> Waiting<'a> {
 
     fn won(&mut self, campaign: Campaign, token: Token, sent: lock_core::BootInstant) -> RedlockLease {
         self.backend.tally.won(self.splits == 0);
-        if !self.heard {
+        // Who asks outright is not told that others wait.
+        if !self.heard && !campaign.was_outright() {
             self.backend.contended.store(false, Ordering::Relaxed);
         }
         // It stays in the lines of the masters that refused, so that their calls do not go to the next too early.

@@ -24,8 +24,10 @@ async fn three() -> (RedisFive, Locks) {
     (three, locks)
 }
 
-async fn value(server: &RedisServer) -> Option<String> {
-    server.command(&["GET", "lock:a"]).await.unwrap().text().map(str::to_owned)
+/// Who has the lock: the value begins with that.
+async fn holder(server: &RedisServer) -> Option<String> {
+    let value = server.command(&["GET", "lock:a"]).await.unwrap();
+    value.text().and_then(|value| value.split(' ').next()).map(str::to_owned)
 }
 
 async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
@@ -56,7 +58,7 @@ async fn each_master_has_its_own_user_password_and_pool() {
     let guard = locks.mutex("a").acquire().await.unwrap();
     let owner = guard.owner().to_string();
     until("all masters have the key", || async {
-        value(&open).await.as_ref() == Some(&owner) && value(&listed).await.as_ref() == Some(&owner)
+        holder(&open).await.as_ref() == Some(&owner) && holder(&listed).await.as_ref() == Some(&owner)
     })
     .await;
     assert_eq!(guard.release().await.unwrap(), Released::Released);
@@ -102,7 +104,7 @@ async fn a_server_that_does_not_say_who_it_is_does_not_vote() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("+info"), "{error}");
     for master in &masters {
-        until("it is taken back", || async { value(master).await.is_none() }).await;
+        until("it is taken back", || async { holder(master).await.is_none() }).await;
     }
 }
 
@@ -159,19 +161,19 @@ async fn a_master_that_says_no_more_who_it_is_after_a_restart_does_not_vote() {
 #[tokio::test(flavor = "multi_thread")]
 async fn inspect_shows_what_each_master_sees() {
     let (three, locks) = three().await;
-    let guard = locks.mutex("a").acquire().await.unwrap();
+    let _guard = locks.mutex("a").acquire().await.unwrap();
     let masters = three.servers();
     until("all have it", || async {
-        value(&masters[1]).await.is_some() && value(&masters[2]).await.is_some()
+        holder(&masters[1]).await.is_some() && holder(&masters[2]).await.is_some()
     })
     .await;
-    masters[0].command(&["SET", "lock:a", "theirs"]).await.unwrap();
+    let ours = masters[0].command(&["GETSET", "lock:a", "theirs"]).await.unwrap();
     masters[2].kill();
     let state = locks.inspect("a").await.unwrap();
     assert_eq!(state.holder, None, "no two masters agree");
     assert!(matches!(&state.servers[0].view, View::Held(Holder::Foreign(_))), "{state:?}");
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();
-    masters[0].command(&["SET", "lock:a", &guard.owner().to_string()]).await.unwrap();
+    masters[0].command(&["SET", "lock:a", ours.text().unwrap()]).await.unwrap();
     let state = locks.inspect("a").await.unwrap();
     assert!(matches!(state.holder, Some(Holder::Known(_))), "{state:?}");
     let views: Vec<_> = state.servers.iter().map(|seen| (seen.server.clone(), &seen.view)).collect();
@@ -192,13 +194,13 @@ async fn nothing_is_broken_where_one_master_has_no_lock() {
     let (three, locks) = three().await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     let masters = three.servers();
-    until("all have it", || async { value(&masters[2]).await.is_some() }).await;
+    until("all have it", || async { holder(&masters[2]).await.is_some() }).await;
     masters[2].command(&["DEL", "lock:a"]).await.unwrap();
     masters[2].command(&["HSET", "lock:a", "some", "data"]).await.unwrap();
     let error = locks.break_lock("a").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     for master in &masters[..2] {
-        assert_eq!(value(master).await, Some(guard.owner().to_string()), "removed before it was told");
+        assert_eq!(holder(master).await, Some(guard.owner().to_string()), "removed before it was told");
     }
     masters[2].command(&["DEL", "lock:a"]).await.unwrap();
     assert!(locks.break_lock("a").await.unwrap());
@@ -210,20 +212,20 @@ async fn a_minority_that_lost_the_key_gets_it_again_with_the_next_renewal() {
     let (three, locks) = three().await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     let (masters, owner) = (three.servers(), guard.owner().to_string());
-    until("all have it", || async { value(&masters[2]).await.is_some() }).await;
+    until("all have it", || async { holder(&masters[2]).await.is_some() }).await;
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();
-    until("it is healed", || async { value(&masters[0]).await.as_ref() == Some(&owner) }).await;
+    until("it is healed", || async { holder(&masters[0]).await.as_ref() == Some(&owner) }).await;
     // What somebody else has there is left alone.
     masters[0].command(&["SET", "lock:a", "theirs"]).await.unwrap();
     sleep(Duration::from_secs(2)).await;
-    assert_eq!(value(&masters[0]).await.as_deref(), Some("theirs"));
+    assert_eq!(holder(&masters[0]).await.as_deref(), Some("theirs"));
     assert!(guard.is_valid());
     guard.extend(Duration::from_secs(3)).await.unwrap();
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();
-    until("it is healed again", || async { value(&masters[0]).await.is_some() }).await;
+    until("it is healed again", || async { holder(&masters[0]).await.is_some() }).await;
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     for master in masters {
-        until("all is given back", || async { value(master).await.is_none() }).await;
+        until("all is given back", || async { holder(master).await.is_none() }).await;
     }
 }
 
@@ -235,7 +237,7 @@ async fn a_split_lease_in_a_batch_does_not_wait_for_a_hung_master() {
     let guard = locks.mutex("a").acquire().await.unwrap();
     let masters = five.servers();
     until("all have it", || async {
-        value(&masters[4]).await.is_some() && value(&masters[1]).await.is_some()
+        holder(&masters[4]).await.is_some() && holder(&masters[1]).await.is_some()
     })
     .await;
     for master in &masters[..2] {

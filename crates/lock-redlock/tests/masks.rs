@@ -109,7 +109,7 @@ impl Site {
     async fn keys(&self, number: usize, name: &str) -> Vec<String> {
         let keys = self.five.servers()[number].command(&["KEYS", &format!("*{name}*")]).await.unwrap();
         let keys = keys.array().unwrap_or_default().iter().filter_map(|key| key.text().map(str::to_owned));
-        keys.filter(|key| !key.starts_with("polylock:fence")).collect()
+        keys.filter(|key| !key.starts_with("polylock:tokens")).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use lock_testkit::{FaultProxy, RedisFive, RedisServer};
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const FENCE: &str = "polylock:fence:{lock:a}";
+const TOKENS: &str = "polylock:tokens:{lock:a}";
 
 async fn five() -> (RedisFive, Locks) {
     let five = RedisServer::builder().appendonly(true).start_n(5).await.unwrap();
@@ -30,10 +30,16 @@ async fn cycle(locks: &Locks) -> Token {
     token
 }
 
+/// Who has the lock on a master: the value begins with that.
+async fn holder(server: &RedisServer) -> Option<String> {
+    let value = server.command(&["GET", "lock:a"]).await.unwrap();
+    value.text().and_then(|value| value.split(' ').next()).map(str::to_owned)
+}
+
 async fn no_key_is_left(five: &RedisFive, masters: &[usize]) {
     for &master in masters {
         let deadline = Instant::now() + PATIENCE;
-        while five.servers()[master].command(&["EXISTS", "lock:a"]).await.unwrap().int() != Some(0) {
+        while five.servers()[master].command(&["TYPE", "lock:a"]).await.unwrap().text() != Some("none") {
             assert!(Instant::now() < deadline, "a key is left on master {master}");
             sleep(Duration::from_millis(20)).await;
         }
@@ -46,8 +52,7 @@ async fn the_lock_is_on_all_masters_and_leaves_all() {
     let guard = locks.mutex("a").acquire().await.unwrap();
     sleep(Duration::from_millis(100)).await;
     for server in five.servers() {
-        let value = server.command(&["GET", "lock:a"]).await.unwrap();
-        assert_eq!(value.text(), Some(guard.owner().to_string().as_str()));
+        assert_eq!(holder(server).await, Some(guard.owner().to_string()));
     }
     assert!(connect(&five).await.mutex("a").try_acquire().await.unwrap().is_none());
     assert_eq!(guard.release().await.unwrap(), Released::Released);
@@ -196,8 +201,8 @@ async fn busy_masters_are_waited_for_when_a_token_is_raised_and_a_lock_verified(
     let ahead = 4_000_000_000_000_000_u64;
     // Of no two masters do both know the same.
     for (master, more) in [(0, 0), (1, 10)] {
-        let fence = format!("{} 0 0 {{}}", ahead + more);
-        swift.three.servers()[master].command(&["SET", FENCE, &fence]).await.unwrap();
+        let last = (ahead + more).to_string();
+        swift.three.servers()[master].command(&["ZADD", TOKENS, &last, "last"]).await.unwrap();
     }
     swift.become_busy();
     let guard = swift.locks.mutex("a").acquire().await.unwrap();
@@ -261,7 +266,7 @@ async fn a_master_that_refuses_after_the_quorum_is_asked_again() {
     }
     masters[2].command(&["DEL", "lock:a"]).await.unwrap();
     proxy.deliver();
-    while masters[2].command(&["GET", "lock:a"]).await.unwrap().text() != Some(&*guard.owner().to_string()) {
+    while holder(&masters[2]).await != Some(guard.owner().to_string()) {
         assert!(Instant::now() < deadline, "it is not asked again");
         sleep(Duration::from_millis(10)).await;
     }
@@ -371,11 +376,29 @@ async fn tokens_grow_though_masters_disagree() {
     let mut last = cycle(&locks).await;
     for master in 0..5 {
         let ahead = (last.get() + 10_000_000_000).to_string();
-        five.servers()[master].command(&["SET", FENCE, &format!("{ahead} 0 0 {{}}")]).await.unwrap();
+        five.servers()[master].command(&["ZADD", TOKENS, &ahead, "last"]).await.unwrap();
         let token = cycle(&locks).await;
         assert!(token > last, "{token} after {last}");
         last = token;
     }
+}
+
+/// It is taken by plain commands first, and what these leave is the matter of the scripts.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_where_plain_commands_take_a_lock_and_the_scripts_are_refused() {
+    let (five, locks) = five().await;
+    let last = (cycle(&locks).await.get() + 10_000_000_000).to_string();
+    for server in five.servers() {
+        server.command(&["ZADD", TOKENS, &last, "last"]).await.unwrap();
+        server.command(&["ACL", "SETUSER", "default", "-exists"]).await.unwrap();
+    }
+    let error = locks.mutex("a").try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    no_key_is_left(&five, &[0, 1, 2, 3, 4]).await;
+    for server in five.servers() {
+        server.command(&["ACL", "SETUSER", "default", "+exists"]).await.unwrap();
+    }
+    assert!(cycle(&locks).await.get() > last.parse().unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -384,7 +407,7 @@ async fn a_token_that_only_one_master_knows_is_written_to_a_quorum_first() {
     cycle(&locks).await;
     let ahead = 4_000_000_000_000_000_u64;
     let masters = five.servers();
-    masters[0].command(&["SET", FENCE, &format!("{ahead} 0 0 {{}}")]).await.unwrap();
+    masters[0].command(&["ZADD", TOKENS, &ahead.to_string(), "last"]).await.unwrap();
     masters[3].stop();
     masters[4].stop();
     let token = cycle(&locks).await;
@@ -512,7 +535,7 @@ async fn b09_one_vote_for_and_one_against_is_an_end() {
 async fn b10_an_error_of_a_minority_is_no_error_of_the_quorum() {
     let three = RedisFive::start_n(3).await.unwrap();
     let locks = connect(&three).await;
-    three.servers()[0].command(&["HSET", FENCE, "some", "data"]).await.unwrap();
+    three.servers()[0].command(&["HSET", TOKENS, "some", "data"]).await.unwrap();
     cycle(&locks).await;
     three.servers()[0].kill();
     cycle(&locks).await;

@@ -8,7 +8,7 @@ mod masks;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockOptions, Outcome, Released, View};
+use lock_core::{ErrorKind, Guard, LockOptions, Outcome, Released, View};
 use lock_testkit::Log;
 use lock_testkit::fake::{Diary, Faults};
 use tokio::time::{Instant, sleep};
@@ -154,7 +154,7 @@ async fn every_attempt_has_an_identity_of_its_own() {
     let lines = diary.lines();
     // Only a claim names all keys, and after them the owner.
     let claims =
-        lines.iter().filter(|line| line.contains("EVALSHA") && line.contains(" polylock:fence:{lock:a} "));
+        lines.iter().filter(|line| line.contains("EVALSHA") && line.contains(" polylock:tokens:{lock:a} "));
     let owners: Vec<_> = claims
         .filter_map(|line| line.split_once("polylock:turn:{lock:a} ")?.1.split_whitespace().next())
         .collect();
@@ -189,6 +189,53 @@ async fn who_lost_a_split_vote_gives_back_what_it_got_before_it_sleeps() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_asks_again_at_once_lets_those_go_first_who_wait() {
+    for drops in [false, true] {
+        let fleet = Fleet::new(5).await;
+        let mutex = fleet.connect(60 * SECOND).await.mutex("a");
+        let waiting = fleet.connect(60 * SECOND).await.mutex("a");
+        // Whoever waits is further away.
+        fleet.links.iter().for_each(|[_, later]| later.set_faults(away(3)));
+        let mut guard = mutex.acquire().await.unwrap();
+        let waiting = tokio::spawn(async move { hold(waiting.acquire().await.unwrap()).await });
+        sleep(100 * MILLI).await;
+        fleet.links.iter().for_each(|[first, _]| first.set_faults(away(1)));
+        let (started, mut rounds) = (Instant::now(), 0);
+        while !waiting.is_finished() {
+            rounds += 1;
+            assert!(rounds <= 3, "it is overtaken again and again");
+            if drops {
+                drop(guard);
+                // It leaves in the background, and is not answered before the next request leaves.
+                sleep(MILLI).await;
+            } else {
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            }
+            guard = mutex.acquire().await.unwrap();
+            sleep(10 * MILLI).await;
+        }
+        assert!(started.elapsed() < 200 * MILLI, "the lock was free meanwhile: {:?}", started.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_overtaken_when_it_was_called_is_called_again() {
+    let fleet = Fleet::new(5).await;
+    let near = fleet.connect(60 * SECOND).await.mutex("a");
+    let [waiting, newcomer] = [fleet.connect(60 * SECOND).await, fleet.connect(60 * SECOND).await];
+    fleet.links.iter().for_each(|[_, later]| later.set_faults(away(3)));
+    let guard = near.acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { hold(waiting.mutex("a").acquire().await.unwrap()).await });
+    sleep(100 * MILLI).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let started = Instant::now();
+    let guard = newcomer.mutex("a").try_acquire().await.unwrap().expect("it overtakes who is called");
+    hold(guard).await;
+    waiting.await.unwrap();
+    assert!(started.elapsed() < 90 * MILLI, "the lock was free meanwhile: {:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn once_a_quorum_says_that_it_is_busy_nobody_is_waited_for() {
     let fleet = Fleet::new(5).await;
     let near = Faults { delay_ms: 2..=2, ..Faults::default() };
@@ -220,4 +267,15 @@ async fn inspect_does_not_believe_masters_that_may_have_forgotten_the_lock() {
     let error = locks.inspect("a").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(guard.is_valid() && error.to_string().contains("has restarted"), "{error}");
+}
+
+/// A master to which, and from which, the way takes so many milliseconds.
+fn away(millis: u64) -> Faults {
+    Faults { delay_ms: millis..=millis, ..Faults::default() }
+}
+
+/// Keeps a lock for a moment.
+async fn hold(guard: Guard) {
+    sleep(5 * MILLI).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
 }

@@ -9,11 +9,10 @@ local function carry_on(token, rest, lasting)
 end
 
 -- Mints the token of a grant, larger than every one before, and notes who got it: "token owner since info".
--- It is the one that is proposed, or else the clock, if that is large enough; who proposes it also tells since when.
+-- It is the clock, if that is large enough.
 -- Answers the token, or an error when the fence holds something else; then nothing has happened.
-local function mint(owner, info, lasting, proposal, since)
-  local token = proposal or micros
-  local rest = ' ' .. owner .. ' ' .. (since or micros) .. ' ' .. info
+local function mint(owner, info, lasting)
+  local token, rest = micros, ' ' .. owner .. ' ' .. micros .. ' ' .. info
   local before = redis.pcall('SET', KEYS[2], token .. rest, 'PX', lasting, 'GET')
   if not before then
     return token

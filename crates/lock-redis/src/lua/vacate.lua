@@ -2,9 +2,9 @@
 -- KEYS: lock, line, turn.
 -- ARGV: owner, for how many ms the next goes first once it is called or '' to call nobody, and for one who waits also:
 -- waiter, its inbox, since when it waits if it is to stand in the line or '' if not. What is '' at the end is left out.
--- Answers 1 when the lock was the owner's until now, else 0.
+-- Answers whether the lock was the owner's until now, in {that, 1} if somebody may be waiting for it.
 local held = 0
-if redis.pcall('GET', KEYS[1]) == ARGV[1] then
+if is_owners(ARGV[1]) then
   held = redis.call('DEL', KEYS[1])
 end
 local waiter, since = ARGV[3], ARGV[5] or ''
@@ -22,24 +22,26 @@ elseif waiter then
   end
 end
 
-if (ARGV[2] or '') == '' or redis.call('EXISTS', KEYS[1], KEYS[3]) > 0 then
-  return held
+-- Whoever was called while the lock was ours has found that it is not free.
+if (ARGV[2] or '') == '' or redis.call('EXISTS', KEYS[1], held == 0 and KEYS[3] or KEYS[1]) > 0 then
+  return {held, 1}
 end
 -- The first whose process is there to hear it goes, and the others hold back for a moment.
 while true do
   local first = redis.pcall('ZRANGE', KEYS[2], 0, 0)[1]
   if not first then
-    return held
+    -- Whoever was overtaken may still be on its way.
+    return redis.call('EXISTS', KEYS[3]) == 1 and {held, 1} or held
   end
   local called, inbox = string.match(first, '^(%x+) (.+)$')
   local heard = called and redis.pcall('PUBLISH', inbox, 'turn ' .. called .. ' ' .. KEYS[1]) or 0
   if type(heard) ~= 'number' then
     -- The owner has no right to call anybody, which says nothing of those who wait.
-    return held
+    return {held, 1}
   end
   redis.call('ZREM', KEYS[2], first)
   if heard > 0 then
     redis.call('SET', KEYS[3], called, 'PX', ARGV[2])
-    return held
+    return {held, 1}
   end
 end

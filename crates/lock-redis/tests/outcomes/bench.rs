@@ -14,9 +14,9 @@ use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value, cmd, pipe};
 use tokio::time::timeout;
 
-use crate::model::{ASKED, EXTENDED, Effect, GRACE, Model};
+use crate::model::{ASKED, EXTENDED, Effect, GRACE, Model, words};
 use crate::op::{Line, Op};
-use crate::state::{Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, mode_of_entry, ttl_text};
+use crate::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, mode_of_entry, ttl_text};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What is left of these is recognised while a minute has not passed.
@@ -25,6 +25,11 @@ const THEIRS: &str = "theirs";
 const JUNK: &str = "no entry of a queue";
 const SHARED: &str = "polylock:shared";
 const PERMITS: &str = "polylock:permits";
+/// The largest token that a master can note.
+pub const LARGEST: u64 = (1 << f64::MANTISSA_DIGITS) - 1;
+/// Since when whoever claims the lock of a master claims it, by its clock; 0 is also what is written of one who does not
+/// say so.
+const SINCE: u64 = 0;
 /// What tells that everything told before has been heard.
 const END: &str = "end";
 const FREE: &str = "polylock:free:*";
@@ -68,12 +73,13 @@ impl Bench {
     }
 
     /// A new lock in this state.
-    pub async fn case(&mut self, state: State) -> Case {
+    pub async fn case(&mut self, family: Family, state: State) -> Case {
         self.cases += 1;
         let name = LockName::new(format!("case-{}", self.cases)).unwrap();
         let ids = || NAMES.iter().map(|_| OwnerId::random()).collect();
-        let model = Model::new(state, self.tells_free);
-        let case = Case { keys: Keys::new("lock:", &name), owners: ids(), waiters: ids(), model, last: 1000 };
+        let last = if state.fence == Fence::Full { LARGEST } else { 1000 };
+        let model = Model::new(family, state, self.tells_free);
+        let case = Case { keys: Keys::new("lock:", &name), owners: ids(), waiters: ids(), model, last };
         self.put(&case).await;
         self.listen_for(&case.model.alive).await;
         case
@@ -93,8 +99,14 @@ impl Bench {
             format!("{op}: {:?}, told {:?}, then {}", expected.answer, expected.told, case.model.state),
         );
         assert_eq!(seen, wanted, "left: the server, right: the model; before: {before}");
-        case.check_tokens(op, &before, token, last, expected.mints);
+        case.check_tokens(op, &before, token, last, &expected);
         (expected, state, token)
+    }
+
+    /// Does this to the lock, whatever the model says, and gives the token and then the last one.
+    pub async fn on_server(&self, case: &Case, op: Op) -> (Option<Token>, Option<u64>) {
+        let (_, token) = self.run(case, op).await;
+        (token, self.read(case).await.1)
     }
 
     pub async fn redis<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
@@ -111,7 +123,9 @@ impl Bench {
         match &state.lock {
             Lock::Free => {}
             Lock::Hash => hash(&mut pipe, keys.lock()),
-            Lock::Held(who, ttl) => set(&mut pipe, keys.lock(), &case.owner(*who).to_string(), *ttl),
+            Lock::Held(who, ttl) => set(&mut pipe, keys.lock(), &case.held(*who), *ttl),
+            Lock::Bare(who, ttl) => set(&mut pipe, keys.lock(), &case.owner(*who).to_string(), *ttl),
+            Lock::Longer(who, ttl) => set(&mut pipe, keys.lock(), &case.longer(*who), *ttl),
             Lock::Foreign(ttl) => set(&mut pipe, keys.lock(), THEIRS, *ttl),
             Lock::Readers(ttl) => set(&mut pipe, keys.lock(), SHARED, *ttl),
             Lock::Permits(ttl) => set(&mut pipe, keys.lock(), PERMITS, *ttl),
@@ -140,7 +154,11 @@ impl Bench {
         }
         match state.fence {
             Fence::Lost => {}
-            Fence::Hash => hash(&mut pipe, keys.fence()),
+            Fence::Hash => hash(&mut pipe, case.fence()),
+            Fence::Of(_) | Fence::Full if case.model.family == Family::Master => {
+                pipe.cmd("ZADD").arg(keys.tokens()).arg(case.last).arg("last");
+            }
+            Fence::Full => panic!("no token is too large for this server"),
             Fence::Of(None) => set(&mut pipe, keys.fence(), &case.last.to_string(), None),
             Fence::Of(Some(who)) => {
                 let text = format!("{} {} 1 {who}", case.last, case.owner(who));
@@ -164,18 +182,18 @@ impl Bench {
             is_told: matches!(op, Op::Confirm(..)),
         };
         match op {
-            Op::Claim(who, proposal) => {
-                let proposal = proposal.map(|token| Proposal { token: Token::new(token), since: 1 });
-                let (owner, ttl) = (case.owner(who), seconds(ASKED));
-                let claim = Claim { keys, owner, ttl, info: NAMES[who.0], proposal };
-                verdict(self.server.claim(&claim.request(None)).await)
+            Op::Claim(who, by) => verdict(self.server.claim(&case.claim(who, by).request(None)).await),
+            Op::Outright(who, by) => {
+                let claim = case.claim(who, Some(by)).outright().unwrap();
+                match self.server.claim_outright(&claim).await.transpose() {
+                    Some(answer) => verdict(answer),
+                    None => ("unclear".into(), None),
+                }
             }
             Op::LineUp(who, line) => {
-                let (owner, ttl) = (case.owner(who), seconds(ASKED));
-                let claim = Claim { keys, owner, ttl, info: NAMES[who.0], proposal: None };
                 let inbox = inbox(who);
                 let waiter = case.waiter(who, line, &inbox);
-                verdict(self.server.claim(&claim.request(waiter.as_ref())).await)
+                verdict(self.server.claim(&case.claim(who, None).request(waiter.as_ref())).await)
             }
             Op::Vacate(who, line, calls) => {
                 let inbox = inbox(who);
@@ -183,7 +201,8 @@ impl Bench {
                 let turn = calls.then(|| seconds(GRACE));
                 let request = Request::vacate(keys, case.owner(who), waiter.as_ref(), turn);
                 let vacated = self.server.vacate(&request).await.unwrap();
-                (ours(vacated == Some(true), "vacated"), None)
+                let was_ours = ours(vacated.was_ours == Some(true), "vacated");
+                (if vacated.is_wanted { format!("{was_ours}, wanted") } else { was_ours }, None)
             }
             Op::Ask(who, mode) => verdict(self.server.ask(&ask(who, mode, None)).await),
             Op::Queue(who, mode) | Op::Confirm(who, mode) => {
@@ -208,7 +227,11 @@ impl Bench {
             }
             Op::Extend(who) => {
                 let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
-                let leases = [Extension { keys, owner, hold: Hold::Shared, ttl }];
+                let hold = match case.model.family {
+                    Family::Single => Hold::Shared,
+                    Family::Master => Hold::OnMaster,
+                };
+                let leases = [Extension { keys, owner, hold, ttl }];
                 let extended = self.server.extend(&leases).await.unwrap().remove(0).unwrap();
                 (ours(extended, "extended"), None)
             }
@@ -225,13 +248,19 @@ impl Bench {
                 (ours(downgraded, "downgraded"), None)
             }
             Op::Raise(who, by) => {
-                let floor = Token::new(case.last.saturating_add_signed(by));
-                let raised = self.server.raise(keys, case.owner(who), floor, seconds(ASKED)).await.unwrap();
-                (ours(raised, "raised"), None)
+                let (owner, floor, ttl) = (case.owner(who), case.proposed(by), seconds(ASKED));
+                let raised = match case.model.family {
+                    Family::Single => self.server.raise(keys, owner, floor, ttl).await,
+                    Family::Master => self.server.raise_vote(keys, owner, floor, ttl).await,
+                };
+                (raised.map_or_else(|error| refused(&error), |raised| ours(raised, "raised")), None)
             }
-            Op::Look(who) => {
-                (case.sight(&self.server.look(keys, Some(case.owner(who))).await.unwrap()), None)
-            }
+            Op::Look(who) => match case.model.family {
+                Family::Single => {
+                    (case.sight(&self.server.look(keys, Some(case.owner(who))).await.unwrap()), None)
+                }
+                Family::Master => (case.vote(&self.server.look_at_vote(keys).await.unwrap()), None),
+            },
             Op::Break => (self.server.break_lock(keys).await.unwrap(), None),
             other => {
                 self.happens(case, other).await;
@@ -298,7 +327,11 @@ impl Bench {
         reads.cmd("TYPE").arg(keys.lock()).cmd("GET").arg(keys.lock()).cmd("PTTL").arg(keys.lock());
         reads.cmd("ZRANGE").arg(keys.holders()).arg(0).arg(-1).arg("WITHSCORES");
         reads.cmd("LRANGE").arg(keys.queue()).arg(0).arg(-1);
-        reads.cmd("TYPE").arg(keys.fence()).cmd("GET").arg(keys.fence());
+        reads.cmd("EXISTS").arg(case.other_fence()).cmd("TYPE").arg(case.fence());
+        match case.model.family {
+            Family::Single => reads.cmd("GET").arg(keys.fence()),
+            Family::Master => reads.cmd("ZRANGE").arg(keys.tokens()).arg(0).arg(-1).arg("WITHSCORES"),
+        };
         reads.cmd("ZRANGE").arg(keys.line()).arg(0).arg(-1);
         reads.cmd("GET").arg(keys.turn()).cmd("PTTL").arg(keys.turn());
         let now = self.now().await;
@@ -314,30 +347,25 @@ impl Bench {
             (_, THEIRS) => Lock::Foreign(ttl),
             (_, SHARED) => Lock::Readers(ttl),
             (_, PERMITS) => Lock::Permits(ttl),
-            (_, owner) => Lock::Held(case.who(owner).unwrap(), ttl),
+            (_, value) => case.lock(value, ttl),
         };
         let shares: Vec<(String, f64)> = from(next());
         let shares = shares.into_iter().map(|(owner, ends)| (case.who(&owner).unwrap(), left(ends, now)));
         let shares: BTreeMap<_, _> = shares.collect();
         let entries: Vec<String> = from(next());
         let queue = entries.iter().map(|entry| case.place(entry)).collect();
-        let (kind, fence) = (text(next()), text(next()));
+        assert_eq!(from::<u64>(next()), 0, "what a server of the other family writes");
+        let (kind, noted) = (text(next()), next());
         let line: Vec<String> = from(next());
         let line = line.iter().map(|entry| case.stand(entry)).collect();
         let (turn, ttl) = (text(next()), label(from(next())));
         let turn = case.waiters.iter().position(|other| other.to_string() == turn).map(|who| (Who(who), ttl));
-        let mut words = fence.splitn(4, ' ');
-        let (token, owner) =
-            (words.next().and_then(|word| word.parse().ok()), words.next().map(str::to_owned));
-        let info = words.nth(1).map(str::to_owned);
-        let fence = match (kind.as_str(), owner.and_then(|owner| case.who(&owner))) {
-            ("none", _) => Fence::Lost,
-            ("hash", _) => Fence::Hash,
-            (_, who) => Fence::Of(who),
+        let (fence, token) = match (kind.as_str(), case.model.family) {
+            ("none", _) => (Fence::Lost, None),
+            ("hash", _) => (Fence::Hash, None),
+            (_, Family::Single) => case.last_grant(&text(noted)),
+            (_, Family::Master) => last_token(&from::<Vec<(String, f64)>>(noted)),
         };
-        if let Fence::Of(Some(who)) = fence {
-            assert_eq!(info.as_deref(), Some(NAMES[who.0]), "what is told of the owner");
-        }
         (State { lock, shares, queue, fence, line, turn }, token)
     }
 
@@ -368,6 +396,66 @@ impl Case {
 
     fn owner(&self, who: Who) -> OwnerId {
         self.owners[who.0]
+    }
+
+    fn claim(&self, who: Who, by: Option<i64>) -> Claim<'_> {
+        let proposal = by.map(|by| Proposal { token: self.proposed(by), since: SINCE });
+        Claim { keys: &self.keys, owner: self.owner(who), ttl: seconds(ASKED), info: NAMES[who.0], proposal }
+    }
+
+    fn proposed(&self, by: i64) -> Token {
+        Token::new(self.last.checked_add_signed(self.model.above(by)).unwrap())
+    }
+
+    /// What the key of the lock is set to.
+    fn held(&self, who: Who) -> String {
+        match self.model.family {
+            Family::Single => self.owner(who).to_string(),
+            Family::Master => format!("{} {SINCE} {who}", self.owner(who)),
+        }
+    }
+
+    /// The same, by one whose id begins as this one's.
+    fn longer(&self, who: Who) -> String {
+        format!("{}0 {SINCE} {who}", self.owner(who))
+    }
+
+    /// The lock, when its key has a value that is known.
+    fn lock(&self, value: &str, ttl: Ttl) -> Lock {
+        let is = |text: String| value == text;
+        let who = (0..NAMES.len()).map(Who).find(|who| value.starts_with(&self.owner(*who).to_string()));
+        match who {
+            Some(who) if is(self.held(who)) => Lock::Held(who, ttl),
+            Some(who) if is(self.longer(who)) => Lock::Longer(who, ttl),
+            Some(who) if is(self.owner(who).to_string()) => Lock::Bare(who, ttl),
+            _ => panic!("the lock is {value:?}"),
+        }
+    }
+
+    /// The key that keeps the last token.
+    fn fence(&self) -> &str {
+        match self.model.family {
+            Family::Single => self.keys.fence(),
+            Family::Master => self.keys.tokens(),
+        }
+    }
+
+    /// The key that keeps it on a server of the other family.
+    fn other_fence(&self) -> &str {
+        match self.model.family {
+            Family::Single => self.keys.tokens(),
+            Family::Master => self.keys.fence(),
+        }
+    }
+
+    /// Who got the last token of a single server, and that token.
+    fn last_grant(&self, text: &str) -> (Fence, Option<u64>) {
+        let words: Vec<_> = text.splitn(4, ' ').collect();
+        let who = words.get(1).and_then(|owner| self.who(owner));
+        if let Some(who) = who {
+            assert_eq!(words.get(3), Some(&NAMES[who.0]), "what is told of the owner");
+        }
+        (Fence::Of(who), words[0].parse().ok())
     }
 
     fn waiter<'a>(&self, who: Who, line: Line, inbox: &'a str) -> Option<Waiter<'a>> {
@@ -414,23 +502,53 @@ impl Case {
             owner => self.who(owner).unwrap().to_string(),
         };
         let ours = if sight.is_ours { "ours" } else { "" };
-        let words = [sight.kind.as_str(), &value, &format!("waiters={}", sight.waiters), ours];
-        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+        words(&[&sight.kind, &value, &format!("waiters={}", sight.waiters), ours])
+    }
+
+    /// The same, of one of several masters.
+    fn vote(&self, sight: &Sight) -> String {
+        let holder =
+            (0..NAMES.len()).map(Who).find(|who| sight.value.starts_with(&self.owner(*who).to_string()));
+        let is_held = sight.owner == sight.value;
+        let value = match (sight.value.as_str(), holder) {
+            ("", _) => String::new(),
+            (THEIRS, _) => "foreign".into(),
+            (SHARED | PERMITS, _) => "shared".into(),
+            (value, Some(who)) if value != self.owner(who).to_string() => format!("longer-{who}"),
+            (_, Some(who)) if !is_held => format!("bare-{who}"),
+            (_, who) => who.unwrap().to_string(),
+        };
+        if is_held && let Some(who) = holder {
+            assert_eq!((sight.since, sight.info.as_str()), (Some(SINCE), NAMES[who.0]), "of the holder");
+        } else {
+            assert_eq!((sight.owner.as_str(), sight.since, sight.info.as_str()), ("", None, ""), "of nobody");
+        }
+        assert!(!sight.is_ours, "nobody was asked about");
+        assert!(sight.token.is_none_or(|token| token.get() == self.last), "{:?}", sight.token);
+        let token = if sight.token.is_some() { "token" } else { "" };
+        words(&[&sight.kind, &value, token, &format!("waiters={}", sight.waiters)])
     }
 
     /// Every token that is minted is larger than all before, and the fence has the last.
-    fn check_tokens(&mut self, op: Op, before: &State, token: Option<Token>, last: Option<u64>, mints: u64) {
-        let token = token.map(Token::get);
+    fn check_tokens(
+        &mut self,
+        op: Op,
+        before: &State,
+        token: Option<Token>,
+        last: Option<u64>,
+        effect: &Effect,
+    ) {
+        let (token, mints) = (token.map(Token::get), effect.mints);
         let (previous, lost) = (self.last, op == Op::FlushAll);
-        if let Op::Raise(_, by) = op
-            && by > 0
-            && last.is_some_and(|last| last != previous)
-        {
-            assert_eq!(last, Some(previous.saturating_add_signed(by)), "{op}");
+        if let Some(by) = effect.noted {
+            let noted = previous.saturating_add_signed(by);
+            assert_eq!(last, Some(noted), "{op}");
+            assert!(token.is_none_or(|token| token == noted), "{op}: {token:?}, and noted was {noted}");
         } else if mints > 0 {
             let last = last.expect("a token was minted");
             assert!(last >= previous + mints, "{op}: {last} after {previous}, with {mints} grants");
             assert!(token.is_none_or(|token| token > previous && token <= last), "{op}: {token:?}");
+            assert!(mints > 1 || token.is_none_or(|token| token == last), "{op}: {token:?}, not {last}");
         } else if !lost && before.fence != Fence::Lost && before.fence != Fence::Hash {
             assert_eq!(last, Some(previous), "{op}: nothing was granted");
             assert!(token.is_none_or(|token| token == previous), "{op}: {token:?}");
@@ -478,7 +596,8 @@ fn verdict(verdict: Result<Verdict>) -> (String, Option<Token>) {
 
 fn refused(error: &lock_core::Error) -> String {
     assert_eq!(error.outcome(), lock_core::Outcome::NotApplied, "{error}");
-    assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    let is_known = |text: String| text.contains("WRONGTYPE") || text.contains("centuries ahead");
+    assert!(is_known(error.to_string()), "{error}");
     "refused".into()
 }
 
@@ -517,6 +636,14 @@ fn label(millis: i64) -> Ttl {
 
 fn from<T: redis::FromRedisValue>(answer: RedisResult<Value>) -> T {
     redis::from_redis_value_ref(&answer.unwrap()).unwrap()
+}
+
+/// What a master knows of the last token, and that token.
+fn last_token(noted: &[(String, f64)]) -> (Fence, Option<u64>) {
+    let [(member, token)] = noted else { panic!("it notes one token: {noted:?}") };
+    assert_eq!(member, "last");
+    let token = *token as u64;
+    (if token == LARGEST { Fence::Full } else { Fence::Of(None) }, Some(token))
 }
 
 /// A string; empty where there is none, or something else.

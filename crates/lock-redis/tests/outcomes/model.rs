@@ -3,7 +3,7 @@
 use lock_core::Mode;
 
 use crate::op::{Line, Op};
-use crate::state::{Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, ttl_text};
+use crate::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, ttl_text};
 
 /// How long a lock is kept for one who got it in the queue, what an acquisition asks for, and an extension.
 pub const GRACE: u32 = 100;
@@ -13,6 +13,7 @@ pub const EXTENDED: u32 = 400;
 #[derive(Clone, Debug)]
 pub struct Model {
     pub state: State,
+    pub family: Family,
     pub alive: [bool; NAMES.len()],
     /// Whether a lock that becomes free is told on its channel.
     pub tells_free: bool,
@@ -25,13 +26,15 @@ pub struct Effect {
     pub told: Vec<String>,
     /// How many tokens were minted.
     pub mints: u64,
+    /// How far above the last token is the one that it became, where that does not depend on the clock.
+    pub noted: Option<i64>,
 }
 
 impl Model {
-    pub fn new(state: State, tells_free: bool) -> Self {
+    pub fn new(family: Family, state: State, tells_free: bool) -> Self {
         let mut alive = [true; NAMES.len()];
         (alive[6], alive[7]) = (false, false);
-        Self { state, alive, tells_free }
+        Self { state, family, alive, tells_free }
     }
 
     pub fn run(&mut self, op: Op) -> Effect {
@@ -40,9 +43,20 @@ impl Model {
         effect
     }
 
+    /// How far above the last token the one is that is meant. Where the last one was lost, others go on from where they
+    /// were.
+    pub fn above(&self, by: i64) -> i64 {
+        if self.state.fence == Fence::Lost { by.max(1) } else { by }
+    }
+
     fn answer(&mut self, op: Op, effect: &mut Effect) -> String {
         match op {
-            Op::Claim(who, _) => self.claim(who, Line::Apart, effect),
+            Op::Claim(who, by) => {
+                let answer = self.claim(who, Line::Apart, effect);
+                effect.noted = by.map(|by| by.max(1)).filter(|_| effect.mints > 0);
+                answer
+            }
+            Op::Outright(who, by) => self.outright(who, by, effect),
             Op::LineUp(who, line) => self.claim(who, line, effect),
             Op::Vacate(who, line, calls) => self.vacate(who, line, calls, effect),
             Op::Ask(who, mode) => self.ask(who, mode, false, effect),
@@ -69,16 +83,9 @@ impl Model {
                 "kept".into()
             }
             Op::Downgrade(who) => self.downgrade(who, effect),
-            Op::Raise(who, _) => {
-                if !self.holds(who) {
-                    return "not ours".into();
-                }
-                if self.state.fence == Fence::Lost {
-                    self.state.fence = Fence::Of(None);
-                }
-                "raised".into()
-            }
-            Op::Look(who) => self.look(who),
+            Op::Raise(who, by) => self.raise(who, by, effect),
+            Op::Look(who) if self.family == Family::Single => self.look(who),
+            Op::Look(_) => self.look_at_vote(),
             Op::Break => self.break_lock(effect),
             other => {
                 self.happens(other);
@@ -109,20 +116,37 @@ impl Model {
         let waiter = (line != Line::Apart).then_some(who);
         let others = self.state.turn.filter(|(whose, _)| Some(*whose) != waiter);
         match self.state.lock {
-            Lock::Held(holder, _) if holder == who && self.state.fence == Fence::Of(Some(who)) => {
-                return "granted".into();
-            }
             Lock::Held(holder, _) if holder == who => {}
             Lock::Free if others.is_none() => {}
             _ => return self.line_up(who, line, others.map(|(_, ttl)| ttl)),
         }
         if !self.mint(who, effect) {
+            self.state.lock = Lock::Free;
             return "refused".into();
         }
         if self.state.lock == Lock::Free {
             self.state.lock = Lock::Held(who, Some(ASKED));
         }
         self.leave_line(waiter);
+        "granted".into()
+    }
+
+    /// Whoever it says to be unclear may have the lock, and no token.
+    fn outright(&mut self, who: Who, by: i64, effect: &mut Effect) -> String {
+        let taken = self.state.lock == Lock::Free;
+        if taken {
+            self.state.lock = Lock::Held(who, Some(ASKED));
+        }
+        let by = self.above(by);
+        let is_larger = by > 0 && !matches!(self.state.fence, Fence::Hash | Fence::Full);
+        if is_larger {
+            self.state.fence = Fence::Of(None);
+            effect.noted = Some(by);
+        }
+        if !taken || !is_larger {
+            return "unclear".into();
+        }
+        effect.mints = 1;
         "granted".into()
     }
 
@@ -154,6 +178,8 @@ impl Model {
         if held {
             self.state.lock = Lock::Free;
         }
+        // Also by nobody but the one who leaves.
+        let mut is_wanted = line == Line::Stays || !self.state.line.is_empty() || self.state.turn.is_some();
         match line {
             Line::Apart => {}
             Line::Stays => {
@@ -161,17 +187,21 @@ impl Model {
             }
             Line::Leaves => self.leave_line(Some(who)),
         }
-        while calls && self.state.lock == Lock::Free && self.state.turn.is_none() {
+        // Whoever was called while the lock was held has found that it is not free.
+        let mut calls = calls && self.state.lock == Lock::Free && (held || self.state.turn.is_none());
+        while calls {
             match self.state.line.pop_first() {
                 Some(Stand::Waits(next)) if self.alive[next.0] => {
                     effect.told.push(format!("{next} turn"));
                     self.state.turn = Some((next, Some(GRACE)));
+                    calls = false;
                 }
                 Some(_) => {}
-                None => break,
+                None => (is_wanted, calls) = (self.state.turn.is_some(), false),
             }
         }
-        if held { "vacated".into() } else { "not ours".into() }
+        let held = if held { "vacated" } else { "not ours" };
+        if is_wanted { format!("{held}, wanted") } else { held.into() }
     }
 
     fn ask(&mut self, who: Who, mode: Mode, waits: bool, effect: &mut Effect) -> String {
@@ -268,20 +298,51 @@ impl Model {
         "downgraded".into()
     }
 
+    /// Lifts the last token.
+    fn raise(&mut self, who: Who, by: i64, effect: &mut Effect) -> String {
+        if !self.holds(who) {
+            return "not ours".into();
+        }
+        let by = self.above(by);
+        match self.state.fence {
+            Fence::Hash => return "refused".into(),
+            Fence::Full if by > 0 => return "refused".into(),
+            Fence::Lost => self.state.fence = Fence::Of(None),
+            _ => {}
+        }
+        effect.noted = Some(by.max(0));
+        "raised".into()
+    }
+
     fn look(&self, who: Who) -> String {
-        let (kind, value) = match self.state.lock {
+        let (kind, mut value) = self.seen();
+        if let (Lock::Readers(_) | Lock::Permits(_), Fence::Of(Some(last))) =
+            (&self.state.lock, self.state.fence)
+            && self.holds(last)
+        {
+            value = last.to_string();
+        }
+        let ours = if self.holds(who) { "ours" } else { "" };
+        words(&[kind, &value, &format!("waiters={}", self.state.queue.len()), ours])
+    }
+
+    fn look_at_vote(&self) -> String {
+        let (kind, value) = self.seen();
+        let token = if matches!(self.state.fence, Fence::Of(_) | Fence::Full) { "token" } else { "" };
+        words(&[kind, &value, token, &format!("waiters={}", self.state.line.len())])
+    }
+
+    /// The type of the key, and what is told of its value.
+    fn seen(&self) -> (&'static str, String) {
+        match self.state.lock {
             Lock::Free => ("none", String::new()),
             Lock::Hash => ("hash", String::new()),
             Lock::Foreign(_) => ("string", "foreign".into()),
             Lock::Held(holder, _) => ("string", holder.to_string()),
-            Lock::Readers(_) | Lock::Permits(_) => match self.state.fence {
-                Fence::Of(Some(last)) if self.holds(last) => ("string", last.to_string()),
-                _ => ("string", "shared".into()),
-            },
-        };
-        let ours = if self.holds(who) { "ours" } else { "" };
-        let words = [kind, &value, &format!("waiters={}", self.state.queue.len()), ours];
-        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+            Lock::Bare(who, _) => ("string", format!("bare-{who}")),
+            Lock::Longer(who, _) => ("string", format!("longer-{who}")),
+            Lock::Readers(_) | Lock::Permits(_) => ("string", "shared".into()),
+        }
     }
 
     fn break_lock(&mut self, effect: &mut Effect) -> String {
@@ -393,7 +454,9 @@ impl Model {
     fn holds(&self, who: Who) -> bool {
         match self.state.lock {
             Lock::Held(holder, _) => holder == who,
-            Lock::Readers(_) | Lock::Permits(_) => self.state.shares.get(&who).is_some_and(|ttl| *ttl > 0),
+            Lock::Readers(_) | Lock::Permits(_) if self.family == Family::Single => {
+                self.state.shares.get(&who).is_some_and(|ttl| *ttl > 0)
+            }
             _ => false,
         }
     }
@@ -425,7 +488,8 @@ impl Model {
         match self.state.lock {
             Lock::Free => Some(0),
             Lock::Hash => None,
-            Lock::Held(_, ttl) | Lock::Foreign(ttl) | Lock::Readers(ttl) | Lock::Permits(ttl) => ttl,
+            Lock::Held(_, ttl) | Lock::Bare(_, ttl) | Lock::Longer(_, ttl) => ttl,
+            Lock::Foreign(ttl) | Lock::Readers(ttl) | Lock::Permits(ttl) => ttl,
         }
     }
 
@@ -444,10 +508,10 @@ impl Model {
     }
 
     fn mint(&mut self, who: Who, effect: &mut Effect) -> bool {
-        if self.state.fence == Fence::Hash {
+        if matches!(self.state.fence, Fence::Hash | Fence::Full) {
             return false;
         }
-        self.state.fence = Fence::Of(Some(who));
+        self.state.fence = Fence::Of((self.family == Family::Single).then_some(who));
         effect.mints += 1;
         true
     }
@@ -457,4 +521,9 @@ impl Model {
             effect.told.push("free".into());
         }
     }
+}
+
+/// Those that are not empty, one behind the other.
+pub fn words(words: &[&str]) -> String {
+    words.iter().copied().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }

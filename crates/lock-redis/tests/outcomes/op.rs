@@ -9,8 +9,10 @@ use crate::state::{Ttl, Who, mode, mode_text, ttl_text};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// As a master of a quorum is asked; with the token that is proposed.
-    Claim(Who, Option<u64>),
+    /// As a master of a quorum is asked; with how far above the last token the one is that is proposed, if one is.
+    Claim(Who, Option<i64>),
+    /// As a master of a quorum is asked without a script, with how far above the last token the proposed one is.
+    Outright(Who, i64),
     /// As a master of a quorum is asked by one who waits, and comes to stand in the line or is to leave it.
     LineUp(Who, Line),
     /// Given back as by one of a quorum; with whether the next is called.
@@ -69,7 +71,8 @@ impl FromStr for Op {
         let ttl = |text: &str| ttl(text).map_err(|_| format!("{text} is no time"));
         Ok(match words[..] {
             ["claim", who] => Self::Claim(who.parse()?, None),
-            ["claim", who, token] => Self::Claim(who.parse()?, Some(number(token)?)),
+            ["claim", who, by] => Self::Claim(who.parse()?, Some(number(by)?)),
+            ["outright", who, by] => Self::Outright(who.parse()?, number(by)?),
             ["claim", who, "in", "line"] => Self::LineUp(who.parse()?, Line::Stays),
             ["claim", who, "for", "the", "last", "time"] => Self::LineUp(who.parse()?, Line::Leaves),
             ["vacate", who] => Self::Vacate(who.parse()?, Line::Apart, false),
@@ -106,7 +109,8 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Claim(who, None) => write!(f, "claim {who}"),
-            Self::Claim(who, Some(token)) => write!(f, "claim {who} {token}"),
+            Self::Claim(who, Some(by)) => write!(f, "claim {who} {by:+}"),
+            Self::Outright(who, by) => write!(f, "outright {who} {by:+}"),
             Self::LineUp(who, Line::Leaves) => write!(f, "claim {who} for the last time"),
             Self::LineUp(who, _) => write!(f, "claim {who} in line"),
             Self::Vacate(who, line, calls) => {

@@ -7,25 +7,34 @@ use proptest::test_runner::TestRunner;
 
 use crate::bench::Bench;
 use crate::op::{Line, Op};
-use crate::state::{NAMES, State, Who, mode};
+use crate::state::{Family, NAMES, State, Who, mode};
 
 const CASES: u32 = 150;
 const OPS: usize = 60;
 
 #[test]
 fn the_server_does_what_the_model_does() {
+    compare(Family::Single, &op().boxed());
+}
+
+#[test]
+fn one_of_several_masters_does_what_the_model_does() {
+    compare(Family::Master, &op_on_master().boxed());
+}
+
+fn compare(family: Family, op: &BoxedStrategy<Op>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bench = std::cell::RefCell::new(runtime.block_on(Bench::new(true)));
     let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
-    let ran = TestRunner::new(config).run(&vec(op(), 1..OPS), |ops| {
-        runtime.block_on(run(&mut bench.borrow_mut(), &ops));
+    let ran = TestRunner::new(config).run(&vec(op.clone(), 1..OPS), |ops| {
+        runtime.block_on(run(&mut bench.borrow_mut(), family, &ops));
         Ok(())
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-async fn run(bench: &mut Bench, ops: &[Op]) {
-    let mut case = bench.case(State::free()).await;
+async fn run(bench: &mut Bench, family: Family, ops: &[Op]) {
+    let mut case = bench.case(family, State::free()).await;
     let mut last = None;
     for op in ops {
         let (effect, _, token) = bench.step(&mut case, *op).await;
@@ -37,14 +46,7 @@ async fn run(bench: &mut Bench, ops: &[Op]) {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let who = || (0..NAMES.len()).prop_map(Who);
-    let line = || prop_oneof![Just(Line::Apart), Just(Line::Stays), Just(Line::Leaves)];
-    let lines_up = || prop_oneof![3 => Just(Line::Stays), 1 => Just(Line::Leaves)];
-    let ttl = || prop_oneof![Just(None), Just(Some(200))];
     prop_oneof![
-        3 => who().prop_map(|who| Op::Claim(who, None)),
-        8 => (who(), lines_up()).prop_map(|(who, line)| Op::LineUp(who, line)),
-        8 => (who(), line(), any::<bool>()).prop_map(|(who, line, calls)| Op::Vacate(who, line, calls)),
         10 => who().prop_map(|who| Op::Ask(who, mode_of(who))),
         20 => who().prop_map(|who| Op::Queue(who, mode_of(who))),
         10 => who().prop_map(|who| Op::Confirm(who, mode_of(who))),
@@ -57,16 +59,47 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (who(), -5..5_i64).prop_map(|(who, by)| Op::Raise(who, by)),
         3 => who().prop_map(Op::Look),
         2 => Just(Op::Break),
+        6 => who().prop_map(Op::Expire),
+        25 => happens(),
+    ]
+}
+
+fn op_on_master() -> impl Strategy<Value = Op> {
+    let line = || prop_oneof![Just(Line::Apart), Just(Line::Stays), Just(Line::Leaves)];
+    let lines_up = || prop_oneof![3 => Just(Line::Stays), 1 => Just(Line::Leaves)];
+    // Below the last token, the same, or above it.
+    let by = || -3..=3_i64;
+    prop_oneof![
+        12 => (who(), by()).prop_map(|(who, by)| Op::Outright(who, by)),
+        10 => (who(), by()).prop_map(|(who, by)| Op::Claim(who, Some(by))),
+        2 => who().prop_map(|who| Op::Claim(who, None)),
+        12 => (who(), lines_up()).prop_map(|(who, line)| Op::LineUp(who, line)),
+        25 => (who(), line(), any::<bool>()).prop_map(|(who, line, calls)| Op::Vacate(who, line, calls)),
+        6 => who().prop_map(Op::Extend),
+        6 => (who(), by()).prop_map(|(who, by)| Op::Raise(who, by)),
+        3 => who().prop_map(Op::Look),
+        1 => Just(Op::Break),
+        20 => happens(),
+    ]
+}
+
+/// What strangers do, and what becomes of processes.
+fn happens() -> impl Strategy<Value = Op> {
+    let ttl = || prop_oneof![Just(None), Just(Some(200))];
+    prop_oneof![
         3 => ttl().prop_map(Op::Set),
         1 => ttl().prop_map(Op::Overwrite),
         1 => Just(Op::SetHash),
         8 => Just(Op::Delete),
-        6 => who().prop_map(Op::Expire),
         1 => Just(Op::FlushAll),
         1 => Just(Op::ScriptFlush),
         4 => who().prop_map(Op::Die),
         6 => who().prop_map(Op::Rise),
     ]
+}
+
+fn who() -> impl Strategy<Value = Who> {
+    (0..NAMES.len()).prop_map(Who)
 }
 
 /// An acquisition wants its lock in one mode.

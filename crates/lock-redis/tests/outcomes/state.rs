@@ -3,8 +3,11 @@
 //! `readers:200 ann:200 bob:past | cat.x junk | ann` is a lock that ann shares for 200 more seconds; bob's share
 //! has ended and nobody has noticed; cat waits to have it alone, an entry that makes no sense comes behind; ann
 //! got the last token. Nobody waits when the second part is not there, and there was no token without the third.
-//! `free | | ann | bob cat | dan:100` is a lock of several masters: bob and cat stand in its line, and it is dan's
-//! turn.
+//!
+//! `me:200 | | somebody | bob cat | dan:100` is a lock as one of several masters has it: bob and cat stand in its line,
+//! and it is dan's turn. It does not know who got the last token, and none comes after one that is `full`. What only
+//! looks like a lock of mine is `bare-me:200`, the id without what belongs behind it, and `longer-me:200`, a longer id that
+//! begins as mine does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,6 +15,15 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use lock_core::Mode;
+
+/// What a server is for: the two note differently who holds a lock and which token was the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// The only server of its locks.
+    Single,
+    /// One of several masters.
+    Master,
+}
 
 /// One acquisition, each in a process of its own. The processes of the last two are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +38,10 @@ pub type Ttl = Option<u32>;
 pub enum Lock {
     Free,
     Held(Who, Ttl),
+    /// On a master: the id of this one and nothing else.
+    Bare(Who, Ttl),
+    /// On a master: held by one whose id begins as the id of this one.
+    Longer(Who, Ttl),
     Foreign(Ttl),
     Hash,
     Readers(Ttl),
@@ -49,8 +65,10 @@ pub enum Stand {
 pub enum Fence {
     Lost,
     Hash,
-    /// Who got the last token; it may be nobody whom we know.
+    /// Who got the last token; it may be nobody whom we know, and never is on a master.
     Of(Option<Who>),
+    /// On a master: the last token is the largest that there is.
+    Full,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +144,7 @@ impl FromStr for State {
             "" => Fence::Lost,
             "hash" => Fence::Hash,
             "somebody" => Fence::Of(None),
+            "full" => Fence::Full,
             name => Fence::Of(Some(name.parse()?)),
         };
         let line =
@@ -144,7 +163,11 @@ fn lock(word: &str) -> Result<Lock, String> {
         "foreign" => Lock::Foreign(ttl),
         "readers" => Lock::Readers(ttl),
         "permits" => Lock::Permits(ttl),
-        name => Lock::Held(name.parse()?, ttl),
+        name => match name.split_once('-') {
+            Some(("bare", name)) => Lock::Bare(name.parse()?, ttl),
+            Some(("longer", name)) => Lock::Longer(name.parse()?, ttl),
+            _ => Lock::Held(name.parse()?, ttl),
+        },
     })
 }
 
@@ -179,6 +202,8 @@ impl fmt::Display for State {
             Lock::Free => f.write_str("free")?,
             Lock::Hash => f.write_str("hash")?,
             Lock::Held(who, ttl) => write!(f, "{who}:{}", ttl_text(*ttl))?,
+            Lock::Bare(who, ttl) => write!(f, "bare-{who}:{}", ttl_text(*ttl))?,
+            Lock::Longer(who, ttl) => write!(f, "longer-{who}:{}", ttl_text(*ttl))?,
             Lock::Foreign(ttl) => write!(f, "foreign:{}", ttl_text(*ttl))?,
             Lock::Readers(ttl) => write!(f, "readers:{}", ttl_text(*ttl))?,
             Lock::Permits(ttl) => write!(f, "permits:{}", ttl_text(*ttl))?,
@@ -204,6 +229,7 @@ impl fmt::Display for State {
             Fence::Lost => {}
             Fence::Hash => f.write_str(" | hash")?,
             Fence::Of(None) => f.write_str(" | somebody")?,
+            Fence::Full => f.write_str(" | full")?,
             Fence::Of(Some(who)) => write!(f, " | {who}")?,
         }
         if has_line {

@@ -2,21 +2,25 @@
 
 use lock_core::Token;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, LARGEST};
 use crate::op::Op;
-use crate::state::State;
+use crate::state::{Family, State};
 
 /// State, operation, answer, what is told to whom, state after.
 type Row = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
 async fn check(rows: &[Row]) {
-    check_with(Bench::new(false).await, rows).await;
+    check_with(Bench::new(false).await, Family::Single, rows).await;
 }
 
-async fn check_with(mut bench: Bench, rows: &[Row]) {
+async fn check_on_master(rows: &[Row]) {
+    check_with(Bench::new(false).await, Family::Master, rows).await;
+}
+
+async fn check_with(mut bench: Bench, family: Family, rows: &[Row]) {
     for (number, (before, op, answer, told, after)) in rows.iter().enumerate() {
         let state: State = before.parse().unwrap();
-        let mut case = bench.case(state).await;
+        let mut case = bench.case(family, state).await;
         let op: Op = op.parse().unwrap();
         let (effect, state, _) = bench.step(&mut case, op).await;
         let seen = (effect.answer, effect.told.join(", "), state.to_string());
@@ -28,132 +32,343 @@ async fn check_with(mut bench: Bench, rows: &[Row]) {
 #[rustfmt::skip]
 #[tokio::test]
 async fn claim() {
-    check(&[
-        ("free",                       "claim me", "granted",        "", "me:300 | | me"),
-        ("free | | ann",               "claim me", "granted",        "", "me:300 | | me"),
-        ("free | | somebody",          "claim me", "granted",        "", "me:300 | | me"),
-        ("free | | hash",              "claim me", "refused",        "", "free | | hash"),
-        ("me:200 | | me",              "claim me", "granted",        "", "me:200 | | me"),
-        ("me:200",                     "claim me", "granted",        "", "me:200 | | me"),
-        ("ann:200 | | ann",            "claim me", "busy 200",       "", "ann:200 | | ann"),
-        ("foreign:200",                "claim me", "busy 200",       "", "foreign:200"),
-        ("foreign:never",              "claim me", "busy never",     "", "foreign:never"),
+    check_on_master(&[
+        ("free",                       "claim me", "granted",         "", "me:300 | | somebody"),
+        ("free | | somebody",          "claim me", "granted",         "", "me:300 | | somebody"),
+        ("free | | hash",              "claim me", "refused",         "", "free | | hash"),
+        ("free | | full",              "claim me", "refused",         "", "free | | full"),
+        // Its already: another token is minted, and it ends when it did. Without one it is not kept.
+        ("me:200 | | somebody",        "claim me", "granted",         "", "me:200 | | somebody"),
+        ("me:200",                     "claim me", "granted",         "", "me:200 | | somebody"),
+        ("me:never",                   "claim me", "granted",         "", "me:never | | somebody"),
+        ("me:200 | | hash",            "claim me", "refused",         "", "free | | hash"),
+        ("me:200 | | full",            "claim me", "refused",         "", "free | | full"),
+        ("ann:200 | | somebody",       "claim me", "busy 200",        "", "ann:200 | | somebody"),
+        ("ann:200 | | hash",           "claim me", "busy 200",        "", "ann:200 | | hash"),
+        ("ann:200 | | full",           "claim me", "busy 200",        "", "ann:200 | | full"),
+        ("bare-me:200",                "claim me", "busy 200",        "", "bare-me:200"),
+        ("longer-me:200 | | somebody", "claim me", "busy 200",        "", "longer-me:200 | | somebody"),
+        ("foreign:200",                "claim me", "busy 200",        "", "foreign:200"),
+        ("foreign:never",              "claim me", "busy never",      "", "foreign:never"),
         ("hash",                       "claim me", "busy never hash", "", "hash"),
-        ("readers:200 me:200 | | me",  "claim me", "busy 200",       "", "readers:200 me:200 | | me"),
+        ("readers:200 me:200",         "claim me", "busy 200",        "", "readers:200 me:200"),
         // It does not know of the queue.
-        ("free | ann.x",               "claim me", "granted",        "", "me:300 | ann.x | me"),
+        ("free | ann.x",               "claim me", "granted",         "", "me:300 | ann.x | somebody"),
     ]).await;
 }
 
-/// The last token is 1000.
 #[rustfmt::skip]
 #[tokio::test]
 async fn claim_with_a_token() {
-    check(&[
-        ("free",                       "claim me 2000", "granted",        "", "me:300 | | me"),
-        ("free | | ann",               "claim me 2000", "granted",        "", "me:300 | | me"),
-        ("free | | ann",               "claim me 1000", "granted",        "", "me:300 | | me"),
-        ("free | | ann",               "claim me 5",    "granted",        "", "me:300 | | me"),
-        ("free | | somebody",          "claim me 2000", "granted",        "", "me:300 | | me"),
-        ("free | | somebody",          "claim me 5",    "granted",        "", "me:300 | | me"),
-        ("free | | hash",              "claim me 2000", "refused",        "", "free | | hash"),
-        // It held the lock until a moment ago.
-        ("free | | me",                "claim me 2000", "granted",        "", "me:300 | | me"),
-        ("free | | me",                "claim me 1000", "granted",        "", "me:300 | | me"),
-        ("me:200 | | me",              "claim me 2000", "granted",        "", "me:200 | | me"),
-        ("me:200",                     "claim me 2000", "granted",        "", "me:200 | | me"),
-        ("ann:200 | | ann",            "claim me 2000", "busy 200",       "", "ann:200 | | ann"),
-        ("foreign:200",                "claim me 2000", "busy 200",       "", "foreign:200"),
-        ("foreign:never",              "claim me 2000", "busy never",     "", "foreign:never"),
-        ("hash",                       "claim me 2000", "busy never hash", "", "hash"),
-        ("readers:200 me:200 | | me",  "claim me 2000", "busy 200",       "", "readers:200 me:200 | | me"),
-        ("free | ann.x",               "claim me 2000", "granted",        "", "me:300 | ann.x | me"),
+    check_on_master(&[
+        ("free",                       "claim me +1000", "granted",         "", "me:300 | | somebody"),
+        ("free | | somebody",          "claim me +1000", "granted",         "", "me:300 | | somebody"),
+        ("free | | somebody",          "claim me +1",    "granted",         "", "me:300 | | somebody"),
+        ("free | | somebody",          "claim me +0",    "granted",         "", "me:300 | | somebody"),
+        ("free | | somebody",          "claim me -1",    "granted",         "", "me:300 | | somebody"),
+        ("free | | somebody",          "claim me -995",  "granted",         "", "me:300 | | somebody"),
+        ("free | | hash",              "claim me +1000", "refused",         "", "free | | hash"),
+        ("free | | full",              "claim me +1000", "refused",         "", "free | | full"),
+        ("free | | full",              "claim me +0",    "refused",         "", "free | | full"),
+        ("free | | full",              "claim me -1000", "refused",         "", "free | | full"),
+        ("me:200 | | somebody",        "claim me +1000", "granted",         "", "me:200 | | somebody"),
+        ("me:200 | | somebody",        "claim me +0",    "granted",         "", "me:200 | | somebody"),
+        ("me:200 | | somebody",        "claim me -5",    "granted",         "", "me:200 | | somebody"),
+        ("me:200",                     "claim me +1000", "granted",         "", "me:200 | | somebody"),
+        ("me:200 | | hash",            "claim me +1000", "refused",         "", "free | | hash"),
+        ("me:200 | | full",            "claim me +1000", "refused",         "", "free | | full"),
+        // Who is refused notes nothing.
+        ("ann:200 | | somebody",       "claim me +1000", "busy 200",        "", "ann:200 | | somebody"),
+        ("ann:200",                    "claim me +1000", "busy 200",        "", "ann:200"),
+        ("bare-me:200 | | somebody",   "claim me +1000", "busy 200",        "", "bare-me:200 | | somebody"),
+        ("longer-me:200",              "claim me +1000", "busy 200",        "", "longer-me:200"),
+        ("foreign:200",                "claim me +1000", "busy 200",        "", "foreign:200"),
+        ("foreign:never",              "claim me +1000", "busy never",      "", "foreign:never"),
+        ("hash",                       "claim me +1000", "busy never hash", "", "hash"),
+        ("readers:200 me:200",         "claim me +1000", "busy 200",        "", "readers:200 me:200"),
+        ("free | ann.x",               "claim me +1000", "granted",         "", "me:300 | ann.x | somebody"),
     ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
+async fn outright() {
+    check_on_master(&[
+        ("free",                       "outright me +1000", "granted", "", "me:300 | | somebody"),
+        ("free | | somebody",          "outright me +1000", "granted", "", "me:300 | | somebody"),
+        ("free | | somebody",          "outright me +1",    "granted", "", "me:300 | | somebody"),
+        // Taken, though the token is not larger.
+        ("free | | somebody",          "outright me +0",    "unclear", "", "me:300 | | somebody"),
+        ("free | | somebody",          "outright me -1",    "unclear", "", "me:300 | | somebody"),
+        ("free | | somebody",          "outright me -1000", "unclear", "", "me:300 | | somebody"),
+        ("free | | hash",              "outright me +1000", "unclear", "", "me:300 | | hash"),
+        ("free | | full",              "outright me +0",    "unclear", "", "me:300 | | full"),
+        ("free | | full",              "outright me -1000", "unclear", "", "me:300 | | full"),
+        // Refused, though the token is noted.
+        ("ann:200 | | somebody",       "outright me +1000", "unclear", "", "ann:200 | | somebody"),
+        ("ann:200 | | somebody",       "outright me +0",    "unclear", "", "ann:200 | | somebody"),
+        ("ann:200 | | somebody",       "outright me -1",    "unclear", "", "ann:200 | | somebody"),
+        ("ann:200",                    "outright me +1000", "unclear", "", "ann:200 | | somebody"),
+        ("ann:200 | | hash",           "outright me +1000", "unclear", "", "ann:200 | | hash"),
+        ("ann:200 | | full",           "outright me -1",    "unclear", "", "ann:200 | | full"),
+        ("foreign:200 | | somebody",   "outright me +1000", "unclear", "", "foreign:200 | | somebody"),
+        ("foreign:never",              "outright me +1000", "unclear", "", "foreign:never | | somebody"),
+        ("bare-me:200",                "outright me +1000", "unclear", "", "bare-me:200 | | somebody"),
+        ("longer-me:200",              "outright me +1000", "unclear", "", "longer-me:200 | | somebody"),
+        ("hash",                       "outright me +1000", "unclear", "", "hash | | somebody"),
+        ("hash | | hash",              "outright me +1000", "unclear", "", "hash | | hash"),
+        ("readers:200 me:200",         "outright me +1000", "unclear", "", "readers:200 me:200 | | somebody"),
+        // Sent again, it cannot tell that it is its own.
+        ("me:200 | | somebody",        "outright me +1000", "unclear", "", "me:200 | | somebody"),
+        ("me:200 | | somebody",        "outright me +0",    "unclear", "", "me:200 | | somebody"),
+        ("me:200",                     "outright me +1",    "unclear", "", "me:200 | | somebody"),
+        // It neither knows of a line nor leaves it.
+        ("free | | somebody | ann",    "outright me +1",    "granted", "", "me:300 | | somebody | ann"),
+        ("free | | somebody | me",     "outright me +1",    "granted", "", "me:300 | | somebody | me"),
+        ("free | | somebody | | bob:100", "outright me +1", "granted", "", "me:300 | | somebody | | bob:100"),
+        ("free | | somebody | me | me:100", "outright me +0", "unclear", "", "me:300 | | somebody | me | me:100"),
+        ("free | ann.x",               "outright me +1",    "granted", "", "me:300 | ann.x | somebody"),
+    ]).await;
+}
+
+/// State, claims and their answers, what the last of them makes of the last token, which was 1000, and the state after.
+type Sequence = (&'static str, &'static [(&'static str, &'static str)], Option<u64>, &'static str);
+
+#[rustfmt::skip]
+#[tokio::test]
+async fn what_is_taken_outright_and_unclear_is_claimed_again() {
+    let sequences: &[Sequence] = &[
+        // Never the token that was refused, or was another's before.
+        ("free | | somebody", &[("outright me +0", "unclear"), ("claim me +0", "granted")], Some(1001), "me:300 | | somebody"),
+        ("free | | somebody", &[("outright me -5", "unclear"), ("claim me -5", "granted")], Some(1001), "me:300 | | somebody"),
+        ("free | | somebody", &[("outright me -1", "unclear"), ("claim me +7", "granted")], Some(1007), "me:300 | | somebody"),
+        // Nor one that may have been granted: the answer was lost.
+        ("free | | somebody", &[("outright me +5", "granted"), ("claim me +0", "granted")], Some(1006), "me:300 | | somebody"),
+        ("free",              &[("outright me +5", "granted"), ("claim me +0", "granted")], Some(1006), "me:300 | | somebody"),
+        ("free | | somebody", &[("outright me +5", "granted"), ("outright me +5", "unclear"), ("claim me +0", "granted")], Some(1011), "me:300 | | somebody"),
+        ("free | | somebody", &[("claim me +5", "granted"), ("outright me +0", "unclear"), ("claim me +0", "granted")], Some(1006), "me:300 | | somebody"),
+        // Whoever is refused leaves its token, for the holder and for the next.
+        ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("claim me +0", "busy 200")], Some(1005), "ann:200 | | somebody"),
+        ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("claim ann +0", "granted")], Some(1006), "ann:200 | | somebody"),
+        ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("vacate ann", "vacated"), ("outright bob +0", "unclear"), ("claim bob +0", "granted")], Some(1006), "bob:300 | | somebody"),
+        ("ann:200 | | somebody", &[("outright me -5", "unclear"), ("vacate ann", "vacated"), ("outright bob +1", "granted")], Some(1001), "bob:300 | | somebody"),
+        // Without a token there is no lock.
+        ("free | | hash",     &[("outright me +5", "unclear"), ("claim me +5", "refused")], None, "free | | hash"),
+        ("free | | full",     &[("outright me +0", "unclear"), ("claim me +0", "refused")], Some(LARGEST), "free | | full"),
+        // Somebody has come first.
+        ("free | | somebody", &[("outright ann +5", "granted"), ("outright me +0", "unclear"), ("claim me +0", "busy 300")], Some(1005), "ann:300 | | somebody"),
+        // Of one who waits: it is its own, though another has been called.
+        ("free | | somebody | me | bob:100", &[("outright me +0", "unclear"), ("claim me in line", "granted")], None, "me:300 | | somebody | | bob:100"),
+    ];
+    let mut bench = Bench::new(false).await;
+    for (before, ops, last, after) in sequences {
+        let mut case = bench.case(Family::Master, before.parse().unwrap()).await;
+        let (mut answers, mut left) = (Vec::new(), String::new());
+        for (op, _) in *ops {
+            let (effect, state, _) = bench.step(&mut case, op.parse().unwrap()).await;
+            answers.push((*op, effect.answer));
+            left = state.to_string();
+        }
+        let wanted: Vec<_> = ops.iter().map(|(op, answer)| (*op, (*answer).to_owned())).collect();
+        assert_eq!((answers, left.as_str()), (wanted, *after), "{before}");
+        if let Some(last) = last {
+            let noted: f64 = bench.redis(&["ZSCORE", case.keys.tokens(), "last"]).await;
+            assert_eq!(noted as u64, *last, "{before}; {ops:?}");
+        }
+    }
 }
 
 #[rustfmt::skip]
 #[tokio::test]
 async fn claim_in_line() {
-    check(&[
-        ("free",                          "claim me in line", "granted",     "", "me:300 | | me"),
+    check_on_master(&[
+        ("free",                          "claim me in line", "granted",     "", "me:300 | | somebody"),
         ("free | | hash",                 "claim me in line", "refused",     "", "free | | hash"),
         ("free | | hash | me",            "claim me in line", "refused",     "", "free | | hash | me"),
-        ("me:200 | | me",                 "claim me in line", "granted",     "", "me:200 | | me"),
-        ("ann:200 | | ann",               "claim me in line", "busy 200",    "", "ann:200 | | ann | me"),
-        ("ann:200 | | ann | me bob",      "claim me in line", "busy 200",    "", "ann:200 | | ann | me bob"),
-        ("ann:200 | | ann | junk bob",    "claim me in line", "busy 200",    "", "ann:200 | | ann | junk me bob"),
+        ("free | | full | me | me:100",   "claim me in line", "refused",     "", "free | | full | me | me:100"),
+        ("me:200 | | somebody",           "claim me in line", "granted",     "", "me:200 | | somebody"),
+        ("me:200 | | hash | me",          "claim me in line", "refused",     "", "free | | hash | me"),
+        ("ann:200 | | somebody",          "claim me in line", "busy 200",    "", "ann:200 | | somebody | me"),
+        ("ann:200 | | somebody | me bob", "claim me in line", "busy 200",    "", "ann:200 | | somebody | me bob"),
+        ("ann:200 | | somebody | junk bob", "claim me in line", "busy 200",  "", "ann:200 | | somebody | junk me bob"),
+        ("bare-me:200",                   "claim me in line", "busy 200",    "", "bare-me:200 | | | me"),
+        ("longer-me:200",                 "claim me in line", "busy 200",    "", "longer-me:200 | | | me"),
         ("foreign:never",                 "claim me in line", "busy never",  "", "foreign:never | | | me"),
         ("hash",                          "claim me in line", "busy never hash", "", "hash | | | me"),
-        ("readers:200 ann:200 | | ann",   "claim me in line", "busy 200",    "", "readers:200 ann:200 | | ann | me"),
+        ("readers:200 ann:200",           "claim me in line", "busy 200",    "", "readers:200 ann:200 | | | me"),
         // Nobody has been called: the line holds nobody up.
-        ("free | | | ann bob",            "claim me in line", "granted",     "", "me:300 | | me | ann bob"),
-        ("free | | | me ann",             "claim me in line", "granted",     "", "me:300 | | me | ann"),
+        ("free | | | ann bob",            "claim me in line", "granted",     "", "me:300 | | somebody | ann bob"),
+        ("free | | | me ann",             "claim me in line", "granted",     "", "me:300 | | somebody | ann"),
         // It is another's turn, and then one is called.
-        ("free | | ann | | bob:100",      "claim me in line", "busy never",  "", "free | | ann | me | bob:100"),
-        ("free | | ann | me | bob:100",   "claim me in line", "busy never",  "", "free | | ann | me | bob:100"),
-        ("ann:200 | | ann | | bob:100",   "claim me in line", "busy never",  "", "ann:200 | | ann | me | bob:100"),
+        ("free | | somebody | | bob:100", "claim me in line", "busy never",  "", "free | | somebody | me | bob:100"),
+        ("free | | somebody | me | bob:100", "claim me in line", "busy never", "", "free | | somebody | me | bob:100"),
+        ("ann:200 | | somebody | | bob:100", "claim me in line", "busy never", "", "ann:200 | | somebody | me | bob:100"),
         // It is ours.
-        ("free | | ann | | me:100",       "claim me in line", "granted",     "", "me:300 | | me"),
-        ("free | | ann | me bob | me:100", "claim me in line", "granted",    "", "me:300 | | me | bob"),
-        ("ann:200 | | ann | | me:100",    "claim me in line", "busy 200",    "", "ann:200 | | ann | me | me:100"),
+        ("free | | somebody | | me:100",  "claim me in line", "granted",     "", "me:300 | | somebody"),
+        ("free | | somebody | me bob | me:100", "claim me in line", "granted", "", "me:300 | | somebody | bob"),
+        ("ann:200 | | somebody | | me:100", "claim me in line", "busy 200",  "", "ann:200 | | somebody | me | me:100"),
         // Sent again, whosever turn it is.
-        ("me:200 | | me | bob | bob:100", "claim me in line", "granted",     "", "me:200 | | me | bob | bob:100"),
+        ("me:200 | | somebody | bob | bob:100", "claim me in line", "granted", "", "me:200 | | somebody | bob | bob:100"),
+        ("me:200 | | somebody | me | me:100", "claim me in line", "granted", "", "me:200 | | somebody"),
     ]).await;
 }
 
 #[rustfmt::skip]
 #[tokio::test]
 async fn claim_past_a_line() {
-    check(&[
+    check_on_master(&[
         // By one who does not wait.
-        ("free | | ann | bob",            "claim me",       "granted",      "", "me:300 | | me | bob"),
-        ("free | | ann | bob",            "claim me 2000",  "granted",      "", "me:300 | | me | bob"),
-        ("ann:200 | | ann | bob",         "claim me",       "busy 200",     "", "ann:200 | | ann | bob"),
-        ("free | | ann | | bob:100",      "claim me",       "busy 100",     "", "free | | ann | | bob:100"),
-        ("free | | ann | | bob:100",      "claim me 2000",  "busy 100",     "", "free | | ann | | bob:100"),
-        ("free | | ann | me | me:100",    "claim me",       "busy 100",     "", "free | | ann | me | me:100"),
+        ("free | | somebody | bob",          "claim me",       "granted",      "", "me:300 | | somebody | bob"),
+        ("free | | somebody | bob",          "claim me +1000", "granted",      "", "me:300 | | somebody | bob"),
+        ("ann:200 | | somebody | bob",       "claim me",       "busy 200",     "", "ann:200 | | somebody | bob"),
+        ("free | | somebody | | bob:100",    "claim me",       "busy 100",     "", "free | | somebody | | bob:100"),
+        ("free | | somebody | | bob:100",    "claim me +1000", "busy 100",     "", "free | | somebody | | bob:100"),
+        ("free | | somebody | me | me:100",  "claim me",       "busy 100",     "", "free | | somebody | me | me:100"),
+        ("me:200 | | somebody | | bob:100",  "claim me +1000", "granted",      "", "me:200 | | somebody | | bob:100"),
+        ("longer-me:200 | | | | bob:100",    "claim me +1000", "busy 100",     "", "longer-me:200 | | | | bob:100"),
         // By one who gives up waiting with it.
-        ("free | | ann | me bob",         "claim me for the last time", "granted",  "", "me:300 | | me | bob"),
-        ("ann:200 | | ann | me bob",      "claim me for the last time", "busy 200", "", "ann:200 | | ann | bob"),
-        ("ann:200 | | ann",               "claim me for the last time", "busy 200", "", "ann:200 | | ann"),
-        ("free | | ann | me | bob:100",   "claim me for the last time", "busy 100", "", "free | | ann | | bob:100"),
-        ("free | | ann | me | me:100",    "claim me for the last time", "granted",  "", "me:300 | | me"),
+        ("free | | somebody | me bob",       "claim me for the last time", "granted",  "", "me:300 | | somebody | bob"),
+        ("ann:200 | | somebody | me bob",    "claim me for the last time", "busy 200", "", "ann:200 | | somebody | bob"),
+        ("ann:200 | | somebody",             "claim me for the last time", "busy 200", "", "ann:200 | | somebody"),
+        ("free | | somebody | me | bob:100", "claim me for the last time", "busy 100", "", "free | | somebody | | bob:100"),
+        ("free | | somebody | me | me:100",  "claim me for the last time", "granted",  "", "me:300 | | somebody"),
     ]).await;
 }
 
 #[rustfmt::skip]
 #[tokio::test]
 async fn vacate() {
-    check(&[
+    check_on_master(&[
         ("free",                          "vacate me",      "not ours", "", "free"),
-        ("me:200 | | me",                 "vacate me",      "vacated",  "", "free | | me"),
-        ("ann:200 | | ann",               "vacate me",      "not ours", "", "ann:200 | | ann"),
+        ("me:200 | | somebody",           "vacate me",      "vacated",  "", "free | | somebody"),
+        ("me:never",                      "vacate me",      "vacated",  "", "free"),
+        ("me:200 | | hash",               "vacate me",      "vacated",  "", "free | | hash"),
+        ("ann:200 | | somebody",          "vacate me",      "not ours", "", "ann:200 | | somebody"),
+        ("bare-me:200",                   "vacate me",      "not ours", "", "bare-me:200"),
+        ("longer-me:200",                 "vacate me",      "not ours", "", "longer-me:200"),
         ("foreign:never",                 "vacate me",      "not ours", "", "foreign:never"),
         ("hash",                          "vacate me",      "not ours", "", "hash"),
-        ("readers:200 me:200 | | me",     "vacate me",      "not ours", "", "readers:200 me:200 | | me"),
+        ("readers:200 me:200",            "vacate me",      "not ours", "", "readers:200 me:200"),
         // Nobody is called who is not to be, and nobody else leaves.
-        ("me:200 | | me | me ann",        "vacate me",      "vacated",  "", "free | | me | me ann"),
-        ("free | | me | | me:100",        "vacate me",      "not ours", "", "free | | me | | me:100"),
-        ("me:200 | | me | me ann",        "vacate me leave", "vacated", "", "free | | me | ann"),
-        ("free | | ann | me | me:100",    "vacate me leave", "not ours", "", "free | | ann"),
-        ("free | | ann | me | bob:100",   "vacate me leave", "not ours", "", "free | | ann | | bob:100"),
-        ("me:200 | | me | bob",           "vacate me stay", "vacated",  "", "free | | me | me bob"),
-        ("ann:200 | | ann",               "vacate me stay", "not ours", "", "ann:200 | | ann | me"),
+        ("me:200 | | somebody | me ann",  "vacate me",      "vacated, wanted",  "", "free | | somebody | me ann"),
+        ("me:200 | | somebody | | bob:100", "vacate me",    "vacated, wanted",  "", "free | | somebody | | bob:100"),
+        ("ann:200 | | somebody | bob",    "vacate me",      "not ours, wanted", "", "ann:200 | | somebody | bob"),
+        ("free | | somebody | | me:100",  "vacate me",      "not ours, wanted", "", "free | | somebody | | me:100"),
+        ("me:200 | | somebody | me ann",  "vacate me leave", "vacated, wanted", "", "free | | somebody | ann"),
+        ("free | | somebody | me | bob:100", "vacate me leave", "not ours, wanted", "", "free | | somebody | | bob:100"),
+        ("me:200 | | somebody",           "vacate me leave", "vacated",         "", "free | | somebody"),
+        // Whoever leaves was waiting until now.
+        ("free | | somebody | me | me:100", "vacate me leave", "not ours, wanted", "", "free | | somebody"),
+        ("me:200 | | somebody | bob",     "vacate me stay", "vacated, wanted",  "", "free | | somebody | me bob"),
+        ("ann:200 | | somebody",          "vacate me stay", "not ours, wanted", "", "ann:200 | | somebody | me"),
         // Whoever is called has the turn.
-        ("me:200 | | me | ann bob",       "vacate me call", "vacated",  "ann turn", "free | | me | bob | ann:100"),
-        ("me:200 | | me",                 "vacate me call", "vacated",  "", "free | | me"),
-        ("free | | me | ann",             "vacate me call", "not ours", "ann turn", "free | | me | | ann:100"),
-        ("ann:200 | | ann | bob",         "vacate me call", "not ours", "", "ann:200 | | ann | bob"),
-        ("foreign:200 | | | bob",         "vacate me call", "not ours", "", "foreign:200 | | | bob"),
-        ("hash | | | bob",                "vacate me call", "not ours", "", "hash | | | bob"),
-        ("me:200 | | me | ann | bob:100", "vacate me call", "vacated",  "", "free | | me | ann | bob:100"),
+        ("me:200 | | somebody | ann bob", "vacate me call", "vacated, wanted",  "ann turn", "free | | somebody | bob | ann:100"),
+        ("me:200 | | somebody",           "vacate me call", "vacated",          "", "free | | somebody"),
+        ("free | | somebody | ann",       "vacate me call", "not ours, wanted", "ann turn", "free | | somebody | | ann:100"),
+        ("ann:200 | | somebody | bob",    "vacate me call", "not ours, wanted", "", "ann:200 | | somebody | bob"),
+        ("longer-me:200 | | | bob",       "vacate me call", "not ours, wanted", "", "longer-me:200 | | | bob"),
+        ("foreign:200 | | | bob",         "vacate me call", "not ours, wanted", "", "foreign:200 | | | bob"),
+        ("hash | | | bob",                "vacate me call", "not ours, wanted", "", "hash | | | bob"),
+        ("free | | somebody | ann | bob:100", "vacate me call", "not ours, wanted", "", "free | | somebody | ann | bob:100"),
+        ("free | | somebody | | bob:100", "vacate me call", "not ours, wanted", "", "free | | somebody | | bob:100"),
+        // Whoever was called before has found the lock held, and stands in line if it still waits.
+        ("me:200 | | somebody | ann | bob:100", "vacate me call", "vacated, wanted", "ann turn", "free | | somebody | | ann:100"),
+        ("me:200 | | somebody | bob | bob:100", "vacate me call", "vacated, wanted", "bob turn", "free | | somebody | | bob:100"),
+        ("me:200 | | somebody | ghost | bob:100", "vacate me call", "vacated, wanted", "", "free | | somebody | | bob:100"),
+        ("me:200 | | somebody | | bob:100", "vacate me call", "vacated, wanted", "", "free | | somebody | | bob:100"),
+        ("me:200 | | somebody | ann | me:100", "vacate me leave call", "vacated, wanted", "ann turn", "free | | somebody | | ann:100"),
         // The dead, and what makes no sense, are passed over.
-        ("me:200 | | me | junk ghost spook", "vacate me call", "vacated", "", "free | | me"),
-        ("me:200 | | me | junk eve ghost", "vacate me call", "vacated", "eve turn", "free | | me | ghost | eve:100"),
+        ("me:200 | | somebody | junk ghost spook", "vacate me call", "vacated", "", "free | | somebody"),
+        ("free | | somebody | ghost",     "vacate me call", "not ours",         "", "free | | somebody"),
+        ("me:200 | | somebody | junk eve ghost", "vacate me call", "vacated, wanted", "eve turn", "free | | somebody | ghost | eve:100"),
         // One who stays may be the next, and who leaves hands its turn on.
-        ("me:200 | | me | bob",           "vacate me stay call", "vacated", "me turn", "free | | me | bob | me:100"),
-        ("free | | ann | me bob | me:100", "vacate me leave call", "not ours", "bob turn", "free | | ann | | bob:100"),
-        ("me:200 | | me | me",            "vacate me leave call", "vacated", "", "free | | me"),
+        ("me:200 | | somebody | bob",     "vacate me stay call", "vacated, wanted", "me turn", "free | | somebody | bob | me:100"),
+        ("free | | somebody | me bob | me:100", "vacate me leave call", "not ours, wanted", "bob turn", "free | | somebody | | bob:100"),
+        ("me:200 | | somebody | me",      "vacate me leave call", "vacated", "", "free | | somebody"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
+async fn extend_on_master() {
+    check_on_master(&[
+        ("free",                     "extend me", "not ours", "", "free"),
+        ("free | | somebody",        "extend me", "not ours", "", "free | | somebody"),
+        ("me:200 | | somebody",      "extend me", "extended", "", "me:400 | | somebody"),
+        ("me:never | | somebody",    "extend me", "extended", "", "me:400 | | somebody"),
+        // The last token is not needed for it.
+        ("me:200",                   "extend me", "extended", "", "me:400"),
+        ("me:200 | | hash",          "extend me", "extended", "", "me:400 | | hash"),
+        ("me:200 | | full",          "extend me", "extended", "", "me:400 | | full"),
+        ("ann:200 | | somebody",     "extend me", "not ours", "", "ann:200 | | somebody"),
+        ("bare-me:200",              "extend me", "not ours", "", "bare-me:200"),
+        ("longer-me:200",            "extend me", "not ours", "", "longer-me:200"),
+        ("foreign:200",              "extend me", "not ours", "", "foreign:200"),
+        ("foreign:never",            "extend me", "not ours", "", "foreign:never"),
+        ("hash",                     "extend me", "not ours", "", "hash"),
+        ("readers:200 me:200",       "extend me", "not ours", "", "readers:200 me:200"),
+        ("me:200 | | somebody | ann | bob:100", "extend me", "extended", "", "me:400 | | somebody | ann | bob:100"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
+async fn raise_on_master() {
+    check_on_master(&[
+        ("free | | somebody",        "raise me 50", "not ours", "", "free | | somebody"),
+        ("free",                     "raise me 50", "not ours", "", "free"),
+        ("me:200 | | somebody",      "raise me 50", "raised",   "", "me:200 | | somebody"),
+        ("me:200 | | somebody",      "raise me 0",  "raised",   "", "me:200 | | somebody"),
+        ("me:200 | | somebody",      "raise me -5", "raised",   "", "me:200 | | somebody"),
+        ("me:200 | | somebody",      "raise me -999", "raised", "", "me:200 | | somebody"),
+        ("me:200",                   "raise me 50", "raised",   "", "me:200 | | somebody"),
+        // It keeps the lock, of which others may have a larger token.
+        ("me:200 | | hash",          "raise me 50", "refused",  "", "me:200 | | hash"),
+        ("me:200 | | full",          "raise me 1",  "refused",  "", "me:200 | | full"),
+        ("me:200 | | full",          "raise me 0",  "raised",   "", "me:200 | | full"),
+        ("ann:200 | | somebody",     "raise me 50", "not ours", "", "ann:200 | | somebody"),
+        ("ann:200",                  "raise me 50", "not ours", "", "ann:200"),
+        ("bare-me:200 | | somebody", "raise me 50", "not ours", "", "bare-me:200 | | somebody"),
+        ("longer-me:200",            "raise me 50", "not ours", "", "longer-me:200"),
+        ("foreign:200 | | somebody", "raise me 50", "not ours", "", "foreign:200 | | somebody"),
+        ("hash | | somebody",        "raise me 50", "not ours", "", "hash | | somebody"),
+        ("readers:200 me:200",       "raise me 50", "not ours", "", "readers:200 me:200"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
+async fn look_on_master() {
+    check_on_master(&[
+        ("free",                     "look me", "none waiters=0",                  "", "free"),
+        ("free | | somebody",        "look me", "none token waiters=0",            "", "free | | somebody"),
+        ("free | | | junk ann bob",  "look me", "none waiters=3",                  "", "free | | | junk ann bob"),
+        ("me:200 | | somebody",      "look me", "string me token waiters=0",       "", "me:200 | | somebody"),
+        ("ann:200 | | somebody | bob", "look me", "string ann token waiters=1",    "", "ann:200 | | somebody | bob"),
+        ("ann:never",                "look me", "string ann waiters=0",            "", "ann:never"),
+        ("me:200 | | hash",          "look me", "string me waiters=0",             "", "me:200 | | hash"),
+        ("me:200 | | full",          "look me", "string me token waiters=0",       "", "me:200 | | full"),
+        ("bare-me:200 | | somebody", "look me", "string bare-me token waiters=0",  "", "bare-me:200 | | somebody"),
+        ("longer-me:200",            "look me", "string longer-me waiters=0",      "", "longer-me:200"),
+        ("foreign:never | | somebody", "look me", "string foreign token waiters=0", "", "foreign:never | | somebody"),
+        ("hash | | | ann",           "look me", "hash waiters=1",                  "", "hash | | | ann"),
+        ("readers:200 me:200",       "look me", "string shared waiters=0",         "", "readers:200 me:200"),
+        // Those of a queue do not count, nor who has been called.
+        ("me:200 | ann.x | somebody | bob | cat:100", "look me", "string me token waiters=1", "", "me:200 | ann.x | somebody | bob | cat:100"),
+    ]).await;
+}
+
+#[rustfmt::skip]
+#[tokio::test]
+async fn break_lock_on_master() {
+    check_on_master(&[
+        ("free | | somebody",        "break", "none",   "", "free | | somebody"),
+        ("me:200 | | somebody",      "break", "string", "", "free | | somebody"),
+        ("me:200 | | hash",          "break", "string", "", "free | | hash"),
+        ("longer-me:200",            "break", "string", "", "free"),
+        ("foreign:never",            "break", "string", "", "free"),
+        ("hash | | somebody",        "break", "hash",   "", "hash | | somebody"),
+        ("me:200 | | somebody | ann | bob:100", "break", "string", "", "free | | somebody | ann | bob:100"),
     ]).await;
 }
 
@@ -464,6 +679,7 @@ async fn raise() {
         ("me:200 | | me",                       "raise me 0",  "raised",   "", "me:200 | | me"),
         ("me:200 | | me",                       "raise me -5", "raised",   "", "me:200 | | me"),
         ("me:200",                              "raise me 50", "raised",   "", "me:200 | | somebody"),
+        ("me:200 | | hash",                     "raise me 50", "refused",  "", "me:200 | | hash"),
         ("ann:200 | | ann",                     "raise me 50", "not ours", "", "ann:200 | | ann"),
         ("foreign:200 | | me",                  "raise me 50", "not ours", "", "foreign:200 | | me"),
         ("hash | | me",                         "raise me 50", "not ours", "", "hash | | me"),
@@ -508,7 +724,7 @@ async fn break_lock() {
 #[rustfmt::skip]
 #[tokio::test]
 async fn those_who_wait_in_no_queue_are_told() {
-    check_with(Bench::new(true).await, &[
+    check_with(Bench::new(true).await, Family::Single, &[
         ("me:200 | | me",                     "release me", "released", "free", "free | | me"),
         ("ann:200 | | ann",                   "release me", "not ours", "", "ann:200 | | ann"),
         ("me:200 | ghost.x | me",             "release me", "released", "free", "free | | ghost"),
@@ -525,47 +741,58 @@ async fn those_who_wait_in_no_queue_are_told() {
     ]).await;
 }
 
-/// The last token, what is proposed or by how much it is raised, and the token after it; `None` is the clock.
-#[tokio::test]
-async fn tokens() {
-    const EXACT: u64 = 1 << 53;
-    let (most, year) = (i64::MAX as u64, 32_000_000_000_000);
-    let clock = u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap();
-    let rows = [
-        // Below the clock, and above it: after a restore, or a clock that went back.
-        ("free | | ann", 1000, "ask me x", None),
-        ("free | | ann", 9, "ask me x", None),
-        ("free | | ann", clock + year, "ask me x", Some(clock + year + 1)),
-        ("free | | ann", 9_999_999_999_999_999, "ask me x", Some(10_000_000_000_000_000)),
-        ("me:200 | | me", clock + year, "rotate me ann", Some(clock + year + 1)),
-        ("free | | ann", clock + year, "claim me", Some(clock + year + 1)),
-        ("free | | ann", clock + year, "claim me 1000", Some(clock + year + 1)),
-        ("free | | ann", 1000, "claim me 1000", Some(1001)),
-        ("free | | ann", 1000, "claim me 1001", Some(1001)),
-        ("free | | ann", 999, "claim me 1", Some(1000)),
-        // Where a double is not exact any more.
-        ("free | | ann", EXACT, "ask me x", Some(EXACT + 1)),
-        ("free | | ann", EXACT + 1, "claim me", Some(EXACT + 2)),
-        ("free | | ann", EXACT + 3, "ask me r", Some(EXACT + 4)),
-        ("free | | ann", EXACT, "claim me 9007199254740993", Some(EXACT + 1)),
-        ("free | | ann", EXACT + 1, "claim me 9007199254740992", Some(EXACT + 2)),
-        ("free | | ann", most - 1, "ask me x", Some(most)),
-    ];
+/// Where a double is not exact any more.
+const EXACT: u64 = 1 << 53;
+/// In microseconds.
+const YEAR: u64 = 32_000_000_000_000;
+
+/// State, last token, operation, and the token after it; `None` is the clock.
+type Minting = (&'static str, u64, &'static str, Option<u64>);
+
+async fn check_minting(family: Family, rows: &[Minting]) {
     let mut bench = Bench::new(false).await;
     for (state, last, op, wanted) in rows {
-        let mut case = bench.case(state.parse().unwrap()).await;
-        case.set_last(&bench, last).await;
+        let mut case = bench.case(family, state.parse().unwrap()).await;
+        case.set_last(&bench, *last).await;
+        let clock = clock();
         let (_, _, token) = bench.step(&mut case, op.parse().unwrap()).await;
         let token = token.map(Token::get).unwrap();
         match wanted {
-            Some(wanted) => assert_eq!(token, wanted, "{op} after {last}"),
-            None => assert!(token >= clock && token < clock + year, "{op} after {last}: {token}"),
+            Some(wanted) => assert_eq!(token, *wanted, "{op} after {last}"),
+            None => assert!(token >= clock && token < clock + YEAR, "{op} after {last}: {token}"),
         }
     }
+}
+
+/// Now, as a server tells it: in microseconds since 1970.
+fn clock() -> u64 {
+    u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap()
+}
+
+#[tokio::test]
+async fn tokens() {
+    let (most, next_year) = (i64::MAX as u64, clock() + YEAR);
+    check_minting(
+        Family::Single,
+        &[
+            // Below the clock, and above it: after a restore, or a clock that went back.
+            ("free | | ann", 1000, "ask me x", None),
+            ("free | | ann", 9, "ask me x", None),
+            ("free | | ann", next_year, "ask me x", Some(next_year + 1)),
+            ("free | | ann", 9_999_999_999_999_999, "ask me x", Some(10_000_000_000_000_000)),
+            ("me:200 | | me", next_year, "rotate me ann", Some(next_year + 1)),
+            // Where a double is not exact any more.
+            ("free | | ann", EXACT, "ask me x", Some(EXACT + 1)),
+            ("free | | ann", EXACT + 3, "ask me r", Some(EXACT + 4)),
+            ("free | | ann", most - 1, "ask me x", Some(most)),
+        ],
+    )
+    .await;
+    let mut bench = Bench::new(false).await;
     for (last, by) in
-        [(1000_u64, 1_i64), (1000, 1 << 40), (clock, 1 << 40), (EXACT, 1), (EXACT + 2, 7), (99, 1)]
+        [(1000_u64, 1_i64), (1000, 1 << 40), (clock(), 1 << 40), (EXACT, 1), (EXACT + 2, 7), (99, 1)]
     {
-        let mut case = bench.case("me:200 | | me".parse().unwrap()).await;
+        let mut case = bench.case(Family::Single, "me:200 | | me".parse().unwrap()).await;
         case.set_last(&bench, last).await;
         bench.step(&mut case, Op::Raise("me".parse().unwrap(), by)).await;
         let floor = last.saturating_add_signed(by);
@@ -577,33 +804,153 @@ async fn tokens() {
 }
 
 #[tokio::test]
+async fn tokens_on_master() {
+    let (free, held, next_year) = ("free | | somebody", "me:200 | | somebody", clock() + YEAR);
+    check_minting(
+        Family::Master,
+        &[
+            (free, 1000, "claim me", None),
+            (free, 9, "claim me", None),
+            (held, 1000, "claim me", None),
+            (free, next_year, "claim me", Some(next_year + 1)),
+            (held, next_year, "claim me", Some(next_year + 1)),
+            (free, next_year, "claim me in line", Some(next_year + 1)),
+            (free, next_year, "claim me -5", Some(next_year + 1)),
+            // The number of digits changes.
+            (free, 999, "claim me -998", Some(1000)),
+            (free, 999, "claim me +0", Some(1000)),
+            (free, 999, "claim me +1", Some(1000)),
+            (free, 999, "claim me +9", Some(1008)),
+            (free, 1000, "claim me -1", Some(1001)),
+            (free, 1000, "claim me +0", Some(1001)),
+            (free, 1009, "claim me +0", Some(1010)),
+            (free, 999, "outright me +1", Some(1000)),
+            (free, 9, "outright me +1991", Some(2000)),
+            // A number with few digits of its own.
+            (free, 2_000_000_000_000_000, "claim me +0", Some(2_000_000_000_000_001)),
+            (free, 2_999_999_999_999_999, "claim me +0", Some(3_000_000_000_000_000)),
+            (free, 4_000_000_000_000_000, "claim me +1000000000000000", Some(5_000_000_000_000_000)),
+            (free, 4_000_000_000_000_000, "outright me +1000000000000000", Some(5_000_000_000_000_000)),
+            (free, 5_000_000_000_000_000, "claim me +0", Some(5_000_000_000_000_001)),
+            (free, 5_000_000_000_000_000, "outright me +1", Some(5_000_000_000_000_001)),
+            // Up to where a double is exact.
+            (free, LARGEST - 2, "claim me", Some(LARGEST - 1)),
+            (free, LARGEST - 2, "claim me +1", Some(LARGEST - 1)),
+            (free, LARGEST - 3, "outright me +1", Some(LARGEST - 2)),
+            (held, LARGEST - 2, "claim me -7", Some(LARGEST - 1)),
+        ],
+    )
+    .await;
+    let mut bench = Bench::new(false).await;
+    for (last, by) in [
+        (1000_u64, 1_i64),
+        (1000, 1 << 40),
+        (clock(), 1 << 40),
+        (LARGEST - 9, 1),
+        (99, 1),
+        (1000, -1),
+        (5, 0),
+    ] {
+        let mut case = bench.case(Family::Master, held.parse().unwrap()).await;
+        case.set_last(&bench, last).await;
+        bench.step(&mut case, Op::Raise("me".parse().unwrap(), by)).await;
+        let floor = last.saturating_add_signed(by);
+        let (_, _, token) = bench.step(&mut case, "claim me +0".parse().unwrap()).await;
+        assert_eq!(token.unwrap().get(), floor.max(last) + 1, "{last} raised by {by}");
+    }
+}
+
+/// The last token that can be noted is granted, by each way, and none after it.
+#[tokio::test]
+async fn the_last_of_all_tokens() {
+    let mut bench = Bench::new(false).await;
+    for (state, op) in [
+        ("free | | somebody", "claim me"),
+        ("free | | somebody", "claim me +1"),
+        ("free | | somebody", "claim me -5"),
+        ("free | | somebody", "outright me +1"),
+        ("me:200 | | somebody", "claim me +0"),
+    ] {
+        let mut case = bench.case(Family::Master, state.parse().unwrap()).await;
+        case.set_last(&bench, LARGEST - 1).await;
+        let (token, last) = bench.on_server(&case, op.parse().unwrap()).await;
+        assert_eq!((token.map(Token::get), last), (Some(LARGEST), Some(LARGEST)), "{state}; {op}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_left_behind_ends_by_itself() {
     let mut bench = Bench::new(false).await;
-    let mut case = bench.case("ann:200 | | ann".parse().unwrap()).await;
+    let mut case = bench.case(Family::Single, "ann:200 | | ann".parse().unwrap()).await;
     bench.step(&mut case, "queue me x".parse().unwrap()).await;
     let queue: i64 = bench.redis(&["PTTL", case.keys.queue()]).await;
     assert!((1..=5_000).contains(&queue), "{queue}");
     for op in ["claim me in line", "vacate me stay"] {
-        let mut case = bench.case("ann:200 | | ann | bob".parse().unwrap()).await;
+        let mut case = bench.case(Family::Master, "ann:200 | | somebody | bob".parse().unwrap()).await;
         bench.step(&mut case, op.parse().unwrap()).await;
         let line: i64 = bench.redis(&["PTTL", case.keys.line()]).await;
         assert!((1..=5_000).contains(&line), "{op}: {line}");
     }
-    let mut case = bench.case("free".parse().unwrap()).await;
+    let mut case = bench.case(Family::Single, "free".parse().unwrap()).await;
     bench.step(&mut case, "ask me r".parse().unwrap()).await;
-    let week = 7 * 24 * 3600;
     for op in ["extend me", "extend me"] {
         let fence: i64 = bench.redis(&["TTL", case.keys.fence()]).await;
-        assert!((week - 60..=week).contains(&fence), "{fence}");
+        assert!(is_a_week(fence), "{fence}");
         let _: i64 = bench.redis(&["EXPIRE", case.keys.fence(), "60"]).await;
         bench.step(&mut case, op.parse().unwrap()).await;
     }
-    for op in ["claim me 2000", "claim me 5"] {
-        let mut case = bench.case("free | | ann".parse().unwrap()).await;
-        bench.step(&mut case, op.parse().unwrap()).await;
-        let fence: i64 = bench.redis(&["TTL", case.keys.fence()]).await;
-        assert!((week - 60..=week).contains(&fence), "{op}: {fence}");
-    }
     let holders: i64 = bench.redis(&["TTL", case.keys.holders()]).await;
     assert!((340..=400).contains(&holders), "{holders}");
+}
+
+fn is_a_week(seconds: i64) -> bool {
+    let week = 7 * 24 * 3600;
+    (week - 60..=week).contains(&seconds)
+}
+
+#[tokio::test]
+async fn a_master_forgets_the_last_token_after_a_week() {
+    let mut bench = Bench::new(false).await;
+    for (state, op) in [
+        ("free", "claim me"),
+        ("free", "claim me +5"),
+        ("free | | somebody", "claim me +5"),
+        ("free | | somebody", "claim me -5"),
+        ("free | | somebody", "claim me in line"),
+        ("me:200 | | somebody", "claim me +5"),
+        ("me:200 | | somebody", "claim me -5"),
+        ("free", "outright me +5"),
+        ("free | | somebody", "outright me +5"),
+        ("free | | somebody", "outright me -5"),
+        ("ann:200", "outright me +5"),
+        ("ann:200 | | somebody", "outright me +5"),
+        ("me:200 | | somebody", "extend me"),
+        ("me:200", "raise me 5"),
+        ("me:200 | | somebody", "raise me 5"),
+    ] {
+        for ends in [false, true] {
+            let mut case = bench.case(Family::Master, state.parse().unwrap()).await;
+            if ends {
+                // It is never left to end sooner.
+                let _: i64 = bench.redis(&["EXPIRE", case.keys.tokens(), "60"]).await;
+            }
+            bench.step(&mut case, op.parse().unwrap()).await;
+            let tokens: i64 = bench.redis(&["TTL", case.keys.tokens()]).await;
+            assert!(is_a_week(tokens), "{state}; {op}: {tokens}");
+        }
+    }
+}
+
+/// What a refusal leaves as it was.
+#[tokio::test]
+async fn what_has_no_effect_does_not_keep_the_last_token_either() {
+    let mut bench = Bench::new(false).await;
+    for op in ["claim me +5", "claim me in line", "extend me", "raise me 5", "vacate me", "look me", "break"]
+    {
+        let mut case = bench.case(Family::Master, "longer-me:200 | | somebody".parse().unwrap()).await;
+        let _: i64 = bench.redis(&["EXPIRE", case.keys.tokens(), "60"]).await;
+        bench.step(&mut case, op.parse().unwrap()).await;
+        let tokens: i64 = bench.redis(&["TTL", case.keys.tokens()]).await;
+        assert!((1..=60).contains(&tokens), "{op}: {tokens}");
+    }
 }

@@ -1,14 +1,28 @@
 //! Which token a holder gets: proposals, the counters of five masters, and the write-back.
 //!
-//! This is `campaign.rs`, step by step. Time is left out: [the other model](crate::exclusion) says that keys stay for as
-//! long as their owner holds the lock. What else is left out, and why nothing is lost by that:
+//! This is `campaign.rs`, step by step. A master votes for a claim in one of two ways, whichever the search chooses:
 //!
-//! * A request arrives when the search says so, or never. So a master that is down, cut off, or restarts with its data
-//!   is one that nothing arrives at.
-//! * An attempt that has ended takes its keys along at once: a key that stays longer only refuses, which is the same as
-//!   a claim that does not arrive. What it wrote into the counters stays.
+//! * By the script, all at once: it takes the key, unless it is the owner's already, and mints the proposal or what
+//!   comes after the last token, whichever is larger.
+//! * Outright, by two commands between which others may come. The first takes the key if it is free. The second makes
+//!   the proposal the last token if it is larger. It is a vote only if both did so. A key that got no token, for
+//!   whatever reason, is none; the script may still mint a token for it.
+//!
+//! Time is left out: [the other model](crate::exclusion) says that keys stay for as long as their owner holds the
+//! lock, or may come to. What else is left out, and why nothing is lost by that:
+//!
+//! * A request arrives when the search says so, or never. So a master that is down, cut off, or restarts with its
+//!   data is one that nothing arrives at.
+//! * An attempt that has ended takes its keys along at once: a key that stays longer only refuses, which is the same
+//!   as a claim that does not arrive. What it wrote into the counters stays.
+//! * The second command of an outright claim also arrives where the first was refused, or so late that its attempt is
+//!   over and the key gone. Then it raises the last token, and that is all. It is not noted which of them are on
+//!   their way: any proposal may arrive at any master, at any time.
+//! * Of the keys of a holder, and of those whose votes were not counted, only that they are there is kept: what they
+//!   said does not matter any more.
 //! * Clocks are anything: every attempt proposes what it likes.
-//! * Masters and clients are interchangeable: of all states that differ only in their order, one is searched.
+//! * Masters and clients are interchangeable: of all states that differ only in their order, one is searched; and
+//!   what may arrive at several masters that are alike arrives at the first.
 
 use stateright::{Model, Property};
 
@@ -64,10 +78,18 @@ struct Master {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Key {
     owner: u8,
-    /// The token that the master has told its owner, or confirmed.
-    token: u8,
-    /// Whether it is one of the quorum that its owner has counted.
-    counted: bool,
+    vote: Vote,
+}
+
+/// What a key says to its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Vote {
+    /// It has no token, or none that matters any more.
+    None,
+    /// It has this token, and got it `outright` or from the script.
+    For { token: u8, outright: bool },
+    /// It is one of the quorum that its owner has counted, and this is the token that the master has told or confirmed.
+    Counted { token: u8 },
 }
 
 /// One step.
@@ -75,8 +97,14 @@ struct Key {
 pub(crate) enum Action {
     /// A client sends a claim with its proposal to all masters.
     Ask { client: usize, proposal: u8 },
-    /// A claim arrives, and is granted.
+    /// A claim arrives, and is granted by the script.
     Grant { master: usize, client: usize },
+    /// The first command of an outright claim arrives, and takes the key.
+    Take { master: usize, client: usize },
+    /// The second one arrives.
+    Register { master: usize, client: usize },
+    /// A second one arrives whose client does not have the key, or not any more.
+    Stray { master: usize, proposal: u8 },
     /// A client counts the votes of these masters, by their bits: it stops at the first quorum.
     Count { client: usize, quorum: u8 },
     /// The largest answer arrives at a master that is behind.
@@ -100,6 +128,10 @@ impl Model for Fencing {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for master in state.unlike_masters() {
+            let larger = state.masters[master].counter + 1..=LATEST;
+            actions.extend(larger.map(|proposal| Action::Stray { master, proposal }));
+        }
         for client in 0..CLIENTS {
             state.steps_of(client, actions);
         }
@@ -117,6 +149,15 @@ impl Model for Fencing {
                     matches!(state.clients[client], Client::Raising { .. }) && state.has_confirmed(client)
                 })
             }),
+            Property::sometimes("a holder got its token outright", |_, state: &State| {
+                (0..CLIENTS).any(|client| state.has_outright_quorum(client))
+            }),
+            Property::sometimes(
+                "an outright claim got the key, and came too late for its token",
+                |_, state: &State| {
+                    (0..CLIENTS).any(|client| (0..MASTERS).any(|master| state.is_overtaken(master, client)))
+                },
+            ),
             Property::sometimes("several held it, one after the other", |_, state: &State| {
                 state.last == LARGEST
             }),
@@ -134,6 +175,9 @@ impl Tale for Fencing {
         match action {
             Action::Ask { client, proposal } => state.clients[client] = Client::Asking { proposal },
             Action::Grant { master, client } => state.grant(master, client),
+            Action::Take { master, client } => state.take(master, client),
+            Action::Register { master, client } => state.register(master, client),
+            Action::Stray { master, proposal } => state.masters[master].counter = proposal,
             Action::Count { client, quorum } => state.count(client, quorum, self.writes_back),
             Action::Raise { master, client } => state.raise(master, client),
             Action::Confirm { client } => {
@@ -158,6 +202,13 @@ impl Tale for Fencing {
             Action::Grant { master, client } => {
                 let token = next.masters[master].counter;
                 Line::at(master, format!("{}'s claim is granted with the token {token} by", name(client)))
+            }
+            Action::Take { master, client } => {
+                Line::at(master, format!("{} takes the key, which has no token yet, at", name(client)))
+            }
+            Action::Register { master, client } => next.told_registration(master, client),
+            Action::Stray { master, proposal } => {
+                Line::at(master, format!("the proposal {proposal} of an attempt that has failed arrives at"))
             }
             Action::Count { client, .. } => match next.clients[client] {
                 Client::Raising { floor } => {
@@ -185,13 +236,15 @@ impl State {
                 return actions.extend((0..=LATEST).map(|proposal| Action::Ask { client, proposal }));
             }
             Client::Asking { .. } => {
-                let free = (0..MASTERS).filter(|master| self.masters[*master].key.is_none());
-                actions.extend(free.map(|master| Action::Grant { master, client }));
+                for master in self.unlike_masters() {
+                    self.claims_of(client, master, actions);
+                }
                 actions.extend(self.quorums(client).map(|quorum| Action::Count { client, quorum }));
             }
             Client::Raising { floor } => {
-                let behind = |key: Key| key.counted && key.token < floor;
-                let behind = (0..MASTERS).filter(|master| self.key_of(*master, client).is_some_and(behind));
+                let behind =
+                    |master: &usize| self.counted(*master, client).is_some_and(|token| token < floor);
+                let behind = self.unlike_masters().filter(behind);
                 actions.extend(behind.map(|master| Action::Raise { master, client }));
                 actions.extend(self.has_confirmed(client).then_some(Action::Confirm { client }));
             }
@@ -200,10 +253,24 @@ impl State {
         actions.push(Action::End { client });
     }
 
+    /// Of all masters that are alike, the first.
+    fn unlike_masters(&self) -> impl Iterator<Item = usize> {
+        (0..MASTERS).filter(|master| !self.masters[..*master].contains(&self.masters[*master]))
+    }
+
+    /// What may arrive at a master from a client that asks.
+    fn claims_of(&self, client: usize, master: usize, actions: &mut Vec<Action>) {
+        let is_free = self.masters[master].key.is_none();
+        let is_taken = self.vote(master, client) == Some(Vote::None);
+        actions.extend((is_free || is_taken).then_some(Action::Grant { master, client }));
+        actions.extend(is_free.then_some(Action::Take { master, client }));
+        actions.extend(is_taken.then_some(Action::Register { master, client }));
+    }
+
     /// All quorums that have voted for a client, by their bits.
     fn quorums(&self, client: usize) -> impl Iterator<Item = u8> {
-        let votes = (0..MASTERS).filter(|master| self.key_of(*master, client).is_some());
-        let votes = votes.fold(0, |votes, master| votes | 1_u8 << master);
+        let has_voted = |master: &usize| matches!(self.vote(*master, client), Some(Vote::For { .. }));
+        let votes = (0..MASTERS).filter(has_voted).fold(0, |votes, master| votes | 1_u8 << master);
         (0..1_u8 << MASTERS)
             .filter(move |masters| masters.count_ones() == u32::from(QUORUM) && masters & votes == *masters)
     }
@@ -212,17 +279,32 @@ impl State {
         let Client::Asking { proposal } = self.clients[client] else { return };
         let master = &mut self.masters[master];
         master.counter = proposal.max(master.counter + 1);
-        master.key = Some(Key { owner: client as u8, token: master.counter, counted: false });
+        let vote = Vote::For { token: master.counter, outright: false };
+        master.key = Some(Key { owner: client as u8, vote });
+    }
+
+    fn take(&mut self, master: usize, client: usize) {
+        self.masters[master].key = Some(Key { owner: client as u8, vote: Vote::None });
+    }
+
+    fn register(&mut self, master: usize, client: usize) {
+        let Client::Asking { proposal } = self.clients[client] else { return };
+        let master = &mut self.masters[master];
+        if proposal > master.counter {
+            master.counter = proposal;
+            master.key =
+                Some(Key { owner: client as u8, vote: Vote::For { token: proposal, outright: true } });
+        }
     }
 
     fn count(&mut self, client: usize, quorum: u8, writes_back: bool) {
-        let counted = |master: &usize| quorum & 1 << master != 0;
-        for master in (0..MASTERS).filter(counted) {
-            self.masters[master].key = self.masters[master].key.map(|key| Key { counted: true, ..key });
-        }
-        let tokens = || (0..MASTERS).filter(counted).filter_map(|master| self.masters[master].key);
-        let largest = tokens().map(|key| key.token).max().unwrap_or_default();
-        if writes_back && tokens().any(|key| key.token < largest) {
+        self.set_votes(client, |master, vote| match vote {
+            Vote::For { token, .. } if quorum & 1 << master != 0 => Vote::Counted { token },
+            _ => Vote::None,
+        });
+        let tokens = || (0..MASTERS).filter_map(|master| self.counted(master, client));
+        let largest = tokens().max().unwrap_or_default();
+        if writes_back && tokens().any(|token| token < largest) {
             self.clients[client] = Client::Raising { floor: largest };
         } else {
             self.hold(client, largest);
@@ -233,13 +315,14 @@ impl State {
         let Client::Raising { floor } = self.clients[client] else { return };
         let master = &mut self.masters[master];
         master.counter = master.counter.max(floor);
-        master.key = master.key.map(|key| Key { token: floor, ..key });
+        master.key = master.key.map(|key| Key { vote: Vote::Counted { token: floor }, ..key });
     }
 
     fn hold(&mut self, client: usize, token: u8) {
         self.inverted |= token <= self.last;
         self.last = token;
         self.clients[client] = Client::Holding { token };
+        self.set_votes(client, |_, _| Vote::None);
     }
 
     fn end(&mut self, client: usize) {
@@ -249,14 +332,52 @@ impl State {
         }
     }
 
-    fn key_of(&self, master: usize, client: usize) -> Option<Key> {
-        self.masters[master].key.filter(|key| key.owner == client as u8)
+    fn set_votes(&mut self, client: usize, vote: impl Fn(usize, Vote) -> Vote) {
+        for (number, master) in self.masters.iter_mut().enumerate() {
+            if let Some(key) = master.key.as_mut().filter(|key| key.owner == client as u8) {
+                key.vote = vote(number, key.vote);
+            }
+        }
+    }
+
+    /// What the key of a client says, if it has it.
+    fn vote(&self, master: usize, client: usize) -> Option<Vote> {
+        self.masters[master].key.filter(|key| key.owner == client as u8).map(|key| key.vote)
+    }
+
+    /// The token of a vote that a client has counted.
+    fn counted(&self, master: usize, client: usize) -> Option<u8> {
+        match self.vote(master, client) {
+            Some(Vote::Counted { token }) => Some(token),
+            _ => None,
+        }
     }
 
     fn has_confirmed(&self, client: usize) -> bool {
         let Client::Raising { floor } = self.clients[client] else { return false };
-        let counted = (0..MASTERS).filter_map(|master| self.key_of(master, client)).filter(|key| key.counted);
-        counted.filter(|key| key.token == floor).count() == usize::from(QUORUM)
+        let confirmed = (0..MASTERS).filter(|master| self.counted(*master, client) == Some(floor));
+        confirmed.count() == usize::from(QUORUM)
+    }
+
+    /// Whether a quorum has voted without the script. Its votes are alike: they only have to be counted.
+    fn has_outright_quorum(&self, client: usize) -> bool {
+        let outright =
+            |master: &usize| matches!(self.vote(*master, client), Some(Vote::For { outright: true, .. }));
+        (0..MASTERS).filter(outright).count() >= usize::from(QUORUM)
+    }
+
+    /// Whether a client has the key, but its proposal will be refused: the last token is larger by now.
+    fn is_overtaken(&self, master: usize, client: usize) -> bool {
+        let Client::Asking { proposal } = self.clients[client] else { return false };
+        self.vote(master, client) == Some(Vote::None) && proposal < self.masters[master].counter
+    }
+
+    fn told_registration(&self, master: usize, client: usize) -> Line {
+        let told = match self.vote(master, client) {
+            Some(Vote::For { token, .. }) => format!("'s proposal {token} becomes the token of its key at"),
+            _ => "'s proposal is not larger than the last token at".to_owned(),
+        };
+        Line::at(master, format!("{}{told}", name(client)))
     }
 
     fn told_holder(&self, client: usize) -> Line {

@@ -112,7 +112,7 @@ async fn look_for_keys_that_are_left(world: &World, faults: &mut Vec<String>) {
     // that one of them takes is forgotten five seconds later.
     sleep(longest_lease(&world.scenario) + SLACK * 2).await;
     for (master, redis) in world.masters.iter().enumerate() {
-        let left = redis.keys().into_iter().filter(|key| !key.starts_with("polylock:fence:"));
+        let left = redis.keys().into_iter().filter(|key| !key.starts_with("polylock:tokens:"));
         faults.extend(left.map(|key| format!("the key {key} is left over on master {master}")));
     }
 }
