@@ -15,8 +15,8 @@ use tokio::sync::OnceCell;
 
 use super::{Flavour, connect, option, set_fault, worker};
 
-/// What is meant to stay on the server: the counters of the tokens.
-const FENCE: &str = "polylock:fence";
+/// What is meant to stay on the server: the last tokens, of one server and of masters.
+const TOKENS: [&str; 2] = ["polylock:fence", "polylock:tokens"];
 /// Those who share a lock, kept beside it.
 const HOLDERS: &str = "polylock:holders:";
 
@@ -130,7 +130,7 @@ impl Harness for RedisHarness {
             for key in keys.array().unwrap_or_default() {
                 let key = key.text().expect("a key is text");
                 let lock = key.strip_prefix(HOLDERS).map_or(key, |lock| lock.trim_matches(['{', '}']));
-                let meant_to_stay = key.starts_with(FENCE);
+                let meant_to_stay = TOKENS.iter().any(|kept| key.starts_with(kept));
                 let means_nothing = key.starts_with(HOLDERS) && deleted.contains(lock);
                 if !meant_to_stay && !means_nothing {
                     let lasts = server.command(&["PTTL", key]).await.expect("the server answers");

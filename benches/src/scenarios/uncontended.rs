@@ -55,7 +55,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
             "with_tokens",
             format!(
                 "redlock in turn with the floor that also has each master note a larger token than its last, in the \
-                 smallest script that does, for {}",
+                 small script, for {}",
                 time(plan.counted)
             ),
         ),

@@ -37,7 +37,7 @@ pub struct LockState {
     /// How many wait: the processes that the backend counts, and the tasks of this one.
     pub waiters: usize,
     /// The fencing token of that holder, or the last one that was granted; `None` if there was none, or where the store
-    /// does not tell.
+    /// does not tell. On Redlock perhaps a larger one, which one who asked meanwhile has proposed.
     pub token: Option<Token>,
     /// What each of several independent servers sees, where a quorum of them keeps the lock; empty elsewhere.
     pub servers: Vec<ServerView>,

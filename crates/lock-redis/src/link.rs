@@ -154,11 +154,16 @@ impl Link {
         answer.map_err(|error| self.failure(error, generation))
     }
 
-    /// Sends these commands in one round trip, one after the other; those of others may come between them.
+    /// Sends these commands in one round trip, one after the other; those of others may come between them. Where the
+    /// first is refused, what became of the others is not told.
     pub(crate) async fn send_each(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let answers = connection.req_packed_commands(commands, 0, commands.len()).await;
-        answers.map_err(|error| self.failure(error, generation))
+        let refused = |answers: Vec<Value>| match answers.first() {
+            Some(Value::ServerError(error)) => Err(error.clone().into()),
+            _ => Ok(answers),
+        };
+        answers.and_then(refused).map_err(|error| self.failure(error, generation))
     }
 
     /// Sends the calls in one round trip; those of which the server has forgotten the script once more.

@@ -100,8 +100,23 @@ pub(crate) static SETNX_TIMESTAMP: Scripts = Scripts {
 };
 
 /// Those that are loaded with every new connection. The others are when they are first used.
-pub(crate) fn all() -> [&'static Script; 11] {
-    [&ACQUIRE, &VACATE, &ASK, &CONFIRM, &RELEASE, &ROTATE, &KEEP, &EXTEND, &RAISE, &INSPECT, &BREAK]
+pub(crate) fn all() -> [&'static Script; 14] {
+    [
+        &ACQUIRE,
+        &VACATE,
+        &EXTEND_VOTE,
+        &RAISE_VOTE,
+        &INSPECT_VOTE,
+        &ASK,
+        &CONFIRM,
+        &RELEASE,
+        &ROTATE,
+        &KEEP,
+        &EXTEND,
+        &RAISE,
+        &INSPECT,
+        &BREAK,
+    ]
 }
 
 impl Script {

@@ -566,7 +566,6 @@ impl Server {
                 Ok(is_usual.then_some(Verdict::Granted(claim.token)))
             }
             Err(Failure::Dropped) => Ok(Some(Verdict::Broken)),
-            Err(Failure::Refused(_)) => Ok(None),
             Err(failure) => Err(self.place.told(failure)),
         }
     }

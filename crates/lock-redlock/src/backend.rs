@@ -1,7 +1,6 @@
 //! The backend: acquire, wait, inspect.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use crate::RedlockConfig;
 use crate::doctor::{self, compare_clocks};
 use crate::footprint::Footprint;
 use crate::lease::RedlockLease;
-use crate::line::TURN;
+use crate::line::{Contention, TURN};
 use crate::master::{Master, Roll, same_server};
 use crate::quarantine::at_first_sight;
 use crate::quorum::{Heard, Wave, quorum};
@@ -69,8 +68,7 @@ pub struct Redlock {
     wall_clock: WallClock,
     pub(crate) tally: Tally,
     pub(crate) infos: Infos,
-    /// Whether the last lock that was asked for was busy, or one that was given back is wanted by others.
-    pub(crate) contended: Arc<AtomicBool>,
+    pub(crate) contention: Arc<Contention>,
 }
 
 impl Redlock {
@@ -112,7 +110,7 @@ impl Redlock {
             wall_clock: config.wall_clock,
             tally: Tally::default(),
             infos: Infos::default(),
-            contended: Arc::default(),
+            contention: Arc::default(),
         })
     }
 

@@ -1,7 +1,6 @@
 //! One attempt to win a quorum.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lock_core::{Error, Outcome, Result, Token};
@@ -12,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::backend::no_quorum;
 use crate::footprint::{Because, Footprint};
-use crate::line::Seat;
+use crate::line::{Contention, Seat};
 use crate::master::{Master, Readiness};
 use crate::patience::Patience;
 use crate::quorum::{OfEach, Wave, quorum};
@@ -29,7 +28,6 @@ pub(crate) struct Campaign {
     patience: Patience,
     /// Whether it is worth asking again if there is no quorum.
     again: bool,
-    outright: bool,
 }
 
 /// What the masters that refused said, and which they are.
@@ -82,33 +80,35 @@ impl Campaign {
         info: &Arc<str>,
         since: u64,
         way: Way<'_>,
-        contended: &Arc<AtomicBool>,
+        contention: &Arc<Contention>,
     ) -> Self {
         let (seat, outright) = match way {
             Way::InLine(seat) => (Some(seat), false),
             Way::Politely => (None, false),
             Way::Outright => (None, true),
         };
-        let footprint = Footprint::new(masters, keys, ttl, info, since, seat, contended);
+        let footprint = Footprint::new(masters, keys, ttl, info, since, seat, contention);
         let skipped = skipped(masters);
         let is_sick = |master: &Arc<Master>| matches!(master.readiness(), Readiness::Sick(_));
         let again =
             skipped.iter().zip(&**masters).any(|(skipped, master)| skipped.is_some() && is_sick(master));
+        let mut deadlines = deadlines(masters, ttl);
+        if outright {
+            // What it leaves to the script takes a second round trip.
+            let latest = Instant::now() + ttl / 20;
+            for (deadline, master) in deadlines.iter_mut().zip(&**masters) {
+                *deadline = (*deadline + master.round_trip()).min(latest).max(*deadline);
+            }
+        }
         Self {
-            wave: footprint.claim_all(skipped, outright).until(deadlines(masters, ttl)),
+            wave: footprint.claim_all(skipped, outright).until(deadlines),
             footprint,
             runtime: Handle::try_current().ok(),
             votes: OfEach::new(),
             busy: Busy::default(),
             patience: Patience::new(masters),
             again,
-            outright,
         }
-    }
-
-    /// Whether it asked as if nobody waited.
-    pub(crate) const fn was_outright(&self) -> bool {
-        self.outright
     }
 
     /// Counts the votes until a quorum is there or out of reach.

@@ -1,7 +1,6 @@
 //! What one acquisition may have left on the masters.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::line::{Place, Seat, TURN};
+use crate::line::{Contention, Place, Seat, TURN};
 use crate::master::Master;
 use crate::quorum::{OfEach, Wave};
 
@@ -28,8 +27,7 @@ pub(crate) struct Footprint {
     info: Arc<str>,
     /// The wait that it belongs to, if it waits.
     seat: Option<Arc<Seat>>,
-    /// To be set when a master says that others wait.
-    contended: Arc<AtomicBool>,
+    contention: Arc<Contention>,
     /// What is known of each claim: a release must not overtake one.
     claims: Mutex<Claims>,
     /// A claim has ended. Unlike a watch it wakes those who wait in the order in which they do, so that a simulation
@@ -71,7 +69,7 @@ impl Footprint {
         info: &Arc<str>,
         since: u64,
         seat: Option<&Arc<Seat>>,
-        contended: &Arc<AtomicBool>,
+        contention: &Arc<Contention>,
     ) -> Arc<Self> {
         Arc::new(Self {
             masters: Arc::clone(masters),
@@ -81,7 +79,7 @@ impl Footprint {
             since,
             info: Arc::clone(info),
             seat: seat.map(Arc::clone),
-            contended: Arc::clone(contended),
+            contention: Arc::clone(contention),
             claims: Mutex::default(),
             ended: Notify::new(),
             sent_on: Mutex::new(masters.iter().map(|master| master.server.generation(keys)).collect()),
@@ -124,6 +122,11 @@ impl Footprint {
                 None => Ok(None),
             };
             let was_sent = matches!(verdict, Ok(None)) && outright.is_some();
+            if was_sent && ending.footprint.claims().erased {
+                // Nobody is interested any more, and what it may have taken is about to be removed.
+                ending.end = End::Granted;
+                return Ok(Verdict::Broken);
+            }
             let answer = match verdict {
                 // Boxed, as what is rare here would make each claim large.
                 Ok(None) => Box::pin(ending.footprint.ask(number, ttl, token)).await,
@@ -191,7 +194,8 @@ impl Footprint {
     }
 
     fn vacation(&self, place: Option<&Place>, because: Because) -> Request {
-        let has_left = self.seat.as_ref().is_some_and(|seat| seat.has_left());
+        // Who does not wait may have overtaken one who was called.
+        let has_left = self.seat.as_ref().is_none_or(|seat| seat.has_left());
         let turn = (because == Because::Released || has_left).then_some(TURN);
         Request::vacate(&self.keys, self.owner, place.map(Place::waiter).as_ref(), turn)
     }
@@ -286,7 +290,7 @@ impl Erasing {
             };
             let vacated = master.noted(asked, answer)?;
             if vacated.is_wanted {
-                footprint.contended.store(true, Ordering::Relaxed);
+                footprint.contention.note();
             }
             Ok(vacated.was_ours)
         };

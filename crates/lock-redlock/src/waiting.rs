@@ -2,7 +2,6 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -83,8 +82,8 @@ impl<'a> Waiting<'a> {
             outage: None,
             warned: false,
         };
-        // Where the last lock was busy this one may be as well: then the first request lines up already.
-        if backend.contended.load(Ordering::Relaxed) && !request.wait.is_over() {
+        // Where a lock was busy a moment ago this one may be as well: then the first request lines up already.
+        if backend.contention.is_likely() && !request.wait.is_over() {
             waiting.sit_down();
         }
         waiting
@@ -142,13 +141,13 @@ impl<'a> Waiting<'a> {
         self.called.fill(None);
         let sent = self.backend.clock.now();
         let (masters, since) = (&self.backend.masters, self.backend.micros());
-        let contended = &self.backend.contended;
+        let contention = &self.backend.contention;
         let way = match &self.seat {
             Some(seat) => Way::InLine(seat),
-            None if contended.load(Ordering::Relaxed) => Way::Politely,
+            None if contention.is_likely() => Way::Politely,
             None => Way::Outright,
         };
-        let mut campaign = Campaign::start(masters, &self.keys, self.ttl, &self.info, since, way, contended);
+        let mut campaign = Campaign::start(masters, &self.keys, self.ttl, &self.info, since, way, contention);
         match campaign.count().await {
             Vote::Won => {}
             Vote::Busy(busy) => {
@@ -194,10 +193,6 @@ impl<'a> Waiting<'a> {
 
     fn won(&mut self, campaign: Campaign, token: Token, sent: lock_core::BootInstant) -> RedlockLease {
         self.backend.tally.won(self.splits == 0);
-        // Who asks outright is not told that others wait.
-        if !self.heard && !campaign.was_outright() {
-            self.backend.contended.store(false, Ordering::Relaxed);
-        }
         // It stays in the lines of the masters that refused, so that their calls do not go to the next too early.
         self.seat = None;
         let (clock, until) = (self.backend.clock.clone(), trusted_until(sent, self.ttl));
@@ -249,7 +244,7 @@ impl<'a> Waiting<'a> {
     fn busy(&mut self, busy: Busy) {
         (self.heard, self.outage) = (true, None);
         self.backend.tally.lost(!busy.ours.is_empty());
-        self.backend.contended.store(true, Ordering::Relaxed);
+        self.backend.contention.note();
         if let Some(kind) = busy.foreign_type.as_ref().filter(|_| !mem::replace(&mut self.warned, true)) {
             tracing::warn!(key = %self.keys.lock(), kind, "the key of a lock is used for something else: the lock is busy until it goes");
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lock_core::{ErrorKind, Guard, LockOptions, Outcome, Released, View};
 use lock_testkit::Log;
 use lock_testkit::fake::{Diary, Faults};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::fleet::{Fleet, TIMEOUT};
 
@@ -188,51 +188,74 @@ async fn who_lost_a_split_vote_gives_back_what_it_got_before_it_sleeps() {
     assert!(held * 10 < free, "the vote of the first master is kept for {held} ms and not for {free} ms");
 }
 
+/// What a holder does before it asks again.
+#[derive(Clone, Copy, Debug)]
+enum Meanwhile {
+    Releases,
+    Drops,
+    TakesAnother,
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_asks_again_at_once_lets_those_go_first_who_wait() {
-    for drops in [false, true] {
+    for meanwhile in [Meanwhile::Releases, Meanwhile::Drops, Meanwhile::TakesAnother] {
         let fleet = Fleet::new(5).await;
-        let mutex = fleet.connect(60 * SECOND).await.mutex("a");
+        let locks = fleet.connect(60 * SECOND).await;
         let waiting = fleet.connect(60 * SECOND).await.mutex("a");
-        // Whoever waits is further away.
-        fleet.links.iter().for_each(|[_, later]| later.set_faults(away(3)));
-        let mut guard = mutex.acquire().await.unwrap();
+        // Whoever waits hears late.
+        fleet.links.iter().for_each(|[_, hears]| hears.set_faults(away(8)));
+        let mut guard = locks.mutex("a").acquire().await.unwrap();
         let waiting = tokio::spawn(async move { hold(waiting.acquire().await.unwrap()).await });
         sleep(100 * MILLI).await;
-        fleet.links.iter().for_each(|[first, _]| first.set_faults(away(1)));
+        fleet.links.iter().for_each(|[asks, _]| asks.set_faults(away(1)));
         let (started, mut rounds) = (Instant::now(), 0);
         while !waiting.is_finished() {
             rounds += 1;
-            assert!(rounds <= 3, "it is overtaken again and again");
-            if drops {
-                drop(guard);
-                // It leaves in the background, and is not answered before the next request leaves.
-                sleep(MILLI).await;
-            } else {
-                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            assert!(rounds <= 3, "{meanwhile:?}: it is overtaken again and again");
+            match meanwhile {
+                Meanwhile::Drops => {
+                    drop(guard);
+                    // It leaves in the background, and is not answered before the next request leaves.
+                    sleep(MILLI).await;
+                }
+                _ => assert_eq!(guard.release().await.unwrap(), Released::Released),
             }
-            guard = mutex.acquire().await.unwrap();
+            if let Meanwhile::TakesAnother = meanwhile {
+                hold(locks.mutex("b").acquire().await.unwrap()).await;
+            }
+            guard = locks.mutex("a").acquire().await.unwrap();
             sleep(10 * MILLI).await;
         }
-        assert!(started.elapsed() < 200 * MILLI, "the lock was free meanwhile: {:?}", started.elapsed());
+        assert!(started.elapsed() < 300 * MILLI, "the lock was free meanwhile: {:?}", started.elapsed());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_was_overtaken_when_it_was_called_is_called_again() {
-    let fleet = Fleet::new(5).await;
-    let near = fleet.connect(60 * SECOND).await.mutex("a");
-    let [waiting, newcomer] = [fleet.connect(60 * SECOND).await, fleet.connect(60 * SECOND).await];
-    fleet.links.iter().for_each(|[_, later]| later.set_faults(away(3)));
-    let guard = near.acquire().await.unwrap();
-    let waiting = tokio::spawn(async move { hold(waiting.mutex("a").acquire().await.unwrap()).await });
-    sleep(100 * MILLI).await;
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    let started = Instant::now();
-    let guard = newcomer.mutex("a").try_acquire().await.unwrap().expect("it overtakes who is called");
-    hold(guard).await;
-    waiting.await.unwrap();
-    assert!(started.elapsed() < 90 * MILLI, "the lock was free meanwhile: {:?}", started.elapsed());
+    for gives_up in [false, true] {
+        let fleet = Fleet::new(5).await;
+        let near = fleet.connect(60 * SECOND).await.mutex("a");
+        let [waiting, newcomer] = [fleet.connect(60 * SECOND).await, fleet.connect(60 * SECOND).await];
+        let guard = near.acquire().await.unwrap();
+        let waiting = tokio::spawn(async move { hold(waiting.mutex("a").acquire().await.unwrap()).await });
+        sleep(100 * MILLI).await;
+        // It takes a little longer to be called than to ask.
+        fleet.links.iter().for_each(|[asks, hears]| {
+            asks.set_faults(away(2));
+            hears.set_faults(away(3));
+        });
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let (started, newcomer) = (Instant::now(), newcomer.mutex("a"));
+        if gives_up {
+            // Its requests have arrived, their answers have not.
+            drop(timeout(3 * MILLI, newcomer.try_acquire()).await.unwrap_err());
+            assert!(fleet.has_key(0), "it overtakes who is called");
+        } else {
+            hold(newcomer.try_acquire().await.unwrap().expect("it overtakes who is called")).await;
+        }
+        waiting.await.unwrap();
+        assert!(started.elapsed() < 90 * MILLI, "the lock was free meanwhile: {:?}", started.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -136,6 +136,7 @@ fn odd_names() -> Vec<String> {
         "0000000003",
         "lock:a",
         "polylock:fence:{lock:a}",
+        "polylock:tokens:{lock:a}",
         "polylock:free:{lock:a}",
         "{a}",
         "{a}b",
