@@ -248,7 +248,8 @@ async fn who_was_overtaken_when_it_was_called_is_called_again() {
         let (started, newcomer) = (Instant::now(), newcomer.mutex("a"));
         if gives_up {
             // Its requests have arrived, their answers have not.
-            drop(timeout(3 * MILLI, newcomer.try_acquire()).await.unwrap_err());
+            let answer = timeout(3 * MILLI, newcomer.try_acquire()).await;
+            assert!(answer.is_err(), "{answer:?}");
             assert!(fleet.has_key(0), "it overtakes who is called");
         } else {
             hold(newcomer.try_acquire().await.unwrap().expect("it overtakes who is called")).await;
