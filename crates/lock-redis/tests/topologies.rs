@@ -145,7 +145,7 @@ async fn a_failover_on_command_is_followed() {
 
 async fn follows_a_failover(recipe: &str) {
     let sentinel = RedisSentinel::start().await.unwrap();
-    let locks = connect(&format!("{}?ttl=12s&{recipe}", sentinel.url())).await.unwrap();
+    let locks = connect(&format!("{}?ttl=24s&{recipe}", sentinel.url())).await.unwrap();
     let held = locks.mutex("held").acquire().await.unwrap();
     // As above.
     sleep(Duration::from_millis(200)).await;
@@ -161,7 +161,7 @@ async fn follows_a_failover(recipe: &str) {
     acquire_in_the_end(&locks, "b").await.release().await.unwrap();
     // The old master goes on granting for up to eight seconds, and what it is told then is lost. The sentinels
     // announce the new one long before: the lock is renewed there before it ends, also on a busy host.
-    sleep(Duration::from_secs(12)).await;
+    sleep(Duration::from_secs(24)).await;
     assert_eq!(held.standing(), Standing::Valid);
     assert_eq!(held.release().await.unwrap(), Released::Released);
     let held = sentinel.servers()[1].command(&["EXISTS", "lock:held"]).await.unwrap();
