@@ -54,7 +54,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         (
             "with_tokens",
             format!(
-                "redlock in turn with the floor that also has each master note a larger token than its last, in the \
+                "redlock in turn with the floor that also has each master note a larger token than its last, in a \
                  small script, for {}",
                 time(plan.counted)
             ),

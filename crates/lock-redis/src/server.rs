@@ -112,7 +112,7 @@ pub struct Proposal {
     pub since: u64,
 }
 
-/// A request to one of several masters. Who does not wait sends the same to all.
+/// A request to one of several masters, by script. Who does not wait sends the same to all.
 #[derive(Debug)]
 pub struct Request(Call);
 
