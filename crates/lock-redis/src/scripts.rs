@@ -37,25 +37,48 @@ pub(crate) static RAISE_VOTE: LazyLock<Script> = script!("vote", "number", "last
 pub(crate) static INSPECT_VOTE: LazyLock<Script> = script!("vote", "inspect_vote");
 pub(crate) static EXTEND_VOTE: LazyLock<Script> = script!("vote", "extend_vote");
 pub(crate) static ASK: LazyLock<Script> =
-    script!("clock", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask");
-pub(crate) static CONFIRM: LazyLock<Script> =
-    script!("lock", "waiter", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "queue", "ask");
-pub(crate) static RELEASE: LazyLock<Script> =
-    script!("lock", "release_fast", "number", "clock", "mint", "pass_on", "waiter", "queue", "release");
-pub(crate) static ROTATE: LazyLock<Script> = script!("number", "clock", "mint", "rotate");
+    script!("clock", "mint_fast", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask");
+pub(crate) static CONFIRM: LazyLock<Script> = script!(
+    "lock",
+    "waiter",
+    "confirm",
+    "clock",
+    "mint_fast",
+    "ask_fast",
+    "number",
+    "mint",
+    "ask_held",
+    "queue",
+    "ask"
+);
+pub(crate) static RELEASE: LazyLock<Script> = script!(
+    "lock",
+    "release_fast",
+    "clock",
+    "mint_fast",
+    "pass_on",
+    "number",
+    "mint",
+    "pass_on_late",
+    "waiter",
+    "queue",
+    "release"
+);
+pub(crate) static ROTATE: LazyLock<Script> =
+    script!("clock", "mint_fast", "rotate_fast", "number", "mint", "rotate");
 pub(crate) static EXTEND: LazyLock<Script> =
-    script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend");
+    script!("lock", "extend_fast", "clock", "mint_fast", "number", "mint", "waiter", "queue", "extend");
 pub(crate) static KEEP: LazyLock<Script> = script!("lock", "waiter", "keep", "extend_fast");
 pub(crate) static DOWNGRADE: LazyLock<Script> =
-    script!("lock", "number", "clock", "mint", "waiter", "queue", "downgrade", "extend");
+    script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "downgrade", "extend");
 pub(crate) static RAISE: LazyLock<Script> =
-    script!("lock", "number", "clock", "mint", "waiter", "queue", "raise");
+    script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "raise");
 pub(crate) static INSPECT: LazyLock<Script> =
-    script!("lock", "number", "clock", "mint", "waiter", "queue", "inspect");
+    script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "inspect");
 pub(crate) static BREAK: LazyLock<Script> =
-    script!("lock", "number", "clock", "mint", "waiter", "queue", "break");
+    script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "break");
 
-static SETNX_ASK: LazyLock<Script> = script!("number", "clock", "mint", "setnx", "setnx_ask");
+static SETNX_ASK: LazyLock<Script> = script!("clock", "mint_fast", "number", "mint", "setnx", "setnx_ask");
 static SETNX_RELEASE: LazyLock<Script> = script!("setnx", "setnx_release");
 static SETNX_EXTEND: LazyLock<Script> = script!("setnx", "setnx_extend");
 static SETNX_RAISE: LazyLock<Script> = script!("number", "setnx", "setnx_raise");

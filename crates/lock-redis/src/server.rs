@@ -1165,11 +1165,9 @@ fn servers_clock(answer: &Value) -> Option<Duration> {
 }
 
 fn rotated(answer: &Value) -> Option<Rotated> {
-    let Value::Array(parts) = answer else { return None };
-    match parts.as_slice() {
-        [Value::Int(0)] => Some(Rotated::NotOurs),
-        [Value::Int(1), token] => token_of(token).map(Rotated::Passed),
-        _ => None,
+    match answer {
+        Value::Int(0) => Some(Rotated::NotOurs),
+        token => token_of(token).map(Rotated::Passed),
     }
 }
 

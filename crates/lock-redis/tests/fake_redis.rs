@@ -41,57 +41,119 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     (script!("vote", "extend_vote"), &["k", "tokens", "owner", "ttl", "ttl"]),
     (script!("vote", "inspect_vote"), &["k", "tokens", "line"]),
     (
-        script!("clock", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask"),
+        script!(
+            "clock",
+            "mint_fast",
+            "ask_fast",
+            "number",
+            "mint",
+            "lock",
+            "waiter",
+            "ask_held",
+            "queue",
+            "ask"
+        ),
         &["k", "f", "q", "holders", "owner", "ttl", "info"],
     ),
     (
-        script!("clock", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask"),
+        script!(
+            "clock",
+            "mint_fast",
+            "ask_fast",
+            "number",
+            "mint",
+            "lock",
+            "waiter",
+            "ask_held",
+            "queue",
+            "ask"
+        ),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "entry", "mode", "ttl"],
     ),
     (
         script!(
-            "lock", "waiter", "confirm", "clock", "ask_fast", "number", "mint", "ask_held", "queue", "ask"
+            "lock",
+            "waiter",
+            "confirm",
+            "clock",
+            "mint_fast",
+            "ask_fast",
+            "number",
+            "mint",
+            "ask_held",
+            "queue",
+            "ask"
         ),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "entry"],
     ),
     (
-        script!("lock", "release_fast", "number", "clock", "mint", "pass_on", "waiter", "queue", "release"),
+        script!(
+            "lock",
+            "release_fast",
+            "clock",
+            "mint_fast",
+            "pass_on",
+            "number",
+            "mint",
+            "pass_on_late",
+            "waiter",
+            "queue",
+            "release"
+        ),
         &["k", "f", "q", "holders", "owner"],
     ),
     (
-        script!("lock", "release_fast", "number", "clock", "mint", "pass_on", "waiter", "queue", "release"),
+        script!(
+            "lock",
+            "release_fast",
+            "clock",
+            "mint_fast",
+            "pass_on",
+            "number",
+            "mint",
+            "pass_on_late",
+            "waiter",
+            "queue",
+            "release"
+        ),
         &["k", "f", "q", "holders", "owner", "channel", "entry"],
     ),
-    (script!("number", "clock", "mint", "rotate"), &["k", "f", "owner", "owner", "ttl", "info"]),
-    (script!("number", "clock", "mint", "rotate"), &["k", "f", "owner", "owner", "ttl", "info", "ttl"]),
+    (
+        script!("clock", "mint_fast", "rotate_fast", "number", "mint", "rotate"),
+        &["k", "f", "owner", "owner", "ttl", "info"],
+    ),
+    (
+        script!("clock", "mint_fast", "rotate_fast", "number", "mint", "rotate"),
+        &["k", "f", "owner", "owner", "ttl", "info", "ttl"],
+    ),
     (script!("lock", "waiter", "keep", "extend_fast"), &["k", "f", "q", "owner", "ttl"]),
     (script!("lock", "waiter", "keep", "extend_fast"), &["k", "f", "q", "owner", "ttl", "ttl"]),
     (
-        script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend"),
+        script!("lock", "extend_fast", "clock", "mint_fast", "number", "mint", "waiter", "queue", "extend"),
         &["k", "f", "owner", "ttl"],
     ),
     (
-        script!("lock", "extend_fast", "number", "clock", "mint", "waiter", "queue", "extend"),
+        script!("lock", "extend_fast", "clock", "mint_fast", "number", "mint", "waiter", "queue", "extend"),
         &["k", "f", "holders", "owner", "ttl", "ttl"],
     ),
     (
-        script!("lock", "number", "clock", "mint", "waiter", "queue", "raise"),
+        script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "raise"),
         &["k", "f", "q", "holders", "owner", "number", "ttl"],
     ),
     (
-        script!("lock", "number", "clock", "mint", "waiter", "queue", "inspect"),
+        script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "inspect"),
         &["k", "f", "q", "holders", "channel", "owner"],
     ),
     (
-        script!("lock", "number", "clock", "mint", "waiter", "queue", "break"),
+        script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "break"),
         &["k", "f", "q", "holders", "channel"],
     ),
     (
-        script!("lock", "number", "clock", "mint", "waiter", "queue", "downgrade", "extend"),
+        script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "downgrade", "extend"),
         &["k", "f", "q", "holders", "owner", "ttl", "ttl", "channel"],
     ),
     (
-        script!("number", "clock", "mint", "setnx", "setnx_ask"),
+        script!("clock", "mint_fast", "number", "mint", "setnx", "setnx_ask"),
         &["k", "f", "owner", "nothing", "info", "nothing", "mode", "ttl", "time", "sent", "unit", "now"],
     ),
     (script!("setnx", "setnx_release"), &["k", "f", "owner"]),

@@ -2,15 +2,10 @@
 local entry, mode, lasting = ARGV[4] or '', ARGV[5] or 'x', ARGV[6] or '604800000'
 if mode == 'x' and redis.call('EXISTS', KEYS[3]) == 0
     and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  local fence = micros .. ' ' .. ARGV[1] .. ' ' .. micros .. ' ' .. ARGV[3]
-  local before = redis.pcall('SET', KEYS[2], fence, 'PX', lasting, 'GET')
-  local last = type(before) == 'string' and string.match(before, '^%d+')
-  if not before or (last and #last == #micros and last < micros) then
-    return micros
+  local token = mint_by_clock(ARGV[1], ARGV[3], lasting)
+  if token then
+    return token
   end
-  -- It is not: as if nothing had happened but for the ttl, for what follows.
+  -- As if nothing had happened, for what follows.
   redis.call('DEL', KEYS[1])
-  if type(before) == 'string' then
-    redis.call('SET', KEYS[2], before, 'KEEPTTL')
-  end
 end

@@ -2,10 +2,9 @@
 local function granted()
   local token, owner = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+) (%x+) ')
   if owner == ARGV[1] then
-    return {1, token}
+    return token
   end
-  token = mint(ARGV[1], ARGV[3], lasting)
-  return token.err and token or {1, token}
+  return mint(ARGV[1], ARGV[3], lasting)
 end
 
 local function queue_up()

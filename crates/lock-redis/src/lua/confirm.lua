@@ -4,6 +4,6 @@ if value == ARGV[1] then
   if owner == ARGV[1] then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
     call_first(ARGV[2])
-    return {1, token}
+    return token
   end
 end

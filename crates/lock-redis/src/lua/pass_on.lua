@@ -3,22 +3,24 @@
 -- With nothing that this case does not need: all that a script defines costs time in each of its calls.
 local owner, short, lasting, length, rest = string.match(first or '', '^(%x+) x (%d+) (%d+) (%d+) (.*)$')
 local heard
-if owner then
+
+-- Says whether it is passed on, with the token of this mint; `heard` has what came of it.
+local function pass_on(mint)
   local inbox, info = string.sub(rest, 1, length), string.sub(rest, length + 2)
   -- First done, then told: it is believed.
   local token = mint(owner, info, lasting)
-  if token.err then
-    heard = 0
-  else
+  if not token then
+    return false
+  end
+  heard = 0
+  if not token.err then
     redis.call('SET', KEYS[1], owner, 'PX', short)
     local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
     heard = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token)
   end
-  if type(heard) == 'number' and heard > 0 then
-    return 1
-  end
+  return type(heard) == 'number' and heard > 0
 end
--- Who shares the lock, and who may be there though we may not publish, is for what follows.
-if first and type(heard) ~= 'number' and redis.call('LPUSH', KEYS[3], first) == 1 then
-  redis.call('PEXPIRE', KEYS[3], 5000)
+
+if owner and pass_on(mint_by_clock) then
+  return 1
 end

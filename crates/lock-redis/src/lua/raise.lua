@@ -6,6 +6,6 @@ if not holds(ARGV[1]) then
 end
 local last, rest = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)(.*)$')
 if not last or is_larger(ARGV[2], last) then
-  carry_on(ARGV[2], rest or '', ARGV[3])
+  carry_on(ARGV[2] .. (rest or ''), ARGV[3])
 end
 return 1

@@ -74,10 +74,15 @@ impl Bench {
 
     /// A new lock in this state.
     pub async fn case(&mut self, family: Family, state: State) -> Case {
+        let last = if state.fence == Fence::Full { LARGEST } else { 1000 };
+        self.case_after(last, family, state).await
+    }
+
+    /// The same, whose last token is this one if it has any.
+    pub async fn case_after(&mut self, last: u64, family: Family, state: State) -> Case {
         self.cases += 1;
         let name = LockName::new(format!("case-{}", self.cases)).unwrap();
         let ids = || NAMES.iter().map(|_| OwnerId::random()).collect();
-        let last = if state.fence == Fence::Full { LARGEST } else { 1000 };
         let model = Model::new(family, state, self.tells_free);
         let case = Case { keys: Keys::new("lock:", &name), owners: ids(), waiters: ids(), model, last };
         self.put(&case).await;
@@ -388,12 +393,6 @@ impl Bench {
 }
 
 impl Case {
-    /// Puts the last token there, before anything is done.
-    pub async fn set_last(&mut self, bench: &Bench, last: u64) {
-        self.last = last;
-        bench.put(self).await;
-    }
-
     fn owner(&self, who: Who) -> OwnerId {
         self.owners[who.0]
     }

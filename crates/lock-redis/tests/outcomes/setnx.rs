@@ -26,7 +26,7 @@ macro_rules! script {
     };
 }
 
-const ASK: &str = script!("number", "clock", "mint", "setnx", "setnx_ask");
+const ASK: &str = script!("clock", "mint_fast", "number", "mint", "setnx", "setnx_ask");
 const RELEASE: &str = script!("setnx", "setnx_release");
 const EXTEND: &str = script!("setnx", "setnx_extend");
 const RAISE: &str = script!("number", "setnx", "setnx_raise");
