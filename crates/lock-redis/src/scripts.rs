@@ -26,64 +26,41 @@ pub(crate) struct Call {
 
 /// A script of these parts. What is usual comes first and ends there, so that it costs no more than it needs.
 macro_rules! script {
-    ($($part:literal),+) => {
-        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("lua/", $part, ".lua"))),+)))
+    ($($part:tt)+) => {
+        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("lua/", stringify!($part), ".lua"))),+)))
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = script!("vote", "number", "clock", "last_token", "acquire");
-pub(crate) static VACATE: LazyLock<Script> = script!("vote", "vacate");
-pub(crate) static RAISE_VOTE: LazyLock<Script> = script!("vote", "number", "last_token", "raise_vote");
-pub(crate) static INSPECT_VOTE: LazyLock<Script> = script!("vote", "inspect_vote");
-pub(crate) static EXTEND_VOTE: LazyLock<Script> = script!("vote", "extend_vote");
+pub(crate) static ACQUIRE: LazyLock<Script> = script!(vote number clock last_token acquire);
+pub(crate) static VACATE: LazyLock<Script> = script!(vote vacate);
+pub(crate) static RAISE_VOTE: LazyLock<Script> = script!(vote number last_token raise_vote);
+pub(crate) static INSPECT_VOTE: LazyLock<Script> = script!(vote inspect_vote);
+pub(crate) static EXTEND_VOTE: LazyLock<Script> = script!(vote extend_vote);
 pub(crate) static ASK: LazyLock<Script> =
-    script!("clock", "mint_fast", "ask_fast", "number", "mint", "lock", "waiter", "ask_held", "queue", "ask");
-pub(crate) static CONFIRM: LazyLock<Script> = script!(
-    "lock",
-    "waiter",
-    "confirm",
-    "clock",
-    "mint_fast",
-    "ask_fast",
-    "number",
-    "mint",
-    "ask_held",
-    "queue",
-    "ask"
-);
-pub(crate) static RELEASE: LazyLock<Script> = script!(
-    "lock",
-    "release_fast",
-    "clock",
-    "mint_fast",
-    "pass_on",
-    "number",
-    "mint",
-    "pass_on_late",
-    "waiter",
-    "queue",
-    "release"
-);
-pub(crate) static ROTATE: LazyLock<Script> =
-    script!("clock", "mint_fast", "rotate_fast", "number", "mint", "rotate");
+    script!(clock ask_fast mint_fast number mint value lock waiter ask_held queue ask);
+pub(crate) static CONFIRM: LazyLock<Script> =
+    script!(value waiter confirm clock ask_fast mint_fast number mint lock ask_held queue ask);
+pub(crate) static RELEASE: LazyLock<Script> =
+    script!(value release_fast clock mint_fast pass_on number mint pass_on_late lock waiter queue release);
+pub(crate) static ROTATE: LazyLock<Script> = script!(clock mint_fast rotate_fast number mint rotate);
 pub(crate) static EXTEND: LazyLock<Script> =
-    script!("lock", "extend_fast", "clock", "mint_fast", "number", "mint", "waiter", "queue", "extend");
-pub(crate) static KEEP: LazyLock<Script> = script!("lock", "waiter", "keep", "extend_fast");
+    script!(value extend_fast lock clock mint_fast number mint waiter queue extend);
+pub(crate) static KEEP: LazyLock<Script> = script!(value waiter keep extend_fast);
 pub(crate) static DOWNGRADE: LazyLock<Script> =
-    script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "downgrade", "extend");
+    script!(value lock clock mint_fast number mint waiter queue downgrade extend);
 pub(crate) static RAISE: LazyLock<Script> =
-    script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "raise");
+    script!(value lock clock mint_fast number mint waiter queue raise);
 pub(crate) static INSPECT: LazyLock<Script> =
-    script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "inspect");
+    script!(value lock clock mint_fast number mint waiter queue inspect);
 pub(crate) static BREAK: LazyLock<Script> =
-    script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "break");
+    script!(value lock clock mint_fast number mint waiter queue break);
 
-static SETNX_ASK: LazyLock<Script> = script!("clock", "mint_fast", "number", "mint", "setnx", "setnx_ask");
-static SETNX_RELEASE: LazyLock<Script> = script!("setnx", "setnx_release");
-static SETNX_EXTEND: LazyLock<Script> = script!("setnx", "setnx_extend");
-static SETNX_RAISE: LazyLock<Script> = script!("number", "setnx", "setnx_raise");
-static SETNX_INSPECT: LazyLock<Script> = script!("setnx", "setnx_inspect");
-static SETNX_BREAK: LazyLock<Script> = script!("setnx", "setnx_break");
+static SETNX_ASK: LazyLock<Script> = script!(clock mint_fast number mint setnx setnx_ask);
+static SETNX_RELEASE: LazyLock<Script> = script!(setnx setnx_release);
+static SETNX_EXTEND: LazyLock<Script> = script!(setnx setnx_extend);
+static SETNX_RAISE: LazyLock<Script> = script!(number setnx setnx_raise);
+static SETNX_INSPECT: LazyLock<Script> = script!(setnx setnx_inspect);
+static SETNX_BREAK: LazyLock<Script> = script!(setnx setnx_break);
 
 /// What the scripts of one recipe are for.
 #[derive(Debug)]

@@ -18,149 +18,88 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// A script of these parts, as the backend puts it together.
 macro_rules! script {
-    ($($part:literal),+) => {
-        concat!($(include_str!(concat!("../src/lua/", $part, ".lua"))),+)
+    ($($part:tt)+) => {
+        concat!($(include_str!(concat!("../src/lua/", stringify!($part), ".lua"))),+)
     };
 }
 
 /// Our scripts, with their keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
     (
-        script!("vote", "number", "clock", "last_token", "acquire"),
+        script!(vote number clock last_token acquire),
         &["k", "tokens", "line", "turn", "value", "ttl", "token", "ttl"],
     ),
     (
-        script!("vote", "number", "clock", "last_token", "acquire"),
+        script!(vote number clock last_token acquire),
         &["k", "tokens", "line", "turn", "value", "ttl", "token", "ttl", "owner", "inbox", "since"],
     ),
-    (script!("vote", "vacate"), &["k", "line", "turn", "owner"]),
-    (script!("vote", "vacate"), &["k", "line", "turn", "owner", "ttl"]),
-    (script!("vote", "vacate"), &["k", "line", "turn", "owner", "maybe", "owner", "inbox", "since"]),
-    (script!("vote", "number", "last_token", "raise_vote"), &["k", "tokens", "owner", "number", "ttl"]),
-    (script!("vote", "extend_vote"), &["k", "tokens", "owner", "ttl"]),
-    (script!("vote", "extend_vote"), &["k", "tokens", "owner", "ttl", "ttl"]),
-    (script!("vote", "inspect_vote"), &["k", "tokens", "line"]),
+    (script!(vote vacate), &["k", "line", "turn", "owner"]),
+    (script!(vote vacate), &["k", "line", "turn", "owner", "ttl"]),
+    (script!(vote vacate), &["k", "line", "turn", "owner", "maybe", "owner", "inbox", "since"]),
+    (script!(vote number last_token raise_vote), &["k", "tokens", "owner", "number", "ttl"]),
+    (script!(vote extend_vote), &["k", "tokens", "owner", "ttl"]),
+    (script!(vote extend_vote), &["k", "tokens", "owner", "ttl", "ttl"]),
+    (script!(vote inspect_vote), &["k", "tokens", "line"]),
     (
-        script!(
-            "clock",
-            "mint_fast",
-            "ask_fast",
-            "number",
-            "mint",
-            "lock",
-            "waiter",
-            "ask_held",
-            "queue",
-            "ask"
-        ),
+        script!(clock ask_fast mint_fast number mint value lock waiter ask_held queue ask),
         &["k", "f", "q", "holders", "owner", "ttl", "info"],
     ),
     (
-        script!(
-            "clock",
-            "mint_fast",
-            "ask_fast",
-            "number",
-            "mint",
-            "lock",
-            "waiter",
-            "ask_held",
-            "queue",
-            "ask"
-        ),
+        script!(clock ask_fast mint_fast number mint value lock waiter ask_held queue ask),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "entry", "mode", "ttl"],
     ),
     (
-        script!(
-            "lock",
-            "waiter",
-            "confirm",
-            "clock",
-            "mint_fast",
-            "ask_fast",
-            "number",
-            "mint",
-            "ask_held",
-            "queue",
-            "ask"
-        ),
+        script!(value waiter confirm clock ask_fast mint_fast number mint lock ask_held queue ask),
         &["k", "f", "q", "holders", "owner", "ttl", "info", "entry"],
     ),
     (
-        script!(
-            "lock",
-            "release_fast",
-            "clock",
-            "mint_fast",
-            "pass_on",
-            "number",
-            "mint",
-            "pass_on_late",
-            "waiter",
-            "queue",
-            "release"
-        ),
+        script!(value release_fast clock mint_fast pass_on number mint pass_on_late lock waiter queue release),
         &["k", "f", "q", "holders", "owner"],
     ),
     (
-        script!(
-            "lock",
-            "release_fast",
-            "clock",
-            "mint_fast",
-            "pass_on",
-            "number",
-            "mint",
-            "pass_on_late",
-            "waiter",
-            "queue",
-            "release"
-        ),
+        script!(value release_fast clock mint_fast pass_on number mint pass_on_late lock waiter queue release),
         &["k", "f", "q", "holders", "owner", "channel", "entry"],
     ),
+    (script!(clock mint_fast rotate_fast number mint rotate), &["k", "f", "owner", "owner", "ttl", "info"]),
     (
-        script!("clock", "mint_fast", "rotate_fast", "number", "mint", "rotate"),
-        &["k", "f", "owner", "owner", "ttl", "info"],
-    ),
-    (
-        script!("clock", "mint_fast", "rotate_fast", "number", "mint", "rotate"),
+        script!(clock mint_fast rotate_fast number mint rotate),
         &["k", "f", "owner", "owner", "ttl", "info", "ttl"],
     ),
-    (script!("lock", "waiter", "keep", "extend_fast"), &["k", "f", "q", "owner", "ttl"]),
-    (script!("lock", "waiter", "keep", "extend_fast"), &["k", "f", "q", "owner", "ttl", "ttl"]),
+    (script!(value waiter keep extend_fast), &["k", "f", "q", "owner", "ttl"]),
+    (script!(value waiter keep extend_fast), &["k", "f", "q", "owner", "ttl", "ttl"]),
     (
-        script!("lock", "extend_fast", "clock", "mint_fast", "number", "mint", "waiter", "queue", "extend"),
+        script!(value extend_fast lock clock mint_fast number mint waiter queue extend),
         &["k", "f", "owner", "ttl"],
     ),
     (
-        script!("lock", "extend_fast", "clock", "mint_fast", "number", "mint", "waiter", "queue", "extend"),
+        script!(value extend_fast lock clock mint_fast number mint waiter queue extend),
         &["k", "f", "holders", "owner", "ttl", "ttl"],
     ),
     (
-        script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "raise"),
+        script!(value lock clock mint_fast number mint waiter queue raise),
         &["k", "f", "q", "holders", "owner", "number", "ttl"],
     ),
     (
-        script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "inspect"),
+        script!(value lock clock mint_fast number mint waiter queue inspect),
         &["k", "f", "q", "holders", "channel", "owner"],
     ),
     (
-        script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "break"),
+        script!(value lock clock mint_fast number mint waiter queue break),
         &["k", "f", "q", "holders", "channel"],
     ),
     (
-        script!("lock", "clock", "mint_fast", "number", "mint", "waiter", "queue", "downgrade", "extend"),
+        script!(value lock clock mint_fast number mint waiter queue downgrade extend),
         &["k", "f", "q", "holders", "owner", "ttl", "ttl", "channel"],
     ),
     (
-        script!("clock", "mint_fast", "number", "mint", "setnx", "setnx_ask"),
+        script!(clock mint_fast number mint setnx setnx_ask),
         &["k", "f", "owner", "nothing", "info", "nothing", "mode", "ttl", "time", "sent", "unit", "now"],
     ),
-    (script!("setnx", "setnx_release"), &["k", "f", "owner"]),
-    (script!("setnx", "setnx_extend"), &["k", "f", "owner", "nothing", "ttl", "time", "sent"]),
-    (script!("number", "setnx", "setnx_raise"), &["k", "f", "owner", "number", "ttl"]),
-    (script!("setnx", "setnx_inspect"), &["k", "f", "channel", "owner", "unit", "now"]),
-    (script!("setnx", "setnx_break"), &["k", "f", "channel", "unit", "now"]),
+    (script!(setnx setnx_release), &["k", "f", "owner"]),
+    (script!(setnx setnx_extend), &["k", "f", "owner", "nothing", "ttl", "time", "sent"]),
+    (script!(number setnx setnx_raise), &["k", "f", "owner", "number", "ttl"]),
+    (script!(setnx setnx_inspect), &["k", "f", "channel", "owner", "unit", "now"]),
+    (script!(setnx setnx_break), &["k", "f", "channel", "unit", "now"]),
 ];
 
 /// The names of keys among those.

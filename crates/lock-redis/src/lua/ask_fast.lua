@@ -1,11 +1,17 @@
--- The usual case, before anything else: a lock that is free, nobody waits, and the clock is beyond the last token.
+-- The usual case, before anything else: a lock that is free, nobody waits, and the clock is beyond the last token. As
+-- mint_by_clock, but without a function, which costs as much as a command.
 local entry, mode, lasting = ARGV[4] or '', ARGV[5] or 'x', ARGV[6] or '604800000'
 if mode == 'x' and redis.call('EXISTS', KEYS[3]) == 0
     and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  local token = mint_by_clock(ARGV[1], ARGV[3], lasting)
-  if token then
-    return token
+  local fence = micros .. ' ' .. ARGV[1] .. ' ' .. micros .. ' ' .. ARGV[3]
+  local before = redis.pcall('SET', KEYS[2], fence, 'PX', lasting, 'GET')
+  local is_text = type(before) == 'string'
+  if not before or (is_text and before < micros and string.byte(before, #micros + 1) == 32) then
+    return micros
   end
-  -- As if nothing had happened, for what follows.
+  -- It is not: as if nothing had happened but for the ttl, for what follows.
   redis.call('DEL', KEYS[1])
+  if is_text then
+    redis.call('SET', KEYS[2], before, 'KEEPTTL')
+  end
 end

@@ -21,17 +21,17 @@ const UNREADABLE: &str = "string that is no time in this recipe_unit";
 
 /// A script of these parts, as the backend puts it together.
 macro_rules! script {
-    ($($part:literal),+) => {
-        concat!($(include_str!(concat!("../../src/lua/", $part, ".lua"))),+)
+    ($($part:tt)+) => {
+        concat!($(include_str!(concat!("../../src/lua/", stringify!($part), ".lua"))),+)
     };
 }
 
-const ASK: &str = script!("clock", "mint_fast", "number", "mint", "setnx", "setnx_ask");
-const RELEASE: &str = script!("setnx", "setnx_release");
-const EXTEND: &str = script!("setnx", "setnx_extend");
-const RAISE: &str = script!("number", "setnx", "setnx_raise");
-const INSPECT: &str = script!("setnx", "setnx_inspect");
-const BREAK: &str = script!("setnx", "setnx_break");
+const ASK: &str = script!(clock mint_fast number mint setnx setnx_ask);
+const RELEASE: &str = script!(setnx setnx_release);
+const EXTEND: &str = script!(setnx setnx_extend);
+const RAISE: &str = script!(number setnx setnx_raise);
+const INSPECT: &str = script!(setnx setnx_inspect);
+const BREAK: &str = script!(setnx setnx_break);
 
 struct Bench {
     connection: MultiplexedConnection,
