@@ -15,21 +15,30 @@ pub struct Keys {
 }
 
 /// What stands beside a lock, in the order in which it is kept.
-const HELPERS: [&str; 7] = ["fence", "queue", "holders", "tokens", "line", "turn", "free"];
+const HELPERS: [&str; 7] = [
+    "polylock:fence",
+    "polylock:queue",
+    "polylock:holders",
+    "polylock:tokens",
+    "polylock:line",
+    "polylock:turn",
+    "polylock:free",
+];
 
 impl Keys {
     /// The keys of the lock of this name.
     #[must_use]
     pub fn new(prefix: &str, name: &LockName) -> Self {
         let lock = prefix.len() + name.as_str().len();
-        let beside: usize = HELPERS.iter().map(|what| RESERVED.len() + what.len() + ":{}".len() + lock).sum();
+        let beside: usize = HELPERS.iter().map(|what| what.len() + ":{}".len() + lock).sum();
         let mut text = String::with_capacity(lock + beside);
         text.extend([prefix, name.as_str()]);
         // Two names never meet: what follows the kind tells which of the two forms it is.
         let (before, after) = if has_hash_tag(&text) { ("/", "") } else { (":{", "}") };
+        let of_the_lock = [before, &text, after].concat();
         let mut ends = [lock; 1 + HELPERS.len()];
         for (what, end) in HELPERS.iter().zip(&mut ends[1..]) {
-            text.extend([RESERVED, what, before, prefix, name.as_str(), after]);
+            text.extend([*what, &of_the_lock]);
             *end = text.len();
         }
         Self { text: text.into(), ends }
@@ -89,7 +98,7 @@ impl Keys {
 
     /// A channel in the slot of the lock, for one process.
     pub(crate) fn inbox(&self, process: &str) -> String {
-        let tagged = &self.queue()[RESERVED.len() + "queue".len()..];
+        let tagged = &self.queue()[HELPERS[1].len()..];
         format!("{RESERVED}inbox:{process}{tagged}")
     }
 

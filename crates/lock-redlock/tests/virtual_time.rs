@@ -17,6 +17,7 @@ use crate::fleet::{Fleet, TIMEOUT};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
+const TOKENS: &str = "polylock:tokens:{lock:a}";
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_in_doubt_is_removed_however_late_it_arrives_also_where_another_one_was_granted() {
@@ -272,6 +273,29 @@ async fn once_a_quorum_says_that_it_is_busy_nobody_is_waited_for() {
     let started = Instant::now();
     assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
     assert!(started.elapsed() < 10 * MILLI, "a deadline is 20 ms at least: {:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_while_a_lock_is_claimed_without_a_script_runs_none() {
+    for patience in [6, 60] {
+        let fleet = Fleet::new(3).await;
+        let mutex = fleet.connect(60 * SECOND).await.mutex("a");
+        // The clock of the client is behind the last token: what claims a lock without a script does not suffice.
+        let on_all = |words: &[&str]| -> Vec<String> {
+            fleet.masters.iter().map(|master| format!("{:?}", master.command(words))).collect()
+        };
+        on_all(&["ZADD", TOKENS, "4503599627370496", "last"]);
+        let last = || on_all(&["ZSCORE", TOKENS, "last"]);
+        let before = last();
+        (0..3).for_each(|master| fleet.set_faults(master, &away(4)));
+        // Within the shorter time the requests arrive, and their answers do not.
+        let answer = timeout(patience * MILLI, mutex.try_acquire()).await;
+        assert_eq!(answer.is_ok(), patience == 60);
+        drop(answer);
+        sleep(SECOND).await;
+        assert!((0..3).all(|master| !fleet.has_key(master)), "it is taken back");
+        assert_eq!(last() == before, patience == 6, "a script mints a token: {:?}", last());
+    }
 }
 
 #[tokio::test(start_paused = true)]
