@@ -60,7 +60,10 @@ impl RedisHarness {
             let mut servers = Vec::new();
             for _ in 0..self.count {
                 let started = RedisServer::builder().appendonly(true).start().await;
-                servers.push(started.unwrap_or_else(|error| panic!("{error}")));
+                let server = started.unwrap_or_else(|error| panic!("{error}"));
+                // Among new masters one without any key looks restarted to who connects while others have their first.
+                server.command(&["SET", "polylock:tokens:used", "1"]).await.expect("the server answers");
+                servers.push(server);
             }
             servers
         };
