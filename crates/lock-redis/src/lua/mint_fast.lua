@@ -10,7 +10,8 @@ end
 
 -- Mints the token of a grant in the usual case, in which the clock is beyond the last one, and notes who got it: "token
 -- owner since info".
--- Answers the token; or nothing and what the fence says, or an error when it holds something else. Then it is as before.
+-- Answers the token; or nothing and what the fence says, or an error when it holds something else. Then the fence is as
+-- before, but for the ttl.
 local function mint_by_clock(owner, info, lasting)
   local fence = micros .. ' ' .. owner .. ' ' .. micros .. ' ' .. info
   local before = redis.pcall('SET', KEYS[2], fence, 'PX', lasting, 'GET')
