@@ -116,18 +116,16 @@ impl Shared {
                 .hint("acquire locks inside a tokio runtime")
                 .caused_by(error)
         })?;
-        let turn = match wait {
-            _ if wait.is_over() => {
-                self.queue.try_turn(&spec.name, spec.mode).map(|turn| (turn, spec.request(wait)))
-            }
-            _ => match self.wait_for_turn(spec, wait, &runtime).await {
-                Some((Come::Guard(guard), _)) => return Ok(Some(guard)),
-                Some((Come::Turn(turn), request)) => Some((turn, request)),
-                None => None,
-            },
+        let come = match wait {
+            _ if wait.is_over() => self.queue.try_turn(&spec.name, spec.mode).map(Come::Turn),
+            _ => self.wait_for_turn(spec, wait, &runtime).await,
         };
-        let Some((turn, request)) = turn else { return Ok(None) };
-        match self.backend.acquire(request).await? {
+        let turn = match come {
+            Some(Come::Turn(turn)) => turn,
+            Some(Come::Guard(guard)) => return Ok(Some(guard)),
+            None => return Ok(None),
+        };
+        match self.backend.acquire(spec.request(wait)).await? {
             Acquired::Busy => Ok(None),
             Acquired::Held(lease) => {
                 // Who shares the lock lets the others of this process ask for it as well.
@@ -138,21 +136,15 @@ impl Shared {
         }
     }
 
-    async fn wait_for_turn(
-        &self,
-        spec: &Spec,
-        wait: Wait,
-        runtime: &Handle,
-    ) -> Option<(Come, AcquireRequest)> {
+    async fn wait_for_turn(&self, spec: &Spec, wait: Wait, runtime: &Handle) -> Option<Come> {
         if let Some(turn) = self.queue.free_turn(&spec.name, spec.mode) {
-            return Some((Come::Turn(turn), spec.request(wait)));
+            return Some(Come::Turn(turn));
         }
         let request = Arc::new(spec.request(wait));
         let turn = self.queue.turn(&request, runtime);
-        let come = match wait {
-            Wait::Until(deadline) => timeout_at(deadline, turn).await.ok()?,
-            Wait::Never | Wait::Forever => turn.await,
-        };
-        Some((come, Arc::unwrap_or_clone(request)))
+        match wait {
+            Wait::Until(deadline) => timeout_at(deadline, turn).await.ok(),
+            Wait::Never | Wait::Forever => Some(turn.await),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The queue of one process: of all its tasks that want a lock, one talks to the server.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -117,9 +118,7 @@ impl LocalQueue {
 
     /// Takes the turn of one who would wait, if nobody has it.
     pub(crate) fn free_turn(self: &Arc<Self>, name: &LockName, mode: Mode) -> Option<Turn> {
-        let mut lines = self.lines();
-        let is_free = lines.by_name.get(name).is_none_or(|line| line.turn.is_none());
-        is_free.then(|| self.take(&mut lines, name, mode))
+        self.take_if_free(&mut self.lines(), name, mode)
     }
 
     /// Takes the turn if nobody has it.
@@ -129,13 +128,10 @@ impl LocalQueue {
     pub(crate) fn try_turn(self: &Arc<Self>, name: &LockName, mode: Mode) -> Option<Turn> {
         self.pass_on(name);
         let mut lines = self.lines();
-        match lines.by_name.get(name).filter(|line| line.turn.is_some()) {
-            None => Some(self.take(&mut lines, name, mode)),
-            Some(line) if line.may_share(mode) => {
-                Some(Turn { id: None, queue: Arc::clone(self), name: name.clone() })
-            }
-            Some(_) => None,
-        }
+        self.take_if_free(&mut lines, name, mode).or_else(|| {
+            let shares = lines.by_name.get(name).is_some_and(|line| line.may_share(mode));
+            shares.then(|| Turn { id: None, queue: Arc::clone(self), name: name.clone() })
+        })
     }
 
     /// Gives the lock to this waiter if it is still there; if not, the guard is dropped.
@@ -162,8 +158,8 @@ impl LocalQueue {
         runtime: &Handle,
     ) -> Result<Turn, Place<'a>> {
         let (mut lines, name) = (self.lines(), &request.name);
-        if lines.by_name.get(name).is_none_or(|line| line.turn.is_none()) {
-            return Ok(self.take(&mut lines, name, request.mode));
+        if let Some(turn) = self.take_if_free(&mut lines, name, request.mode) {
+            return Ok(turn);
         }
         let (sender, come) = oneshot::channel();
         let (id, appointed) = (lines.next_id(), Arc::new(Notify::new()));
@@ -180,11 +176,14 @@ impl LocalQueue {
         Err(Place { queue: self, name, id, come, appointed })
     }
 
-    fn take(self: &Arc<Self>, lines: &mut Lines, name: &LockName, mode: Mode) -> Turn {
+    fn take_if_free(self: &Arc<Self>, lines: &mut Lines, name: &LockName, mode: Mode) -> Option<Turn> {
         let id = lines.next_id();
         let line = lines.by_name.entry(name.clone()).or_default();
+        if line.turn.is_some() {
+            return None;
+        }
         (line.turn, line.mode) = (Some(id), Some(mode));
-        self.turn_of(id, name)
+        Some(self.turn_of(id, name))
     }
 
     fn turn_of(self: &Arc<Self>, id: u64, name: &LockName) -> Turn {
@@ -194,16 +193,18 @@ impl LocalQueue {
     /// Gives the turn of a holder that lost its lock to the next in line. The turn of the holder is
     /// none any more.
     fn pass_on(self: &Arc<Self>, name: &LockName) {
-        let mut lines = self.lines();
-        if lines.by_name.get(name).and_then(|line| line.held.as_ref()).is_some_and(is_lost) {
-            self.advance(&mut lines, name);
-        }
+        self.advance(name, |line| line.held.as_ref().is_some_and(is_lost));
     }
 
-    /// Gives the turn to the first who is still there.
-    fn advance(self: &Arc<Self>, lines: &mut Lines, name: &LockName) {
+    /// Gives the turn to the first who is still there, if that of the one who has it is over.
+    fn advance(self: &Arc<Self>, name: &LockName, is_over: impl FnOnce(&Line) -> bool) {
+        let mut lines = self.lines();
         let id = lines.next_id();
-        let Some(line) = lines.by_name.get_mut(name) else { return };
+        let Entry::Occupied(mut entry) = lines.by_name.entry(name.clone()) else { return };
+        let line = entry.get_mut();
+        if !is_over(line) {
+            return;
+        }
         (line.turn, line.mode, line.held) = (None, None, None);
         while let Some(waiter) = line.pop() {
             let mode = waiter.request.mode;
@@ -216,7 +217,7 @@ impl LocalQueue {
                 Err(Come::Guard(_)) => unreachable!("it was a turn"),
             }
         }
-        lines.by_name.remove(name);
+        entry.remove();
     }
 
     fn lines(&self) -> MutexGuard<'_, Lines> {
@@ -298,10 +299,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let Some(id) = self.id else { return };
-        let mut lines = self.queue.lines();
-        if lines.by_name.get(&self.name).is_some_and(|line| line.turn == Some(id)) {
-            self.queue.advance(&mut lines, &self.name);
+        if let Some(id) = self.id {
+            self.queue.advance(&self.name, |line| line.turn == Some(id));
         }
     }
 }
