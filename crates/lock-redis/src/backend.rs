@@ -18,8 +18,7 @@ use crate::recipe::{Recipe, danger};
 use crate::renewers::Renewers;
 use crate::server::{Hold, ServerOptions, Sight};
 use crate::topology::Topology;
-use crate::waiting::Waiting;
-use crate::{Infos, Keys, Server};
+use crate::{Infos, Keys, Server, waiting};
 
 pub(crate) const BACKEND: &str = "redis";
 /// The shortest time to live: below it the drift margin and a round trip eat the lease up.
@@ -115,15 +114,7 @@ impl Backend for Redis {
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
         self.capabilities.check_mode(request.mode)?;
-        let mut waiting = Waiting::new(&self.shared, self.keys(&request.name)?, &request);
-        loop {
-            if let Some(lease) = waiting.ask().await? {
-                return Ok(Acquired::Held(Box::new(lease)));
-            }
-            if request.wait.is_over() || !Box::pin(waiting.wait()).await {
-                return waiting.give_up();
-            }
-        }
+        waiting::acquire(&self.shared, Arc::new(self.keys(&request.name)?), &request).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {

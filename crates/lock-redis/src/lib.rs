@@ -8,6 +8,7 @@
 //! single instance.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod attempt;
 mod backend;
 mod cluster;
 mod config;

@@ -169,11 +169,10 @@ impl Pushes {
     /// The connection over which is told what becomes of this lock; `None` while it is not known which
     /// node has it.
     pub fn of(&self, keys: &Keys) -> Option<Push> {
-        let node = self.server.node_name(keys)?;
-        let mut by_node = self.by_node();
-        if let Some(push) = by_node.get(&node) {
-            return Some(push.clone());
+        if let Some(push) = self.get(keys) {
+            return Some(push);
         }
+        let node = self.server.node_name(keys)?;
         let shared = Shared {
             server: Arc::clone(&self.server),
             node: node.clone(),
@@ -186,8 +185,13 @@ impl Pushes {
             heard: AtomicBool::new(false),
         };
         let push = Push { shared: Arc::new(shared) };
-        by_node.insert(node, push.clone());
-        Some(push)
+        Some(self.by_node().entry(node).or_insert(push).clone())
+    }
+
+    /// As [`of`](Self::of), if somebody has asked for it before: nothing is heard over a new one.
+    pub fn get(&self, keys: &Keys) -> Option<Push> {
+        let node = self.server.node_name(keys)?;
+        self.by_node().get(&node).cloned()
     }
 
     /// Closes them for good.

@@ -4,35 +4,56 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{
-    AcquireRequest, Acquired, BootInstant, Error, ErrorKind, Outcome, OwnerId, Result, Token, Wait,
-};
+use lock_core::{AcquireRequest, Acquired, Error, ErrorKind, Result, Token, Wait};
 use rand::Rng;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::Keys;
-use crate::backend::{Shared, too_late};
+use crate::attempt::{Acquisition, Attempt, Queued};
+use crate::backend::Shared;
 use crate::config::WaitBy;
-use crate::lease::{RedisLease, surely_not_begun, trusted_until};
-use crate::push::{Listener, Mailbox, Told};
-use crate::server::{Ask, Entry, Extension, Hold, Verdict};
-use crate::undo::Undo;
+use crate::lease::{RedisLease, trusted_until};
+use crate::push::{Listener, Told};
+use crate::recipe::Moment;
+use crate::server::Verdict;
 
 /// The first in the queue has the key watched when the lock does not come within this time; within twice that time after
 /// each change that was of no use, up to the longest: those who share a lock change its key whenever they renew it.
 const WATCH_AFTER: Duration = Duration::from_millis(10);
 const LONGEST_WATCH_AFTER: Duration = Duration::from_millis(500);
-/// A lock that is granted to one who waits is kept for it for this long at least, until it confirms.
-const SHORTEST_GRACE: Duration = Duration::from_secs(1);
 
-/// One acquisition, from the first request to the lock.
-pub(crate) struct Waiting<'a> {
-    backend: &'a Arc<Shared>,
+/// Acquires a lock, and waits for it for as long as the request says.
+pub(crate) async fn acquire(
+    backend: &Arc<Shared>,
     keys: Arc<Keys>,
-    request: &'a AcquireRequest,
-    info: Arc<str>,
-    ttl: Duration,
+    request: &AcquireRequest,
+) -> Result<Acquired> {
+    let what = Acquisition::new(backend, keys, request);
+    let listener = what.listener();
+    let mut attempt = what.attempt();
+    let (sent, answer) = attempt.ask(&what, false).await;
+    match answer {
+        Ok(Verdict::Granted(token)) if !backend.server.waits_for_replicas() => {
+            attempt.granted(&what, sent, token).map(held)
+        }
+        // Boxed, as the wait would make each acquisition large.
+        Ok(verdict) => Box::pin(Waiting::new(what, listener).go_on(attempt, sent, verdict)).await,
+        // An outage is sat out once the server has told that the lock is busy, and not before.
+        Err(error) => {
+            attempt.failed(&error);
+            Err(error)
+        }
+    }
+}
+
+fn held(lease: RedisLease) -> Acquired {
+    Acquired::Held(Box::new(lease))
+}
+
+/// One acquisition of a lock that is not to be had at once.
+struct Waiting<'a> {
+    what: Acquisition<'a>,
     attempt: Option<Attempt>,
     listener: Option<Listener>,
     /// Tells when the inbox is heard.
@@ -55,33 +76,18 @@ pub(crate) struct Waiting<'a> {
     warned: bool,
 }
 
-/// One identity on the server. It is given up with the first request whose outcome is unknown.
-struct Attempt {
-    undo: Undo,
-    /// When its first request was sent: nothing was granted to it before.
-    since: Option<BootInstant>,
-    queued: Option<Queued>,
-}
-
-struct Queued {
-    entry: Arc<str>,
-    /// How long a lock is kept for us until we confirm.
-    grace: Duration,
-    mailbox: Mailbox,
+/// What became of one request.
+enum Asked {
+    Granted(RedisLease),
+    Busy,
+    /// The connection broke under it; nothing is left of it.
+    Broken,
 }
 
 impl<'a> Waiting<'a> {
-    pub(crate) fn new(backend: &'a Arc<Shared>, keys: Keys, request: &'a AcquireRequest) -> Self {
-        let keys = Arc::new(keys);
-        let listens = backend.wait == WaitBy::Notify && request.wait != Wait::Never;
-        let push = listens.then(|| backend.push.of(&keys)).flatten();
-        let listener = push.and_then(|push| push.listen_if_live(keys.channel()));
+    fn new(what: Acquisition<'a>, listener: Option<Listener>) -> Self {
         Self {
-            info: backend.infos.of(&request.owner),
-            ttl: backend.ttl_of(&request.lease),
-            backend,
-            keys,
-            request,
+            what,
             attempt: None,
             listener,
             opening: None,
@@ -97,12 +103,31 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// Goes on after the first answer.
+    async fn go_on(mut self, attempt: Attempt, sent: Moment, first: Verdict) -> Result<Acquired> {
+        let mut asked = self.answered(attempt, sent, first, false).await?;
+        if matches!(asked, Asked::Broken) {
+            asked = self.ask_once().await?;
+        }
+        match asked {
+            Asked::Granted(lease) => return Ok(held(lease)),
+            Asked::Busy => {}
+            Asked::Broken => return Err(self.what.backend.server.broken()),
+        }
+        while !self.what.request.wait.is_over() && self.wait().await {
+            if let Some(lease) = self.ask().await? {
+                return Ok(held(lease));
+            }
+        }
+        self.give_up()
+    }
+
     /// Asks for the lock: `None` when it is busy, or an outage is to be sat out.
     ///
     /// # Errors
     ///
     /// When there is no sense in waiting.
-    pub(crate) async fn ask(&mut self) -> Result<Option<RedisLease>> {
+    async fn ask(&mut self) -> Result<Option<RedisLease>> {
         if let Some((lease, attempt)) = self.take_over() {
             // The holder may keep this thread busy from now on: the confirmation leaves before, as the renewal and the
             // connection get their turn, one after the other: now and then who yields goes on before all are through.
@@ -111,14 +136,12 @@ impl<'a> Waiting<'a> {
             attempt.undo.disarm();
             return Ok(Some(lease));
         }
-        let asked = match self.request.wait {
+        let asked = match self.what.request.wait {
             // Only the first answer is waited for beyond the deadline.
-            Wait::Until(deadline) if self.heard => {
-                match timeout_at(deadline, Box::pin(self.ask_twice())).await {
-                    Ok(asked) => asked,
-                    Err(_) => return Ok(None),
-                }
-            }
+            Wait::Until(deadline) if self.heard => match timeout_at(deadline, self.ask_twice()).await {
+                Ok(asked) => asked,
+                Err(_) => return Ok(None),
+            },
             _ => self.ask_twice().await,
         };
         match asked {
@@ -128,8 +151,8 @@ impl<'a> Waiting<'a> {
     }
 
     /// Waits until it makes sense to ask again, and says whether there is time to.
-    pub(crate) async fn wait(&mut self) -> bool {
-        let end = match self.request.wait {
+    async fn wait(&mut self) -> bool {
+        let end = match self.what.request.wait {
             Wait::Forever => None,
             Wait::Never => return false,
             Wait::Until(deadline) => Some(deadline),
@@ -153,10 +176,10 @@ impl<'a> Waiting<'a> {
                 }
             }
         }
-        !self.request.wait.is_over()
+        !self.what.request.wait.is_over()
     }
 
-    pub(crate) fn give_up(self) -> Result<Acquired> {
+    fn give_up(self) -> Result<Acquired> {
         match self.outage {
             Some((_, error)) => Err(error),
             None => Ok(Acquired::Busy),
@@ -172,14 +195,19 @@ impl<'a> Waiting<'a> {
         let token = self.passed.take()?;
         let Attempt { since, queued, .. } = self.attempt.as_ref()?;
         let (since, grace) = ((*since)?, queued.as_ref()?.grace);
-        let (until, now) = (trusted_until(since, grace), self.backend.clock.now());
-        let is_enough = now + (grace / 2).max(self.backend.round_trip() * 8) <= until;
-        if !is_enough || !self.request.lease.renewed || self.backend.server.waits_for_replicas() {
+        let (until, now) = (trusted_until(since, grace), self.what.backend.clock.now());
+        let is_enough = now + (grace / 2).max(self.what.backend.round_trip() * 8) <= until;
+        if !is_enough || !self.what.request.lease.renewed || self.what.backend.server.waits_for_replicas() {
             return None;
         }
         let attempt = self.attempt.take()?;
         self.was_granted = false;
-        let lease = self.backend.lease(&self.keys, self.request, (attempt.undo.owner, token), (now, until));
+        let lease = self.what.backend.lease(
+            &self.what.keys,
+            self.what.request,
+            (attempt.undo.owner, token),
+            (now, until),
+        );
         lease.confirm();
         Some((lease.contended(self.heard), attempt))
     }
@@ -187,139 +215,77 @@ impl<'a> Waiting<'a> {
     /// Asks once, and once more if the connection was broken: it may have been idle for too long.
     async fn ask_twice(&mut self) -> Result<Option<RedisLease>> {
         for _ in 0..2 {
-            let mut attempt = match self.attempt.take() {
-                Some(attempt) => attempt,
-                None => {
-                    let undo = Undo::new(&self.backend.server, &self.keys, self.ttl);
-                    Attempt { undo, since: None, queued: None }
-                }
-            };
-            self.about_to_ask(&mut attempt);
-            let was_granted = mem::take(&mut self.was_granted);
-            let sent = self.backend.server.moment();
-            attempt.since.get_or_insert(sent.at);
-            let entry = attempt.queued.as_ref().map(|queued| &*queued.entry);
-            let ask = Ask {
-                keys: &self.keys,
-                owner: attempt.undo.owner,
-                mode: self.request.mode,
-                ttl: self.ttl,
-                info: &self.info,
-                entry,
-                is_told: was_granted,
-            };
-            match self.backend.server.ask_at(sent, &ask).await {
-                Ok(Verdict::Granted(token)) => {
-                    let lease = Extension {
-                        keys: &self.keys,
-                        owner: attempt.undo.owner,
-                        hold: Hold::of(self.request.mode),
-                        ttl: self.ttl,
-                    };
-                    if let Err(error) = self.backend.server.await_replicas(&lease).await {
-                        // At once, so that who asks again does not meet it.
-                        Box::pin(attempt.undo.now()).await;
-                        return Err(error);
-                    }
-                    let until = self.backend.server.trusted_until(sent, self.ttl);
-                    if self.backend.clock.now() >= until {
-                        return Err(too_late(self.ttl));
-                    }
-                    let owner = attempt.undo.disarm();
-                    let lease =
-                        self.backend.lease(&self.keys, self.request, (owner, token), (sent.at, until));
-                    return Ok(Some(lease.contended(self.heard)));
-                }
-                Ok(Verdict::Busy { ends_in, foreign_type, place }) => {
-                    attempt.undo.answered();
-                    self.backend.note_round_trip(sent.at);
-                    self.busy(ends_in, foreign_type, place);
-                    if was_granted {
-                        // We came too late to confirm. The next entry asks for more time, if answers are slow.
-                        self.again_at = Instant::now();
-                    } else {
-                        self.attempt = Some(attempt);
-                    }
-                    return Ok(None);
-                }
-                // At once, so that the next one does not meet this one. If it fails, the next fails as well, and
-                // tells why.
-                Ok(Verdict::Broken) => Box::pin(attempt.undo.now()).await,
-                Err(error) => {
-                    if error.outcome() == Outcome::NotApplied {
-                        if surely_not_begun(&error) {
-                            // With the place in the queue, if there is one.
-                            attempt.undo.answered();
-                        } else {
-                            attempt.undo.refused();
-                        }
-                        self.attempt = Some(attempt);
-                        self.was_granted = was_granted;
-                    }
-                    return Err(error);
-                }
+            match self.ask_once().await? {
+                Asked::Granted(lease) => return Ok(Some(lease)),
+                Asked::Busy => return Ok(None),
+                Asked::Broken => {}
             }
         }
-        Err(self.backend.server.broken())
+        Err(self.what.backend.server.broken())
     }
 
-    /// What is told from here on is news: the answer may not know of it yet.
-    fn about_to_ask(&mut self, attempt: &mut Attempt) {
-        attempt.undo.arm();
+    async fn ask_once(&mut self) -> Result<Asked> {
+        let mut attempt = self.attempt.take().unwrap_or_else(|| self.what.attempt());
+        // What is told from here on is news: the answer may not know of it yet.
         if let Some(listener) = &mut self.listener {
             listener.mark_seen();
         }
-        if self.backend.wait == WaitBy::Queue && !self.request.wait.is_over() {
-            self.queue_up(attempt);
-        }
-        if let Some(queued) = &attempt.queued {
-            attempt.undo.queues(&queued.entry);
-        }
-    }
-
-    /// Has the request put us into the queue, if we hear what is told to us there: whoever does not is
-    /// taken for dead.
-    fn queue_up(&self, attempt: &mut Attempt) {
-        let Some(push) = self.backend.push.of(&self.keys) else { return };
-        let inbox = push.inbox(&self.keys);
-        match &mut attempt.queued {
-            Some(queued) if queued.mailbox.is_of(&push, &inbox) => queued.mailbox.mark_seen(),
-            // Another node of the cluster has the lock now.
-            Some(queued) => {
-                if let Some(mailbox) = push.mailbox(&inbox, attempt.undo.owner) {
-                    queued.mailbox = mailbox;
+        let was_granted = mem::take(&mut self.was_granted);
+        let (sent, answer) = attempt.ask(&self.what, was_granted).await;
+        match answer {
+            Ok(verdict) => self.answered(attempt, sent, verdict, was_granted).await,
+            Err(error) => {
+                if attempt.failed(&error) {
+                    (self.attempt, self.was_granted) = (Some(attempt), was_granted);
                 }
-            }
-            None => {
-                let mailbox = push.mailbox(&inbox, attempt.undo.owner);
-                attempt.queued = mailbox.map(|mailbox| {
-                    let entry = self.entry(attempt.undo.owner, &inbox);
-                    Queued { entry: entry.to_string().into(), grace: entry.grace, mailbox }
-                });
+                Err(error)
             }
         }
     }
 
-    fn entry<'e>(&'e self, owner: OwnerId, inbox: &'e str) -> Entry<'e> {
-        Entry {
-            owner,
-            mode: self.request.mode,
-            grace: SHORTEST_GRACE.max(self.backend.round_trip() * 4).min(self.ttl),
-            ttl: self.ttl,
-            inbox,
-            info: &self.info,
+    async fn answered(
+        &mut self,
+        mut attempt: Attempt,
+        sent: Moment,
+        verdict: Verdict,
+        was_granted: bool,
+    ) -> Result<Asked> {
+        match verdict {
+            Verdict::Granted(token) => {
+                let attempt = attempt.replicated(&self.what).await?;
+                let lease = attempt.granted(&self.what, sent, token)?;
+                Ok(Asked::Granted(lease.contended(self.heard)))
+            }
+            Verdict::Busy { ends_in, foreign_type, place } => {
+                attempt.undo.answered();
+                self.what.backend.note_round_trip(sent.at);
+                self.busy(ends_in, foreign_type, place);
+                if was_granted {
+                    // We came too late to confirm. The next entry asks for more time, if answers are slow.
+                    self.again_at = Instant::now();
+                } else {
+                    self.attempt = Some(attempt);
+                }
+                Ok(Asked::Busy)
+            }
+            Verdict::Broken => {
+                // At once, so that the next one does not meet this one. If it fails, the next fails as well, and
+                // tells why.
+                attempt.undo.now().await;
+                Ok(Asked::Broken)
+            }
         }
     }
 
     fn busy(&mut self, ends_in: Option<Duration>, foreign_type: Option<String>, place: Option<usize>) {
         (self.heard, self.outage) = (true, None);
         if let Some(kind) = foreign_type.filter(|_| !mem::replace(&mut self.warned, true)) {
-            tracing::warn!(key = %self.keys.lock(), kind, "the key of a lock is used for something else: the lock is busy until it goes");
+            tracing::warn!(key = %self.what.keys.lock(), kind, "the key of a lock is used for something else: the lock is busy until it goes");
         }
         self.is_first = place == Some(0);
         if let Some(place) = place {
             // The holder is none of those in the line.
-            self.request.queued_behind(place + 1);
+            self.what.request.queued_behind(place + 1);
         }
         let listens = self.listens(place.is_some());
         let longest = match place {
@@ -334,15 +300,17 @@ impl<'a> Waiting<'a> {
 
     /// Whether we hear of what becomes of the lock; sees to it that we do.
     fn listens(&mut self, in_queue: bool) -> bool {
-        if self.request.wait.is_over() {
+        if self.what.request.wait.is_over() {
             return false;
         }
-        let Some(push) = self.backend.push.of(&self.keys) else { return false };
-        match self.backend.wait {
+        let Some(push) = self.what.backend.push.of(&self.what.keys) else { return false };
+        match self.what.backend.wait {
             WaitBy::Poll => false,
-            WaitBy::Notify => self.listener.get_or_insert_with(|| push.listen(self.keys.channel())).is_live(),
+            WaitBy::Notify => {
+                self.listener.get_or_insert_with(|| push.listen(self.what.keys.channel())).is_live()
+            }
             WaitBy::Queue => {
-                let inbox = push.inbox(&self.keys);
+                let inbox = push.inbox(&self.what.keys);
                 let hears = push.hears(&inbox);
                 if !hears {
                     self.opening = Some(push.open(&inbox));
@@ -357,7 +325,7 @@ impl<'a> Waiting<'a> {
     fn failed(&mut self, error: Error) -> Result<()> {
         let since = self.outage.take().map_or_else(Instant::now, |(since, _)| since);
         let patient =
-            self.heard && error.kind() == ErrorKind::Unavailable && since.elapsed() < self.backend.ttl;
+            self.heard && error.kind() == ErrorKind::Unavailable && since.elapsed() < self.what.backend.ttl;
         if !patient {
             return Err(error);
         }
@@ -386,7 +354,7 @@ impl<'a> Waiting<'a> {
             () = sleep_until(at) => return None,
             () = sleep(self.watch_after), if watches => {}
         }
-        let watching = mailbox.watch(self.keys.lock());
+        let watching = mailbox.watch(self.what.keys.lock());
         let is_there = tokio::select! {
             biased;
             told = mailbox.told() => return Some(told),

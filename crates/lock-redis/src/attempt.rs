@@ -1,0 +1,162 @@
+//! One identity that asks for a lock: what it sends, what it gets, and what it takes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::{AcquireRequest, BootInstant, Error, Outcome, OwnerId, Result, Token, Wait};
+
+use crate::Keys;
+use crate::backend::{Shared, too_late};
+use crate::config::WaitBy;
+use crate::lease::{RedisLease, surely_not_begun};
+use crate::push::{Listener, Mailbox};
+use crate::recipe::Moment;
+use crate::server::{Ask, Entry, Extension, Hold, Verdict};
+use crate::undo::Undo;
+
+/// A lock that is granted to one who waits is kept for it for this long at least, until it confirms.
+const SHORTEST_GRACE: Duration = Duration::from_secs(1);
+
+/// What is asked for, and by whom.
+pub(crate) struct Acquisition<'a> {
+    pub(crate) backend: &'a Arc<Shared>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) request: &'a AcquireRequest,
+    info: Arc<str>,
+    ttl: Duration,
+}
+
+/// One identity on the server. It is given up with the first request whose outcome is unknown.
+pub(crate) struct Attempt {
+    pub(crate) undo: Undo,
+    /// When its first request was sent: nothing was granted to it before.
+    pub(crate) since: Option<BootInstant>,
+    pub(crate) queued: Option<Queued>,
+}
+
+/// A place in the queue, or the wish for one.
+pub(crate) struct Queued {
+    entry: Arc<str>,
+    /// How long a lock is kept for us until we confirm.
+    pub(crate) grace: Duration,
+    pub(crate) mailbox: Mailbox,
+}
+
+impl<'a> Acquisition<'a> {
+    pub(crate) fn new(backend: &'a Arc<Shared>, keys: Arc<Keys>, request: &'a AcquireRequest) -> Self {
+        let (info, ttl) = (backend.infos.of(&request.owner), backend.ttl_of(&request.lease));
+        Self { backend, keys, request, info, ttl }
+    }
+
+    /// Hears that the lock becomes free, of one who waits in no queue, if there is a connection for that.
+    pub(crate) fn listener(&self) -> Option<Listener> {
+        let listens = self.backend.wait == WaitBy::Notify && self.request.wait != Wait::Never;
+        let push = listens.then(|| self.backend.push.get(&self.keys)).flatten();
+        push.and_then(|push| push.listen_if_live(self.keys.channel()))
+    }
+
+    /// A new identity, of which nothing has been sent yet.
+    pub(crate) fn attempt(&self) -> Attempt {
+        let undo = Undo::new(&self.backend.server, &self.keys, self.ttl);
+        Attempt { undo, since: None, queued: None }
+    }
+
+    fn entry<'e>(&'e self, owner: OwnerId, inbox: &'e str) -> Entry<'e> {
+        Entry {
+            owner,
+            mode: self.request.mode,
+            grace: SHORTEST_GRACE.max(self.backend.round_trip() * 4).min(self.ttl),
+            ttl: self.ttl,
+            inbox,
+            info: &self.info,
+        }
+    }
+}
+
+impl Attempt {
+    /// Asks for the lock, and for a place in the queue if it is busy; or confirms what it `is_told` that it has. One
+    /// round trip.
+    pub(crate) async fn ask(&mut self, what: &Acquisition<'_>, is_told: bool) -> (Moment, Result<Verdict>) {
+        self.undo.arm();
+        if what.backend.wait == WaitBy::Queue && !what.request.wait.is_over() {
+            self.queue_up(what);
+        }
+        if let Some(queued) = &self.queued {
+            self.undo.queues(&queued.entry);
+        }
+        let sent = what.backend.server.moment();
+        self.since.get_or_insert(sent.at);
+        let ask = Ask {
+            keys: &what.keys,
+            owner: self.undo.owner,
+            mode: what.request.mode,
+            ttl: what.ttl,
+            info: &what.info,
+            entry: self.queued.as_ref().map(|queued| &*queued.entry),
+            is_told,
+        };
+        (sent, what.backend.server.ask_at(sent, &ask).await)
+    }
+
+    /// Waits until the replicas that are asked for have the lock that was granted. It is taken back when they do not.
+    pub(crate) async fn replicated(self, what: &Acquisition<'_>) -> Result<Self> {
+        let Acquisition { backend, keys, request, ttl, .. } = what;
+        let lease = Extension { keys, owner: self.undo.owner, hold: Hold::of(request.mode), ttl: *ttl };
+        match backend.server.await_replicas(&lease).await {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                // At once, so that who asks again does not meet it.
+                self.undo.now().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The lock that was granted to a request sent at this moment.
+    pub(crate) fn granted(self, what: &Acquisition<'_>, sent: Moment, token: Token) -> Result<RedisLease> {
+        let Acquisition { backend, keys, request, ttl, .. } = what;
+        let until = backend.server.trusted_until(sent, *ttl);
+        if backend.clock.now() >= until {
+            return Err(too_late(*ttl));
+        }
+        Ok(backend.lease(keys, request, (self.undo.disarm(), token), (sent.at, until)))
+    }
+
+    /// Notes why there was no answer, and says whether the attempt can go on.
+    pub(crate) fn failed(&mut self, error: &Error) -> bool {
+        if error.outcome() != Outcome::NotApplied {
+            return false;
+        }
+        if surely_not_begun(error) {
+            // With the place in the queue, if there is one.
+            self.undo.answered();
+        } else {
+            self.undo.refused();
+        }
+        true
+    }
+
+    /// Has the request put us into the queue, if we hear what is told to us there: whoever does not is
+    /// taken for dead.
+    fn queue_up(&mut self, what: &Acquisition<'_>) {
+        let Some(push) = what.backend.push.get(&what.keys) else { return };
+        let inbox = push.inbox(&what.keys);
+        match &mut self.queued {
+            // What is told from here on is news: the answer may not know of it yet.
+            Some(queued) if queued.mailbox.is_of(&push, &inbox) => queued.mailbox.mark_seen(),
+            // Another node of the cluster has the lock now.
+            Some(queued) => {
+                if let Some(mailbox) = push.mailbox(&inbox, self.undo.owner) {
+                    queued.mailbox = mailbox;
+                }
+            }
+            None => {
+                let mailbox = push.mailbox(&inbox, self.undo.owner);
+                self.queued = mailbox.map(|mailbox| {
+                    let entry = what.entry(self.undo.owner, &inbox);
+                    Queued { entry: entry.to_string().into(), grace: entry.grace, mailbox }
+                });
+            }
+        }
+    }
+}
