@@ -33,10 +33,15 @@ struct Seen {
 async fn contend(clients: usize, rounds: usize) -> (Seen, Votes) {
     let five = RedisFive::start().await.unwrap();
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let (mut tasks, mut backends) = (Vec::new(), Vec::new());
-    for number in 0..clients {
+    let (mut tasks, mut backends, mut all_locks) = (Vec::new(), Vec::new(), Vec::new());
+    // All of them before the first lock: who comes to a new fleet when some of its masters have keys takes the others for
+    // restarted.
+    for _ in 0..clients {
         let (backend, locks) = client(&five).await;
         backends.push(backend);
+        all_locks.push(locks);
+    }
+    for (number, locks) in all_locks.into_iter().enumerate() {
         let seen = Arc::clone(&seen);
         tasks.push(tokio::spawn(async move {
             let mutex = locks.mutex("a");
