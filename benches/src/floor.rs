@@ -12,7 +12,7 @@ use polylock::backend::LeaseKind;
 
 use self::memory::BareMutex;
 use self::redis::BareRedis;
-pub(crate) use self::redlock::BareRedlock;
+use self::redlock::BareRedlock;
 use self::zk::BareZk;
 pub(crate) use self::zk::{SESSIONS as ZK_SESSIONS, connect as zk_session};
 use crate::address;
@@ -56,8 +56,7 @@ impl Bare {
         Ok(match (target.backend(), lease) {
             (BackendName::Memory, _) => Self::Memory(BareMutex::default()),
             (BackendName::Redis, LeaseKind::Ttl { default: ttl, .. }) => {
-                let host = address::hosts(url).first().copied().unwrap_or_default();
-                Self::Redis(BareRedis::connect(url, host, name, OwnerId::random(), ttl).await?)
+                Self::Redis(BareRedis::connect(url, first_host(url), name, OwnerId::random(), ttl).await?)
             }
             (BackendName::Redlock, LeaseKind::Ttl { default: ttl, .. }) => {
                 Self::Redlock(BareRedlock::connect(url, name, ttl).await?)
@@ -65,13 +64,35 @@ impl Bare {
             (BackendName::Zk, LeaseKind::Session { timeout }) => {
                 Self::Zk(BareZk::connect(url, name, timeout).await?)
             }
-            (backend, lease) => {
-                return Err(Failure::new(format!(
-                    "no floor for {backend} with leases of the kind {lease:?}"
-                )));
-            }
+            (backend, lease) => return Err(no_floor(backend, lease)),
         })
     }
+
+    /// As [`connect`](Self::connect), for a lock that comes with a fencing token, where the bare commands have none.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub(crate) async fn connect_minting(target: &Target, lease: LeaseKind, name: &str) -> Outcome<Self> {
+        let (url, owner) = (target.url(), OwnerId::random());
+        Ok(match (target.backend(), lease) {
+            (BackendName::Redis, LeaseKind::Ttl { default: ttl, .. }) => {
+                Self::Redis(BareRedis::connect_minting(url, first_host(url), name, owner, ttl).await?)
+            }
+            (BackendName::Redlock, LeaseKind::Ttl { default: ttl, .. }) => {
+                Self::Redlock(BareRedlock::connect_minting(url, name, ttl).await?)
+            }
+            (backend, lease) => return Err(no_floor(backend, lease)),
+        })
+    }
+}
+
+fn first_host(url: &str) -> &str {
+    address::hosts(url).first().copied().unwrap_or_default()
+}
+
+fn no_floor(backend: BackendName, lease: LeaseKind) -> Failure {
+    Failure::new(format!("no floor for {backend} with leases of the kind {lease:?}"))
 }
 
 impl Floor for Bare {

@@ -1,4 +1,4 @@
-//! `SET key value NX PX ttl`, and a script that deletes the key if the value is ours.
+//! `SET key value NX PX ttl`, and a script that deletes the key if the value is ours; with or without fencing tokens.
 
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ pub(crate) struct BareRedis {
     pub(super) connection: MultiplexedConnection,
     pub(super) set: Cmd,
     pub(super) delete: Cmd,
+    /// Where the last token is kept, if there are any.
+    tokens: Option<String>,
 }
 
 impl BareRedis {
@@ -36,29 +38,65 @@ impl BareRedis {
         let client = Client::open(with_nodelay(info))?;
         let mut connection = client.get_multiplexed_async_connection().await?;
 
-        let hash: String =
-            redis::cmd("SCRIPT").arg("LOAD").arg(COMPARE_AND_DELETE).query_async(&mut connection).await?;
+        let hash = load(&mut connection, COMPARE_AND_DELETE).await?;
         let owner = owner.to_string();
         let mut set = redis::cmd("SET");
         set.arg(key).arg(&owner).arg("NX").arg("PX").arg(u64::try_from(ttl.as_millis())?);
         let mut delete = redis::cmd("EVALSHA");
         delete.arg(hash).arg(1).arg(key).arg(&owner);
-        Ok(Self { connection, set, delete })
+        Ok(Self { connection, set, delete, tokens: None })
     }
+
+    /// As [`connect`](Self::connect), for a lock that comes with a token: the clock of the server, if that is larger than
+    /// the last token.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub(crate) async fn connect_minting(
+        url: &str,
+        host: &str,
+        key: &str,
+        owner: OwnerId,
+        ttl: Duration,
+    ) -> Outcome<Self> {
+        let mut floor = Self::connect(url, host, key, owner, ttl).await?;
+        let hash = load(&mut floor.connection, MINT).await?;
+        let tokens = tokens_of(key);
+        let mut mint = redis::cmd("EVALSHA");
+        mint.arg(hash).arg(2).arg(key).arg(&tokens);
+        mint.arg(owner.to_string()).arg(u64::try_from(ttl.as_millis())?).arg(TOKEN_TTL_MS);
+        Ok(Self { set: mint, tokens: Some(tokens), ..floor })
+    }
+}
+
+async fn load(connection: &mut MultiplexedConnection, script: &str) -> Outcome<String> {
+    Ok(redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await?)
 }
 
 impl Floor for BareRedis {
     async fn acquire(&mut self) -> Outcome<()> {
-        expect(self.connection.req_packed_command(&self.set).await?, &Value::Okay)
+        match self.connection.req_packed_command(&self.set).await? {
+            Value::BulkString(_) if self.tokens.is_some() => Ok(()),
+            answer => expect(answer, &Value::Okay),
+        }
     }
 
     async fn release(&mut self) -> Outcome<()> {
         expect(self.connection.req_packed_command(&self.delete).await?, &Value::Int(1))
     }
 
-    async fn clean(self) -> Outcome<()> {
-        Ok(())
+    async fn clean(mut self) -> Outcome<()> {
+        match &self.tokens {
+            Some(tokens) => Ok(redis::cmd("DEL").arg(tokens).exec_async(&mut self.connection).await?),
+            None => Ok(()),
+        }
     }
+}
+
+/// The key of the last token of a lock.
+pub(super) fn tokens_of(key: &str) -> String {
+    format!("{key}-token")
 }
 
 /// The floor is one only if the commands did what they are there for.
@@ -69,5 +107,18 @@ pub(in crate::floor) fn expect(answer: Value, wanted: &Value) -> Outcome<()> {
     Err(Failure::new(format!("the bare commands failed: {answer:?} instead of {wanted:?}")))
 }
 
+/// How long a token is kept after its lock.
+pub(super) const TOKEN_TTL_MS: u64 = 7 * 24 * 3600 * 1000;
+/// A careful client would look further where the last token is not smaller. Here it always is.
+const MINT: &str = "\
+local time = redis.call('TIME')
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  local token = time[1] .. string.sub('00000' .. time[2], -6)
+  local last = redis.call('SET', KEYS[2], token, 'PX', ARGV[3], 'GET')
+  if not last or last < token then
+    return token
+  end
+end
+return false";
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";

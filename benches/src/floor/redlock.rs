@@ -11,7 +11,7 @@ use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use redis::{Cmd, RedisResult, Script, Value};
 
 use super::Floor;
-use super::redis::{BareRedis, expect};
+use super::redis::{BareRedis, TOKEN_TTL_MS, expect, tokens_of};
 use crate::address;
 use crate::failure::{Failure, Outcome};
 
@@ -56,7 +56,7 @@ impl BareRedlock {
     async fn connect_as(owner: OwnerId, url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
         let mut masters = Vec::new();
         for host in address::hosts(url) {
-            let BareRedis { connection, set, delete } =
+            let BareRedis { connection, set, delete, .. } =
                 BareRedis::connect(url, host, key, owner, ttl).await?;
             masters.push(Master { connection, set: Arc::new(set), delete: Arc::new(delete) });
         }
@@ -107,7 +107,7 @@ impl Mint {
     fn command(&self, token: &str) -> Cmd {
         let Self { script, key, owner, ttl_ms } = self;
         let mut command = redis::cmd("EVALSHA");
-        command.arg(script.get_hash()).arg(2).arg(key).arg(format!("{key}-token"));
+        command.arg(script.get_hash()).arg(2).arg(key).arg(tokens_of(key));
         command.arg(owner).arg(ttl_ms).arg(token).arg(TOKEN_TTL_MS);
         command
     }
@@ -131,11 +131,16 @@ impl Floor for BareRedlock {
         while let Some((_, answer)) = self.on_their_way.next().await {
             answer?;
         }
+        if let Some(mint) = &self.mint {
+            let delete = redis::cmd("DEL").arg(tokens_of(&mint.key)).clone();
+            for master in &mut self.masters {
+                delete.exec_async(&mut master.connection).await?;
+            }
+        }
         Ok(())
     }
 }
 
-const TOKEN_TTL_MS: u64 = 7 * 24 * 3600 * 1000;
 /// A careful client would look further where the last token is not smaller. Here it always is.
 const MINT: &str = "\
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then

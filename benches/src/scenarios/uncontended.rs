@@ -6,7 +6,6 @@
 use std::time::Instant;
 
 use lock_testkit::now_ns;
-use polylock::backend::LeaseKind;
 use polylock::{Guard, Locks, Mutex};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -14,8 +13,8 @@ use super::{Bench, Measured, Plan, connect, time};
 use crate::address;
 use crate::backends::Target;
 use crate::diary::{Claim, Diary, Tenure, outcome};
-use crate::failure::{Failure, Outcome};
-use crate::floor::{Bare, BareRedlock, Floor, ZK_SESSIONS};
+use crate::failure::Outcome;
+use crate::floor::{Bare, Floor, ZK_SESSIONS};
 use crate::latency::{Latency, Times};
 use crate::options::BackendName;
 use crate::results::Row;
@@ -54,8 +53,8 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         (
             "with_tokens",
             format!(
-                "redlock in turn with the floor that also has each master note a larger token than its last, in a \
-                 small script, for {}",
+                "redis and redlock in turn with the floor that also has each server note a larger token than its last, in \
+                 a small script, for {}",
                 time(plan.counted)
             ),
         ),
@@ -76,22 +75,22 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let lock = bench.lock("uncontended");
     let lane = Lane::new(&locks, &rival, bench, &lock);
     let floor = Bare::connect(target, locks.capabilities().lease, &format!("{lock}-floor")).await?;
-    let SideBySide { lane, floor, added_us } = side_by_side(lane, floor, bench.plan).await?;
+    let SideBySide { mut lane, floor, added_us } = side_by_side(lane, floor, bench.plan).await?;
     // In one run processors that wake up slowly and quickly may take turns, and with them the ratio: what the lock
     // adds stays the same.
     let notes = vec![("added_median", format!("{added_us:.2} us"))];
     let rows = lane.times.rows("uncontended", target.name(), &floor);
     let mut measured = Measured { backend: target.name(), rows, notes, ..Measured::default() };
-    let lane = match target.backend() {
-        BackendName::Redlock => {
-            let (lane, rows) = against_tokens(bench, target, &locks, lane).await?;
-            measured.rows.extend(rows);
-            let (lane, row) = against_one_server(bench, target, lane).await?;
-            measured.rows.push(row);
-            lane
-        }
-        _ => lane,
-    };
+    if matches!(target.backend(), BackendName::Redis | BackendName::Redlock) {
+        let rows;
+        (lane, rows) = against_tokens(bench, target, &locks, lane).await?;
+        measured.rows.extend(rows);
+    }
+    if target.backend() == BackendName::Redlock {
+        let row;
+        (lane, row) = against_one_server(bench, target, lane).await?;
+        measured.rows.push(row);
+    }
     measured.events = lane.into_events();
     rival.close().await?;
     locks.close().await?;
@@ -105,10 +104,7 @@ async fn against_tokens(
     locks: &Locks,
     lane: Lane,
 ) -> Outcome<(Lane, [Row; 2])> {
-    let LeaseKind::Ttl { default: ttl, .. } = locks.capabilities().lease else {
-        return Err(Failure::new("the masters keep locks for no time to live"));
-    };
-    let floor = BareRedlock::connect_minting(target.url(), &bench.lock("tokens"), ttl).await?;
+    let floor = Bare::connect_minting(target, locks.capabilities().lease, &bench.lock("tokens")).await?;
     let plan = Plan { uncontended: bench.plan.counted, ..bench.plan };
     let SideBySide { lane, floor, .. } = side_by_side(lane, floor, plan).await?;
     let row = |metric, of: fn(&Times) -> &Latency| {
