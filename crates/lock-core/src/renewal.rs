@@ -501,9 +501,7 @@ fn millis(ttl: Duration) -> u64 {
 
 /// A third of the time to live, less up to a tenth of that: leases taken together drift apart.
 fn interval(ttl: Duration) -> Duration {
-    let third = ttl / 3;
-    // In whole numbers: this is on the way of every acquisition, and floats bring a library along.
-    third - third / 10_240 * crate::random::rng().random_range(0..=1024)
+    (ttl / 3).mul_f64(crate::random::rng().random_range(0.9..=1.0))
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ impl Attempt {
         Ok(backend.lease(keys, request, (self.undo.disarm(), token), (sent.at, until)))
     }
 
-    /// Notes why there was no answer, and says whether the attempt can go on.
+    /// Notes that a request failed, and says whether the attempt can go on.
     pub(crate) fn failed(&mut self, error: &Error) -> bool {
         if error.outcome() != Outcome::NotApplied {
             return false;

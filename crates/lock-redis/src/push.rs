@@ -169,11 +169,8 @@ impl Pushes {
     /// The connection over which is told what becomes of this lock; `None` while it is not known which
     /// node has it.
     pub fn of(&self, keys: &Keys) -> Option<Push> {
-        if let Some(push) = self.get(keys) {
-            return Some(push);
-        }
         let node = self.server.node_name(keys)?;
-        let shared = Shared {
+        let shared = || Shared {
             server: Arc::clone(&self.server),
             node: node.clone(),
             timeout: self.timeout,
@@ -184,8 +181,8 @@ impl Pushes {
             changed: Notify::new(),
             heard: AtomicBool::new(false),
         };
-        let push = Push { shared: Arc::new(shared) };
-        Some(self.by_node().entry(node).or_insert(push).clone())
+        let push = || Push { shared: Arc::new(shared()) };
+        Some(self.by_node().entry(node.clone()).or_insert_with(push).clone())
     }
 
     /// As [`of`](Self::of), if somebody has asked for it before: nothing is heard over a new one.

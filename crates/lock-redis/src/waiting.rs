@@ -105,14 +105,9 @@ impl<'a> Waiting<'a> {
 
     /// Goes on after the first answer.
     async fn go_on(mut self, attempt: Attempt, sent: Moment, first: Verdict) -> Result<Acquired> {
-        let mut asked = self.answered(attempt, sent, first, false).await?;
-        if matches!(asked, Asked::Broken) {
-            asked = self.ask_once().await?;
-        }
-        match asked {
-            Asked::Granted(lease) => return Ok(held(lease)),
-            Asked::Busy => {}
-            Asked::Broken => return Err(self.what.backend.server.broken()),
+        let asked = self.answered(attempt, sent, first, false).await?;
+        if let Some(lease) = self.once_more(asked).await? {
+            return Ok(held(lease));
         }
         while !self.what.request.wait.is_over() && self.wait().await {
             if let Some(lease) = self.ask().await? {
@@ -212,16 +207,21 @@ impl<'a> Waiting<'a> {
         Some((lease.contended(self.heard), attempt))
     }
 
-    /// Asks once, and once more if the connection was broken: it may have been idle for too long.
     async fn ask_twice(&mut self) -> Result<Option<RedisLease>> {
-        for _ in 0..2 {
-            match self.ask_once().await? {
-                Asked::Granted(lease) => return Ok(Some(lease)),
-                Asked::Busy => return Ok(None),
-                Asked::Broken => {}
-            }
+        let asked = self.ask_once().await?;
+        self.once_more(asked).await
+    }
+
+    /// Asks once more if the connection was broken: it may have been idle for too long.
+    async fn once_more(&mut self, mut asked: Asked) -> Result<Option<RedisLease>> {
+        if matches!(asked, Asked::Broken) {
+            asked = self.ask_once().await?;
         }
-        Err(self.what.backend.server.broken())
+        match asked {
+            Asked::Granted(lease) => Ok(Some(lease)),
+            Asked::Busy => Ok(None),
+            Asked::Broken => Err(self.what.backend.server.broken()),
+        }
     }
 
     async fn ask_once(&mut self) -> Result<Asked> {
