@@ -77,7 +77,8 @@ impl Bare {
         let (url, owner) = (target.url(), OwnerId::random());
         Ok(match (target.backend(), lease) {
             (BackendName::Redis, LeaseKind::Ttl { default: ttl, .. }) => {
-                Self::Redis(BareRedis::connect_minting(url, first_host(url), name, owner, ttl).await?)
+                let bare = BareRedis::connect(url, first_host(url), name, owner, ttl).await?;
+                Self::Redis(bare.minting(name, owner, ttl).await?)
             }
             (BackendName::Redlock, LeaseKind::Ttl { default: ttl, .. }) => {
                 Self::Redlock(BareRedlock::connect_minting(url, name, ttl).await?)

@@ -47,26 +47,18 @@ impl BareRedis {
         Ok(Self { connection, set, delete, tokens: None })
     }
 
-    /// As [`connect`](Self::connect), for a lock that comes with a token: the clock of the server, if that is larger than
-    /// the last token.
+    /// The same, for a lock that comes with a token: the clock of the server, if that is larger than the last token.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
-    pub(crate) async fn connect_minting(
-        url: &str,
-        host: &str,
-        key: &str,
-        owner: OwnerId,
-        ttl: Duration,
-    ) -> Outcome<Self> {
-        let mut floor = Self::connect(url, host, key, owner, ttl).await?;
-        let hash = load(&mut floor.connection, MINT).await?;
+    /// When the server does not take the script.
+    pub(crate) async fn minting(mut self, key: &str, owner: OwnerId, ttl: Duration) -> Outcome<Self> {
+        let hash = load(&mut self.connection, MINT).await?;
         let tokens = tokens_of(key);
         let mut mint = redis::cmd("EVALSHA");
         mint.arg(hash).arg(2).arg(key).arg(&tokens);
         mint.arg(owner.to_string()).arg(u64::try_from(ttl.as_millis())?).arg(TOKEN_TTL_MS);
-        Ok(Self { set: mint, tokens: Some(tokens), ..floor })
+        Ok(Self { set: mint, tokens: Some(tokens), ..self })
     }
 }
 
