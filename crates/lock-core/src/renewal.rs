@@ -4,15 +4,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::mem;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use foldhash::fast::RandomState;
-use futures_util::future::BoxFuture;
 use rand::Rng;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 
 use crate::{BootInstant, Clock, Error, ErrorKind, LossReason, Outcome, ValidityCell};
@@ -118,14 +117,7 @@ trait Registry: Send + Sync {
     fn answered(&self) -> &Notify;
     fn remove(&self, id: u64) -> bool;
     /// With the time to live that it has had if none is given.
-    fn ask(
-        &self,
-        id: u64,
-        ttl: Option<Duration>,
-        answer: oneshot::Sender<Renewed>,
-        registry: &Arc<dyn Registry>,
-    );
-    fn run(self: Arc<Self>) -> BoxFuture<'static, ()>;
+    fn ask(self: Arc<Self>, id: u64, ttl: Option<Duration>, answer: oneshot::Sender<Renewed>);
 }
 
 impl<R: Renew> Renewer<R> {
@@ -164,16 +156,15 @@ impl<R: Renew> Renewer<R> {
             Entry { key, terms, cell, due, runtime, before_shortened: None, sent, most, asking, asked };
         // A lease may begin with less than its time to live.
         entry.name_end(entry.cell.validity().until());
-        let registry: Arc<dyn Registry> = Arc::<Shared<R>>::clone(&self.shared);
 
         let mut book = self.shared.book();
         let id = book.next_id;
         book.next_id += 1;
         book.entries.insert(id, entry);
         if due < BootInstant::NEVER {
-            self.shared.schedule(book, id, due, &registry);
+            self.shared.schedule(book, id, due);
         }
-        Renewal { id, longest_ttl, renewer: registry }
+        Renewal { id, longest_ttl, renewer: Arc::<Shared<R>>::clone(&self.shared) }
     }
 
     /// Ends the renewal of all leases: they end when their time to live is over.
@@ -230,12 +221,12 @@ impl Renewal {
     /// Renews now, in the background.
     pub fn hasten(&self) {
         let (sender, _) = oneshot::channel();
-        self.renewer.ask(self.id, None, sender, &self.renewer);
+        Arc::clone(&self.renewer).ask(self.id, None, sender);
     }
 
     async fn ask(&self, ttl: Option<Duration>) -> Renewed {
         let (sender, answer) = oneshot::channel();
-        self.renewer.ask(self.id, ttl, sender, &self.renewer);
+        Arc::clone(&self.renewer).ask(self.id, ttl, sender);
         // The sender is dropped without an answer when the lease has ended.
         answer.await.unwrap_or(Renewed::NotOurs)
     }
@@ -261,13 +252,19 @@ impl fmt::Debug for Renewal {
 }
 
 /// Notes that the task was ended by the shutdown of its runtime.
-struct Running<R: Renew>(Option<Arc<Shared<R>>>);
+struct Running<R: Renew> {
+    shared: Option<Arc<Shared<R>>>,
+    /// Whether either who started the task or its end has come so far: the second of them goes on elsewhere.
+    settled: Arc<AtomicBool>,
+}
 
 impl<R: Renew> Drop for Running<R> {
     fn drop(&mut self) {
-        if let Some(shared) = &self.0 {
-            shared.book().interrupted(shared.clock.now());
-            shared.answered.notify_waiters();
+        let Some(shared) = self.shared.take() else { return };
+        shared.book().interrupted(shared.clock.now());
+        shared.answered.notify_waiters();
+        if self.settled.swap(true, Ordering::AcqRel) {
+            shared.start(None);
         }
     }
 }
@@ -278,27 +275,52 @@ impl<R: Renew> Shared<R> {
     }
 
     /// Plans a renewal, and sees to it that there is a task for it.
-    fn schedule(
-        &self,
-        mut book: MutexGuard<'_, Book<R::Key>>,
-        id: u64,
-        due: BootInstant,
-        registry: &Arc<dyn Registry>,
-    ) {
+    fn schedule(self: &Arc<Self>, mut book: MutexGuard<'_, Book<R::Key>>, id: u64, due: BootInstant) {
         let Some(entry) = book.entries.get_mut(&id) else { return };
         let (earlier, runtime) = (mem::replace(&mut entry.due, due), entry.runtime.clone());
         book.due.remove(&(earlier, id));
         book.due.insert((due, id));
         match book.wakes {
             None => {
-                book.wakes = Some(due);
-                // A runtime that was shut down drops the task at once, and that looks into the book.
                 drop(book);
-                let runtime = Handle::try_current().unwrap_or(runtime);
-                drop(runtime.spawn(Arc::clone(registry).run()));
+                self.start(Some(Handle::try_current().unwrap_or(runtime)));
             }
             Some(wakes) if due < wakes => self.sooner.notify_one(),
             Some(_) => {}
+        }
+    }
+
+    /// Starts the task if there is something to renew: on this runtime, or on that of any holder where it still runs.
+    fn start(self: &Arc<Self>, mut on: Option<Handle>) {
+        let mut ended = HashSet::new();
+        loop {
+            let mut book = self.book();
+            let Some(&(due, _)) = book.due.first().filter(|_| book.wakes.is_none()) else { return };
+            let Some(runtime) = on.take().or_else(|| book.runtime_but(&ended)) else { return };
+            book.wakes = Some(due);
+            // A runtime that was shut down drops the task at once, and that looks into the book.
+            drop(book);
+            let settled = Arc::new(AtomicBool::new(false));
+            drop(runtime.spawn(Arc::clone(self).run(Arc::clone(&settled))));
+            if !settled.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            ended.insert(runtime.id());
+        }
+    }
+
+    fn run(self: Arc<Self>, settled: Arc<AtomicBool>) -> impl Future<Output = ()> + Send + 'static {
+        // Made here, so that it is dropped also when the runtime never polls the task.
+        let running = Running { shared: Some(Arc::clone(&self)), settled };
+        async move {
+            let mut running = running;
+            while let Some(wake) = self.next_wake() {
+                tokio::select! {
+                    () = self.clock.sleep_until(wake) => self.renew_due().await,
+                    () = self.sooner.notified() => {}
+                }
+            }
+            running.shared = None;
         }
     }
 
@@ -388,6 +410,12 @@ impl<K> Entry<K> {
 }
 
 impl<K> Book<K> {
+    /// The runtime of a holder that is none of these.
+    fn runtime_but(&self, ended: &HashSet<Id>) -> Option<Handle> {
+        let mut runtimes = self.entries.values().map(|entry| &entry.runtime);
+        runtimes.find(|runtime| !ended.contains(&runtime.id())).cloned()
+    }
+
     /// Notes that the batch on its way will not be answered.
     fn interrupted(&mut self, now: BootInstant) {
         self.wakes = None;
@@ -462,36 +490,15 @@ impl<R: Renew> Registry for Shared<R> {
         book.in_flight.contains(&id)
     }
 
-    fn ask(
-        &self,
-        id: u64,
-        ttl: Option<Duration>,
-        answer: oneshot::Sender<Renewed>,
-        registry: &Arc<dyn Registry>,
-    ) {
+    fn ask(self: Arc<Self>, id: u64, ttl: Option<Duration>, answer: oneshot::Sender<Renewed>) {
         let mut book = self.book();
         let in_flight = book.in_flight.contains(&id);
         let Some(entry) = book.entries.get_mut(&id) else { return };
         entry.terms.ttl = ttl.unwrap_or(entry.terms.ttl);
         entry.asking.push(answer);
         if !in_flight {
-            self.schedule(book, id, self.clock.now(), registry);
+            self.schedule(book, id, self.clock.now());
         }
-    }
-
-    fn run(self: Arc<Self>) -> BoxFuture<'static, ()> {
-        // Made here, so that it is dropped also when the runtime never polls the task.
-        let running = Running(Some(Arc::clone(&self)));
-        Box::pin(async move {
-            let mut running = running;
-            while let Some(wake) = self.next_wake() {
-                tokio::select! {
-                    () = self.clock.sleep_until(wake) => self.renew_due().await,
-                    () = self.sooner.notified() => {}
-                }
-            }
-            running.0 = None;
-        })
     }
 }
 
@@ -840,6 +847,34 @@ mod tests {
         assert!(matches!(answer, Ok(Renewed::Until(_))), "{answer:?}");
         two.block_on(async { tokio::time::sleep(short * 3).await });
         assert!(cell.validity().is_valid());
+    }
+
+    #[test]
+    fn leases_of_another_runtime_are_renewed_when_the_one_that_renewed_them_ends() {
+        let runtime =
+            || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        let (short, clock) = (Duration::from_millis(600), Clock::boot());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let answer = |_, until| Renewed::Until(until);
+        let server = Server { clock: clock.clone(), answer, calls, delay: Duration::from_millis(1) };
+        let renewer = Renewer::new(server, clock.clone());
+        let terms = Terms { ttl: short, auto: true, hold_until: BootInstant::NEVER };
+        let cell = || ValidityCell::new(clock.clone(), clock.now() + short);
+        let (first, ended, lasting) = (runtime(), runtime(), runtime());
+        let add = |on: &tokio::runtime::Runtime, cell: &ValidityCell| {
+            let _entered = on.enter();
+            renewer.add(0, terms.clone(), cell.clone())
+        };
+        let cells = [cell(), cell(), cell()];
+        let _renewals = [add(&first, &cells[0]), add(&ended, &cells[1]), add(&lasting, &cells[2])];
+        drop(ended);
+        drop(first);
+        std::thread::sleep(short * 3);
+        for (number, cell) in cells.iter().enumerate() {
+            assert!(cell.validity().is_valid(), "lease {number}");
+        }
+        drop(lasting);
+        assert!(renewer.shared.book().wakes.is_none(), "there is no runtime left");
     }
 
     #[test]
