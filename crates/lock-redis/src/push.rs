@@ -1,7 +1,7 @@
 //! The push connection: one for each process and server, over which the server tells what becomes of locks.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -525,7 +525,7 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
         Ok(Ok(tracking)) => shared.book().tracking = tracking,
         _ => return false,
     }
-    let mut subscribed: Vec<Channel> = Vec::new();
+    let mut subscribed = BTreeSet::new();
     let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -594,7 +594,7 @@ enum Subscribed {
 }
 
 /// Brings the subscriptions in line with the topics.
-async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<Channel>) -> Subscribed {
+async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut BTreeSet<Channel>) -> Subscribed {
     let (wanted, unwanted) = shared.book().differ(subscribed, shared.server.is_cluster());
     for Channel { name, sharded } in wanted {
         match timeout(shared.timeout, line.subscribe(&name, sharded)).await {
@@ -603,7 +603,7 @@ async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<Channe
             }
             Ok(Ok(())) => {
                 shared.tell(&name, |_| true);
-                subscribed.push(Channel { name, sharded });
+                subscribed.insert(Channel { name, sharded });
             }
             Ok(Err(error)) if error.is_cluster_error() => shared.lose(&name),
             Ok(Err(error)) if is_refusal(&error) => {
@@ -613,17 +613,18 @@ async fn subscribe(shared: &Shared, line: &mut Line, subscribed: &mut Vec<Channe
             _ => return Subscribed::Broken,
         }
     }
-    for Channel { name, sharded } in &unwanted {
+    for channel in unwanted {
+        let Channel { name, sharded } = &channel;
         if !matches!(timeout(shared.timeout, line.unsubscribe(name, *sharded)).await, Ok(Ok(()))) {
             return Subscribed::Broken;
         }
+        subscribed.remove(&channel);
     }
-    subscribed.retain(|channel| !unwanted.contains(channel));
     Subscribed::Yes
 }
 
 /// A channel that is subscribed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Channel {
     name: String,
     sharded: bool,
@@ -631,15 +632,15 @@ struct Channel {
 
 impl Book {
     /// What is to be subscribed, and what no longer; topics that nobody needs are forgotten.
-    fn differ(&mut self, subscribed: &mut Vec<Channel>, cluster: bool) -> (Vec<Channel>, Vec<Channel>) {
+    fn differ(&mut self, subscribed: &mut BTreeSet<Channel>, cluster: bool) -> (Vec<Channel>, Vec<Channel>) {
         self.topics.retain(|_, topic| topic.idle_since.is_none_or(|since| since.elapsed() < LINGER));
         subscribed.retain(|channel| !self.topics.get(&channel.name).is_some_and(|topic| topic.gone));
         let topics = self.topics.iter().filter(|(_, topic)| !topic.gone);
-        let channels: Vec<Channel> = topics
+        let channels: BTreeSet<Channel> = topics
             .map(|(name, topic)| Channel { name: name.clone(), sharded: cluster && topic.is_inbox })
             .collect();
-        let unwanted = subscribed.iter().filter(|channel| !channels.contains(channel)).cloned().collect();
-        let wanted = channels.into_iter().filter(|channel| !subscribed.contains(channel)).collect();
+        let unwanted = subscribed.difference(&channels).cloned().collect();
+        let wanted = channels.difference(subscribed).cloned().collect();
         (wanted, unwanted)
     }
 

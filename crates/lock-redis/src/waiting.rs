@@ -307,7 +307,12 @@ impl<'a> Waiting<'a> {
         match self.what.backend.wait {
             WaitBy::Poll => false,
             WaitBy::Notify => {
-                self.listener.get_or_insert_with(|| push.listen(self.what.keys.channel())).is_live()
+                let is_live = self.listener.as_ref().is_some_and(Listener::is_live);
+                if !is_live {
+                    // Anew, as the runtime that the connection was on may have ended.
+                    self.listener = Some(push.listen(self.what.keys.channel()));
+                }
+                is_live
             }
             WaitBy::Queue => {
                 let inbox = push.inbox(&self.what.keys);
