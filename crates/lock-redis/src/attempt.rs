@@ -77,6 +77,14 @@ impl Attempt {
     /// Asks for the lock, and for a place in the queue if it is busy; or confirms what it `is_told` that it has. One
     /// round trip.
     pub(crate) async fn ask(&mut self, what: &Acquisition<'_>, is_told: bool) -> (Moment, Result<Verdict>) {
+        let server = &what.backend.server;
+        if server.generation(&what.keys).is_none() {
+            // Nothing is to be undone before there is a connection. Boxed, as what is rare here would make each
+            // acquisition large.
+            if let Err(error) = Box::pin(server.reach(&what.keys)).await {
+                return (server.moment(), Err(error));
+            }
+        }
         self.undo.arm();
         if what.backend.wait == WaitBy::Queue && !what.request.wait.is_over() {
             self.queue_up(what);
@@ -84,7 +92,7 @@ impl Attempt {
         if let Some(queued) = &self.queued {
             self.undo.queues(&queued.entry);
         }
-        let sent = what.backend.server.moment();
+        let sent = server.moment();
         self.since.get_or_insert(sent.at);
         let ask = Ask {
             keys: &what.keys,
@@ -95,7 +103,7 @@ impl Attempt {
             entry: self.queued.as_ref().map(|queued| &*queued.entry),
             is_told,
         };
-        (sent, what.backend.server.ask_at(sent, &ask).await)
+        (sent, server.ask_at(sent, &ask).await)
     }
 
     /// Waits until the replicas that are asked for have the lock that was granted. It is taken back when they do not.

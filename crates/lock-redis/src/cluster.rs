@@ -14,11 +14,13 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use lock_core::{Error, ErrorKind, Result};
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::Place;
+use crate::greeting::info_field;
 use crate::link::{Failure, Link, Route, Settings};
 use crate::scripts::Call;
+use crate::single_flight::SingleFlight;
 use crate::slot::slot_of;
 use crate::topology::at;
 
@@ -33,8 +35,8 @@ pub(crate) struct Cluster {
     settings: Settings,
     seeds: Vec<ConnectionInfo>,
     state: Mutex<State>,
-    /// Held while the map is read, so that one is read at a time; keeps when that was.
-    refreshing: tokio::sync::Mutex<Option<Instant>>,
+    /// One map is read at a time.
+    refreshing: SingleFlight,
     /// Counts the connections to all nodes, those made and those given up.
     epoch: Arc<AtomicU64>,
 }
@@ -67,8 +69,10 @@ enum Redirect {
     Moved(Node),
     /// Another node has the key, while the slot moves.
     Ask(Node),
-    /// Nobody can, for a moment.
+    /// Nobody can, while the slot moves.
     Wait,
+    /// The node cannot, as it sees no whole cluster: others may have its slots.
+    Down,
 }
 
 impl Cluster {
@@ -78,14 +82,14 @@ impl Cluster {
             settings,
             seeds,
             state: Mutex::default(),
-            refreshing: tokio::sync::Mutex::default(),
+            refreshing: SingleFlight::default(),
             epoch: Arc::default(),
         }
     }
 
     /// Connects to all masters; those that are down now are left to later.
-    pub(crate) async fn connect(&self) -> Result<()> {
-        self.refresh(Instant::now()).await?;
+    pub(crate) async fn connect(self: &Arc<Self>) -> Result<()> {
+        self.refresh().await?;
         let nodes: Vec<Node> = self.state().map.nodes();
         let answers =
             join_all(nodes.iter().map(|node| async { self.link(node)?.connection().await.map(drop) }));
@@ -96,11 +100,11 @@ impl Cluster {
     }
 
     /// Sends a call. What no node can carry out for a moment is sent again until it can be, or there is no time left.
-    pub(crate) async fn send(&self, call: &Call) -> Result<Value, Failure> {
+    pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         self.send_until(Instant::now() + self.settings.command_timeout, call).await
     }
 
-    async fn send_until(&self, until: Instant, call: &Call) -> Result<Value, Failure> {
+    async fn send_until(self: &Arc<Self>, until: Instant, call: &Call) -> Result<Value, Failure> {
         let slot = self.slot(call).map_err(Failure::Unreached)?;
         let (mut pause, mut redirects) = (FIRST_PAUSE, 0);
         let mut ask: Option<Node> = None;
@@ -136,9 +140,12 @@ impl Cluster {
                     redirects += 1;
                     ask = Some(node);
                 }
-                Some(Redirect::Wait) if Instant::now() < until => {
+                Some(wait @ (Redirect::Wait | Redirect::Down)) if Instant::now() < until => {
                     // Time limits this, and each round may begin with a redirect.
                     redirects = 0;
+                    if wait == Redirect::Down && self.has_moved(slot, &link).await {
+                        continue;
+                    }
                     sleep(pause).await;
                     pause = (pause * 2).min(LAST_PAUSE);
                 }
@@ -152,7 +159,7 @@ impl Cluster {
 
     /// Sends the calls to their nodes, all at once, and to each in one round trip. What no node can carry out now is
     /// refused at once, so that it holds up no other.
-    pub(crate) async fn run_all(&self, calls: &[Call]) -> Vec<Result<Value>> {
+    pub(crate) async fn run_all(self: &Arc<Self>, calls: &[Call]) -> Vec<Result<Value>> {
         let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
         let mut shares: Vec<(Arc<Link>, Vec<usize>)> = Vec::new();
         for (at, call) in calls.iter().enumerate() {
@@ -181,9 +188,9 @@ impl Cluster {
 
     /// The answers of one node; what belongs elsewhere is sent there.
     async fn settle(
-        &self,
+        self: &Arc<Self>,
         calls: &[Call],
-        link: &Link,
+        link: &Arc<Link>,
         share: &[usize],
         answers: Result<Vec<RedisResult<Value>>, Failure>,
     ) -> Vec<(usize, Result<Value>)> {
@@ -195,23 +202,26 @@ impl Cluster {
                 return share.iter().map(|at| (*at, Err(error.clone()))).collect();
             }
         };
-        let host = self.host_of(link);
-        let settled = share.iter().zip(answers).map(|(at, answer)| {
-            let host = &host;
-            async move {
-                let answer = match answer {
-                    Ok(answer) => Ok(answer),
-                    Err(error) => match redirect(&error, host) {
-                        Some(Redirect::Moved(_) | Redirect::Ask(_)) => {
-                            self.send_until(Instant::now(), &calls[*at]).await
-                        }
-                        Some(Redirect::Wait) | None => Err(Failure::Refused(error)),
-                    },
-                };
-                (*at, answer.map_err(|failure| self.place.told(failure)))
-            }
+        let settled = share.iter().zip(answers).map(|(at, answer)| async move {
+            let call = &calls[*at];
+            let answer = match answer {
+                Err(error) if self.is_elsewhere(&error, call, link).await => {
+                    self.send_until(Instant::now(), call).await
+                }
+                answer => answer.map_err(Failure::Refused),
+            };
+            (*at, answer.map_err(|failure| self.place.told(failure)))
         });
         join_all(settled).await
+    }
+
+    /// Whether another node can carry out what this one refused.
+    async fn is_elsewhere(self: &Arc<Self>, error: &RedisError, call: &Call, link: &Arc<Link>) -> bool {
+        match (redirect(error, &self.host_of(link)), self.slot(call)) {
+            (Some(Redirect::Moved(_) | Redirect::Ask(_)), _) => true,
+            (Some(Redirect::Down), Ok(slot)) => self.has_moved(slot, link).await,
+            _ => false,
+        }
     }
 
     /// Changes with every connection that is made or given up, and when slots move: a request that was
@@ -224,12 +234,12 @@ impl Cluster {
     }
 
     /// The node that has the slot of this key, or any node.
-    pub(crate) async fn node_of(&self, key: Option<&str>) -> Result<ConnectionInfo> {
+    pub(crate) async fn node_of(self: &Arc<Self>, key: Option<&str>) -> Result<ConnectionInfo> {
         match key {
             Some(key) => self.home(slot_of(key.as_bytes())).await?.at().await,
             None => {
                 if self.state().map.ranges.is_empty() {
-                    self.refresh(Instant::now()).await?;
+                    self.refresh().await?;
                 }
                 let connected = |link: &&Arc<Link>| link.generation().is_some();
                 let link = self.state().links.values().find(connected).map(Arc::clone);
@@ -256,16 +266,28 @@ impl Cluster {
     }
 
     /// The links to all masters.
-    pub(crate) async fn links(&self) -> Result<Vec<Arc<Link>>> {
+    pub(crate) async fn links(self: &Arc<Self>) -> Result<Vec<Arc<Link>>> {
         if self.state().map.ranges.is_empty() {
-            self.refresh(Instant::now()).await?;
+            self.refresh().await?;
         }
         let nodes = self.state().map.nodes();
         nodes.iter().map(|node| self.link(node)).collect()
     }
 
+    /// Sees to it that there is a connection to the node of this key.
+    pub(crate) async fn reach(self: &Arc<Self>, key: &str) -> Result<()> {
+        let slot = slot_of(key.as_bytes());
+        let link = self.home(slot).await?;
+        match link.connection().await {
+            Err(_) if self.has_moved(slot, &link).await => {
+                self.home(slot).await?.connection().await.map(drop)
+            }
+            reached => reached.map(drop),
+        }
+    }
+
     /// The link to the node of this key.
-    pub(crate) async fn link_of(&self, key: &str) -> Result<Arc<Link>> {
+    pub(crate) async fn link_of(self: &Arc<Self>, key: &str) -> Result<Arc<Link>> {
         self.home(slot_of(key.as_bytes())).await
     }
 
@@ -285,26 +307,31 @@ impl Cluster {
         Err(self.place.cross_slot(&lock))
     }
 
-    /// The link to the node that has the slot.
-    async fn home(&self, slot: u16) -> Result<Arc<Link>> {
-        let asked = Instant::now();
+    /// The link to the node that has the slot, as far as is known.
+    async fn home(self: &Arc<Self>, slot: u16) -> Result<Arc<Link>> {
         if let Some(node) = self.known(slot) {
             return self.link(&node);
         }
-        self.refresh(asked).await?;
+        let read = self.refresh().await;
         let node = self.state().map.node(slot).cloned();
-        match node {
-            Some(node) => self.link(&node),
-            None => Err(self
+        match (node, read) {
+            // A map that cannot be read again is better than none.
+            (Some(node), _) => self.link(&node),
+            (None, Err(error)) => Err(error),
+            (None, Ok(())) => Err(self
                 .place
                 .error(ErrorKind::Unavailable, &format!("no node of the cluster has slot {slot}"))
                 .hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")),
         }
     }
 
+    /// The node that has the slot, if there is no reason to read the map again: a node that we are connected to says
+    /// so when it has it no more.
     fn known(&self, slot: u16) -> Option<Node> {
         let state = self.state();
-        state.map.node(slot).filter(|_| !state.stale).cloned()
+        let node = state.map.node(slot)?;
+        let is_connected = || state.links.get(node).is_some_and(|link| link.generation().is_some());
+        (!state.stale || is_connected()).then(|| node.clone())
     }
 
     fn link(&self, node: &Node) -> Result<Arc<Link>> {
@@ -321,15 +348,14 @@ impl Cluster {
     }
 
     /// Reads the map again after a node could not be reached, and says whether another has the slot.
-    async fn has_moved(&self, slot: u16, link: &Arc<Link>) -> bool {
-        self.refresh(Instant::now()).await.is_ok()
-            && self.home(slot).await.is_ok_and(|home| !Arc::ptr_eq(&home, link))
+    async fn has_moved(self: &Arc<Self>, slot: u16, link: &Arc<Link>) -> bool {
+        self.refresh().await.is_ok() && self.home(slot).await.is_ok_and(|home| !Arc::ptr_eq(&home, link))
     }
 
     /// Believes a node that says that another has the slot, and reads the map again.
-    async fn moved(&self, slot: u16, node: Node) {
+    async fn moved(self: &Arc<Self>, slot: u16, node: Node) {
         // A map that cannot be read now is read later: what was said is enough for this request.
-        let read = self.refresh(Instant::now()).await;
+        let read = self.refresh().await;
         let mut state = self.state();
         state.stale = read.is_err();
         if state.map.node(slot) != Some(&node) {
@@ -338,20 +364,47 @@ impl Cluster {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Reads the map, unless somebody has since `asked`. All known nodes are asked at once: the first
-    /// answer counts, as some may be down.
-    async fn refresh(&self, asked: Instant) -> Result<()> {
-        let mut refreshed = self.refreshing.lock().await;
-        if refreshed.is_some_and(|at| at >= asked) {
-            return Ok(());
-        }
+    /// Reads the map.
+    async fn refresh(self: &Arc<Self>) -> Result<()> {
+        let patience = self.settings.connect_timeout;
+        let read = || {
+            let cluster = Arc::clone(self);
+            async move { cluster.read_map(patience).await }
+        };
+        let read = self.refreshing.join(patience, read).await;
+        read.unwrap_or_else(|| Err(self.place.connect_timeout(patience)))
+    }
+
+    /// Asks all known nodes at once, as some may be down. The first answer of one that sees the whole cluster counts: one
+    /// that was cut off knows nothing of what has moved since, and is believed only when there is nothing to go by.
+    async fn read_map(&self, patience: Duration) -> Result<()> {
+        let until = Instant::now() + patience;
         let known = self.state().map.nodes();
         let known = known.iter().map(|(host, port)| at(&self.seeds[0], host, *port));
-        let asked: FuturesUnordered<_> =
-            known.chain(self.seeds.iter().cloned()).map(|info| self.read_map(info)).collect();
-        let patience = self.settings.connect_timeout;
-        let map = timeout(patience, first_good(asked)).await;
-        let map = map.unwrap_or_else(|_| Err(self.place.connect_timeout(patience)))?;
+        let mut asked: FuturesUnordered<_> =
+            known.chain(self.seeds.iter().cloned()).map(|info| self.ask_for_map(info)).collect();
+        let (mut partial, mut failed) = (None, None);
+        while let Ok(Some(answer)) = timeout_at(until, asked.next()).await {
+            match answer {
+                Ok((map, true)) => {
+                    self.believe(map);
+                    return Ok(());
+                }
+                Ok((map, false)) => partial = Some(map),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match partial {
+            Some(map) if self.state().map.ranges.is_empty() => {
+                self.believe(map);
+                Ok(())
+            }
+            Some(_) => Err(self.place.cluster_is_down()),
+            None => Err(failed.unwrap_or_else(|| self.place.connect_timeout(patience))),
+        }
+    }
+
+    fn believe(&self, map: SlotMap) {
         let mut state = self.state();
         if state.map != map {
             self.epoch.fetch_add(1, Ordering::AcqRel);
@@ -359,21 +412,26 @@ impl Cluster {
             state.links.retain(|node, _| nodes.contains(node));
         }
         (state.map, state.stale) = (map, false);
-        *refreshed = Some(Instant::now());
-        Ok(())
     }
 
-    async fn read_map(&self, node: ConnectionInfo) -> Result<SlotMap> {
+    /// What a node says of who has which slots, and whether it sees enough of the others to know.
+    async fn ask_for_map(&self, node: ConnectionInfo) -> Result<(SlotMap, bool)> {
         let told = |error: RedisError| self.place.unreachable(&error);
         let mut connection = self.settings.dialer.commands(&node).await.map_err(told)?;
         connection.set_response_timeout(self.settings.command_timeout);
-        let mut command = redis::cmd("CLUSTER");
-        let answer = command.arg("SLOTS").query_async::<Value>(&mut connection).await.map_err(told)?;
-        let map = SlotMap::read(&answer, &host(&node)).ok_or_else(|| self.place.unexpected(&answer))?;
+        let mut pipeline = redis::pipe();
+        pipeline.ignore_errors().cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+        let answers: [RedisResult<Value>; 2] = pipeline.query_async(&mut connection).await.map_err(told)?;
+        let [slots, info] = answers;
+        let slots = slots.map_err(told)?;
+        let map = SlotMap::read(&slots, &host(&node)).ok_or_else(|| self.place.unexpected(&slots))?;
         if map.ranges.is_empty() {
             return Err(self.place.error(ErrorKind::Unavailable, "a node of the cluster knows of no slots"));
         }
-        Ok(map)
+        // Who may not ask takes it to be so.
+        let info = info.ok().and_then(|info| redis::from_redis_value::<String>(info).ok());
+        let sees_all = info.is_none_or(|info| info_field(&info, "cluster_state") != Some("fail"));
+        Ok((map, sees_all))
     }
 
     fn host_of(&self, link: &Link) -> String {
@@ -421,18 +479,6 @@ impl SlotMap {
     }
 }
 
-/// The first answer that is none of an error, or the last error.
-async fn first_good<F: Future<Output = Result<SlotMap>>>(mut asked: FuturesUnordered<F>) -> Result<SlotMap> {
-    let mut last = None;
-    while let Some(answer) = asked.next().await {
-        match answer {
-            Ok(map) => return Ok(map),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "redis").message("no node is named")))
-}
-
 /// What the node that answered wants; `asked` is its host.
 fn redirect(error: &RedisError, asked: &str) -> Option<Redirect> {
     let node = || {
@@ -443,9 +489,8 @@ fn redirect(error: &RedisError, asked: &str) -> Option<Redirect> {
     match error.kind() {
         redis::ErrorKind::Server(ServerErrorKind::Moved) => node().map(Redirect::Moved),
         redis::ErrorKind::Server(ServerErrorKind::Ask) => node().map(Redirect::Ask),
-        redis::ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown) => {
-            Some(Redirect::Wait)
-        }
+        redis::ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Redirect::Wait),
+        redis::ErrorKind::Server(ServerErrorKind::ClusterDown) => Some(Redirect::Down),
         _ => None,
     }
 }

@@ -48,6 +48,12 @@ impl Place {
             .hint("check that the server runs and that host and port are right")
     }
 
+    /// A connection broke before anything was sent over it.
+    pub(crate) fn lost_at_once(&self) -> Error {
+        self.error(ErrorKind::Unavailable, "the connection broke as soon as it was made")
+            .hint("try again; if it stays so, check the server and what is between it and us")
+    }
+
     /// The server is older than what the scripts need.
     pub(crate) fn too_old(&self, version: &str) -> Error {
         self.error(ErrorKind::Unsupported, &format!("the server is Redis {version}, which is too old"))
@@ -69,6 +75,12 @@ impl Place {
     /// A request was sent from node to node of a cluster.
     pub(crate) fn slot_moves(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the slot of the lock moves, and the nodes do not agree where to")
+            .hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
+    }
+
+    /// Those nodes of a cluster that can be reached do not see enough of the others.
+    pub(crate) fn cluster_is_down(&self) -> Error {
+        self.error(ErrorKind::Unavailable, "the nodes that answer say that the cluster is down")
             .hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
     }
 
@@ -261,7 +273,7 @@ fn rights() -> String {
     format!(
         "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
          for waiting without polling {LISTEN_RIGHTS} {TRACK_RIGHTS} \
-         in a cluster +cluster|slots +asking {SHARD_RIGHTS} and for wait_replicas +wait",
+         in a cluster +cluster|slots +cluster|info +asking {SHARD_RIGHTS} and for wait_replicas +wait",
         commands.join(" ")
     )
 }

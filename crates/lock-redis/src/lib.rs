@@ -28,6 +28,7 @@ mod renewers;
 mod scripts;
 mod sentinel;
 pub mod server;
+mod single_flight;
 mod slot;
 mod tls;
 mod topology;

@@ -16,7 +16,8 @@ use crate::doctor::examine;
 use crate::error::{Place, is_demoted};
 use crate::greeting::{Greeting, info_field};
 use crate::scripts::{self, Call, Script};
-use crate::sentinel::masters;
+use crate::sentinel::{Following, masters};
+use crate::single_flight::SingleFlight;
 use crate::topology::SentinelInfo;
 
 /// An announcement of the sentinels is believed for this long; then all of them know.
@@ -43,9 +44,11 @@ pub(crate) struct Link {
     waiting: Mutex<Vec<MultiplexedConnection>>,
     /// Tells that the connection leads to another master than before.
     moves: watch::Sender<()>,
-    /// Held while a connection is made, so that one is made at a time; keeps the last failure.
-    dialing: tokio::sync::Mutex<Option<(Instant, Error)>>,
+    /// One connection is made at a time.
+    dialing: SingleFlight,
     checked: AtomicBool,
+    /// Whether a task follows the sentinels.
+    followed: AtomicBool,
 }
 
 /// What the links of a server have in common.
@@ -105,6 +108,12 @@ struct Pinned {
     closed: bool,
 }
 
+impl Pinned {
+    fn leads_to(&self, server: &ConnectionInfo) -> bool {
+        self.at.as_ref().is_some_and(|at| at.addr() == server.addr())
+    }
+}
+
 impl Link {
     pub(crate) fn new(place: Place, settings: Settings, route: Route, epoch: Arc<AtomicU64>) -> Self {
         Self {
@@ -115,8 +124,9 @@ impl Link {
             pinned: Mutex::default(),
             waiting: Mutex::default(),
             moves: watch::Sender::default(),
-            dialing: tokio::sync::Mutex::default(),
+            dialing: SingleFlight::default(),
             checked: AtomicBool::new(false),
+            followed: AtomicBool::new(false),
         }
     }
 
@@ -126,7 +136,7 @@ impl Link {
 
     /// Sends a call. After a failover the server may follow another one; then the master is found anew
     /// and the call is sent to it.
-    pub(crate) async fn send(&self, call: &Call) -> Result<Value, Failure> {
+    pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         match self.send_once(call, false).await {
             Err(Failure::Refused(error)) if is_demoted(&error) => Box::pin(self.send_once(call, false)).await,
             answer => answer,
@@ -134,11 +144,11 @@ impl Link {
     }
 
     /// Sends a call to a node that is about to get the slot of its keys.
-    pub(crate) async fn send_asking(&self, call: &Call) -> Result<Value, Failure> {
+    pub(crate) async fn send_asking(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         self.send_once(call, true).await
     }
 
-    async fn send_once(&self, call: &Call, asking: bool) -> Result<Value, Failure> {
+    async fn send_once(self: &Arc<Self>, call: &Call, asking: bool) -> Result<Value, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let mut answer = if asking {
             Box::pin(run(&mut connection, call, &[redis::cmd("ASKING")])).await
@@ -156,7 +166,7 @@ impl Link {
 
     /// Sends these commands in one round trip, one after the other; those of others may come between them. Where the
     /// first is refused, what became of the others is not told.
-    pub(crate) async fn send_each(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+    pub(crate) async fn send_each(self: &Arc<Self>, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let answers = connection.req_packed_commands(commands, 0, commands.len()).await;
         let refused = |answers: Vec<Value>| match answers.first() {
@@ -167,7 +177,10 @@ impl Link {
     }
 
     /// Sends the calls in one round trip; those of which the server has forgotten the script once more.
-    pub(crate) async fn run_all(&self, calls: &[&Call]) -> Result<Vec<RedisResult<Value>>, Failure> {
+    pub(crate) async fn run_all(
+        self: &Arc<Self>,
+        calls: &[&Call],
+    ) -> Result<Vec<RedisResult<Value>>, Failure> {
         if let [call] = calls {
             return match self.send_once(call, false).await {
                 Err(Failure::Refused(error)) => Ok(vec![Err(error)]),
@@ -177,7 +190,7 @@ impl Link {
         Box::pin(self.run_several(calls)).await
     }
 
-    async fn run_several(&self, calls: &[&Call]) -> Result<Vec<RedisResult<Value>>, Failure> {
+    async fn run_several(self: &Arc<Self>, calls: &[&Call]) -> Result<Vec<RedisResult<Value>>, Failure> {
         // One connection for both rounds: once a part has been carried out, a second is out of reach in doubt only.
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let failure = |error: RedisError| self.failure(error, generation);
@@ -202,7 +215,7 @@ impl Link {
     }
 
     /// The connection and its generation; a new one is made if there is none.
-    pub(crate) async fn connection(&self) -> Result<(MultiplexedConnection, u64)> {
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
         match self.current()? {
             Some(pinned) => Ok(pinned),
             // Boxed, as what is rare here would make each request large that has a connection.
@@ -210,36 +223,55 @@ impl Link {
         }
     }
 
-    async fn connect(&self) -> Result<(MultiplexedConnection, u64)> {
-        let asked = Instant::now();
-        let mut last_failure = self.dialing.lock().await;
-        if let Some(pinned) = self.current()? {
-            return Ok(pinned);
-        }
-        if let Some((_, error)) = last_failure.as_ref().filter(|(failed, _)| *failed >= asked) {
-            return Err(error.clone());
-        }
-        let dialed = timeout(self.settings.connect_timeout, self.dial()).await;
-        match dialed.unwrap_or_else(|_| Err(self.place.connect_timeout(self.settings.connect_timeout))) {
-            Ok((connection, at)) => {
-                let mut pinned = self.pinned();
-                if pinned.closed {
-                    return Err(Error::closed(self.place.backend));
-                }
-                pinned.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-                pinned.connection = Some(connection.clone());
-                let elsewhere =
-                    pinned.at.replace(at.clone()).is_some_and(|before| before.addr() != at.addr());
-                if mem::take(&mut pinned.left) || elsewhere {
-                    self.moves.send_replace(());
-                }
-                Ok((connection, pinned.generation))
+    async fn connect(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
+        let limit = self.settings.connect_timeout;
+        let dial = || {
+            let link = Arc::clone(self);
+            async move {
+                let dialed = timeout(limit, link.dial()).await;
+                dialed.unwrap_or_else(|_| Err(link.place.connect_timeout(limit)))
             }
-            Err(error) => {
-                *last_failure = Some((Instant::now(), error.clone()));
-                Err(error)
+        };
+        for _ in 0..2 {
+            let dialed = self.dialing.join(limit, dial).await;
+            dialed.unwrap_or_else(|| Err(self.place.connect_timeout(limit)))?;
+            // Another request may have found out by now that it is of no use.
+            if let Some(pinned) = self.current()? {
+                return Ok(pinned);
             }
         }
+        Err(self.place.lost_at_once())
+    }
+
+    async fn dial(self: &Arc<Self>) -> Result<()> {
+        Following::begin(self);
+        while self.current()?.is_none() {
+            let began = Instant::now();
+            let (connection, at) = self.find().await?;
+            self.pin(connection, at, began)?;
+        }
+        Ok(())
+    }
+
+    /// Has all requests go over this connection from now on, unless another master was announced since its making
+    /// `began`.
+    fn pin(&self, connection: MultiplexedConnection, at: ConnectionInfo, began: Instant) -> Result<()> {
+        let mut pinned = self.pinned();
+        if pinned.closed {
+            return Err(Error::closed(self.place.backend));
+        }
+        let mut news = pinned.announced.iter().filter(|(since, _)| *since >= began);
+        if news.any(|(_, master)| master.addr() != at.addr()) {
+            return Ok(());
+        }
+        pinned.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+        pinned.connection = Some(connection);
+        let elsewhere = pinned.at.is_some() && !pinned.leads_to(&at);
+        pinned.at = Some(at);
+        if mem::take(&mut pinned.left) || elsewhere {
+            self.moves.send_replace(());
+        }
+        Ok(())
     }
 
     /// Which connection is in use, `None` without one.
@@ -254,7 +286,7 @@ impl Link {
     }
 
     /// Sends a command that changes nothing.
-    pub(crate) async fn query(&self, command: &Cmd) -> Result<Value, Failure> {
+    pub(crate) async fn query(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let answer = connection.req_packed_command(command).await.and_then(Value::extract_error);
         answer.map_err(|error| self.failure(error, generation))
@@ -297,7 +329,7 @@ impl Link {
     }
 
     /// What about the server is good to know.
-    pub(crate) async fn examine(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn examine(self: &Arc<Self>) -> Result<Vec<Finding>> {
         let (mut connection, generation) = self.connection().await?;
         let findings = examine(&mut connection, &self.place.address).await;
         findings.map_err(|error| self.place.told(self.failure(error, generation)))
@@ -309,23 +341,31 @@ impl Link {
     /// On a connection of its own, as WAIT holds up all that comes after it. It waits for the writes of
     /// its connection; but replicas get all writes in their order, so that they have those before too.
     pub(crate) async fn replicate(
-        &self,
+        self: &Arc<Self>,
         call: &Call,
         replicas: u32,
         patience: Duration,
     ) -> Result<(Value, u32), Failure> {
-        let (generation, idle) = (self.generation(), self.waiting().pop());
-        let mut connection = match idle {
-            Some(connection) => connection,
-            None => self.dial_waiting(patience).await.map_err(Failure::Unreached)?,
-        };
         let mut pipeline = redis::pipe();
         pipeline.add_command(call.script.load()).ignore().add_command(call.command.clone());
         pipeline.cmd("WAIT").arg(replicas).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
-        let answer = pipeline.query_async(&mut connection).await;
-        let answer = answer.map_err(|error| self.failure(error, NOT_PINNED))?;
-        self.keep_waiting(connection, generation);
-        Ok(answer)
+        loop {
+            let (generation, idle) = (self.generation(), self.waiting().pop());
+            let was_idle = idle.is_some();
+            let mut connection = match idle {
+                Some(connection) => connection,
+                None => self.dial_waiting(patience).await.map_err(Failure::Unreached)?,
+            };
+            match pipeline.query_async(&mut connection).await {
+                Ok(answer) => {
+                    self.keep_waiting(connection, generation);
+                    return Ok(answer);
+                }
+                // It may have been closed for being idle, and the call does no more when it is carried out twice.
+                Err(error) if was_idle && error.is_connection_dropped() => {}
+                Err(error) => return Err(self.failure(error, NOT_PINNED)),
+            }
+        }
     }
 
     /// Keeps a connection on which replicas were waited for, unless another server may be in use by now.
@@ -340,7 +380,7 @@ impl Link {
         }
     }
 
-    async fn dial_waiting(&self, patience: Duration) -> Result<MultiplexedConnection> {
+    async fn dial_waiting(self: &Arc<Self>, patience: Duration) -> Result<MultiplexedConnection> {
         let at = self.at().await?;
         let limit = self.settings.connect_timeout;
         let mut connection = match timeout(limit, self.settings.dialer.commands(&at)).await {
@@ -356,7 +396,7 @@ impl Link {
     }
 
     /// Where the server is: what the connection leads to, or, without one, what is found now.
-    pub(crate) async fn at(&self) -> Result<ConnectionInfo> {
+    pub(crate) async fn at(self: &Arc<Self>) -> Result<ConnectionInfo> {
         if let Route::Fixed(to) = &self.route {
             return Ok(to.clone());
         }
@@ -390,14 +430,31 @@ impl Link {
         }
     }
 
-    /// Leaves the old master for the one that the sentinels have just announced.
+    /// Leaves the old master for the one that the sentinels have just announced, if it is another.
     pub(crate) fn leave_for(&self, master: ConnectionInfo) {
         let generation = {
             let mut pinned = self.pinned();
+            let is_there = pinned.leads_to(&master);
             pinned.announced = Some((Instant::now(), master));
+            if is_there {
+                return;
+            }
             pinned.generation
         };
         self.leave(generation);
+    }
+
+    /// Leaves the old master for the one that most sentinels name, unless they announced another a moment ago.
+    pub(crate) fn leave_if_elsewhere(&self, master: ConnectionInfo) {
+        let is_news = self.announced().is_none_or(|announced| announced.addr() == master.addr());
+        if is_news && !self.pinned().leads_to(&master) {
+            self.leave_for(master);
+        }
+    }
+
+    /// Whether a task follows the sentinels.
+    pub(crate) const fn followed(&self) -> &AtomicBool {
+        &self.followed
     }
 
     /// The master that was announced a moment ago: not every sentinel may know it yet, and the old one
@@ -408,7 +465,8 @@ impl Link {
         fresh.map(|(_, master)| master.clone())
     }
 
-    async fn dial(&self) -> Result<(MultiplexedConnection, ConnectionInfo)> {
+    /// Finds the server, and makes a connection to it.
+    async fn find(&self) -> Result<(MultiplexedConnection, ConnectionInfo)> {
         let until = Instant::now() + self.settings.connect_timeout;
         if let Some(to) = self.announced()
             && let Ok(connection) = self.open_within(self.settings.connect_timeout / 3, &to).await

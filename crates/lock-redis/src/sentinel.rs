@@ -1,6 +1,7 @@
 //! The sentinels, which say who the master is.
 
-use std::sync::Weak;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -12,13 +13,14 @@ use tokio::time::{sleep, timeout};
 
 use crate::dial::Dial;
 use crate::error::Place;
-use crate::link::Link;
+use crate::link::{Link, Settings};
 use crate::topology::{SentinelInfo, at};
 
-/// How often it is looked whether the sentinel is still there, and somebody to follow it for.
+/// How often the sentinels are asked who the master is, and it is looked whether the one that is followed is still there,
+/// and somebody to follow it for.
 const LOOK_UP: Duration = Duration::from_secs(5);
-/// The pause before the next sentinel is followed.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The pause before the next sentinel is followed; it grows while none can be.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 type Address = (String, u16);
 
@@ -33,15 +35,7 @@ pub(crate) async fn masters(
     patience: Duration,
     place: &Place,
 ) -> Result<Vec<ConnectionInfo>> {
-    let asked = sentinels.sentinels.iter().map(|sentinel| ask(dialer, sentinel, &sentinels.name, patience));
-    let mut asked: FuturesUnordered<_> = asked.collect();
-    let mut poll = Poll::default();
-    while let Some(answer) = asked.next().await {
-        poll.count(answer);
-        if poll.is_decided(sentinels.sentinels.len()) {
-            break;
-        }
-    }
+    let mut poll = Poll::of(sentinels, dialer, patience).await;
     if poll.votes.is_empty() {
         return Err(poll.failure(&sentinels.name, place));
     }
@@ -51,33 +45,86 @@ pub(crate) async fn masters(
 
 /// Follows one of the sentinels for as long as the link is there: after a failover the old master may
 /// go on for many seconds before it is turned into a replica, and what it is told then is lost.
-pub(crate) async fn follow(link: Weak<Link>) {
-    for turn in 0.. {
-        let Some((sentinels, settings)) = link.upgrade().and_then(|link| link.sentinels()) else { return };
-        let sentinel = &sentinels.sentinels[turn % sentinels.sentinels.len()];
-        let listening = timeout(settings.connect_timeout, listen(&*settings.dialer, sentinel)).await;
-        if let Ok(Ok((mut questions, mut messages))) = listening {
-            loop {
-                match timeout(LOOK_UP, messages.next()).await {
-                    Ok(Some(message)) => {
-                        let Some(link) = link.upgrade() else { return };
-                        let told = message.get_payload::<String>().unwrap_or_default();
-                        if let Some((host, port)) = switched(&told, &sentinels.name) {
-                            link.leave_for(at(&sentinels.master, &host, port));
-                        }
+pub(crate) struct Following {
+    link: Weak<Link>,
+}
+
+impl Following {
+    /// Has a task follow the sentinels of this link, if there are any and no task does.
+    pub(crate) fn begin(link: &Arc<Link>) {
+        if link.sentinels().is_some() && !link.followed().swap(true, Ordering::Relaxed) {
+            let following = Self { link: Arc::downgrade(link) };
+            drop(tokio::spawn(following.run()));
+        }
+    }
+
+    async fn run(self) {
+        let mut pause = FIRST_PAUSE;
+        for turn in 0.. {
+            let Some((sentinels, settings)) = self.sentinels() else { return };
+            let sentinel = &sentinels.sentinels[turn % sentinels.sentinels.len()];
+            let listening = timeout(settings.connect_timeout, listen(&*settings.dialer, sentinel)).await;
+            match listening {
+                Ok(Ok((questions, messages))) => {
+                    pause = FIRST_PAUSE;
+                    tokio::select! {
+                        () = self.heed(&sentinels, messages) => {}
+                        () = self.look_up(&sentinels, &settings, questions) => {}
                     }
-                    Ok(None) => break,
-                    Err(_) if link.upgrade().and_then(|link| link.sentinels()).is_none() => return,
-                    // One that has died without a word is not followed any longer. An error is a sign of life.
-                    Err(_) => match timeout(settings.command_timeout, questions.ping::<Value>()).await {
-                        Ok(Ok(_)) => {}
-                        Ok(Err(error)) if error.code().is_some() => {}
-                        _ => break,
-                    },
                 }
+                _ => self.compare(&sentinels, &settings).await,
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LOOK_UP);
+        }
+    }
+
+    /// Goes where the sentinel announces the master to be, until the connection to it ends.
+    async fn heed(&self, sentinels: &SentinelInfo, mut messages: PubSubStream) {
+        while let Some(message) = messages.next().await {
+            let Some(link) = self.link.upgrade() else { return };
+            let told = message.get_payload::<String>().unwrap_or_default();
+            if let Some((host, port)) = switched(&told, &sentinels.name) {
+                link.leave_for(at(&sentinels.master, &host, port));
             }
         }
-        sleep(PAUSE).await;
+    }
+
+    /// Asks now and then who the master is, until nobody wants to know or the sentinel is silent.
+    async fn look_up(&self, sentinels: &SentinelInfo, settings: &Settings, mut questions: PubSubSink) {
+        while self.sentinels().is_some() {
+            // What was announced before we listened, or to a sentinel that is cut off, is not announced again.
+            self.compare(sentinels, settings).await;
+            sleep(LOOK_UP).await;
+            // One that has died without a word is not followed any longer. An error is a sign of life.
+            match timeout(settings.command_timeout, questions.ping::<Value>()).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) if error.code().is_some() => {}
+                _ => return,
+            }
+        }
+    }
+
+    async fn compare(&self, sentinels: &SentinelInfo, settings: &Settings) {
+        let poll = Poll::of(sentinels, &*settings.dialer, settings.connect_timeout / 2).await;
+        if let (Some((host, port)), Some(link)) =
+            (poll.decision(sentinels.sentinels.len()), self.link.upgrade())
+        {
+            link.leave_if_elsewhere(at(&sentinels.master, host, *port));
+        }
+    }
+
+    fn sentinels(&self) -> Option<(SentinelInfo, Settings)> {
+        self.link.upgrade()?.sentinels()
+    }
+}
+
+impl Drop for Following {
+    /// With the task, also when its runtime was shut down: whoever connects next begins another.
+    fn drop(&mut self) {
+        if let Some(link) = self.link.upgrade() {
+            link.followed().store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -107,6 +154,21 @@ struct Poll {
 }
 
 impl Poll {
+    /// Asks all, for so long, or until more than half agree.
+    async fn of(sentinels: &SentinelInfo, dialer: &dyn Dial, patience: Duration) -> Self {
+        let all = &sentinels.sentinels;
+        let asked = all.iter().map(|sentinel| ask(dialer, sentinel, &sentinels.name, patience));
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let mut poll = Self::default();
+        while let Some(answer) = asked.next().await {
+            poll.count(answer);
+            if poll.decision(all.len()).is_some() {
+                break;
+            }
+        }
+        poll
+    }
+
     fn count(&mut self, answer: RedisResult<Option<Address>>) {
         match answer {
             Ok(Some(master)) => match self.votes.iter_mut().find(|(known, _)| *known == master) {
@@ -118,8 +180,9 @@ impl Poll {
         }
     }
 
-    fn is_decided(&self, sentinels: usize) -> bool {
-        self.votes.iter().any(|(_, votes)| *votes > sentinels / 2)
+    /// Whom more than half of so many name.
+    fn decision(&self, sentinels: usize) -> Option<&Address> {
+        self.votes.iter().find(|(_, votes)| *votes > sentinels / 2).map(|(master, _)| master)
     }
 
     fn failure(self, name: &str, place: &Place) -> Error {
@@ -159,9 +222,9 @@ mod tests {
         let mut poll = Poll::default();
         poll.count(Ok(Some(old)));
         poll.count(Ok(Some(new.clone())));
-        assert!(!poll.is_decided(3));
-        poll.count(Ok(Some(new)));
-        assert!(poll.is_decided(3));
+        assert_eq!(poll.decision(3), None);
+        poll.count(Ok(Some(new.clone())));
+        assert_eq!(poll.decision(3), Some(&new));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
@@ -26,7 +25,6 @@ use crate::scripts::{
     ACQUIRE, Call, DOWNGRADE, EXTEND_VOTE, INSPECT_VOTE, KEEP, RAISE_VOTE, ROTATE, SET_NX_PX,
     SETNX_TIMESTAMP, Script, Scripts, VACATE,
 };
-use crate::sentinel::follow;
 use crate::tls::unsupported;
 use crate::topology::Topology;
 
@@ -79,13 +77,11 @@ pub struct Server {
     wait_replicas: Option<(u32, Duration)>,
     tells_free: bool,
     timestamps: Option<Arc<Timestamps>>,
-    /// Whether a task follows the sentinels.
-    following: AtomicBool,
 }
 
 enum Nodes {
     One(Arc<Link>),
-    Cluster(Box<Cluster>),
+    Cluster(Arc<Cluster>),
 }
 
 /// What an acquisition asks of a server.
@@ -387,7 +383,7 @@ impl Server {
             Topology::Single(info) => one(Route::Fixed(info)),
             Topology::Sentinel(sentinels) => one(Route::Sentinel(sentinels)),
             Topology::Cluster(seeds) => {
-                Nodes::Cluster(Box::new(Cluster::new(place.clone(), settings.clone(), seeds)))
+                Nodes::Cluster(Arc::new(Cluster::new(place.clone(), settings.clone(), seeds)))
             }
         };
         let (wait_replicas, tells_free) = (options.wait_replicas, options.tells_free);
@@ -398,7 +394,6 @@ impl Server {
             clock: options.clock,
             wait_replicas,
             tells_free,
-            following: AtomicBool::new(false),
             timestamps: options.timestamps,
         })
     }
@@ -426,14 +421,24 @@ impl Server {
     /// Nothing is lost when the future is dropped.
     pub async fn connect(&self) -> Result<()> {
         match &self.nodes {
-            Nodes::One(link) => {
-                link.connection().await?;
-                if link.sentinels().is_some() && !self.following.swap(true, Ordering::Relaxed) {
-                    drop(tokio::spawn(follow(Arc::downgrade(link))));
-                }
-                Ok(())
-            }
+            Nodes::One(link) => link.connection().await.map(drop),
             Nodes::Cluster(cluster) => cluster.connect().await,
+        }
+    }
+
+    /// Sees to it that there is a connection to the server that has the keys of a lock.
+    ///
+    /// # Errors
+    ///
+    /// When there is none to be had: nothing was sent.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub(crate) async fn reach(&self, keys: &Keys) -> Result<()> {
+        match &self.nodes {
+            Nodes::One(link) => link.connection().await.map(drop),
+            Nodes::Cluster(cluster) => cluster.reach(keys.lock()).await,
         }
     }
 
@@ -878,12 +883,13 @@ impl Server {
         redis::from_redis_value_ref(&answer).map_err(|_| self.place.unexpected(&answer))
     }
 
-    /// Removes what a claim may have left, however late it arrives, and says whether there was
-    /// something; `None` when an earlier request of this very call may have removed it.
+    /// Removes what a claim may have left, and says whether there was something; `None` when an earlier request of this
+    /// very call may have removed it.
     ///
     /// After an answered claim, and on the connection that carried it, one answer settles it. After
     /// that connection broke, the claim may still be on its way: it is looked for until a lease of `ttl`
-    /// taken now would have ended, or until something is found: an owner that made several claims has to ask again.
+    /// taken now would have ended and for the time of one answer more, or until something is found: an owner that made
+    /// several claims has to ask again. What a server carries out still later, as one that hung, ends by itself.
     ///
     /// # Cancel safety
     ///

@@ -1,7 +1,9 @@
 //! What goes over the connection, and what becomes of it when the connection fails.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use lock_core::{ErrorKind, Locks, Outcome, Released, Standing};
 use lock_redis::deadpool_redis::Config;
 use lock_redis::{RedisConfig, WaitBy};
@@ -24,6 +26,15 @@ impl Link {
         let url = format!("redis://{}?ttl=3s&command_timeout=400ms", proxy.addr());
         let locks = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
         Self { redis, proxy, locks }
+    }
+
+    /// Until the server is asked for something again there is none.
+    async fn loses_its_connection(&self) {
+        self.proxy.refuse(true);
+        self.proxy.rst();
+        let error = self.locks.inspect("a").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        self.proxy.refuse(false);
     }
 
     async fn keys(&self) -> String {
@@ -174,6 +185,38 @@ async fn a_broken_connection_is_replaced_without_an_error() {
         let guard = timeout(PATIENCE, link.locks.mutex("a").acquire()).await.unwrap().unwrap();
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
+}
+
+/// As in a loop over `select!` that is busy with another branch.
+#[tokio::test]
+async fn a_request_that_nobody_polls_while_it_connects_holds_up_no_other() {
+    let link = Link::new().await;
+    link.loses_its_connection().await;
+    let mutex = link.locks.mutex("a");
+    let mut unpolled = pin!(mutex.acquire());
+    assert!(unpolled.as_mut().now_or_never().is_none());
+    let other = timeout(PATIENCE, link.locks.mutex("b").acquire()).await.unwrap().unwrap();
+    assert_eq!(other.release().await.unwrap(), Released::Released);
+    unpolled.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn acquisitions_that_were_dropped_without_a_connection_leave_nothing_to_do() {
+    let link = Link::new().await;
+    link.loses_its_connection().await;
+    link.proxy.black_hole(Direction::ToClient, true);
+    for number in 0..20 {
+        let mutex = link.locks.mutex(format!("dropped{number}"));
+        assert!(timeout(Duration::from_millis(20), mutex.acquire()).await.is_err());
+    }
+    link.proxy.heal();
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = link.locks.inspect("a").await {
+        assert!(Instant::now() < deadline, "{error}");
+    }
+    link.proxy.reset_counters();
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(link.proxy.requests(), 0);
 }
 
 #[tokio::test]

@@ -1,18 +1,24 @@
 //! Locks over every way to reach a Redis server.
 
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{ErrorKind, Guard, Locks, Outcome, Released, Result, Standing};
+use futures_util::FutureExt as _;
+use lock_core::{ErrorKind, Guard, Locks, LossReason, Outcome, Released, Result, Standing};
 use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
 use lock_redis::{Dial, RedisConfig};
+use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::redis::Reply;
-use lock_testkit::{RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
+use lock_testkit::{FaultProxy, RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
+use tokio::runtime::Builder;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 const SECRET: &str = "s3cret-Pa55";
@@ -172,8 +178,13 @@ async fn follows_a_failover(recipe: &str) {
 async fn an_announced_master_is_believed_before_the_old_one() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     // The old one takes itself for a master still, and so does the sentinel that is asked.
-    let sentinel = pretend_sentinel(&old, &new).await;
+    let sentinel = pretend_sentinel(Arc::new(AtomicU16::new(old.port())), Some(new.port())).await;
     let locks = connect(&format!("redis+sentinel://{sentinel}/main")).await.unwrap();
+    come_to(&new, &locks).await;
+}
+
+/// Waits until the locks are taken at this server.
+async fn come_to(new: &RedisServer, locks: &Locks) {
     let start = Instant::now();
     loop {
         let guard = locks.mutex("a").acquire().await.unwrap();
@@ -185,6 +196,46 @@ async fn an_announced_master_is_believed_before_the_old_one() {
         assert!(start.elapsed() < PATIENCE, "still at the old master");
         sleep(Duration::from_millis(10)).await;
     }
+}
+
+#[tokio::test]
+async fn a_failover_that_nobody_heard_of_is_followed() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    // The old one takes itself for a master still, and the connection to it stays.
+    let master = Arc::new(AtomicU16::new(old.port()));
+    let sentinel = pretend_sentinel(Arc::clone(&master), None).await;
+    let locks = connect(&format!("redis+sentinel://{sentinel}/main")).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    // As one that was not subscribed to at that moment.
+    master.store(new.port(), Ordering::Relaxed);
+    come_to(&new, &locks).await;
+}
+
+#[tokio::test]
+async fn sentinels_are_followed_also_when_the_runtime_that_did_has_ended() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let master = Arc::new(AtomicU16::new(old.port()));
+    let sentinel = pretend_sentinel(Arc::clone(&master), None).await;
+    let locks = spawn_blocking(move || {
+        let ends = Builder::new_current_thread().enable_all().build().unwrap();
+        ends.block_on(connect(&format!("redis+sentinel://{sentinel}/main"))).unwrap()
+    });
+    let locks = locks.await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    master.store(new.port(), Ordering::Relaxed);
+    come_to(&new, &locks).await;
+}
+
+#[tokio::test]
+async fn a_master_that_is_announced_while_the_old_one_is_dialed_is_the_one() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let slow = FaultProxy::start(old.addr(), Protocol::Redis).unwrap();
+    slow.delay(Direction::ToClient, Duration::from_millis(500));
+    let sentinel = pretend_sentinel(Arc::new(AtomicU16::new(slow.port())), Some(new.port())).await;
+    let locks = connect(&format!("redis+sentinel://{sentinel}/main?connect_timeout=20s")).await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    assert_eq!(new.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(1));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test]
@@ -215,7 +266,8 @@ async fn a_master_that_hangs_leaves_time_for_the_next() {
     // Most name the one that hangs, though not so many that the others are not asked.
     let mut sentinels = Vec::new();
     for names in [&hangs, &hangs, &works] {
-        sentinels.push(pretend_sentinel(names, &works).await.to_string());
+        let names = Arc::new(AtomicU16::new(names.port()));
+        sentinels.push(pretend_sentinel(names, Some(works.port())).await.to_string());
     }
     sentinels.push("127.0.0.1:1".to_owned());
     let url = format!("redis+sentinel://{}/main?connect_timeout=4s", sentinels.join(","));
@@ -671,6 +723,115 @@ async fn locks_go_on_after_a_master_of_the_cluster_died() {
     assert_eq!(next.release().await.unwrap(), Released::Released);
 }
 
+/// It answers that the cluster is down, and knows nothing of who has its slots now.
+#[tokio::test]
+async fn a_master_that_is_cut_off_from_the_cluster_is_left() {
+    let cluster = RedisCluster::start_n(3, true).await.unwrap();
+    let name = name_on(&cluster, 0).await;
+    let url = format!("{}?ttl=24s", cluster.url());
+    let door = Arc::new(Door::default());
+    let theirs = RedisConfig::from_url(&url).unwrap().dial(Arc::clone(&door) as _);
+    let (ours, theirs) = (connect(&url).await.unwrap(), theirs.connect().await.unwrap());
+    let held = ours.mutex(&name).acquire().await.unwrap();
+    let other = name_on_but(&cluster, 0, &name).await;
+    theirs.mutex(&other).acquire().await.unwrap().release().await.unwrap();
+    let (master, replica) = (&cluster.masters()[0], &cluster.replicas()[0]);
+    // What a replica has not yet got is lost with the master; that is not what is tried here.
+    sleep(Duration::from_millis(200)).await;
+    for node in cluster.masters().iter().chain(cluster.replicas()).filter(|node| node.port() != master.port())
+    {
+        ok(master.command(&["CLUSTER", "FORGET", &cluster.id(node).await.unwrap()]).await.unwrap());
+    }
+    ok(replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await.unwrap());
+    let start = Instant::now();
+    while !answer_of(master, &["GET", "lock:a"]).await.contains("CLUSTERDOWN") {
+        assert!(start.elapsed() < PATIENCE, "it still believes in the cluster");
+        sleep(Duration::from_millis(50)).await;
+    }
+    // Its map is read first.
+    door.prefers.store(master.port(), Ordering::Relaxed);
+    let guard = acquire_in_the_end(&theirs, &other).await;
+    let there = replica.command(&["EXISTS", &format!("lock:{other}")]).await.unwrap();
+    assert_eq!(there.int(), Some(1));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let until = held.valid_until();
+    let renewed = timeout(PATIENCE, async {
+        while held.valid_until() <= until && held.standing() != Standing::Lost(LossReason::DeadlinePassed) {
+            sleep(Duration::from_millis(50)).await;
+        }
+    });
+    renewed.await.unwrap();
+    assert_eq!(held.standing(), Standing::Valid);
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+}
+
+async fn answer_of(server: &RedisServer, command: &[&str]) -> String {
+    format!("{:?}", server.command(command).await.unwrap())
+}
+
+/// Lets nobody in while it is shut.
+#[derive(Debug, Default)]
+struct Door {
+    is_shut: AtomicBool,
+    knocks: AtomicUsize,
+    /// The port of a server to which all others are second.
+    prefers: AtomicU16,
+}
+
+#[async_trait]
+impl Dial for Door {
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        self.knocks.fetch_add(1, Ordering::Relaxed);
+        if self.is_shut.load(Ordering::Relaxed) {
+            return Err((redis::ErrorKind::Io, "shut").into());
+        }
+        let preferred = self.prefers.load(Ordering::Relaxed);
+        if preferred != 0 && !to.addr().to_string().ends_with(&format!(":{preferred}")) {
+            sleep(Duration::from_millis(200)).await;
+        }
+        Client::open(to.clone())?.get_multiplexed_async_connection().await
+    }
+
+    async fn pushes(
+        &self,
+        to: &ConnectionInfo,
+        told: Arc<dyn AsyncPushSender>,
+    ) -> RedisResult<MultiplexedConnection> {
+        pushes(to, told).await
+    }
+
+    async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
+        Client::open(to.clone())?.get_async_pubsub().await
+    }
+}
+
+#[tokio::test]
+async fn connections_that_work_are_used_also_when_the_map_cannot_be_read_again() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let door = Arc::new(Door::default());
+    let config = RedisConfig::from_url(&cluster.url()).unwrap();
+    let locks = config.dial(Arc::clone(&door) as _).connect().await.unwrap();
+    let (broken, works) = (name_on(&cluster, 0).await, name_on(&cluster, 1).await);
+    for name in [&broken, &works] {
+        locks.mutex(name).acquire().await.unwrap().release().await.unwrap();
+    }
+    door.is_shut.store(true, Ordering::Relaxed);
+    cluster.masters()[0].command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+    assert!(locks.mutex(&broken).acquire().await.is_err());
+    let knocks = door.knocks.load(Ordering::Relaxed);
+    locks.mutex(&works).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(door.knocks.load(Ordering::Relaxed), knocks, "a connection that works needs no map");
+    door.is_shut.store(false, Ordering::Relaxed);
+    // Who reads the map, and is not polled meanwhile, holds up nobody.
+    let mutex = locks.mutex(&broken);
+    let mut unpolled = pin!(mutex.acquire());
+    assert!(unpolled.as_mut().now_or_never().is_none());
+    let other = name_on_but(&cluster, 0, &broken).await;
+    let guard = timeout(PATIENCE, acquire_in_the_end(&locks, &other)).await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    unpolled.await.unwrap().release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_lock_can_wait_for_replicas() {
     tokio::join!(waits_for_replicas(RECIPES[0]), waits_for_replicas(RECIPES[1]));
@@ -718,6 +879,23 @@ async fn told(server: &RedisServer, section: &str, what: &str) {
         assert!(start.elapsed() < PATIENCE, "not {what}: {}", info(server, section).await);
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// As by a server or a proxy that has a time limit for those.
+#[tokio::test]
+async fn a_connection_for_replicas_that_was_closed_while_it_was_idle_is_replaced() {
+    let master = RedisServer::start().await.unwrap();
+    let _replica = replica_of(&master).await;
+    let url = format!("{}?wait_replicas=1&wait_replicas_timeout=2s", master.url());
+    let locks = connect(&url).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    let clients = master.command(&["CLIENT", "LIST", "TYPE", "normal"]).await.unwrap();
+    let idle: Vec<_> = clients.text().unwrap().lines().filter(|client| client.contains("cmd=wait")).collect();
+    let [idle] = idle[..] else { panic!("{idle:?}") };
+    let id = idle.split([' ', '=']).nth(1).unwrap();
+    master.command(&["CLIENT", "KILL", "ID", id]).await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test]
@@ -1073,18 +1251,22 @@ async fn pretend_version(version: &'static str) -> std::net::SocketAddr {
     .await
 }
 
-/// A sentinel that names one master, and announces another to whoever listens.
-async fn pretend_sentinel(names: &RedisServer, announces: &RedisServer) -> std::net::SocketAddr {
-    let (names, announces) = (names.port(), announces.port());
+/// A sentinel that names the master at this port, and announces another to whoever listens.
+async fn pretend_sentinel(names: Arc<AtomicU16>, announces: Option<u16>) -> std::net::SocketAddr {
     let channel = bulk("+switch-master");
-    pretend(move |command| match command {
-        "SENTINEL" => format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&names.to_string())),
-        "SUBSCRIBE" => {
-            let told = bulk(&format!("main 127.0.0.1 {names} 127.0.0.1 {announces}"));
-            let (confirmed, message) = (bulk("subscribe"), bulk("message"));
-            format!("*3\r\n{confirmed}{channel}:1\r\n*3\r\n{message}{channel}{told}")
+    pretend(move |command| {
+        let names = names.load(Ordering::Relaxed);
+        match command {
+            "SENTINEL" => format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&names.to_string())),
+            "SUBSCRIBE" => {
+                let confirmed = format!("*3\r\n{}{channel}:1\r\n", bulk("subscribe"));
+                let Some(announces) = announces else { return confirmed };
+                let told = bulk(&format!("main 127.0.0.1 {names} 127.0.0.1 {announces}"));
+                format!("{confirmed}*3\r\n{}{channel}{told}", bulk("message"))
+            }
+            "PING" => format!("*2\r\n{}{}", bulk("pong"), bulk("")),
+            _ => String::from("+OK\r\n"),
         }
-        _ => String::from("+OK\r\n"),
     })
     .await
 }
