@@ -1,6 +1,6 @@
 //! The backend: acquire, wait, inspect.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -167,11 +167,13 @@ impl Backend for Redlock {
             }
         });
         let kinds: Vec<_> = kinds.await?.into_iter().flatten().collect();
+        let unseen = self.masters.len() - kinds.len();
         if let Some(kind) = kinds.iter().find(|kind| !is_lock(kind)) {
             return Err(lock_redis::not_a_lock(BACKEND, kind));
         }
         let broken = kinds.iter().filter(|kind| *kind == "string").count();
-        Ok(broken >= quorum(self.masters.len()))
+        // With masters that do not answer it may have been held.
+        Ok(broken > 0 && broken + unseen >= quorum(self.masters.len()))
     }
 
     async fn doctor(&self) -> Result<Report> {
@@ -407,14 +409,17 @@ fn view(address: &str, sight: &Result<Sight>) -> ServerView {
     ServerView::new(address, view)
 }
 
-/// What a quorum of the masters sees alike, and the largest token of all.
+/// What a quorum of the masters sees alike, or might with those that were not seen, and the largest token of all. A lock
+/// is free only if nobody can have it.
 fn agreed(sights: Vec<Sight>, masters: usize) -> Sight {
+    let unseen = masters - sights.len();
     let token = sights.iter().filter_map(|sight| sight.token).max();
-    let mut votes: HashMap<(String, String), Vec<Sight>> = HashMap::new();
-    for sight in sights {
+    let mut votes: BTreeMap<(String, String), Vec<Sight>> = BTreeMap::new();
+    for sight in sights.into_iter().filter(|sight| sight.kind != "none") {
         votes.entry((sight.kind.clone(), sight.value.clone())).or_default().push(sight);
     }
-    let winner = votes.into_values().find(|sights| sights.len() >= quorum(masters));
+    let most = votes.into_values().max_by_key(Vec::len);
+    let winner = most.filter(|sights| sights.len() + unseen >= quorum(masters));
     let free = Sight { kind: "none".into(), ..Sight::default() };
     Sight { token, ..winner.and_then(|mut sights| sights.pop()).unwrap_or(free) }
 }

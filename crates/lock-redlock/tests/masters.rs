@@ -357,6 +357,25 @@ async fn a_guard_survives_the_loss_of_a_minority_and_not_of_a_majority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_masters_may_have_that_are_not_seen_is_not_free() {
+    let (five, locks) = five().await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    let masters = five.servers();
+    masters[0].command(&["DEL", "lock:a"]).await.unwrap();
+    masters[3].stop();
+    masters[4].stop();
+    let state = locks.inspect("a").await.unwrap();
+    assert!(guard.is_valid() && state.holder.is_some(), "{state:?}");
+    assert!(locks.break_lock("a").await.unwrap());
+    let state = locks.inspect("a").await.unwrap();
+    assert_eq!(state.holder, None, "two are no quorum");
+    assert!(!locks.break_lock("a").await.unwrap());
+    masters[3].cont();
+    masters[4].cont();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_majority_of_deleted_keys_is_noticed() {
     let (five, locks) = five().await;
     let guard = locks.mutex("a").acquire().await.unwrap();
