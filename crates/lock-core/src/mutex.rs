@@ -44,7 +44,8 @@ impl Mutex {
     /// # Cancel safety
     ///
     /// Dropping the future gives up the place in the queue and leaves nothing behind: if the lock had
-    /// been granted already, it is released in the background.
+    /// been granted already, it is released in the background. A future that is kept and not polled keeps its
+    /// place, as with tokio's own mutex: those of this process behind it wait for it.
     ///
     /// [`ErrorKind::Unavailable`]: crate::ErrorKind::Unavailable
     /// [`ErrorKind::InvalidName`]: crate::ErrorKind::InvalidName
