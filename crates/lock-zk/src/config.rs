@@ -280,6 +280,8 @@ impl ZkConfig {
 
     /// How long a lock outlives a holder that died, or that the servers cannot hear. The servers may give more or
     /// less than is asked for; [`Locks::capabilities`] tells what.
+    ///
+    /// A session that writes nothing else costs the ensemble one entry in its log every sixth of this.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = timeout;

@@ -15,7 +15,7 @@ use crate::session::Session;
 pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<Finding>, Fault> {
     let mut chart = Chart::default();
     let start = Instant::now();
-    session.insist(|| session.sync("/")).await?;
+    session.insist(|| session.pass_quorum("/")).await?;
     chart.session(session, config, start.elapsed());
     if config.speaks_tls() {
         chart.note("", "versions and roles are not asked for where TLS is spoken", "");
@@ -46,7 +46,7 @@ impl Chart {
         let (asked, given) = (config.asked_timeout(), session.timeout());
         self.note(
             "",
-            &format!("a session lasts {given:?}, and a round trip to the leader took {round_trip:?}"),
+            &format!("a session lasts {given:?}, and a round trip to the quorum took {round_trip:?}"),
             "",
         );
         if asked != given {

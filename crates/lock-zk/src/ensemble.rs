@@ -83,10 +83,10 @@ pub trait SessionClient: Send + Sync + 'static {
     /// The names of the nodes below a node, and what the server says about that.
     fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)>;
 
-    /// Lets the server catch up with the leader, before it reads anything that is asked for later.
-    fn sync<'a>(&'a self, path: &'a str) -> Answer<'a, ()>;
-
     /// Does all of this or nothing.
+    ///
+    /// An answer about the parts, be it that one [failed](MultiWriteError::OperationFailed), comes from the quorum: it is
+    /// what a session is believed in by.
     fn multi<'a>(
         &'a self,
         changes: &'a [Change<'a>],
@@ -411,10 +411,6 @@ impl SessionClient for Client {
 
     fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)> {
         Box::pin(self.get_children(path))
-    }
-
-    fn sync<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
-        Box::pin(Self::sync(self, path))
     }
 
     fn multi<'a>(

@@ -398,23 +398,24 @@ pub(crate) async fn delete_once(
     }
 }
 
-/// Whether a node is there and is the one that this transaction made, as the leader knows it.
+/// Whether a node is there and is the one that this transaction made, as the quorum knows it.
 pub(crate) async fn is_there(session: &Session, path: &str, czxid: i64) -> Result<bool, Fault> {
-    let (synced, stat) = join(session.sync(path), session.stat(path)).await;
-    Ok(synced.and(stat)?.is_some_and(|stat| stat.czxid == czxid))
+    let (passed, stat) = join(session.pass_quorum(path), session.stat(path)).await;
+    Ok(passed.and(stat)?.is_some_and(|stat| stat.czxid == czxid))
 }
 
-/// All nodes of this owner, the lowest first, as the leader knows them.
+/// All nodes of this owner, the lowest first, as the quorum knows them.
 ///
-/// Behind a reconnection of the same session, `sync` is behind everything that was sent before it: what arrives
-/// later over the old connection is refused, as the session has moved.
+/// Behind a reconnection of the same session, what the quorum commits is behind everything that was sent before it: what
+/// arrives later over the old connection is refused, as the session has moved.
 async fn find(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<Made>, Fault> {
     let prefix = ours.prefix(spot);
     let paths = match spot.recipe {
         Recipe::Queue => {
             let listed = session.insist(|| async {
-                let (synced, children) = join(session.sync(&spot.dir), session.children(&spot.dir)).await;
-                synced.and(children)
+                let children = session.children(&spot.dir);
+                let (passed, children) = join(session.pass_quorum(&spot.dir), children).await;
+                passed.and(children)
             });
             match listed.await {
                 Err(fault) if fault.is_no_node() => return Ok(Vec::new()),
@@ -425,7 +426,7 @@ async fn find(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<Made>, F
             }
         }
         Recipe::Ephemeral(_) => {
-            session.insist(|| session.sync(&spot.dir)).await?;
+            session.insist(|| session.pass_quorum(&spot.dir)).await?;
             vec![spot.dir.clone()]
         }
     };

@@ -51,7 +51,7 @@ pub enum Recipe {
     /// never both hold the lock.
     ///
     /// The servers cannot be asked to delete a node only if it is still ours. A release looks first, by a round trip
-    /// through the leader; who takes the lock between that look and the deletion, as it was
+    /// through the quorum; who takes the lock between that look and the deletion, as it was
     /// [broken](lock_core::Locks::break_lock) or an operator deleted the node at just that time, loses it. The end of our
     /// session is no way into that gap, as the servers refuse what is asked for in it afterwards. But it is into the
     /// same gap of `break_lock`: when the session of the holder expires, or the holder releases the lock, between the
@@ -312,8 +312,8 @@ pub(crate) async fn confirm(session: &Session, spot: &Spot) -> Result<(), Stop> 
             Standing::Valid => return Ok(()),
             Standing::Lost(_) => return Err(Stop::Again),
             Standing::Suspect => {
-                let synced = session.insist(|| session.sync(&spot.dir)).await;
-                synced.map_err(|fault| Stop::of(fault, &spot.dir))?;
+                let passed = session.insist(|| session.pass_quorum(&spot.dir)).await;
+                passed.map_err(|fault| Stop::of(fault, &spot.dir))?;
             }
         }
     }

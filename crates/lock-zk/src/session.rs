@@ -25,17 +25,22 @@ use crate::{BACKEND, NodeAcl, ZkConfig};
 
 /// A session with the ensemble.
 ///
-/// It is believed in until a deadline of our own, by the requests that are known to have passed the leader; they count
-/// from when they were *sent*. The leader, who ends sessions, does not hear of us by them, but only from the server that
+/// It is believed in until a deadline of our own, by the requests that the quorum has committed; they count from when
+/// they were *sent*. The leader, who ends sessions, does not hear of us by them, but only from the server that
 /// we are connected to: every half tick, which is at most a quarter of the session timeout, as a session lasts two ticks
 /// at least (unless `minSessionTimeout` allows less, of which `doctor` warns). So a request proves nothing about
 /// itself, as that server may die before it tells of it; it proves that those which were answered a quarter of the
-/// timeout earlier have been told of. The opening of a session and its move to another server go through the leader,
-/// and prove themselves. The deadline is one session timeout after the last request that is proven, less a margin for
-/// clocks that run apart, and three quarters of it after the last one that was answered.
+/// timeout earlier have been told of. The opening of a session goes through the quorum, and proves itself; a move to
+/// another server goes through the leader, who hears of the session by it. The deadline is one session timeout after the
+/// last request that is proven, less a margin for clocks that run apart, and three quarters of it after the last one that
+/// was answered.
 ///
-/// Only writes and `sync` count. A read is answered by the follower alone, and one that is cut off from its leader
-/// goes on answering for up to `syncLimit` ticks, while the leader lets the session expire.
+/// Only what the quorum has committed is a proof: a leader that commits is the only one, and the next one gives every
+/// session its whole timeout anew. A server that is cut off from the others does not know it for up to `syncLimit` ticks,
+/// and goes on answering, while the others may have a new leader that lets the session expire: a follower answers reads,
+/// and a leader also a `sync`, and takes in sessions that come to it. So the heartbeat is a write that changes
+/// nothing: a [check](SessionClient::multi), for one entry in the log of the ensemble. A check that fails is written to the
+/// log as well, and proves as much.
 ///
 /// Once the deadline has passed the session is over for good, whatever the servers say later: nothing that was
 /// acquired by it comes back to life, and its client is closed, so that its nodes go even if it was alive after all.
@@ -151,8 +156,8 @@ impl Session {
             Err(error) => return Err(not_open(error, config)),
         };
         let sent = clock.now();
-        let (synced, root) = join(client.sync("/"), client.stat("/")).await;
-        synced.map_err(|error| not_open(error, config))?;
+        let (passed, root) = join(pass_quorum(&*client, "/"), async { client.stat("/").await }).await;
+        passed.map_err(|error| not_open(error, config))?;
         if matches!(root, Ok(None)) {
             return Err(no_chroot(config.chroot_path()));
         }
@@ -284,7 +289,7 @@ impl Session {
         lock(&self.client).clone().ok_or(Fault::Over)
     }
 
-    /// Notes that the server answered a request that the leader saw, and says whether the session goes on.
+    /// Notes that a request was answered that the quorum has committed, and says whether the session goes on.
     fn confirm(&self, sent: BootInstant) -> Result<(), Fault> {
         // Whoever waits for the loss of a lock wakes up when the deadline moves, so it does not for little.
         let mut confirmed = lock(&self.confirmed);
@@ -397,10 +402,11 @@ impl Session {
         answer.map_err(|fault| (at, fault))
     }
 
-    /// A round trip to the leader, behind which reads see everything that was written before it.
-    pub(crate) async fn sync(&self, path: &str) -> Result<(), Fault> {
+    /// Lets the quorum commit something that changes nothing. Reads behind it see everything that was committed before,
+    /// and its answer proves that the session was alive. The node need not be there, nor be one that we may read.
+    pub(crate) async fn pass_quorum(&self, path: &str) -> Result<(), Fault> {
         let (client, sent) = self.asked()?;
-        self.write(sent, client.sync(path)).await
+        self.write(sent, pass_quorum(&*client, path)).await
     }
 
     pub(crate) async fn children(&self, dir: &str) -> Result<Vec<String>, Fault> {
@@ -474,7 +480,7 @@ impl Session {
         answer: impl Future<Output = Result<T, zk::Error>>,
     ) -> Result<T, Fault> {
         let answer = self.read(answer).await;
-        if passed_leader(&answer) {
+        if is_committed(&answer) {
             self.confirm(sent)?;
         }
         answer
@@ -596,11 +602,11 @@ impl Monitor {
             let answer = tokio::select! {
                 biased;
                 () = over.cancelled() => return,
-                answer = client.sync("/") => answer.map_err(Fault::of),
+                answer = pass_quorum(&*client, "/") => answer.map_err(Fault::of),
             };
             let Some(session) = session.upgrade() else { return };
             match answer {
-                answer if passed_leader(&answer) => drop(session.confirm(sent)),
+                Ok(()) => drop(session.confirm(sent)),
                 Err(Fault::Over) => session.end(LossReason::SessionEnded),
                 _ => session.cell.suspect(),
             }
@@ -609,9 +615,24 @@ impl Monitor {
     }
 }
 
-/// Whether a write or `sync` was answered by the leader. A server that throttles, or that is cut off and read-only,
-/// refuses them by itself.
-fn passed_leader<T>(answer: &Result<T, Fault>) -> bool {
+/// Checks a node, whatever comes of it: the leader writes that to the log, be it a refusal, and answers once a majority
+/// has it. Refusals of the request as a whole are those of a single server.
+async fn pass_quorum(client: &dyn SessionClient, path: &str) -> Result<(), zk::Error> {
+    let check = [Change::Check { path, version: None }];
+    match client.multi(&check).await {
+        Ok(_) => Ok(()),
+        Err(MultiWriteError::OperationFailed { source, .. })
+            if matches!(Fault::of(source.clone()), Fault::Refused(_)) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the quorum has committed a write, or its refusal. A server that throttles, or that is cut off and read-only,
+/// refuses it by itself.
+fn is_committed<T>(answer: &Result<T, Fault>) -> bool {
     match answer {
         Ok(_) => true,
         Err(Fault::Refused(error)) => {
@@ -621,7 +642,7 @@ fn passed_leader<T>(answer: &Result<T, Fault>) -> bool {
     }
 }
 
-/// The requests that the leader is known to have seen, and what they say about the session.
+/// The requests that the quorum is known to have committed, and what they say about the session.
 #[derive(Debug)]
 struct Confirmed {
     timeout: Duration,
@@ -704,16 +725,16 @@ mod tests {
         let mut steady = session.steadiness().unwrap();
         assert!(steady.holds() && steady.holds());
         proxy.rst();
-        session.insist(|| session.sync("/")).await.unwrap();
+        session.insist(|| session.pass_quorum("/")).await.unwrap();
         assert!(!steady.holds());
         assert!(session.steadiness().unwrap().holds());
     }
 
     #[test]
-    fn what_a_server_refuses_by_itself_says_nothing_about_the_leader() {
+    fn what_a_server_refuses_by_itself_says_nothing_about_the_quorum() {
         use zk::Error as E;
-        let passed = |error| passed_leader::<()>(&Err(Fault::of(error)));
-        assert!(passed_leader(&Ok(())) && passed(E::NoNode) && passed(E::NodeExists) && passed(E::NotEmpty));
+        let passed = |error| is_committed::<()>(&Err(Fault::of(error)));
+        assert!(is_committed(&Ok(())) && passed(E::NoNode) && passed(E::NodeExists) && passed(E::NotEmpty));
         for error in [E::Throttled, E::NotReadOnly, E::NoAuth, E::ConnectionLoss, E::SessionExpired] {
             assert!(!passed(error.clone()), "{error}");
         }
@@ -753,19 +774,19 @@ mod tests {
         sleep(Duration::from_millis(150)).await;
         session.children("/").await.unwrap();
         assert_eq!(session.validity().until(), first, "a read says nothing");
-        session.sync("/").await.unwrap();
+        session.pass_quorum("/").await.unwrap();
         let second = session.validity().until();
         assert!(second >= first);
         // By now the leader knows of that one.
         sleep(session.timeout() / 4).await;
-        session.sync("/").await.unwrap();
+        session.pass_quorum("/").await.unwrap();
         assert!(session.validity().until() > second);
         session.cell.suspect();
-        session.sync("/").await.unwrap();
+        session.pass_quorum("/").await.unwrap();
         assert_eq!(session.validity().standing(), Standing::Valid);
 
         session.cell.set_until(session.clock().now());
-        assert!(matches!(session.sync("/").await, Err(Fault::Over)));
+        assert!(matches!(session.pass_quorum("/").await, Err(Fault::Over)));
         assert!(matches!(session.confirm(session.clock().now()), Err(Fault::Over)));
         assert!(session.is_over());
     }

@@ -23,7 +23,8 @@
 //! * When a connection breaks, the driver tells the next server what is watched before it sends anything else, and that
 //!   server sends what was missed in any order. So B lists the queue again then ([`Steadiness`]), and the answer comes
 //!   behind all of that. A server that is behind what answers have shown B by then refuses the session; but an event
-//!   does not tell as of when it is. So when the base is read again, the server catches up with the leader first.
+//!   does not tell as of when it is. So when the base is read again, it is behind something that the quorum has committed
+//!   meanwhile. A `sync` would not do: a leader that was cut off answers it, and may not know of the change.
 //!
 //! What [`inspect`](lock_core::Locks::inspect) shows is computed with the base as it is, so that it is too high for a
 //! holder whose token is older than the last raise. Of a reader that was a writer its node tells which transaction
@@ -157,8 +158,8 @@ impl Base {
                 return Err(NotRaised::Failed(fault.on(&self.path)));
             }
             tokio::time::sleep(PAUSE).await;
-            let synced = session.insist(|| session.sync(&self.path)).await;
-            synced.map_err(|fault| NotRaised::Failed(fault.on(&self.path)))?;
+            let passed = session.insist(|| session.pass_quorum(&self.path)).await;
+            passed.map_err(|fault| NotRaised::Failed(fault.on(&self.path)))?;
         }
     }
 
@@ -172,13 +173,13 @@ impl Base {
         Some(known.number)
     }
 
-    /// As the leader knows it, unless nothing was heard of it yet.
+    /// As the quorum knows it, unless nothing was heard of it yet.
     async fn read_newest(&self, session: &Session) -> Result<(Watch, Option<Vec<u8>>), Fault> {
         if !mem::replace(&mut self.known().asked, true) {
             return self.read_and_watch(session).await;
         }
-        let (synced, read) = join(session.sync(&self.path), self.read_and_watch(session)).await;
-        synced.and(read)
+        let (passed, read) = join(session.pass_quorum(&self.path), self.read_and_watch(session)).await;
+        passed.and(read)
     }
 
     async fn read_and_watch(&self, session: &Session) -> Result<(Watch, Option<Vec<u8>>), Fault> {

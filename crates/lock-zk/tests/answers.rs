@@ -31,7 +31,7 @@ enum Fate {
     Numbered(&'static str),
 }
 
-/// A kind of request, as its method is called; the creation of a container is one of its own.
+/// A kind of request, as its method is called; the creation of a container is one of its own, and so is a mere check.
 type Kind = &'static str;
 /// Decides on each request, by its kind and the node that it is about first.
 type Script = Arc<dyn Fn(Kind, &str) -> Fate + Send + Sync>;
@@ -154,16 +154,16 @@ impl SessionClient for Meddled {
         self.meddle("children", path, || self.inner.children(path))
     }
 
-    fn sync<'a>(&'a self, path: &'a str) -> Answer<'a, ()> {
-        self.meddle("sync", path, || self.inner.sync(path))
-    }
-
     fn multi<'a>(
         &'a self,
         changes: &'a [Change<'a>],
     ) -> BoxFuture<'a, Result<Vec<MultiWriteResult>, MultiWriteError>> {
         let path = changes.first().map_or("", Change::path);
-        let kind = if changes.iter().any(makes_container) { "container" } else { "multi" };
+        let kind = match changes {
+            [Change::Check { .. }] => "check",
+            changes if changes.iter().any(makes_container) => "container",
+            _ => "multi",
+        };
         match (self.script)(kind, path) {
             Fate::Passes => self.inner.multi(changes),
             Fate::LosesAnswer => {
@@ -387,7 +387,7 @@ async fn a_node_of_ours_whose_number_is_beyond_all_order_is_no_lock() {
 
 /// Between the news of the raise and what is read then, the connection may break, and the next server be one that lags.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_base_that_changed_is_read_behind_a_sync() {
+async fn a_base_that_changed_is_read_behind_a_check() {
     for breaks in [false, true] {
         let server = server().await;
         let client = client(&server).await;
@@ -418,7 +418,7 @@ async fn a_base_that_changed_is_read_behind_a_sync() {
         let next = timeout(SOON, next).await.unwrap().unwrap();
         assert!(next.token() > floor, "{} is not above {floor}", next.token());
         let times = if breaks { 2 } else { 1 };
-        assert_eq!(*asked.lock().unwrap(), ["sync", "watch_data"].repeat(times));
+        assert_eq!(*asked.lock().unwrap(), ["check", "watch_data"].repeat(times));
         give_back(next).await;
     }
 }

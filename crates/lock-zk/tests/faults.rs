@@ -2,14 +2,14 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
+use futures_util::future::join_all;
 use lock_core::{ErrorKind, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
-use lock_testkit::{FaultProxy, ZooKeeper, cancel_after, for_each_poll_count};
-use lock_zk::zookeeper_client::{Acls, CreateMode};
+use lock_testkit::{FaultProxy, ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
+use lock_zk::zookeeper_client::{self as zk, Acl, Acls, CreateMode, Permission};
 use lock_zk::{Layout, Recipe, WaitBy, ZkConfig};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -386,43 +386,104 @@ async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
     ensemble.nodes()[leader].cont();
 }
 
-/// A leader that nobody follows any more goes on answering for a while, also a `sync`.
+/// A leader that was cut off does not know that others lead for up to `syncLimit` ticks, which are far more than the test
+/// takes, and answers its clients meanwhile. The next leader ends their sessions far earlier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_guard_at_a_leader_that_was_cut_off_is_lost_before_the_next_leader_lets_anybody_in() {
-    let ensemble = Servers::from(ZooKeeper::builder().proxied_links().start_ensemble(3).await.unwrap());
+    let options = ZooKeeper::builder().proxied_links().tick_time(TIMEOUT / 8).config("syncLimit", "200");
+    let ensemble = Servers::from(options.start_ensemble(3).await.unwrap());
     let leader = ensemble.leader().await.unwrap();
     let followers = [(leader + 1) % 3, (leader + 2) % 3];
-    let locks = opened(&config(&ensemble.nodes()[leader]).session_timeout(SHORT)).await;
+    let locks = opened(&config(&ensemble.nodes()[leader])).await;
+    let client = client(&ensemble.nodes()[leader]).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    cut_off(&ensemble, leader);
+    followers.iter().for_each(|follower| ensemble.kill(*follower));
+    for follower in followers {
+        ensemble.nodes()[follower].launch().await.unwrap();
+    }
+    for follower in followers {
+        ensemble.nodes()[follower].wait_ready().await.unwrap();
+    }
+    let next_leader = ensemble.nodes()[followers[0]].mode().await;
+    assert!(next_leader.is_some_and(|mode| mode == "leader" || mode == "follower"), "the others serve");
     let hosts = followers.map(|follower| ensemble.nodes()[follower].connect_string()).join(",");
-    let patient = ZkConfig::new(hosts).session_timeout(LONG * 3).private_session(true);
-    let (other, client) = (opened(&patient).await, client(&ensemble.nodes()[followers[0]]).await);
-    let guard = Arc::new(locks.mutex("a").acquire().await.unwrap());
-    let next = tokio::spawn({
-        let first = Arc::clone(&guard);
-        async move {
-            let next = other.mutex("a").acquire().await.unwrap();
-            (first.is_valid(), next, other)
-        }
-    });
-    until_children(&client, "a", 2).await;
-    // Also as it follows somebody later on.
-    let links = followers.map(|other| [ensemble.link(other, leader), ensemble.link(leader, other)]);
-    for link in links.as_flattened() {
+    let other = opened(&ZkConfig::new(hosts).session_timeout(LONG * 2).private_session(true)).await;
+    let next = tokio::time::timeout(LONG * 8, other.mutex("a").acquire()).await.expect("the session ends");
+    let (both, next) = (guard.is_valid(), next.unwrap());
+    assert!(!both, "two hold the lock");
+    assert!(next.token() > guard.token());
+    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    // The one that was cut off answers still, and so might have kept the guard alive.
+    assert_eq!(ensemble.nodes()[leader].mode().await.as_deref(), Some("leader"));
+    assert_eq!(tokio::time::timeout(TIMEOUT, client.sync("/")).await, Ok(Ok(())));
+    assert_eq!(next.release().await.unwrap(), Released::Released);
+    ensemble.kill(leader);
+}
+
+/// What proves that a leader still leads: what it commits, and what it refuses, but not a `sync`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_check_is_answered_by_the_quorum_and_a_sync_by_the_leader_alone() {
+    let options = ZooKeeper::builder().proxied_links().config("syncLimit", "300");
+    let ensemble = Servers::from(options.start_ensemble(3).await.unwrap());
+    let leader = ensemble.leader().await.unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        clients.push(client(&ensemble.nodes()[leader]).await);
+    }
+    let closed = [Acl::new_const(Permission::WRITE, "world", "anyone")];
+    let closed = CreateMode::Persistent.with_acls(Acls::new(&closed));
+    clients[0].create("/closed", b"", &closed).await.unwrap();
+    hold_off(&ensemble, leader);
+    assert_eq!(tokio::time::timeout(TIMEOUT, clients[0].sync("/")).await, Ok(Ok(())));
+    // Each in a session of its own, so that none waits for another one.
+    let check = |client: usize, path: &'static str| {
+        let client = clients[client].clone();
+        tokio::spawn(async move {
+            let mut checks = client.new_multi_writer();
+            checks.add_check_version(path, -1)?;
+            checks.commit().await.map(drop).map_err(zk::Error::from)
+        })
+    };
+    let deletion = clients[3].clone();
+    let asked = [
+        check(0, "/"),
+        check(1, "/missing"),
+        check(2, "/closed"),
+        tokio::spawn(async move { deletion.delete("/missing", None).await }),
+    ];
+    tokio::time::sleep(TIMEOUT / 2).await;
+    assert!(asked.iter().all(|answer| !answer.is_finished()), "the leader answers alone");
+    // It does answer a sync of its own clients, even while it waits for the others itself.
+    assert_eq!(tokio::time::timeout(TIMEOUT, clients[4].sync("/")).await, Ok(Ok(())));
+    links_of(&ensemble, leader).iter().for_each(|link| link.deliver());
+    let answers = tokio::time::timeout(TIMEOUT, join_all(asked)).await.expect("the quorum answers");
+    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+    assert_eq!(answers, [Ok(()), Err(zk::Error::NoNode), Err(zk::Error::NoAuth), Err(zk::Error::NoNode)]);
+}
+
+/// All ways on which one server follows the others, or they follow it.
+fn links_of(ensemble: &ZkEnsemble, server: usize) -> Vec<&FaultProxy> {
+    let others = (0..ensemble.nodes().len()).filter(|other| *other != server);
+    others.flat_map(|other| [ensemble.link(other, server), ensemble.link(server, other)]).collect()
+}
+
+/// Cuts a server off from the others, which it does not notice.
+fn cut_off(ensemble: &ZkEnsemble, server: usize) {
+    for link in links_of(ensemble, server) {
         link.black_hole(Direction::ToServer, true);
         link.black_hole(Direction::ToClient, true);
         // A leader counts who connects among those who follow it.
         link.refuse(true);
     }
-    assert!(tokio::time::timeout(LONG * 2, guard.lost()).await.is_ok(), "it leads on");
-    // The others hear it when they elect, and might choose it again.
-    ensemble.kill(leader);
-    links.as_flattened().iter().for_each(|link| link.heal());
-    let next = tokio::time::timeout(LONG * 15, next).await.expect("the session ends");
-    let (both, next, _other) = next.unwrap();
-    assert!(!both, "two hold the lock");
-    assert!(next.token() > guard.token());
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
-    assert_eq!(next.release().await.unwrap(), Released::Released);
+}
+
+/// Lets nothing pass between a server and the others until it is delivered.
+fn hold_off(ensemble: &ZkEnsemble, server: usize) {
+    for link in links_of(ensemble, server) {
+        link.hold(Direction::ToServer);
+        link.hold(Direction::ToClient);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

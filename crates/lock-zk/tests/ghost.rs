@@ -196,7 +196,7 @@ async fn a_mere_listing_leaves_a_ghost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn an_acquisition_finds_its_node_behind_a_sync() {
+async fn an_acquisition_finds_its_node_behind_a_check() {
     let stage = Stage::new().await;
     let other = stage.at(stage.leader).await;
     for layout in LAYOUTS {

@@ -58,7 +58,7 @@ fn no_client_believes_longer_than_the_leader() {
     for (believed, pauses) in
         [(Believed::Proven, true), (Believed::Proven, false), (Believed::ThreeQuarters, false)]
     {
-        let checker = Sessions { believed, pauses }.checker().spawn_bfs().join();
+        let checker = Sessions { believed, pauses, cut_off: true }.checker().spawn_bfs().join();
         println!("{believed:?}: {} states", checker.unique_state_count());
         checker.assert_properties();
     }
@@ -79,10 +79,20 @@ fn three_quarters_are_too_much_after_a_pause() {
     assert_told("after-a-pause", &overrun(Believed::ThreeQuarters, true));
 }
 
+#[test]
+fn taking_a_sync_for_a_proof_is_unsafe() {
+    let sessions = Sessions { believed: Believed::ProvenBySync, pauses: true, cut_off: true };
+    assert_told("sync-as-proof", &overrun_of(sessions));
+}
+
 /// The shortest way to a client that believes in a session which is over.
 fn overrun(believed: Believed, pauses: bool) -> Vec<String> {
-    let sessions = Sessions { believed, pauses }.checker().threads(1);
-    let found = sessions.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    overrun_of(Sessions { believed, pauses, cut_off: false })
+}
+
+fn overrun_of(sessions: Sessions) -> Vec<String> {
+    let believed = sessions.believed;
+    let found = sessions.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let path = found.discovery("nobody believes longer than the leader");
     let path = path.unwrap_or_else(|| panic!("{believed:?} breaks nothing"));
     let moral = session::Action::moral(path.last_state());

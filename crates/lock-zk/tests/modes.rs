@@ -306,10 +306,11 @@ async fn whatever_request_of_a_downgrade_is_lost_the_lock_stays_ours() {
                     // The watch of its node is there by then, and no other request under way.
                     sleep(SETTLED).await;
                     proxy.reset_counters();
+                    let lost = move |request: &[u8]| zk_opcode(code)(request) && !is_check(request);
                     match fault {
-                        0 => proxy.cut_when(zk_opcode(code)),
-                        1 => proxy.swallow_when(zk_opcode(code), Then::Reset),
-                        _ => proxy.swallow_when(zk_opcode(code), Then::Hang),
+                        0 => proxy.cut_when(lost),
+                        1 => proxy.swallow_when(lost, Then::Reset),
+                        _ => proxy.swallow_when(lost, Then::Hang),
                     }
                     let at = format!("{layout:?} {code} {fault} {waits}");
                     if waits {

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 #[cfg(any(feature = "sasl", feature = "tls"))]
 use common::Server;
-use common::{client, config, mkdir, proxy, through, until_children};
+use common::{client, config, mkdir, proxy, through, transacts, until_children};
 use lock_core::{Error, ErrorKind, Holder, Locks};
 #[cfg(feature = "tls")]
 use lock_testkit::Certificates;
 #[cfg(any(feature = "sasl", feature = "tls"))]
 use lock_testkit::ZooKeeper;
-use lock_testkit::proxy::{opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 use lock_zk::{NodeAcl, ZkConfig};
 use tokio::time::sleep;
@@ -142,7 +141,7 @@ async fn a_directory_that_we_may_not_write_is_listed() {
         take_and_give_back(&one).await;
     }
     // What is refused is asked for once.
-    proxy.cut_when(zk_opcode(opcode::MULTI));
+    proxy.cut_when(transacts());
     for _ in 0..5 {
         let guard = one.mutex("a").acquire().await.unwrap();
         let waiter = two.mutex("a");
@@ -177,7 +176,7 @@ async fn what_others_keep_in_a_directory_stays_there() {
     // One that was there before us, and is emptied later.
     mkdir(&other, "/locks/b").await;
     other.set_data("/locks/b", b"theirs", None).await.unwrap();
-    proxy.cut_when(zk_opcode(opcode::MULTI));
+    proxy.cut_when(transacts());
     for _ in 0..3 {
         locks.mutex("b").acquire().await.unwrap().release().await.unwrap();
     }

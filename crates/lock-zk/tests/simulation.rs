@@ -42,6 +42,11 @@ fn believing_in_a_session_for_too_long_is_found() {
     assert!(find::<Scenario>(Mode::TooLong, overlaps) < 200);
 }
 
+#[test]
+fn taking_a_sync_for_a_proof_is_found() {
+    assert!(find::<Scenario>(Mode::TrustsSync, overlaps) < 200);
+}
+
 fn overlaps(outcome: &Outcome) -> bool {
     !outcome.report.verdict().l2
 }

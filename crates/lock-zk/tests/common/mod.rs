@@ -23,8 +23,18 @@ pub(crate) const LAYOUTS: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout:
 
 /// Matches the requests by which a contender gets its place in the queue.
 pub(crate) fn enters() -> impl Fn(&[u8]) -> bool + Send + Sync + 'static {
-    let (creates, creates_and_writes) = (zk_opcode(opcode::CREATE2), zk_opcode(opcode::MULTI));
+    let (creates, creates_and_writes) = (zk_opcode(opcode::CREATE2), transacts());
     move |request| creates(request) || creates_and_writes(request)
+}
+
+/// Matches transactions, but for [those](is_check) that may be heartbeats.
+pub(crate) fn transacts() -> impl Fn(&[u8]) -> bool + Send + Sync + 'static {
+    move |request| zk_opcode(opcode::MULTI)(request) && !is_check(request)
+}
+
+/// Whether this is a transaction that begins with a check, as a heartbeat does.
+pub(crate) fn is_check(request: &[u8]) -> bool {
+    zk_opcode(opcode::MULTI)(request) && request.get(12..16) == Some(&opcode::CHECK.to_be_bytes())
 }
 
 /// A server, a client of ours through a proxy and one beside it, and the test's own.

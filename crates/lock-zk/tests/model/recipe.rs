@@ -1,7 +1,7 @@
 //! The recipe as a state machine: what every client and every server may do next.
 //!
 //! Modelled as it is in `recipe.rs`, `node.rs` and `session.rs`: creation that tells who is alone, the answer lost at
-//! any step and found again by `sync` and our own name, the watches of our node, its predecessor and the one before,
+//! any step and found again by what the quorum commits and our own name, the watches of our node, its predecessor and the one before,
 //! the grant without a listing over an unbroken connection, the session that is given up before the servers end it.
 //! There are two servers, the leader and a follower that lags; which one a client talks to is open. Who holds the lock
 //! may have come to write, and go on as a reader: another node takes the place of its own.
@@ -84,7 +84,7 @@ pub(crate) struct Client {
     /// The last transaction that it saw, behind which no server may be that it connects to.
     ahead: u8,
     session: u8,
-    /// Whether the connection broke, and no request has passed the leader since.
+    /// Whether the connection broke, and the quorum has committed nothing of it since.
     suspect: bool,
     /// Whether the lock is still wanted.
     wanted: bool,
@@ -683,7 +683,7 @@ impl State {
         };
     }
 
-    /// A round trip to the leader, after which the session is believed in again.
+    /// A round trip to the quorum, after which the session is believed in again.
     fn confirm(&mut self, number: usize) {
         let Client { at: Some(server), phase: Phase::Confirm { node }, .. } = self.clients[number] else {
             return;

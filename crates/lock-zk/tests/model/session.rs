@@ -4,6 +4,9 @@
 //! is heard of there; the follower tells the leader of all sessions that it has heard, every half tick, which is a
 //! quarter of the shortest session timeout. A request that is passed on to the leader does not count there. So a
 //! follower that dies takes what it heard last with it.
+//!
+//! A leader may be cut off from all but the server of the client, or be that server. The others elect another one, which
+//! gives the session its whole timeout and hears of it no more. The old one goes on answering what needs no majority.
 
 use stateright::{Model, Property};
 
@@ -27,6 +30,8 @@ pub(crate) enum Believed {
     /// For the whole timeout from when a request was sent of which the leader is known to have heard: it was answered
     /// a quarter of the timeout before another one was sent that was answered too.
     Proven,
+    /// The same, by requests that a leader answers alone.
+    ProvenBySync,
 }
 
 #[derive(Clone, Debug)]
@@ -34,12 +39,16 @@ pub(crate) struct Sessions {
     pub(crate) believed: Believed,
     /// Whether the client or the network may pause, so that nothing is sent for a while.
     pub(crate) pauses: bool,
+    /// Whether the leader may be cut off.
+    pub(crate) cut_off: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     now: u8,
     follower: Follower,
+    /// Whether the leader that the follower knows leads nobody else any more.
+    cut_off: bool,
     /// When the leader ends the session.
     ends: u8,
     believed: u8,
@@ -74,6 +83,7 @@ pub(crate) enum Action {
     Answer,
     Tick,
     Die,
+    CutOff,
 }
 
 impl Model for Sessions {
@@ -81,10 +91,11 @@ impl Model for Sessions {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let whole = matches!(self.believed, Believed::Whole | Believed::Proven);
+        let whole = matches!(self.believed, Believed::Whole | Believed::Proven | Believed::ProvenBySync);
         vec![State {
             now: 0,
             follower: Follower::Up { heard: false },
+            cut_off: false,
             ends: TIMEOUT,
             believed: if whole { TIMEOUT } else { TIMEOUT / 4 * 3 },
             request: None,
@@ -99,17 +110,23 @@ impl Model for Sessions {
         if up {
             actions.push(Action::Die);
         }
+        if self.cut_off && !state.cut_off && state.now < state.ends {
+            actions.push(Action::CutOff);
+        }
+        // Who is cut off does not know that the session is over.
+        let answers = match self.believed {
+            Believed::ProvenBySync => state.cut_off || state.now < state.ends,
+            _ => !state.cut_off && state.now < state.ends,
+        };
         match state.request {
             None if state.now < state.believed && state.last < state.now => actions.push(Action::Send),
-            Some(Request { answered: false, .. }) if up && state.now < state.ends => {
-                actions.push(Action::Arrive);
-            }
+            Some(Request { answered: false, .. }) if up && answers => actions.push(Action::Arrive),
             Some(Request { answered: true, .. }) => actions.push(Action::Answer),
             _ => {}
         }
         // Without pauses all that is due happens before the time goes on.
         let due = state.request.is_some() || state.last + BEAT <= state.now;
-        if state.now < HORIZON && (self.pauses || !due || !up) {
+        if state.now < HORIZON && (self.pauses || !due || !up || !answers) {
             actions.push(Action::Tick);
         }
     }
@@ -131,7 +148,7 @@ impl Model for Sessions {
                     Believed::ThreeQuarters => request.sent + TIMEOUT / 4 * 3,
                     Believed::Whole => request.sent + TIMEOUT,
                     Believed::FromAnswer => state.now + TIMEOUT / 4 * 3,
-                    Believed::Proven => request.proven + TIMEOUT,
+                    Believed::Proven | Believed::ProvenBySync => request.proven + TIMEOUT,
                 };
                 // What is over stays over.
                 if state.now < state.believed {
@@ -141,6 +158,7 @@ impl Model for Sessions {
             }
             Action::Tick => state.tick(),
             Action::Die => state.follower = Follower::Dead,
+            Action::CutOff => (state.cut_off, state.ends) = (true, state.now + TIMEOUT),
         }
         Some(state)
     }
@@ -162,6 +180,7 @@ impl State {
     fn tick(&mut self) {
         self.now += 1;
         if self.now < self.ends
+            && !self.cut_off
             && self.now.is_multiple_of(HALF_TICK)
             && let Follower::Up { heard: heard @ true } = &mut self.follower
         {
@@ -180,6 +199,7 @@ impl Action {
     pub(crate) fn tell(self, before: &State, after: &State) -> String {
         match self {
             Self::Send => format!("At {} the client sends a request.", before.now),
+            Self::Arrive if before.cut_off => "The server hears it, and its leader answers alone.".to_owned(),
             Self::Arrive => "The follower hears it, passes it on and answers.".to_owned(),
             Self::Answer => format!(
                 "The client has the answer at {}, and believes in its session until {}.",
@@ -193,6 +213,10 @@ impl Action {
             }
             Self::Tick => String::new(),
             Self::Die => format!("At {} the follower dies.", before.now),
+            Self::CutOff => format!(
+                "At {} the leader is cut off. The others have another one, which keeps the session until {}.",
+                before.now, after.ends
+            ),
         }
     }
 

@@ -41,6 +41,8 @@ struct Network {
     sessions: Vec<i64>,
     /// The server of the last connection.
     server: usize,
+    /// Whether a `sync` is sent where the quorum is to be asked.
+    trusts_sync: bool,
 }
 
 /// What becomes of a request.
@@ -62,12 +64,18 @@ impl Link {
             resets: watch::Sender::new(0),
             sessions: Vec::new(),
             server: 0,
+            trusts_sync: false,
         };
         Self(Arc::new(Shared { ensemble: ensemble.clone(), network: Mutex::new(network) }))
     }
 
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.network().faults = faults;
+    }
+
+    /// From now on a `sync` is sent in the place of a mere check.
+    pub(crate) fn trust_sync(&self) {
+        self.network().trusts_sync = true;
     }
 
     /// Lets nothing pass for a while.
@@ -156,6 +164,7 @@ impl zk::Ensemble for Link {
                         timeout: driver.timeout,
                         states: states.subscribe(),
                         asked: Arc::new(asked),
+                        link: self.clone(),
                     };
                     drop(tokio::spawn(driver.run(connection, requests, states)));
                     return Ok(Arc::new(client));
@@ -180,6 +189,7 @@ struct Client {
     timeout: Duration,
     states: watch::Receiver<SessionState>,
     asked: Arc<UnboundedSender<Asked>>,
+    link: Link,
 }
 
 impl Client {
@@ -294,15 +304,14 @@ impl SessionClient for Client {
         })
     }
 
-    fn sync<'a>(&'a self, _path: &'a str) -> Answer<'a, ()> {
-        let answer = self.ask(Op::Sync);
-        Box::pin(async { answer.await.map(drop) })
-    }
-
     fn multi<'a>(
         &'a self,
         changes: &'a [zk::Change<'a>],
     ) -> futures_util::future::BoxFuture<'a, Result<Vec<MultiWriteResult>, MultiWriteError>> {
+        if matches!(changes, [zk::Change::Check { .. }]) && self.link.network().trusts_sync {
+            let answer = self.ask(Op::Sync);
+            return Box::pin(async { Ok(answer.await.map(|_| vec![MultiWriteResult::Check])?) });
+        }
         let parts = changes.iter().map(|change| match *change {
             zk::Change::Check { path, version } => Op::Check { path: path.to_owned(), version },
             zk::Change::Create { path, data, mode, .. } => {

@@ -4,7 +4,8 @@
 //! tells watches of a change before it answers with it; a client is not taken by a server that is behind what it has
 //! seen; a session that has moved is no longer served where it was; the leader ends sessions, and hears of those on a
 //! follower only by that follower, every half tick. There is no voting: a transaction counts once the leader has it,
-//! and the next leader has them all.
+//! and the next leader has them all. A leader that is cut off does not know of the next one for a while: it goes on as it
+//! was, takes in the sessions that it knows, answers reads and `sync`, and writes wait for a majority that it does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -34,6 +35,7 @@ struct Shared {
 struct World {
     servers: Vec<Server>,
     leader: Option<usize>,
+    deposed: Option<Deposed>,
     /// What was decided: when, and what it made of the tree.
     log: Vec<Entry>,
     zxid: i64,
@@ -64,6 +66,13 @@ struct Server {
     watches: BTreeMap<String, BTreeSet<u64>>,
     /// The sessions that it has heard of since it last told the leader.
     heard: BTreeSet<i64>,
+}
+
+/// A leader that was cut off, and does not know that it leads nobody.
+struct Deposed {
+    server: usize,
+    /// The sessions that it knows, and their timeouts.
+    sessions: BTreeMap<i64, Duration>,
 }
 
 /// The server's end of a connection.
@@ -115,6 +124,7 @@ impl Ensemble {
         let world = World {
             servers: (0..servers).map(|_| server()).collect(),
             leader: Some(0),
+            deposed: None,
             log: Vec::new(),
             zxid: 1 << 32,
             sessions: BTreeMap::new(),
@@ -186,13 +196,19 @@ impl Ensemble {
         out: UnboundedSender<Packet>,
     ) -> Greeting {
         let mut world = self.world();
-        let Some(leader) = world.leader else { return Greeting::Refused };
         let at = &world.servers[server];
         if !at.up || world.zxid_of(at.applied) < seen {
             return Greeting::Refused;
         }
         let connection = world.next_connection;
         world.next_connection += 1;
+        if let Some(deposed) = world.deposed.as_ref().filter(|deposed| deposed.server == server) {
+            let Some(session) = session else { return Greeting::Refused };
+            let Some(&timeout) = deposed.sessions.get(&session) else { return Greeting::Expired };
+            world.servers[server].take_in(session, connection, out);
+            return Greeting::Welcome { session, connection, timeout };
+        }
+        let Some(leader) = world.leader else { return Greeting::Refused };
         let session = match session {
             Some(session) => session,
             None => {
@@ -207,12 +223,7 @@ impl Ensemble {
         let Some(known) = world.sessions.get_mut(&session) else { return Greeting::Expired };
         (known.ends, known.owner) = (Instant::now() + known.timeout, connection);
         let timeout = known.timeout;
-        let server = &mut world.servers[server];
-        // The server notices that its client is back over another connection.
-        let old: Vec<u64> =
-            server.connections.iter().filter(|(_, one)| one.session == session).map(|(id, _)| *id).collect();
-        old.into_iter().for_each(|id| server.drop_connection(id));
-        server.connections.insert(connection, Connection { session, out });
+        world.servers[server].take_in(session, connection, out);
         world.note(|| format!("session {session:#x} is served by connection {connection}, leader {leader}"));
         Greeting::Welcome { session, connection, timeout }
     }
@@ -226,7 +237,7 @@ impl Ensemble {
         };
         if leads {
             world.touch(session);
-        } else {
+        } else if !world.is_deposed(server) {
             world.servers[server].heard.insert(session);
         }
         true
@@ -268,6 +279,13 @@ impl Ensemble {
         if !op.is_write() && !matches!(op, Op::Sync) {
             return self.world().read(server, connection, &op);
         }
+        if self.world().is_deposed(server) {
+            if op.is_write() {
+                // No majority has it before it is forgotten.
+                return self.applied(server, connection, usize::MAX).await;
+            }
+            return self.world().answer_sync(server, connection);
+        }
         if self.world().leader != Some(server) {
             let way = self.world().dice.millis(0..=2);
             sleep(way).await;
@@ -299,6 +317,9 @@ impl Ensemble {
         let Some(session) = world.servers[server].connections.get(&connection).map(|one| one.session) else {
             return;
         };
+        if world.is_deposed(server) {
+            return;
+        }
         if world.owns(session, connection) {
             world.end_session(session);
         }
@@ -326,14 +347,10 @@ impl Ensemble {
             let led = world.leader == Some(server);
             world.servers[server].heard.clear();
             world.servers[server].up = false;
-            let hang_up = |server: &mut Server| {
-                let all: Vec<u64> = server.connections.keys().copied().collect();
-                all.into_iter().for_each(|id| server.drop_connection(id));
-            };
-            hang_up(&mut world.servers[server]);
+            world.servers[server].hang_up();
             if led {
                 world.leader = None;
-                world.servers.iter_mut().for_each(hang_up);
+                world.servers.iter_mut().for_each(Server::hang_up);
             }
             led
         };
@@ -350,10 +367,37 @@ impl Ensemble {
         world.note(|| format!("server {server} is back"));
     }
 
+    /// The leader is cut off from the others for so long, which elect another one.
+    pub(crate) async fn cut_off(&self, span: Duration) {
+        let server = {
+            let mut world = self.world();
+            let Some(server) = world.leader.filter(|_| world.servers.len() > 2) else { return };
+            world.note(|| format!("server {server} is cut off for {span:?}, and leads on"));
+            world.catch_up(server, usize::MAX);
+            let sessions = world.sessions.iter().map(|(id, session)| (*id, session.timeout)).collect();
+            (world.leader, world.deposed) = (None, Some(Deposed { server, sessions }));
+            let others = world.servers.iter_mut().enumerate().filter(|(other, _)| *other != server);
+            others.for_each(|(_, other)| other.hang_up());
+            server
+        };
+        self.0.applied.notify_waiters();
+        let vote = span.min(self.0.tick);
+        sleep(vote).await;
+        self.elect(server);
+        sleep(span - vote).await;
+        let mut world = self.world();
+        world.deposed = None;
+        world.servers[server].hang_up();
+        world.note(|| format!("server {server} knows that it leads no more"));
+        drop(world);
+        self.0.applied.notify_waiters();
+    }
+
     fn elect(&self, before: usize) {
         let mut world = self.world();
         let next = (0..world.servers.len()).map(|step| (before + 1 + step) % world.servers.len());
-        let next = next.clone().find(|&server| world.servers[server].up).unwrap_or(before);
+        let next = next.clone().find(|&server| world.servers[server].up && !world.is_deposed(server));
+        let next = next.unwrap_or(before);
         world.catch_up(next, usize::MAX);
         world.leader = Some(next);
         world.zxid = ((world.zxid >> 32) + 1) << 32;
@@ -425,6 +469,16 @@ impl World {
 
     fn owns(&self, session: i64, connection: u64) -> bool {
         self.sessions.get(&session).is_some_and(|session| session.owner == connection)
+    }
+
+    fn is_deposed(&self, server: usize) -> bool {
+        self.deposed.as_ref().is_some_and(|deposed| deposed.server == server)
+    }
+
+    /// A leader answers by itself.
+    fn answer_sync(&self, server: usize, connection: u64) {
+        let zxid = self.zxid_of(self.servers[server].applied);
+        self.servers[server].send(connection, Packet::Answer { zxid, answer: Ok(Response::Done) });
     }
 
     fn touch(&mut self, session: i64) {
@@ -502,7 +556,9 @@ impl World {
         let paths = self.servers[leader].tree.ephemerals(Some(session));
         self.commit(paths.into_iter().map(|path| Txn::Delete { path }).collect());
         self.catch_up(leader, usize::MAX);
-        for server in &mut self.servers {
+        let deposed = self.deposed.as_ref().map(|deposed| deposed.server);
+        let knows = |(number, _): &(usize, &mut Server)| Some(*number) != deposed;
+        for (_, server) in self.servers.iter_mut().enumerate().filter(knows) {
             let over: Vec<u64> = server
                 .connections
                 .iter()
@@ -544,6 +600,20 @@ impl Server {
         }
     }
 
+    /// Serves a session from now on over this connection.
+    fn take_in(&mut self, session: i64, connection: u64, out: UnboundedSender<Packet>) {
+        // It notices that its client is back over another connection.
+        let old = self.connections.iter().filter(|(_, one)| one.session == session);
+        let old: Vec<u64> = old.map(|(id, _)| *id).collect();
+        old.into_iter().for_each(|id| self.drop_connection(id));
+        self.connections.insert(connection, Connection { session, out });
+    }
+
+    fn hang_up(&mut self) {
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        all.into_iter().for_each(|id| self.drop_connection(id));
+    }
+
     fn drop_connection(&mut self, connection: u64) {
         self.connections.remove(&connection);
         for watching in self.watches.values_mut() {
@@ -569,7 +639,7 @@ async fn keep_time(shared: std::sync::Weak<Shared>) {
                     world.report(server);
                 }
                 let at = &world.servers[server];
-                if !at.up || at.lags_until > now {
+                if !at.up || at.lags_until > now || world.is_deposed(server) {
                     continue;
                 }
                 // It need not have got all of it by now.

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::driver::Link;
 use crate::ensemble::Ensemble;
-use crate::scenario::{Event, Scenario};
+use crate::scenario::{Event, Mode, Scenario};
 
 /// What the parts of a run share.
 struct World {
@@ -40,6 +40,9 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     let links: Vec<Link> = (0..scenario.clients).map(|_| Link::new(&ensemble, dice.number())).collect();
     let mut clients = Vec::new();
     for link in &links {
+        if scenario.mode == Mode::TrustsSync {
+            link.trust_sync();
+        }
         clients.push(connect(scenario, &clock, link).await);
     }
     links.iter().for_each(|link| link.set_faults(scenario.faults.clone()));
@@ -91,6 +94,7 @@ async fn spoil(world: Arc<World>) {
                     links[client].stall(world.scenario.timeout / 4);
                 }
             }
+            Event::CutOff { span } => ensemble.cut_off(span).await,
             Event::Lag { server, span } => ensemble.lag(server, span),
             Event::Reap => ensemble.reap(),
             Event::Expire { client } => {

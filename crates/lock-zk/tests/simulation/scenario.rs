@@ -19,6 +19,8 @@ pub(crate) enum Mode {
     EarlyExpiry,
     /// A client believes in its session for half as long again as it may.
     TooLong,
+    /// A client takes the answer to a `sync` for a proof that its session is alive.
+    TrustsSync,
 }
 
 /// One run, as its seed determines it.
@@ -53,6 +55,8 @@ pub(crate) enum Event {
     Reset { client: usize },
     /// A server is down for so long.
     Restart { server: usize, down: Duration },
+    /// The leader is cut off from the others for so long, and does not know it.
+    CutOff { span: Duration },
     /// A follower applies nothing for so long.
     Lag { server: usize, span: Duration },
     /// Nothing passes between this client and the servers; then something does for a moment; then its server dies and
@@ -113,7 +117,7 @@ impl Scenario {
         let server = |dice: &mut Dice| dice.below(self.servers as u64) as usize;
         let mut events: Vec<_> = (0..dice.below(9))
             .map(|_| {
-                let event = match dice.below(16) {
+                let event = match dice.below(18) {
                     0..4 => Event::Stall { client: client(dice), span: dice.millis(10..=4_000) },
                     4..6 => Event::Reset { client: client(dice) },
                     6..8 => Event::Restart { server: server(dice), down: dice.millis(10..=1_500) },
@@ -126,6 +130,7 @@ impl Scenario {
                     }
                     // Where all hold at most one by one, whoever is not the first does not hold it.
                     13..15 if self.shares == [Share::Exclusive] => Event::Remove { client: client(dice) },
+                    15..17 => self.cut_off(dice),
                     8..10 => Event::Lag { server: server(dice), span: dice.millis(10..=1_500) },
                     _ => Event::Reap,
                 };
@@ -134,12 +139,19 @@ impl Scenario {
             .collect();
         for _ in 0..3 {
             let at = dice.millis(0..=chaos);
-            if self.mode == Mode::EarlyExpiry {
-                events.push((at, Event::Expire { client: client(dice) }));
+            match self.mode {
+                Mode::EarlyExpiry => events.push((at, Event::Expire { client: client(dice) })),
+                Mode::TrustsSync => events.push((at, self.cut_off(dice))),
+                Mode::Sound | Mode::TooLong => {}
             }
         }
         events.sort_by_key(|(at, _)| *at);
         events
+    }
+
+    /// Mostly for longer than the next leader keeps the sessions that it does not hear of.
+    fn cut_off(&self, dice: &mut Dice) -> Event {
+        Event::CutOff { span: self.timeout * dice.within(50..=500) as u32 / 100 }
     }
 }
 
