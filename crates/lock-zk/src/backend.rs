@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::mem;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client as zk;
 use zookeeper_client::Stat;
 
+use crate::deadline::Deadline;
 use crate::doctor::examine;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
@@ -34,6 +36,9 @@ const ONE_NODE: &str = "the recipe ephemeral has one node, and so one holder";
 /// long as the session of its holder; a guard stops believing in it a quarter of the session timeout before a server
 /// may end the session. The token is the number of the transaction that made the holder's node (its `czxid`), which
 /// grows for as long as the ensemble keeps its data, and what was [raised](lock_core::Guard::raise_token) on top.
+///
+/// Who waits for others does so until the deadline, and no longer. One that is shorter than it takes to ask is overrun, by
+/// half a second at most once the first answer has come, so that a lock that nobody has is to be had all the same.
 #[derive(Debug)]
 pub struct Zk {
     capabilities: Capabilities,
@@ -107,17 +112,17 @@ impl Backend for Zk {
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
         let spot = self.spot(&request.name);
         let chroot = self.sessions.config().chroot_path();
-        let mut outage = Outage::default();
+        let (mut outage, deadline) = (Outage::default(), Deadline::of(request.wait));
         loop {
-            let session = match outage.end(&self.sessions, request.wait).await {
+            let session = match outage.end(&self.sessions, request.wait, &deadline).await {
                 Ok(Some(session)) => session,
                 Ok(None) => return Ok(Acquired::Busy),
                 Err(error) => return Err(error),
             };
-            match attempt(&session, &spot, chroot, &request).await? {
+            match attempt(&session, &spot, chroot, &request, &deadline).await? {
                 Attempt::Held(lease) => return Ok(Acquired::Held(lease)),
                 Attempt::Busy => return Ok(Acquired::Busy),
-                Attempt::Again { answered } => outage.begin(&session, answered),
+                Attempt::Again => outage.begin(&session),
             }
         }
     }
@@ -180,15 +185,12 @@ impl Backend for Zk {
 struct Outage {
     /// Until when a new session is tried for.
     until: Option<Instant>,
-    /// Whether a server has let us wait in the queue.
-    answered: bool,
     count: u32,
 }
 
 impl Outage {
     /// It began with the end of this session, unless that goes on.
-    fn begin(&mut self, session: &Session, answered: bool) {
-        self.answered |= answered;
+    fn begin(&mut self, session: &Session) {
         if session.is_over() {
             self.count += 1;
             self.until = Some(Instant::now() + session.timeout() * 3 / 4);
@@ -196,24 +198,23 @@ impl Outage {
     }
 
     /// A session, or nothing when the time for waiting is over.
-    async fn end(&self, sessions: &Arc<Sessions>, wait: Wait) -> Result<Option<Arc<Session>>> {
-        let Some(until) = self.until else { return sessions.get().await.map(Some) };
-        if wait.is_over() && (self.answered || self.count > 1) {
-            return if self.answered {
-                Ok(None)
-            } else {
-                Err(unavailable("the session ended again and again"))
-            };
+    async fn end(
+        &self,
+        sessions: &Sessions,
+        wait: Wait,
+        deadline: &Deadline,
+    ) -> Result<Option<Arc<Session>>> {
+        if deadline.has_passed() {
+            return Ok(None);
         }
-        match wait {
-            Wait::Until(deadline) if self.answered => {
-                timeout_at(deadline, Self::try_until(until, sessions)).await.unwrap_or(Ok(None))
-            }
-            _ => Self::try_until(until, sessions).await,
+        if wait.is_over() && self.count > 1 {
+            return Err(unavailable("the session ended again and again"));
         }
+        deadline.keep(pin!(self.session(sessions))).await.transpose()
     }
 
-    async fn try_until(until: Instant, sessions: &Arc<Sessions>) -> Result<Option<Arc<Session>>> {
+    async fn session(&self, sessions: &Sessions) -> Result<Arc<Session>> {
+        let Some(until) = self.until else { return sessions.get().await };
         loop {
             let session = timeout_at(until, sessions.get()).await;
             match session.unwrap_or_else(|_| Err(unavailable("no new session could be opened in time"))) {
@@ -221,7 +222,7 @@ impl Outage {
                     tracing::debug!(%error, "no new session yet");
                     sleep(RECONNECT_PAUSE).await;
                 }
-                session => return session.map(Some),
+                session => return session,
             }
         }
     }

@@ -4,16 +4,17 @@
 //! many notifications and creations as there are waiters, and nobody is ever sure to get its turn. (The "herd effect"
 //! of ZooKeeper's "Recipes and Solutions".) Outcomes that are not known, the lease and its watch are as in the queue.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{AcquireRequest, Wait};
+use lock_core::AcquireRequest;
 use rand::Rng;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 use zookeeper_client::{self as zk, CreateMode};
 
+use crate::deadline::Deadline;
 use crate::fault::{Fault, no_chroot};
-use crate::lease::Own;
 use crate::node::{Made, Node};
 use crate::recipe::{Stop, WaitBy, confirm, make_directories};
 use crate::session::{Event, Session};
@@ -24,10 +25,9 @@ pub(crate) async fn contend(
     by: WaitBy,
     chroot: &str,
     request: &AcquireRequest,
-    answered: &mut bool,
-) -> Result<Option<(Arc<Made>, Own)>, Stop> {
-    let tries = request.wait.is_over();
-    if tries {
+    deadline: &Deadline,
+) -> Result<Option<Arc<Made>>, Stop> {
+    if request.wait.is_over() {
         // A try that fails writes nothing.
         let (session, path) = (node.session(), &node.spot().dir);
         let stat = session.insist(|| session.stat(path)).await;
@@ -35,18 +35,16 @@ pub(crate) async fn contend(
             return Ok(None);
         }
     }
-    let mut made = enter(node, chroot, request).await?;
-    *answered = !tries;
-    if made.is_none() && !request.wait.is_over() {
-        let turn = turn(node, by, chroot, request);
-        made = match request.wait {
-            Wait::Until(deadline) => timeout_at(deadline, turn).await.unwrap_or(Ok(None))?,
-            _ => turn.await?,
-        };
-    }
-    let Some(made) = made else { return Ok(None) };
+    let made = match enter(node, chroot, request, deadline).await? {
+        Some(made) => made,
+        None if request.wait.is_over() => return Ok(None),
+        None => match deadline.limit(pin!(turn(node, by, chroot, request, deadline))).await {
+            Some(made) => made?,
+            None => return Ok(None),
+        },
+    };
     confirm(node.session(), node.spot()).await?;
-    Ok(Some((made, Own::default())))
+    Ok(Some(made))
 }
 
 /// Asks whenever the lock seems to be free, until it is ours.
@@ -55,7 +53,8 @@ async fn turn(
     by: WaitBy,
     chroot: &str,
     request: &AcquireRequest,
-) -> Result<Option<Arc<Made>>, Stop> {
+    deadline: &Deadline,
+) -> Result<Arc<Made>, Stop> {
     loop {
         let (session, path) = (node.session(), &node.spot().dir);
         let free = match by {
@@ -63,17 +62,22 @@ async fn turn(
             WaitBy::Poll => poll(session, path).await,
         };
         free.map_err(|fault| Stop::of(fault, path))?;
-        if let Some(made) = enter(node, chroot, request).await? {
-            return Ok(Some(made));
+        if let Some(made) = enter(node, chroot, request, deadline).await? {
+            return Ok(made);
         }
     }
 }
 
 /// Makes our node, and what is missing above it; nothing if somebody else was first.
-async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Result<Option<Arc<Made>>, Stop> {
+async fn enter(
+    node: &mut Node,
+    chroot: &str,
+    request: &AcquireRequest,
+    deadline: &Deadline,
+) -> Result<Option<Arc<Made>>, Stop> {
     let until = Instant::now() + node.session().timeout();
     loop {
-        let fault = match node.create_fixed(&request.owner).await {
+        let fault = match node.create_fixed(&request.owner, deadline).await {
             Ok(made) => return Ok(Some(made)),
             Err(fault) => fault,
         };
@@ -82,12 +86,12 @@ async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Resul
             Fault::Refused(zk::Error::NodeExists) if node.is_certain() => return Ok(None),
             // It may be the one that we made when the answer was lost.
             Fault::Refused(zk::Error::NodeExists) => {
-                let settled = node.settle().await;
+                let settled = node.settle(deadline).await;
                 return settled.map_err(|fault| Stop::of(fault, &node.spot().dir));
             }
             Fault::Unknown(error) if unknown => {
                 tracing::debug!(%error, path = node.spot().dir, "the answer to a creation was lost");
-                let settled = node.settle().await;
+                let settled = node.settle(deadline).await;
                 if let Some(made) = settled.map_err(|fault| Stop::of(fault, &node.spot().dir))? {
                     return Ok(Some(made));
                 }

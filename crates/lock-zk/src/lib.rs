@@ -9,6 +9,7 @@
 mod acl;
 mod backend;
 mod config;
+mod deadline;
 mod directories;
 mod doctor;
 mod downgrade;

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::Recipe;
+use crate::deadline::Deadline;
 use crate::downgrade::{Downgrade, Downgraded};
 use crate::fault::{Fault, Right};
 use crate::layout::Spot;
@@ -203,6 +204,7 @@ impl Node {
     pub(crate) async fn create(
         &mut self,
         info: &OwnerInfo,
+        deadline: &Deadline,
     ) -> Result<(Arc<Made>, Option<Vec<String>>), Fault> {
         let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
         let (prefix, data) = (spot.child(&self.ours.prefix(&spot)), self.ours.card(info));
@@ -211,7 +213,7 @@ impl Node {
         if let Some(version) = known {
             let (session, spot) = (Arc::clone(&session), Arc::clone(&spot));
             self.begin(enter(session, spot, version, prefix.clone(), data.clone()));
-            match self.created().await {
+            match self.created(deadline).await {
                 Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) => {}
                 created => {
                     let (made, alone) = created?;
@@ -221,15 +223,19 @@ impl Node {
             }
         }
         self.begin(make(Arc::clone(&session), prefix, data, CreateMode::EphemeralSequential));
-        let (created, children) = join(self.created(), session.children(&spot.dir)).await;
+        let (created, children) = join(self.created(deadline), session.children(&spot.dir)).await;
         created.map(|(made, _)| (made, children.ok()))
     }
 
     /// Creates the node in the place of the directory.
-    pub(crate) async fn create_fixed(&mut self, info: &OwnerInfo) -> Result<Arc<Made>, Fault> {
+    pub(crate) async fn create_fixed(
+        &mut self,
+        info: &OwnerInfo,
+        deadline: &Deadline,
+    ) -> Result<Arc<Made>, Fault> {
         let (path, data) = (self.spot.dir.clone(), self.ours.card(info));
         self.begin(make(Arc::clone(&self.session), path, data, CreateMode::Ephemeral));
-        self.created().await.map(|(made, _)| made)
+        self.created(deadline).await.map(|(made, _)| made)
     }
 
     fn begin(&mut self, creation: impl Future<Output = Created> + Send + 'static) {
@@ -237,7 +243,7 @@ impl Node {
     }
 
     /// Notes the answer in the same poll that sees it, so that it cannot be lost with this future.
-    async fn created(&mut self) -> Created {
+    async fn created(&mut self, deadline: &Deadline) -> Created {
         poll_fn(|context| {
             let State::Creating(creation) = &mut self.state else {
                 return Poll::Ready(Err(Fault::Over));
@@ -248,6 +254,9 @@ impl Node {
                 Err(_) => State::Nothing,
             };
             self.certain &= !matches!(answer, Err(Fault::Unknown(_)));
+            if !matches!(answer, Err(Fault::Unknown(_) | Fault::Over)) {
+                deadline.note_answer();
+            }
             Poll::Ready(answer)
         })
         .await
@@ -255,8 +264,10 @@ impl Node {
 
     /// Finds out what became of creations whose answers were lost: keeps the lowest node, deletes the others, and
     /// gives what is kept.
-    pub(crate) async fn settle(&mut self) -> Result<Option<Arc<Made>>, Fault> {
-        let mut found = find(&self.session, &self.spot, self.ours).await?;
+    pub(crate) async fn settle(&mut self, deadline: &Deadline) -> Result<Option<Arc<Made>>, Fault> {
+        let paths = candidates(&self.session, &self.spot, self.ours).await?;
+        deadline.note_answer();
+        let mut found = find_among(&self.session, &self.spot, self.ours, paths).await?;
         if found.is_empty() {
             self.state = State::Nothing;
             return Ok(None);
@@ -409,29 +420,42 @@ pub(crate) async fn is_there(session: &Session, path: &str, czxid: i64) -> Resul
 /// Behind a reconnection of the same session, what the quorum commits is behind everything that was sent before it: what
 /// arrives later over the old connection is refused, as the session has moved.
 async fn find(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<Made>, Fault> {
-    let prefix = ours.prefix(spot);
-    let paths = match spot.recipe {
+    let paths = candidates(session, spot, ours).await?;
+    find_among(session, spot, ours, paths).await
+}
+
+/// The nodes that may be of this owner by their names.
+async fn candidates(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<String>, Fault> {
+    match spot.recipe {
         Recipe::Queue => {
             let listed = session.insist(|| async {
                 let children = session.children(&spot.dir);
                 let (passed, children) = join(session.pass_quorum(&spot.dir), children).await;
                 passed.and(children)
             });
-            match listed.await {
-                Err(fault) if fault.is_no_node() => return Ok(Vec::new()),
-                children => {
-                    let ours = children?.into_iter().filter(|name| name.starts_with(&prefix));
-                    ours.map(|name| spot.child(&name)).collect()
-                }
-            }
+            let names = match listed.await {
+                Err(fault) if fault.is_no_node() => Vec::new(),
+                children => children?,
+            };
+            let prefix = ours.prefix(spot);
+            let named_so = names.iter().filter(|name| name.starts_with(&prefix));
+            Ok(named_so.map(|name| spot.child(name)).collect())
         }
         Recipe::Ephemeral(_) => {
             session.insist(|| session.pass_quorum(&spot.dir)).await?;
-            vec![spot.dir.clone()]
+            Ok(vec![spot.dir.clone()])
         }
-    };
+    }
+}
+
+async fn find_among(
+    session: &Session,
+    spot: &Spot,
+    ours: Ours,
+    paths: Vec<String>,
+) -> Result<Vec<Made>, Fault> {
     let before_digits = match spot.recipe {
-        Recipe::Queue => spot.child(&prefix),
+        Recipe::Queue => spot.child(&ours.prefix(spot)),
         Recipe::Ephemeral(_) => spot.dir.clone(),
     };
     let mut found = Vec::new();
@@ -560,20 +584,20 @@ mod tests {
         let server = ZooKeeper::start().await.unwrap();
         let (ours, theirs) = (open(&server).await, open(&server).await);
         ours.create("/a", b"", CreateMode::Container).await.unwrap();
-        let info = OwnerInfo::this_process();
+        let (info, deadline) = (OwnerInfo::this_process(), Deadline::of(Wait::Forever));
         for layout in [Layout::Curator, Layout::Plain, Layout::Kazoo] {
             let spot = spot(layout);
             let mut node = Node::new(&ours, &spot, Mode::Exclusive, false);
-            assert_eq!(node.settle().await.unwrap(), None);
+            assert_eq!(node.settle(&deadline).await.unwrap(), None);
             // The node of another session that looks like ours in all else, and is first.
             let mut foreign = Node::new(&theirs, &spot, Mode::Exclusive, false);
             foreign.ours = node.ours;
-            foreign.create(&info).await.unwrap();
-            assert_eq!(node.settle().await.unwrap(), None, "{layout:?}");
-            let first = node.create(&info).await.unwrap().0;
-            let second = node.create(&info).await.unwrap().0;
+            foreign.create(&info, &deadline).await.unwrap();
+            assert_eq!(node.settle(&deadline).await.unwrap(), None, "{layout:?}");
+            let first = node.create(&info, &deadline).await.unwrap().0;
+            let second = node.create(&info, &deadline).await.unwrap().0;
             node.certain = false;
-            assert_eq!(node.settle().await.unwrap(), Some(Arc::clone(&first)), "{layout:?}");
+            assert_eq!(node.settle(&deadline).await.unwrap(), Some(Arc::clone(&first)), "{layout:?}");
             assert!(node.is_certain());
             assert_eq!(ours.stat(&second.path).await.unwrap(), None);
             assert_eq!(ours.stat(&first.path).await.unwrap().unwrap().czxid, first.czxid);
@@ -588,12 +612,12 @@ mod tests {
     async fn a_late_deletion_does_not_hit_the_next_node_of_the_same_name() {
         let server = ZooKeeper::start().await.unwrap();
         let session = open(&server).await;
-        let spot = spot(Layout::Plain);
+        let (spot, deadline) = (spot(Layout::Plain), Deadline::of(Wait::Forever));
         let mut paths = Vec::new();
         for _ in 0..2 {
             session.create("/a", b"", CreateMode::Persistent).await.unwrap();
             let mut node = Node::new(&session, &spot, Mode::Exclusive, false);
-            paths.push(node.create(&OwnerInfo::this_process()).await.unwrap().0);
+            paths.push(node.create(&OwnerInfo::this_process(), &deadline).await.unwrap().0);
             node.forget();
             if paths.len() == 1 {
                 session.delete(&paths[0].path).await.unwrap();
@@ -612,7 +636,8 @@ mod tests {
         let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, Layout::Curator) });
         let owner = Arc::new(OwnerInfo::this_process());
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
-        let attempted = attempt(session, &spot, "/", &request).await.unwrap();
+        let deadline = Deadline::of(Wait::Forever);
+        let attempted = attempt(session, &spot, "/", &request, &deadline).await.unwrap();
         let Attempt::Held(mut lease) = attempted else { panic!("{BACKEND}: not held") };
         let number = lease.made().await.sequence;
         assert_eq!(lease.release().await.unwrap(), Released::Released);
@@ -642,7 +667,10 @@ mod tests {
             let owner = Arc::new(OwnerInfo::this_process());
             AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), owner)
         };
-        let held = async |wait| match attempt(&session, &spot, "/", &request(wait)).await.unwrap() {
+        let held = async |wait| match attempt(&session, &spot, "/", &request(wait), &Deadline::of(wait))
+            .await
+            .unwrap()
+        {
             Attempt::Held(lease) => lease,
             _ => panic!("{BACKEND}: not held"),
         };
@@ -663,7 +691,9 @@ mod tests {
         let mut lease = held(Wait::Forever).await;
         let waiter = {
             let (session, spot, request) = (Arc::clone(&session), Arc::clone(&spot), request(Wait::Forever));
-            tokio::spawn(async move { attempt(&session, &spot, "/", &request).await })
+            tokio::spawn(
+                async move { attempt(&session, &spot, "/", &request, &Deadline::of(request.wait)).await },
+            )
         };
         while numbers().await != [2, 3] {
             tokio::time::sleep(PAUSE).await;

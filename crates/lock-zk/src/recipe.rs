@@ -14,7 +14,6 @@
 //! per grant. A release then tells one.
 
 use std::future::poll_fn;
-use std::mem;
 use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -23,11 +22,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{FusedFuture, OptionFuture, join, join_all, join3};
-use lock_core::{AcquireRequest, Error, ErrorKind, Result, Standing, Wait};
-use tokio::time::{Instant, timeout_at};
+use lock_core::{AcquireRequest, Error, ErrorKind, Result, Standing, Token};
+use tokio::time::Instant;
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::BACKEND;
+use crate::deadline::Deadline;
 use crate::ephemeral;
 use crate::fault::{Fault, no_chroot};
 use crate::layout::Spot;
@@ -98,14 +98,11 @@ impl FromStr for WaitBy {
 pub(crate) enum Attempt {
     Held(Box<ZkLease>),
     Busy,
-    /// Our node is gone before it was its turn: removed by somebody, or with its session. `answered` tells whether
-    /// the server had let us wait in the queue. A mere try has found the lock free then, which is no answer.
-    Again {
-        answered: bool,
-    },
+    /// Our node is gone before it was its turn: removed by somebody, or with its session.
+    Again,
 }
 
-/// Takes the lock within this session.
+/// Takes the lock within this session. Whatever is under way when the deadline passes is given up.
 ///
 /// # Cancel safety
 ///
@@ -115,33 +112,50 @@ pub(crate) async fn attempt(
     spot: &Arc<Spot>,
     chroot: &str,
     request: &AcquireRequest,
+    deadline: &Deadline,
 ) -> Result<Attempt> {
     let mut node = Node::new(session, spot, request.mode, request.writes);
-    let (mut answered, base) = (false, session.base(&spot.dir));
-    let contended = alongside(base.watch(session), async {
-        match spot.recipe {
-            Recipe::Queue => contend(&mut node, chroot, request, &mut answered).await,
-            Recipe::Ephemeral(by) => ephemeral::contend(&mut node, by, chroot, request, &mut answered).await,
+    let mut own = Own::default();
+    let granted = deadline.keep(pin!(grant(&mut node, &mut own, chroot, request, deadline))).await;
+    match granted {
+        Some(Ok(Some((made, token)))) => {
+            Ok(Attempt::Held(Box::new(ZkLease::new(node, made, own, token, request))))
         }
-    });
-    match contended.await {
-        Ok(Some((made, own))) => match base.token(session, made.czxid).await {
-            Ok(token) => Ok(Attempt::Held(Box::new(ZkLease::new(node, made, own, token, request)))),
-            Err(_) if session.is_over() => Ok(Attempt::Again { answered }),
-            Err(error) => {
-                give_up(node).await;
-                Err(error)
-            }
-        },
-        Ok(None) => {
-            give_up(node).await;
-            Ok(Attempt::Busy)
-        }
-        Err(Stop::Again) => Ok(Attempt::Again { answered }),
-        Err(Stop::Failed(error)) => {
+        Some(Err(Stop::Again)) => Ok(Attempt::Again),
+        Some(Err(Stop::Failed(error))) => {
             give_up(node).await;
             Err(error)
         }
+        Some(Ok(None)) | None => {
+            // The deletion uses up the watch of our node, which would take a request to remove.
+            give_up(node).await;
+            drop(own);
+            Ok(Attempt::Busy)
+        }
+    }
+}
+
+/// Gives our node and its token once it is its turn, or nothing when the lock is busy.
+async fn grant(
+    node: &mut Node,
+    own: &mut Own,
+    chroot: &str,
+    request: &AcquireRequest,
+    deadline: &Deadline,
+) -> Result<Option<(Arc<Made>, Token)>, Stop> {
+    let session = Arc::clone(node.session());
+    let (recipe, base) = (node.spot().recipe, session.base(&node.spot().dir));
+    let contended = alongside(base.watch(&session), async {
+        match recipe {
+            Recipe::Queue => contend(node, own, chroot, request, deadline).await,
+            Recipe::Ephemeral(by) => ephemeral::contend(node, by, chroot, request, deadline).await,
+        }
+    });
+    let Some(made) = contended.await? else { return Ok(None) };
+    match base.token(&session, made.czxid).await {
+        Ok(token) => Ok(Some((made, token))),
+        Err(_) if session.is_over() => Err(Stop::Again),
+        Err(error) => Err(Stop::Failed(error)),
     }
 }
 
@@ -198,16 +212,16 @@ impl Stop {
     }
 }
 
-/// Gives our node once it is its turn, with what is known of it, or nothing when the lock is busy.
+/// Gives our node once it is its turn, and notes what is known of it, or nothing when the lock is busy.
 async fn contend(
     node: &mut Node,
+    own: &mut Own,
     chroot: &str,
     request: &AcquireRequest,
-    answered: &mut bool,
-) -> Result<Option<(Arc<Made>, Own)>, Stop> {
+    deadline: &Deadline,
+) -> Result<Option<Arc<Made>>, Stop> {
     let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
-    let tries = request.wait.is_over();
-    if tries {
+    if request.wait.is_over() {
         // A try that fails writes nothing.
         let queue = list(&session, &spot).await.map_err(|fault| Stop::of(fault, &spot.dir))?;
         if queue.is_some_and(|queue| queue.is_busy(request.mode)) {
@@ -215,51 +229,45 @@ async fn contend(
         }
     }
     let mut steady = session.steadiness().map_err(|_| Stop::Again)?;
-    let (made, queue) = enter(node, chroot, request).await?;
-    *answered = !tries;
-    let mut place = Place::new(&session, &spot, &made, request);
+    let (made, queue) = enter(node, chroot, request, deadline).await?;
+    let mut place = Place::new(&session, &spot, &made, request, own);
     if place.obstacles(&queue)?.is_none() {
         confirm(&session, &spot).await?;
-        return Ok(Some((made, Own::default())));
+        return Ok(Some(made));
     }
-    let granted = match request.wait {
-        _ if request.wait.is_over() => None,
-        Wait::Until(deadline) => timeout_at(deadline, place.wait(queue, &mut steady)).await.ok(),
-        _ => Some(place.wait(queue, &mut steady).await),
-    };
-    let own = mem::take(&mut place.own);
-    match granted {
-        Some(Ok(())) => Ok(Some((made, own))),
-        Some(Err(Stop::Again)) => {
-            // A listing or an event told it, or the session is over.
-            node.forget();
-            Err(Stop::Again)
-        }
-        Some(Err(stop)) => Err(stop),
-        None => {
-            // Its own deletion uses up the watch, which would take a request to remove.
-            let _ = tokio::time::timeout(FAREWELL, node.delete()).await;
-            Ok(None)
-        }
+    if request.wait.is_over() {
+        return Ok(None);
     }
+    let turn = deadline.limit(pin!(place.wait(queue, &mut steady))).await;
+    let Some(turn) = turn else { return Ok(None) };
+    if let Err(Stop::Again) = turn {
+        // A listing or an event told it, or the session is over.
+        node.forget();
+    }
+    turn.map(|()| Some(made))
 }
 
 /// Creates our node, and its directory if need be, and gives the queue that it is in.
-async fn enter(node: &mut Node, chroot: &str, request: &AcquireRequest) -> Result<(Arc<Made>, Queue), Stop> {
+async fn enter(
+    node: &mut Node,
+    chroot: &str,
+    request: &AcquireRequest,
+    deadline: &Deadline,
+) -> Result<(Arc<Made>, Queue), Stop> {
     let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
     let stop = |fault| Stop::of(fault, &spot.dir);
     // A container may be reaped between its creation and ours.
     let mut tries = 10;
     let until = Instant::now() + session.timeout();
     loop {
-        let made = match node.create(&request.owner).await {
+        let made = match node.create(&request.owner, deadline).await {
             // The answer to an earlier creation was lost, and this one may be the second.
-            Ok(_) if !node.is_certain() => node.settle().await.map_err(stop)?,
+            Ok(_) if !node.is_certain() => node.settle(deadline).await.map_err(stop)?,
             Ok((made, Some(names))) => return Ok((made, Queue::parse(names))),
             Ok((made, None)) => Some(made),
             Err(Fault::Unknown(error)) if Instant::now() < until => {
                 tracing::debug!(%error, dir = spot.dir, "the answer to a creation was lost");
-                node.settle().await.map_err(stop)?
+                node.settle(deadline).await.map_err(stop)?
             }
             Err(fault) if fault.is_no_node() && tries > 0 => {
                 tries -= 1;
@@ -330,7 +338,7 @@ struct Place<'a> {
     spot: &'a Spot,
     made: &'a Made,
     request: &'a AcquireRequest,
-    own: Own,
+    own: &'a mut Own,
     /// Those that keep us waiting while they are all there.
     near: Vec<Neighbour>,
     /// The one after whose end it is worth while to look again.
@@ -355,8 +363,14 @@ enum Moved {
 }
 
 impl<'a> Place<'a> {
-    fn new(session: &'a Session, spot: &'a Spot, made: &'a Made, request: &'a AcquireRequest) -> Self {
-        Self { session, spot, made, request, own: Own::default(), near: Vec::new(), far: None }
+    fn new(
+        session: &'a Session,
+        spot: &'a Spot,
+        made: &'a Made,
+        request: &'a AcquireRequest,
+        own: &'a mut Own,
+    ) -> Self {
+        Self { session, spot, made, request, own, near: Vec::new(), far: None }
     }
 
     /// What keeps us from the lock; nothing when it is our turn.
@@ -460,7 +474,7 @@ impl<'a> Place<'a> {
         match own {
             // Somebody else's node has the name by now.
             Ok(Some(node)) if node.czxid != self.made.czxid => return Err(Stop::Again),
-            Ok(Some(node)) => self.own = Own { watch: Some(node.watch), data: node.data },
+            Ok(Some(node)) => *self.own = Own { watch: Some(node.watch), data: node.data },
             Ok(None) => {}
             Err(fault) if fault.is_no_node() => return Err(Stop::Again),
             Err(fault) => return Err(Stop::of(fault, &self.made.path)),

@@ -17,9 +17,14 @@ use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 use lock_zk::{Answer, Change, Ensemble, Layout, Recipe, SessionClient, States, WaitBy, Watching};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 /// For what comes to pass sooner or later.
 const SOON: Duration = Duration::from_secs(10);
+/// How long an acquisition waits.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// What a noisy machine may take longer.
+const SLACK: Duration = Duration::from_secs(2);
 
 /// What becomes of a request.
 enum Fate {
@@ -27,6 +32,8 @@ enum Fate {
     LosesAnswer,
     /// It is not sent, and this is the answer.
     Fails(Error),
+    /// It is not sent before this is over.
+    Waits(CancellationToken),
     /// The node that it creates gets this number.
     Numbered(&'static str),
 }
@@ -63,9 +70,10 @@ struct Meddled {
 }
 
 impl Fate {
-    fn of<'a, T: Send + 'a>(self, ask: impl FnOnce() -> Answer<'a, T>) -> Answer<'a, T> {
+    fn of<'a, T: Send + 'a>(self, ask: impl FnOnce() -> Answer<'a, T> + Send + 'a) -> Answer<'a, T> {
         match self {
             Self::Passes => ask(),
+            Self::Waits(over) => async move { over.cancelled().then(|()| ask()).await }.boxed(),
             Self::LosesAnswer => ask().map(|_| Err(Error::ConnectionLoss)).boxed(),
             Self::Fails(error) => ready(Err(error)).boxed(),
             Self::Numbered(_) => panic!("only creations get numbers"),
@@ -78,7 +86,7 @@ impl Meddled {
         &self,
         kind: Kind,
         path: &str,
-        ask: impl FnOnce() -> Answer<'a, T>,
+        ask: impl FnOnce() -> Answer<'a, T> + Send + 'a,
     ) -> Answer<'a, T> {
         (self.script)(kind, path).of(ask)
     }
@@ -122,12 +130,12 @@ impl SessionClient for Meddled {
                 self.inner.create(&format!("{path}{number}"), data, CreateMode::Ephemeral, acl).await
             }
             .boxed(),
-            fate => fate.of(|| self.inner.create(path, data, mode, acl)),
+            fate => fate.of(move || self.inner.create(path, data, mode, acl)),
         }
     }
 
     fn delete<'a>(&'a self, path: &'a str, version: Option<i32>) -> Answer<'a, ()> {
-        self.meddle("delete", path, || self.inner.delete(path, version))
+        self.meddle("delete", path, move || self.inner.delete(path, version))
     }
 
     fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<Stat>> {
@@ -147,7 +155,7 @@ impl SessionClient for Meddled {
     }
 
     fn set_data<'a>(&'a self, path: &'a str, data: &'a [u8], version: Option<i32>) -> Answer<'a, Stat> {
-        self.meddle("set_data", path, || self.inner.set_data(path, data, version))
+        self.meddle("set_data", path, move || self.inner.set_data(path, data, version))
     }
 
     fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)> {
@@ -166,6 +174,7 @@ impl SessionClient for Meddled {
         };
         match (self.script)(kind, path) {
             Fate::Passes => self.inner.multi(changes),
+            Fate::Waits(over) => over.cancelled_owned().then(|()| self.inner.multi(changes)).boxed(),
             Fate::LosesAnswer => {
                 let lost = |_| Err(MultiWriteError::RequestFailed { source: Error::ConnectionLoss });
                 self.inner.multi(changes).map(lost).boxed()
@@ -420,6 +429,55 @@ async fn a_base_that_changed_is_read_behind_a_check() {
         let times = if breaks { 2 } else { 1 };
         assert_eq!(*asked.lock().unwrap(), ["check", "watch_data"].repeat(times));
         give_back(next).await;
+    }
+}
+
+/// An answer that comes late is one of those on which the grant depends, behind the first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadline_is_kept_whatever_answer_is_late() {
+    // The directories, the listing, what became of a creation, the place of a fixed node, and the base of the tokens.
+    for (kind, of, recipe) in [
+        ("container", "/locks/a", Recipe::Queue),
+        ("children", "/locks/a", Recipe::Queue),
+        ("data", "/locks/a/", Recipe::Queue),
+        ("watch_data", "/locks/!token-base", Recipe::Queue),
+        ("watch_data", "/locks/!token-base", Recipe::Ephemeral(WaitBy::Watch)),
+        ("create", "/locks", Recipe::Ephemeral(WaitBy::Watch)),
+    ] {
+        let server = server().await;
+        let (met, over) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+        let script = {
+            let (met, over) = (Arc::clone(&met), over.clone());
+            move |asked: Kind, path: &str| {
+                // What became of it is looked for once the answer is lost.
+                let lost = kind == "data" && asked == "create" && path.starts_with(of);
+                if lost && met.load(Ordering::SeqCst) == 0 {
+                    return Fate::LosesAnswer;
+                }
+                // The directory above is another node.
+                if asked != kind || !path.starts_with(of) || (kind == "create" && path != of) {
+                    return Fate::Passes;
+                }
+                met.fetch_add(1, Ordering::SeqCst);
+                Fate::Waits(over.clone())
+            }
+        };
+        if kind != "container" && recipe == Recipe::Queue {
+            mkdir(&client(&server).await, "/locks/a").await;
+        }
+        let meddler = Meddler { hosts: server.connect_string(), script: Arc::new(script) };
+        let locks = opened(&config(&server).recipe(recipe).ensemble(Arc::new(meddler))).await;
+        let start = Instant::now();
+        let acquired = timeout(SOON, locks.mutex("a").try_acquire_for(PATIENCE)).await;
+        let took = start.elapsed();
+        assert!(met.load(Ordering::SeqCst) > 0, "{kind} {of}: no answer was late");
+        assert!(acquired.expect("it comes back").unwrap().is_none(), "{kind} {of}");
+        assert!(took >= PATIENCE && took < PATIENCE + SLACK, "{kind} {of}: {took:?}");
+        // What it made goes, and who has hardly any time gets the lock.
+        over.cancel();
+        let other = opened(&config(&server).recipe(recipe)).await;
+        let guard = timeout(SOON, other.mutex("a").acquire()).await.expect("nothing is left").unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
 }
 

@@ -660,6 +660,39 @@ async fn a_deadline_is_kept_while_the_server_is_silent() {
     scene.is_clean().await;
 }
 
+/// The first answer says that there is no directory, and the next one never comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_deadline_is_kept_when_the_server_falls_silent_in_the_middle_of_an_acquisition() {
+    let scene = Scene::with(LONG * 2, Layout::Curator).await;
+    let patience = Duration::from_secs(1);
+    scene.proxy.swallow_when(zk_opcode(opcode::CREATE_CONTAINER), Then::Hang);
+    // Nor is there another connection to be had.
+    scene.proxy.refuse(true);
+    let start = Instant::now();
+    let outcome = scene.locks.mutex("a").try_acquire_for(patience).await;
+    let took = start.elapsed();
+    assert_eq!(scene.proxy.fired(), 1);
+    assert!(outcome.unwrap().is_none());
+    assert!(took >= patience && took < LONG / 2, "{took:?}");
+    scene.proxy.heal();
+    scene.is_clean().await;
+}
+
+/// All answers come after the deadline: those about the directories, which there are none of, the creation and the listing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_free_lock_is_to_be_had_however_short_the_deadline_is() {
+    let scene = Scene::new().await;
+    scene.proxy.delay(Direction::ToClient, Duration::from_millis(15));
+    let guard = scene.locks.mutex("a").try_acquire_for(Duration::from_millis(2)).await.unwrap();
+    assert_eq!(guard.expect("nobody has it").release().await.unwrap(), Released::Released);
+    let guard = scene.other.mutex("a").acquire().await.unwrap();
+    let outcome = scene.locks.mutex("a").try_acquire_for(Duration::from_millis(2)).await;
+    assert!(outcome.unwrap().is_none());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    scene.proxy.heal();
+    scene.is_clean().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_server_restarts_while_a_lock_is_held_and_waited_for() {
     let scene = Scene::with(TIMEOUT * 3, Layout::Curator).await;
