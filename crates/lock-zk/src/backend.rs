@@ -26,6 +26,7 @@ use crate::queue::{is_readers, reader_in_place_of};
 use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
 use crate::sessions::Sessions;
+use crate::token::Base;
 use crate::{BACKEND, Recipe, ZkConfig};
 
 const ONE_NODE: &str = "the recipe ephemeral has one node, and so one holder";
@@ -119,7 +120,8 @@ impl Backend for Zk {
                 Ok(None) => return Ok(Acquired::Busy),
                 Err(error) => return Err(error),
             };
-            match attempt(&session, &spot, chroot, &request, &deadline).await? {
+            let base = self.sessions.base(&session, &spot.dir);
+            match attempt(&session, &base, &spot, chroot, &request, &deadline).await? {
                 Attempt::Held(lease) => return Ok(Acquired::Held(lease)),
                 Attempt::Busy => return Ok(Acquired::Busy),
                 Attempt::Again => outage.begin(&session),
@@ -131,7 +133,8 @@ impl Backend for Zk {
         let spot = self.spot(name);
         loop {
             let (session, silent) = self.session(&spot).await?;
-            match timeout(session.patience(), inspect(&session, &spot)).await {
+            let base = self.sessions.base(&session, &spot.dir);
+            match timeout(session.patience(), inspect(&session, &base, &spot)).await {
                 Err(_) => return Err(silent),
                 Ok(Err(Fault::Over)) => {}
                 Ok(answer) => {
@@ -249,7 +252,7 @@ async fn look(session: &Session, spot: &Spot) -> Result<Sight, Fault> {
 }
 
 /// The state of the lock, and what else is in its directory.
-async fn inspect(session: &Session, spot: &Spot) -> Result<(LockState, Vec<String>), Fault> {
+async fn inspect(session: &Session, base: &Base, spot: &Spot) -> Result<(LockState, Vec<String>), Fault> {
     loop {
         let sight = look(session, spot).await?;
         let Some(path) = sight.holders.first() else { return Ok((LockState::free(), sight.strangers)) };
@@ -262,7 +265,7 @@ async fn inspect(session: &Session, spot: &Spot) -> Result<(LockState, Vec<Strin
         let mut state = LockState::held(read_holder(name, &data));
         if let Some(origin) = origin(spot, name, &data, &stat) {
             state.since = origin.time();
-            state.token = session.base(&spot.dir).token(session, origin.czxid).await.ok();
+            state.token = base.token(session, origin.czxid).await.ok();
         }
         state.waiters = sight.waiters;
         return Ok((state, sight.strangers));

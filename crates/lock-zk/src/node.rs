@@ -637,7 +637,7 @@ mod tests {
         let owner = Arc::new(OwnerInfo::this_process());
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
         let deadline = Deadline::of(Wait::Forever);
-        let attempted = attempt(session, &spot, "/", &request, &deadline).await.unwrap();
+        let attempted = attempt(session, &session.base("/a"), &spot, "/", &request, &deadline).await.unwrap();
         let Attempt::Held(mut lease) = attempted else { panic!("{BACKEND}: not held") };
         let number = lease.made().await.sequence;
         assert_eq!(lease.release().await.unwrap(), Released::Released);
@@ -667,9 +667,16 @@ mod tests {
             let owner = Arc::new(OwnerInfo::this_process());
             AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), owner)
         };
-        let held = async |wait| match attempt(&session, &spot, "/", &request(wait), &Deadline::of(wait))
-            .await
-            .unwrap()
+        let held = async |wait| match attempt(
+            &session,
+            &session.base("/a"),
+            &spot,
+            "/",
+            &request(wait),
+            &Deadline::of(wait),
+        )
+        .await
+        .unwrap()
         {
             Attempt::Held(lease) => lease,
             _ => panic!("{BACKEND}: not held"),
@@ -691,9 +698,10 @@ mod tests {
         let mut lease = held(Wait::Forever).await;
         let waiter = {
             let (session, spot, request) = (Arc::clone(&session), Arc::clone(&spot), request(Wait::Forever));
-            tokio::spawn(
-                async move { attempt(&session, &spot, "/", &request, &Deadline::of(request.wait)).await },
-            )
+            tokio::spawn(async move {
+                attempt(&session, &session.base("/a"), &spot, "/", &request, &Deadline::of(request.wait))
+                    .await
+            })
         };
         while numbers().await != [2, 3] {
             tokio::time::sleep(PAUSE).await;

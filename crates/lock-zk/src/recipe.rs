@@ -35,6 +35,7 @@ use crate::lease::{Own, ZkLease};
 use crate::node::{Made, Node};
 use crate::queue::{Obstacles, Queue, is_exhausted};
 use crate::session::{Event, Session, Steadiness, Watch};
+use crate::token::Base;
 
 /// How a lock stands in the tree. All who share a lock need the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +110,7 @@ pub(crate) enum Attempt {
 /// When the future is dropped, the node is deleted in the background.
 pub(crate) async fn attempt(
     session: &Arc<Session>,
+    base: &Base,
     spot: &Arc<Spot>,
     chroot: &str,
     request: &AcquireRequest,
@@ -116,7 +118,7 @@ pub(crate) async fn attempt(
 ) -> Result<Attempt> {
     let mut node = Node::new(session, spot, request.mode, request.writes);
     let mut own = Own::default();
-    let granted = deadline.keep(pin!(grant(&mut node, &mut own, chroot, request, deadline))).await;
+    let granted = deadline.keep(pin!(grant(&mut node, &mut own, base, chroot, request, deadline))).await;
     match granted {
         Some(Ok(Some((made, token)))) => {
             Ok(Attempt::Held(Box::new(ZkLease::new(node, made, own, token, request))))
@@ -139,12 +141,13 @@ pub(crate) async fn attempt(
 async fn grant(
     node: &mut Node,
     own: &mut Own,
+    base: &Base,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<Option<(Arc<Made>, Token)>, Stop> {
     let session = Arc::clone(node.session());
-    let (recipe, base) = (node.spot().recipe, session.base(&node.spot().dir));
+    let recipe = node.spot().recipe;
     let contended = alongside(base.watch(&session), async {
         match recipe {
             Recipe::Queue => contend(node, own, chroot, request, deadline).await,

@@ -57,8 +57,8 @@ pub(crate) struct Session {
     /// Of the nodes that it creates.
     acl: NodeAcl,
     directories: Directories,
-    /// The bases of tokens that were asked for: one for each `dir`, mostly one.
-    bases: Mutex<Vec<Arc<Base>>>,
+    /// The bases of tokens that somebody has: one for each `dir`, mostly one.
+    bases: Mutex<Vec<Weak<Base>>>,
     confirmed: Mutex<Confirmed>,
     clock: Clock,
     runtime: Handle,
@@ -210,14 +210,15 @@ impl Session {
         &self.directories
     }
 
-    /// The base of the tokens of a lock in this directory.
+    /// The base of the tokens of a lock in this directory. What is known of it, and its watch, go with the last who has it.
     pub(crate) fn base(&self, dir: &str) -> Arc<Base> {
         let (mut bases, above) = (lock(&self.bases), parent(dir));
-        if let Some(base) = bases.iter().find(|base| base.is_at(above)) {
-            return Arc::clone(base);
+        if let Some(base) = bases.iter().filter_map(Weak::upgrade).find(|base| base.is_at(above)) {
+            return base;
         }
         let base = Base::beside(above);
-        bases.push(Arc::clone(&base));
+        bases.retain(|base| base.strong_count() > 0);
+        bases.push(Arc::downgrade(&base));
         base
     }
 

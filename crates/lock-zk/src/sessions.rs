@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use crate::config::Sharing;
 use crate::fault::unavailable;
 use crate::session::Session;
+use crate::token::Base;
 use crate::{BACKEND, ZkConfig};
 
 /// What one connection has of the sessions of its process.
@@ -20,6 +21,8 @@ use crate::{BACKEND, ZkConfig};
 pub(crate) struct Sessions {
     config: ZkConfig,
     pool: Arc<Pool>,
+    /// The bases of its tokens, in each of the sessions that it has used. The next lock finds them watched.
+    bases: Mutex<Vec<(Weak<Session>, Arc<Base>)>>,
     closed: AtomicBool,
 }
 
@@ -33,7 +36,8 @@ impl Sessions {
                 .caused_by(error)
         })?;
         let pool = Pool::join(&config, runtime);
-        let sessions = Arc::new(Self { config, pool, closed: AtomicBool::new(false) });
+        let (bases, closed) = (Mutex::default(), AtomicBool::new(false));
+        let sessions = Arc::new(Self { config, pool, bases, closed });
         sessions.get().await?;
         Ok(sessions)
     }
@@ -46,9 +50,28 @@ impl Sessions {
         Ok(session)
     }
 
+    /// The base of the tokens of a lock in this directory, which is kept until the session ends or this is closed.
+    pub(crate) fn base(&self, session: &Arc<Session>, dir: &str) -> Arc<Base> {
+        let (base, mut bases) = (session.base(dir), lock(&self.bases));
+        if self.closed.load(Ordering::Acquire) || bases.iter().any(|(_, kept)| Arc::ptr_eq(kept, &base)) {
+            return base;
+        }
+        bases.retain(|(session, _)| session.upgrade().is_some_and(|session| !session.is_over()));
+        bases.push((Arc::downgrade(session), Arc::clone(&base)));
+        base
+    }
+
     /// Leaves the sessions; those that are to be closed, as nobody else has them.
     pub(crate) fn close(&self) -> Vec<Arc<Session>> {
-        if self.closed.swap(true, Ordering::AcqRel) { Vec::new() } else { self.pool.leave() }
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        let to_close = self.pool.leave();
+        if to_close.is_empty() {
+            // Others go on with the sessions. Where nobody does, watches go without a request.
+            lock(&self.bases).clear();
+        }
+        to_close
     }
 
     pub(crate) const fn config(&self) -> &ZkConfig {

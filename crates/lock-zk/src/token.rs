@@ -12,14 +12,16 @@
 //! B's base is not older than A's, nor than what A raised it to. All that A read or wrote was in the tree before A's node
 //! was deleted; and B's base is at least as new as that deletion:
 //!
-//! * B's session watches the node of the base, or its absence, from before its first lock on. A server applies
-//!   transactions in their order, and sends to a session what happened in that order: a watch event comes before any
-//!   other event, and before any answer, that shows the same or a later state ("Ordering guarantees" in the Programmer's
-//!   Guide). It does not matter how far the server is behind the leader, as B learns of the grant from that same server.
+//! * B's session watches the node of the base, or its absence, from before B's node is made on (mostly from far before: for
+//!   as long as a connection is open that has used it). A server applies transactions in their order, and sends to a
+//!   session what happened in that order: a watch event comes before any other event, and before any answer, that shows
+//!   the same or a later state ("Ordering guarantees" in the Programmer's Guide). It does not matter how far the
+//!   server is behind the leader, as B learns of the grant from that same server.
 //! * B takes the lock by one of two things. Either an answer, to a listing or to the creation of B's node, which shows
 //!   that A's node is gone. Or the event that A's node was deleted, over a connection that has not broken since A's node
 //!   was seen. So if the base changed before that deletion, its event is there when the grant is, and B reads the base
-//!   again before it believes that it has a token. If there is no event, what B knows is as new as it must be. No round trip is needed to find out.
+//!   again before it believes that it has a token. If there is no event, what B knows is as new as it must be.
+//!   No round trip is needed to find out.
 //! * When a connection breaks, the driver tells the next server what is watched before it sends anything else, and that
 //!   server sends what was missed in any order. So B lists the queue again then ([`Steadiness`]), and the answer comes
 //!   behind all of that. A server that is behind what answers have shown B by then refuses the session; but an event
@@ -34,6 +36,7 @@
 //!
 //! [`Steadiness`]: crate::session::Steadiness
 
+use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -233,6 +236,12 @@ impl Base {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Base {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Base").field("path", &self.path).finish_non_exhaustive()
     }
 }
 

@@ -76,6 +76,60 @@ async fn connections_that_are_alike_share_a_session() {
     assert_eq!(second.release().await.unwrap(), Released::Released);
 }
 
+/// Every connection watches the base of its tokens, in a session that outlives it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_connection_takes_its_watches_along() {
+    let server = common::server().await;
+    let lasting = shared(&server).connect().await.unwrap();
+    let work = async |locks: &Locks| {
+        let guard = take(locks, 0).await;
+        assert_eq!(locks.inspect("0").await.unwrap().token, Some(guard.token()));
+        guard
+    };
+    assert_eq!(work(&lasting).await.release().await.unwrap(), Released::Released);
+    until_watches(&server, 1).await;
+    let other = |number: usize| shared(&server).dir(format!("/locks-{number}")).connect();
+    let mut guards = Vec::new();
+    for number in 0..30 {
+        let locks = other(number).await.unwrap();
+        let guard = work(&locks).await;
+        match number % 3 {
+            0 => assert_eq!(guard.release().await.unwrap(), Released::Released),
+            // It outlives the connection.
+            1 => guards.push(guard),
+            _ => {
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                locks.close().await.unwrap();
+            }
+        }
+    }
+    for guard in guards {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    until_watches(&server, 1).await;
+    // Connections with one dir have one watch, until the last has gone.
+    let (one, two) = (other(1).await.unwrap(), other(1).await.unwrap());
+    for locks in [&one, &two] {
+        assert_eq!(work(locks).await.release().await.unwrap(), Released::Released);
+    }
+    until_watches(&server, 2).await;
+    drop(one);
+    assert_eq!(work(&two).await.release().await.unwrap(), Released::Released);
+    until_watches(&server, 2).await;
+    drop(two);
+    until_watches(&server, 1).await;
+    assert_eq!(work(&lasting).await.release().await.unwrap(), Released::Released);
+}
+
+async fn until_watches(server: &ZooKeeper, count: usize) {
+    let (start, mut watches) = (Instant::now(), String::new());
+    while watches != count.to_string() {
+        assert!(start.elapsed() < TIMEOUT * 2, "{watches} watches, and not {count}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        watches = server.mntr().await.unwrap().remove("zk_watch_count").unwrap_or_default();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_comes_back_in_time_opens_a_session() {
     let server = common::server().await;
