@@ -22,8 +22,9 @@
 //!
 //! * **redis**: `redis://`, one Redis server, a master behind sentinels, or a cluster.
 //! * **redlock**: `redlock://`, a quorum of independent Redis servers.
-//! * **tls**: `rediss://` and `redlocks://`, TLS to Redis servers. Enables neither `redis` nor `redlock`.
 //! * **zk**: `zk://`, a ZooKeeper ensemble.
+//! * **tls**: `rediss://`, `redlocks://` and `zks://`, the same over TLS. Enables no backend.
+//! * **sasl**: `auth=sasl` for `zk://`. Enables no backend.
 //!
 //! The embedded backend, `memory://`, is always there.
 
@@ -35,10 +36,19 @@ pub use lock_core::{
     LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released,
     Report, Result, RwLock, Semaphore, ServerView, Standing, Support, Token, Validity, View,
 };
+/// All of the Redis backend: for configurations made in code, with its driver and pool.
+#[cfg(feature = "redis")]
+pub use lock_redis as redis;
 #[cfg(feature = "redis")]
 pub use lock_redis::{Recipe, RecipeUnit, Redis, RedisConfig, WaitBy, WallClock};
+/// All of the Redlock backend.
+#[cfg(feature = "redlock")]
+pub use lock_redlock as redlock;
 #[cfg(feature = "redlock")]
 pub use lock_redlock::{MasterConfig, Redlock, RedlockConfig, Votes};
+/// All of the ZooKeeper backend, with its driver.
+#[cfg(feature = "zk")]
+pub use lock_zk as zk;
 #[cfg(feature = "zk")]
 pub use lock_zk::{Committed, FencedExt, FencedWriter, Layout, NodeAcl, Zk, ZkConfig};
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use lock_testkit::{Log, RedisFive, RedisServer, ZooKeeper};
 use polylock::{
-    Error, ErrorKind, Holder, LeaseKind, LockOptions, Locks, RedisConfig, RedlockConfig, ZkConfig,
+    Error, ErrorKind, Holder, LeaseKind, LockOptions, Locks, MemoryConfig, RedisConfig, RedlockConfig,
+    ZkConfig,
 };
 use zookeeper_client::{Acls, Client, CreateMode};
 
@@ -46,6 +47,28 @@ async fn a_malformed_url_is_told_by_who_reads_it() {
         if let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| !scheme.is_empty()) {
             refused(&format!("{scheme}://me:{SECRET}@{rest}"), ErrorKind::InvalidConfig, backend).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_password_that_is_not_escaped_is_not_repeated() {
+    for scheme in ["redis", "redis+cluster", "redis+sentinel", "redlock", "zk", "memory"] {
+        for credentials in [":pw/", "me:pw/", "me:p@w/", ":1/", "me:pw?", "me:p?x="] {
+            let url = format!("{scheme}://{credentials}{SECRET}@h:1,h:2,h:3/0");
+            let error = refused(&url, ErrorKind::InvalidConfig, "polylock").await;
+            assert!(error.to_string().contains("%2F"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_url_of_another_backend_is_refused() {
+    assert_eq!(MemoryConfig::from_url("redis://h").unwrap_err().kind(), ErrorKind::InvalidConfig);
+    assert_eq!(RedisConfig::from_url("zk://h").unwrap_err().kind(), ErrorKind::InvalidConfig);
+    assert_eq!(RedlockConfig::from_url("redis://h").unwrap_err().kind(), ErrorKind::InvalidConfig);
+    assert_eq!(ZkConfig::from_url("redis://h").unwrap_err().kind(), ErrorKind::InvalidConfig);
+    for url in ["memory://name/path", "memory://me@name", "memory://me:pw@name"] {
+        assert_eq!(MemoryConfig::from_url(url).unwrap_err().kind(), ErrorKind::InvalidConfig, "{url}");
     }
 }
 

@@ -68,6 +68,9 @@ pub enum Outcome {
     Unknown,
 }
 
+/// What is named where no backend is known.
+pub(crate) const NO_BACKEND: &str = "polylock";
+
 impl Error {
     /// An error of this kind on this backend, not applied and without any text yet.
     #[must_use]
@@ -124,6 +127,14 @@ impl Error {
     #[must_use]
     pub fn during(mut self, operation: &'static str) -> Self {
         self.details.operation.get_or_insert(operation);
+        self
+    }
+
+    /// Names the backend, unless it is named already.
+    pub(crate) fn told_by(mut self, backend: &'static str) -> Self {
+        if self.details.backend == NO_BACKEND {
+            self.details.backend = backend;
+        }
         self
     }
 

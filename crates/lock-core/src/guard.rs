@@ -227,7 +227,8 @@ impl Guard {
                 .during("raise token")
                 .on(&self.name));
         }
-        self.lease().raise_token(floor).await.map_err(|error| error.during("raise token").on(&self.name))
+        let raised = self.lease().raise_token(floor).await;
+        raised.map_err(|error| error.told_by(self.backend).during("raise token").on(&self.name))
     }
 
     /// Goes on as a reader, without giving the lock up in between: readers may join from then on, and writers
@@ -261,7 +262,7 @@ impl Guard {
         }
         let Some(held) = self.held.as_mut() else { unreachable!("a guard holds its lease until it ends") };
         let downgraded = held.lease.downgrade().await;
-        downgraded.map_err(|error| error.during("downgrade").on(&self.name))?;
+        downgraded.map_err(|error| error.told_by(self.backend).during("downgrade").on(&self.name))?;
         self.role = Role::Reader;
         // Who shares the lock lets the others of this process ask for it as well.
         held.turn = None;

@@ -10,6 +10,7 @@ use futures_util::future::{FutureExt, select_all};
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::Notify;
 
+use crate::error::NO_BACKEND;
 use crate::{AcquireRequest, BootInstant, Clock, Error, ErrorKind, OwnerId, Result, Revocation, Token};
 
 /// A lock that is held: what a backend implements and a [`Guard`](crate::Guard) holds.
@@ -90,7 +91,7 @@ pub trait Lease: Any + Debug + Send + Sync {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when it is not known whether it has happened,
     /// [`Denied`](crate::ErrorKind::Denied) or [`Exhausted`](crate::ErrorKind::Exhausted) when the server refuses it.
     async fn downgrade(&mut self) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "polylock")
+        Err(Error::new(ErrorKind::Unsupported, NO_BACKEND)
             .message("a writer cannot become a reader on this backend")
             .hint("release the lock, and ask to read"))
     }
@@ -103,7 +104,7 @@ pub trait Lease: Any + Debug + Send + Sync {
     /// [`Lost`](crate::ErrorKind::Lost) when the lock is no longer ours,
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when it is not known whether they will be.
     async fn raise_token(&self, floor: Token) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported, "polylock")
+        Err(Error::new(ErrorKind::Unsupported, NO_BACKEND)
             .message(format!("the tokens of this backend cannot be raised to {floor}"))
             .hint("use a backend that can, such as redis://"))
     }

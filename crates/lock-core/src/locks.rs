@@ -203,7 +203,10 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer,
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) when the key holds something else than a lock,
+    /// [`InvalidName`](crate::ErrorKind::InvalidName), [`Denied`](crate::ErrorKind::Denied) and
+    /// [`Closed`](crate::ErrorKind::Closed) as for an acquisition.
     ///
     /// # Cancel safety
     ///
@@ -260,7 +263,8 @@ impl Locks {
     }
 
     /// Ends the connections. Locks that are held end as their leases or sessions do: a session at
-    /// once, a lease when its time is over.
+    /// once, a lease when its time is over; so release them first. What is asked for afterwards fails with
+    /// [`Closed`](crate::ErrorKind::Closed).
     ///
     /// # Errors
     ///

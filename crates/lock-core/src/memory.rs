@@ -53,13 +53,28 @@ impl MemoryConfig {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig).
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
-        let mut config =
-            Self { name: Some(url.hosts.clone()).filter(|name| !name.is_empty()), ..Self::default() };
+        url.check_scheme(BACKEND, &["memory"])?;
+        if !url.path.is_empty() || !url.user.is_empty() || url.password.is_some() {
+            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                .message("the store of locks in memory has neither a path nor a user")
+                .hint("write it as memory://name, or as memory:// for locks of one's own"));
+        }
+        let mut config = Self::default();
+        if !url.hosts.is_empty() {
+            config = config.name(url.hosts.clone());
+        }
         url.options(BACKEND, &["ttl"], |_, value| {
             config.ttl = value.duration()?;
             Ok(())
         })?;
         Ok(config)
+    }
+
+    /// The name of the store: all of this process that open it by the same name share its locks.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
     }
 
     /// The time to live of a lock when nothing else is said.

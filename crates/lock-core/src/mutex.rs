@@ -39,7 +39,9 @@ impl Mutex {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] when the server does not answer, or stops answering for longer than
-    /// a lease or session lasts; [`ErrorKind::InvalidName`] when the name is.
+    /// a lease or session lasts; [`ErrorKind::InvalidName`] when the name is; [`ErrorKind::Denied`] when the server
+    /// refuses us; [`ErrorKind::InvalidConfig`] for a time to live that the backend cannot give;
+    /// [`ErrorKind::Closed`] once the [locks were closed](crate::Locks::close).
     ///
     /// # Cancel safety
     ///
@@ -49,6 +51,9 @@ impl Mutex {
     ///
     /// [`ErrorKind::Unavailable`]: crate::ErrorKind::Unavailable
     /// [`ErrorKind::InvalidName`]: crate::ErrorKind::InvalidName
+    /// [`ErrorKind::Denied`]: crate::ErrorKind::Denied
+    /// [`ErrorKind::InvalidConfig`]: crate::ErrorKind::InvalidConfig
+    /// [`ErrorKind::Closed`]: crate::ErrorKind::Closed
     pub async fn acquire(&self) -> Result<Guard> {
         self.contender.acquire().await
     }

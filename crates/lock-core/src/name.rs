@@ -3,12 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::error::NO_BACKEND;
 use crate::{Error, ErrorKind, Result};
 
 /// The name of a lock: 1 to [`LockName::MAX_BYTES`] bytes of UTF-8, compared byte for byte.
 ///
 /// Any character is fine; a backend escapes what its store does not take, so that two names never
-/// meet in one key or node.
+/// meet in one key or node. Two kinds of names are refused by Redis: in a cluster one with a `}` outside of a hash tag,
+/// and without a prefix one that begins with `polylock:`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
 
@@ -24,10 +26,10 @@ impl LockName {
     pub fn new(name: impl AsRef<str>) -> Result<Self> {
         let name = name.as_ref();
         match name.len() {
-            0 => Err(Error::new(ErrorKind::InvalidName, "polylock")
+            0 => Err(Error::new(ErrorKind::InvalidName, NO_BACKEND)
                 .message("the lock name is empty")
                 .hint("give the lock a name, such as \"orders/42\"")),
-            length if length > Self::MAX_BYTES => Err(Error::new(ErrorKind::InvalidName, "polylock")
+            length if length > Self::MAX_BYTES => Err(Error::new(ErrorKind::InvalidName, NO_BACKEND)
                 .message(format!("the lock name {:?}... has {length} bytes", preview(name)))
                 .hint(format!(
                     "use at most {} bytes, for instance a hash of the long part",

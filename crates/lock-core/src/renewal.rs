@@ -14,6 +14,7 @@ use rand::Rng;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 
+use crate::error::NO_BACKEND;
 use crate::{BootInstant, Clock, Error, ErrorKind, LossReason, Outcome, ValidityCell};
 
 /// Leases that are due within this time of each other go out together.
@@ -420,7 +421,7 @@ impl<K> Book<K> {
     fn interrupted(&mut self, now: BootInstant) {
         self.wakes = None;
         for id in mem::take(&mut self.in_flight) {
-            let error = Error::new(ErrorKind::Unavailable, "polylock")
+            let error = Error::new(ErrorKind::Unavailable, NO_BACKEND)
                 .message("the runtime that renewed the lock was shut down")
                 .with_outcome(Outcome::Unknown);
             self.note(id, Renewed::Unknown(error), now);

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
+use crate::error::NO_BACKEND;
 use crate::{Error, ErrorKind, Result};
 
 /// A URL of the form `scheme://[user[:password]@]hosts[/path][?option=value&...]`, where `hosts` may
-/// be a list with commas.
+/// be a list with commas. What has a meaning in a URL (`/ ? @ & = %`) is written as `%2F` and so on where it is a part
+/// of a user name, a password, the path or an option.
 ///
 /// `Debug` and `Display` never show the password.
 #[derive(Clone, PartialEq, Eq)]
@@ -41,8 +43,13 @@ impl LockUrl {
         {
             return Err(malformed());
         }
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let authority = rest.split(['/', '?']).next().unwrap_or_default();
+        let behind = &rest[authority.len()..];
+        // Else a part of a password would be taken for a path or an option, and be told.
+        if behind.contains('@') && !authority.is_empty() {
+            return Err(unescaped());
+        }
+        let (path, query) = behind.split_once('?').unwrap_or((behind, ""));
         let (credentials, hosts) = match authority.rsplit_once('@') {
             Some((credentials, hosts)) => (Some(credentials), hosts),
             None => (None, authority),
@@ -63,9 +70,24 @@ impl LockUrl {
             user,
             password,
             hosts: hosts.to_owned(),
-            path: path.to_owned(),
+            path: decode(path)?,
             options: options.collect::<Result<_>>()?,
         })
+    }
+
+    /// Sees to it that the URL is one of this backend.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`], naming the schemes of the backend.
+    pub fn check_scheme(&self, backend: &'static str, known: &[&str]) -> Result<()> {
+        if known.contains(&self.scheme.as_str()) {
+            return Ok(());
+        }
+        let known: Vec<_> = known.iter().map(|scheme| format!("{scheme}://")).collect();
+        Err(Error::new(ErrorKind::InvalidConfig, backend)
+            .message(format!("the URL scheme {}:// is not one of this backend", self.scheme))
+            .hint(format!("use {}", known.join(" or "))))
     }
 
     /// Hands every option to `set`, which answers `Ok(false)` for a name that it does not know.
@@ -98,7 +120,9 @@ impl LockUrl {
 }
 
 /// The value of a URL option.
-#[derive(Clone, Copy, Debug)]
+///
+/// `Debug` does not show it, as it may be a password.
+#[derive(Clone, Copy)]
 pub struct OptionValue<'a> {
     backend: &'static str,
     key: &'a str,
@@ -140,6 +164,12 @@ impl<'a> OptionValue<'a> {
     }
 }
 
+impl fmt::Debug for OptionValue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OptionValue").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Display for LockUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
@@ -161,9 +191,17 @@ fn decode(text: &str) -> Result<String> {
 }
 
 fn malformed() -> Error {
-    Error::new(ErrorKind::InvalidConfig, "polylock")
+    Error::new(ErrorKind::InvalidConfig, NO_BACKEND)
         .message("the URL is malformed")
         .hint("write it as scheme://[user:password@]host:port[,host:port...][/path][?option=value]")
+}
+
+fn unescaped() -> Error {
+    Error::new(ErrorKind::InvalidConfig, NO_BACKEND)
+        .message("there is an @ in the URL behind what would be the hosts")
+        .hint(
+            "write / and ? in a user name or a password as %2F and %3F, and @ in a path or an option as %40",
+        )
 }
 
 #[cfg(test)]
@@ -197,6 +235,22 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+        for url in [
+            "redis://:pw/s3cret@h:6379",
+            "redis://me:pa?s3cret@h",
+            "redis://me:p@a/s3cret@h/0",
+            "redis+unix://:1/s3cret@/run/redis.sock",
+        ] {
+            let error = LockUrl::parse(url).unwrap_err();
+            assert!(error.to_string().contains("%2F") && !error.to_string().contains("s3cret"), "{error}");
+        }
+        let url = LockUrl::parse("redis+unix:///run/redis@1/redis%20a.sock?prefix=a%40b").unwrap();
+        assert_eq!((url.path.as_str(), url.hosts.as_str()), ("/run/redis@1/redis a.sock", ""));
+        let value = OptionValue { backend: "redis", key: "sentinel_password", value: "s3cret" };
+        assert!(!format!("{value:?}").contains("s3cret"));
+        let url = LockUrl::parse("redis://h").unwrap();
+        let error = url.check_scheme("zk", &["zk", "zks"]).unwrap_err().to_string();
+        assert!(error.contains("redis://") && error.contains("zk:// or zks://"), "{error}");
         let url = LockUrl::parse("redis://h?tll=10s").unwrap();
         let error = url.options("redis", &["ttl", "wait"], |_, _| Ok(())).unwrap_err();
         assert!(error.to_string().contains("\"tll\"") && error.to_string().contains("ttl, wait"), "{error}");

@@ -261,7 +261,10 @@ impl Cluster {
         let node = self.state().links.keys().find(|node| name_of(node) == name).cloned();
         match node {
             Some(node) => self.link(&node)?.at().await,
-            None => Err(self.place.error(ErrorKind::Unavailable, "the node has left the cluster")),
+            None => Err(self
+                .place
+                .error(ErrorKind::Unavailable, "the node has left the cluster")
+                .hint("try again")),
         }
     }
 
@@ -295,6 +298,10 @@ impl Cluster {
         let mut state = self.state();
         state.closed = true;
         state.links.values().for_each(|link| link.close());
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().closed
     }
 
     fn slot(&self, call: &Call) -> Result<u16> {
@@ -426,7 +433,10 @@ impl Cluster {
         let slots = slots.map_err(told)?;
         let map = SlotMap::read(&slots, &host(&node)).ok_or_else(|| self.place.unexpected(&slots))?;
         if map.ranges.is_empty() {
-            return Err(self.place.error(ErrorKind::Unavailable, "a node of the cluster knows of no slots"));
+            return Err(self
+                .place
+                .error(ErrorKind::Unavailable, "a node of the cluster knows of no slots")
+                .hint("create the cluster (redis-cli --cluster create), or name other nodes in the URL"));
         }
         // Who may not ask takes it to be so.
         let info = info.ok().and_then(|info| redis::from_redis_value::<String>(info).ok());

@@ -39,13 +39,12 @@ impl Place {
             format!(": {}", error.category())
         };
         self.error(ErrorKind::Unavailable, &format!("cannot connect{what}"))
-            .hint("check that the server runs and that host and port are right")
+            .hint(REACH)
             .caused_by(Cause::of(error))
     }
 
     pub(crate) fn connect_timeout(&self, timeout: std::time::Duration) -> Error {
-        self.error(ErrorKind::Unavailable, &format!("no connection within {timeout:?}"))
-            .hint("check that the server runs and that host and port are right")
+        self.error(ErrorKind::Unavailable, &format!("no connection within {timeout:?}")).hint(REACH)
     }
 
     /// A connection broke before anything was sent over it.
@@ -194,6 +193,7 @@ fn tls_trouble(text: &str) -> Option<(&'static str, &'static str)> {
 
 /// What an error that the server answered means, and what to do about it.
 fn meaning(error: &RedisError) -> (ErrorKind, String) {
+    let detail = error.detail().unwrap_or_default();
     let (kind, hint) = match code(error) {
         "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "check user and password in the URL"),
         "NOPERM" => return (ErrorKind::Denied, format!("give the user the rights: {}", rights())),
@@ -206,6 +206,14 @@ fn meaning(error: &RedisError) -> (ErrorKind, String) {
             ErrorKind::Unavailable,
             "fewer replicas are in step than min-replicas-to-write asks for, and nothing was done: \
              try again when they are back",
+        ),
+        "ERR" if detail.contains("cluster support disabled") => (
+            ErrorKind::InvalidConfig,
+            "the server is not part of a cluster: write the URL as redis://host:port",
+        ),
+        "ERR" if detail.contains("DB index is out of range") => (
+            ErrorKind::InvalidConfig,
+            "name a database that the server has (its setting `databases` tells how many there are)",
         ),
         "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => {
             (ErrorKind::Unavailable, "the server is not ready, and nothing was done: try again")
@@ -242,7 +250,7 @@ fn code(error: &RedisError) -> &str {
     if code != "ERR" {
         return code;
     }
-    if detail.contains("user executing the script can't") {
+    if detail.contains("user executing the script can't") || detail.contains("user has no permissions") {
         return "NOPERM";
     }
     let of_script = detail.contains("@user_script");
@@ -254,6 +262,10 @@ fn code(error: &RedisError) -> &str {
 pub(crate) fn is_demoted(error: &RedisError) -> bool {
     code(error) == "READONLY"
 }
+
+/// What to look after when there is no connection.
+const REACH: &str = "check that the server runs, that the address in the URL is right, and that it speaks TLS if and only \
+                     if the URL says so (rediss:// or redlocks://)";
 
 /// What those who wait need beside the rights of the scripts, so as not to poll; in the queue beside these, and in a
 /// cluster there beside all these.
@@ -270,10 +282,12 @@ fn rights() -> String {
     });
     let commands: BTreeSet<String> = calls.collect();
     let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
+    // No comma stands behind a right, as they are copied from there.
     format!(
         "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
          for waiting without polling {LISTEN_RIGHTS} {TRACK_RIGHTS} \
-         in a cluster +cluster|slots +cluster|info +asking {SHARD_RIGHTS} and for wait_replicas +wait",
+         and with a database (redis://host/1) +select and in a cluster +cluster|slots +cluster|info +asking \
+         {SHARD_RIGHTS} and for wait_replicas +wait",
         commands.join(" ")
     )
 }

@@ -412,6 +412,10 @@ impl Link {
         self.waiting().clear();
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.pinned().closed
+    }
+
     fn current(&self) -> Result<Option<(MultiplexedConnection, u64)>> {
         let pinned = self.pinned();
         if pinned.closed {
@@ -483,7 +487,9 @@ impl Link {
                 Err(error) => last = Some(error),
             }
         }
-        Err(last.unwrap_or_else(|| self.place.error(ErrorKind::Unavailable, "there is no server")))
+        Err(last.unwrap_or_else(|| {
+            self.place.error(ErrorKind::Unavailable, "there is no server").hint("try again")
+        }))
     }
 
     async fn candidates(&self) -> Result<Vec<ConnectionInfo>> {

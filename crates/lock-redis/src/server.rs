@@ -995,6 +995,15 @@ impl Server {
         }
     }
 
+    /// Whether the connections were closed for good.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        match &self.nodes {
+            Nodes::One(link) => link.is_closed(),
+            Nodes::Cluster(cluster) => cluster.is_closed(),
+        }
+    }
+
     /// Where a lock that becomes free is told, if it is.
     fn channel<'a>(&self, keys: &'a Keys) -> &'a str {
         if self.tells_free { keys.channel() } else { "" }

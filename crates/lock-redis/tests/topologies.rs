@@ -1218,6 +1218,38 @@ async fn waits_without_polling(url: &str, name: &str, server: &RedisServer) {
 }
 
 #[tokio::test]
+async fn what_a_database_or_the_sentinels_ask_for_is_told() {
+    let server = RedisServer::start().await.unwrap();
+    let url = format!("redis://worker:{SECRET}@{}/1", server.addr());
+    give_rights(&url, &[&server]).await;
+    works(&url).await;
+    let error = connect(&format!("{}/99", server.url())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("databases"), "{error}");
+    let error = connect(&server.url().replace("redis://", "redis+cluster://")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("redis://"), "{error}");
+
+    let sentinel = RedisSentinel::start().await.unwrap();
+    let rule = ["ACL", "SETUSER", "watcher", "on", &format!(">{SECRET}")];
+    for server in sentinel.sentinels() {
+        ok(server.command(&rule).await.unwrap());
+    }
+    let url = format!("{}?sentinel_user=watcher&sentinel_password={SECRET}", sentinel.url());
+    let error = connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let text = error.to_string();
+    let named: Vec<&str> = text.split_whitespace().filter(|word| word.starts_with(['+', '&'])).collect();
+    for server in sentinel.sentinels() {
+        ok(server.command(&[&rule[..3], &named[..]].concat()).await.unwrap());
+    }
+    works(&url).await;
+    let error = connect(&url.replace(SECRET, "another")).await.unwrap_err();
+    assert!(error.to_string().contains("sentinel_password"), "{error}");
+    assert!(!error.to_string().contains("~lock:"), "{error}");
+}
+
+#[tokio::test]
 async fn a_node_of_a_cluster_is_no_server_of_its_own() {
     let cluster = RedisCluster::start().await.unwrap();
     let locks = connect(&cluster.masters()[0].url()).await.unwrap();

@@ -117,6 +117,9 @@ impl Lease for RedlockLease {
 
     async fn release(&mut self) -> Result<Released> {
         self.renewal.stop().await;
+        if self.footprint.masters.iter().all(|master| master.server.is_closed()) {
+            return Err(Error::closed(BACKEND));
+        }
         let (masters, ttl) = (&self.footprint.masters, self.renewal.longest_ttl());
         let releasing = self.releasing.get_mut().unwrap_or_else(PoisonError::into_inner);
         let releasing = releasing.get_or_insert_with(|| Releasing {

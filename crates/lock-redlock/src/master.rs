@@ -190,6 +190,7 @@ impl Master {
     pub(crate) fn is_late(self: &Arc<Self>) -> Error {
         let error = Error::new(ErrorKind::Unavailable, BACKEND)
             .message(format!("the answer of a master is late ({})", self.server.address()))
+            .hint("check that it runs and answers within master_timeout, and try again")
             .with_outcome(Outcome::Unknown);
         let probing = {
             let mut state = self.state();

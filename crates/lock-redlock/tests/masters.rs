@@ -376,6 +376,14 @@ async fn a_lock_that_masters_may_have_that_are_not_seen_is_not_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_release_after_the_end_of_the_connections_is_told() {
+    let (_five, locks) = five().await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    locks.close().await.unwrap();
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_majority_of_deleted_keys_is_noticed() {
     let (five, locks) = five().await;
     let guard = locks.mutex("a").acquire().await.unwrap();

@@ -146,6 +146,7 @@ impl ZkConfig {
     /// [`ErrorKind::InvalidConfig`].
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
+        url.check_scheme(BACKEND, &["zk", "zks"])?;
         let mut config = Self::new(&url.hosts).chroot(url.path.trim_end_matches('/'));
         config.credentials = match (&url.user, &url.password) {
             (user, Some(password)) => Some((user.clone(), password.clone())),
