@@ -143,7 +143,9 @@ impl Cluster {
                 Some(wait @ (Redirect::Wait | Redirect::Down)) if Instant::now() < until => {
                     // Time limits this, and each round may begin with a redirect.
                     redirects = 0;
-                    if wait == Redirect::Down && self.has_moved(slot, &link).await {
+                    // A cluster that fails over has other things to do than to tell all its maps.
+                    let asks = wait == Redirect::Down && matches!(pause, FIRST_PAUSE | LAST_PAUSE);
+                    if asks && self.has_moved(slot, &link).await {
                         continue;
                     }
                     sleep(pause).await;
@@ -378,7 +380,7 @@ impl Cluster {
             let cluster = Arc::clone(self);
             async move { cluster.read_map(patience).await }
         };
-        let read = self.refreshing.join(patience, read).await;
+        let read = self.refreshing.join(patience + patience / 4, read).await;
         read.unwrap_or_else(|| Err(self.place.connect_timeout(patience)))
     }
 
@@ -387,9 +389,11 @@ impl Cluster {
     async fn read_map(&self, patience: Duration) -> Result<()> {
         let until = Instant::now() + patience;
         let known = self.state().map.nodes();
-        let known = known.iter().map(|(host, port)| at(&self.seeds[0], host, *port));
+        let known: Vec<_> = known.iter().map(|(host, port)| at(&self.seeds[0], host, *port)).collect();
+        let is_new = |seed: &&ConnectionInfo| known.iter().all(|node| node.addr() != seed.addr());
+        let seeds = self.seeds.iter().filter(is_new);
         let mut asked: FuturesUnordered<_> =
-            known.chain(self.seeds.iter().cloned()).map(|info| self.ask_for_map(info)).collect();
+            seeds.chain(&known).map(|info| self.ask_for_map(info.clone())).collect();
         let (mut partial, mut failed) = (None, None);
         while let Ok(Some(answer)) = timeout_at(until, asked.next()).await {
             match answer {

@@ -93,6 +93,15 @@ pub(crate) enum Route {
     Sentinel(SentinelInfo),
 }
 
+/// A connection that was made.
+struct Made {
+    connection: MultiplexedConnection,
+    /// Who greeted us, if that was asked.
+    identity: Option<Arc<Identity>>,
+    /// Where it leads to.
+    at: ConnectionInfo,
+}
+
 #[derive(Default)]
 struct Pinned {
     connection: Option<MultiplexedConnection>,
@@ -216,6 +225,10 @@ impl Link {
 
     /// The connection and its generation; a new one is made if there is none.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
+        if matches!(self.route, Route::Sentinel(_)) {
+            // Each time, as the runtime of who did may have ended.
+            Following::begin(self);
+        }
         match self.current()? {
             Some(pinned) => Ok(pinned),
             // Boxed, as what is rare here would make each request large that has a connection.
@@ -233,7 +246,7 @@ impl Link {
             }
         };
         for _ in 0..2 {
-            let dialed = self.dialing.join(limit, dial).await;
+            let dialed = self.dialing.join(limit + limit / 4, dial).await;
             dialed.unwrap_or_else(|| Err(self.place.connect_timeout(limit)))?;
             // Another request may have found out by now that it is of no use.
             if let Some(pinned) = self.current()? {
@@ -244,30 +257,28 @@ impl Link {
     }
 
     async fn dial(self: &Arc<Self>) -> Result<()> {
-        Following::begin(self);
         while self.current()?.is_none() {
             let began = Instant::now();
-            let (connection, at) = self.find().await?;
-            self.pin(connection, at, began)?;
+            self.pin(self.find().await?, began)?;
         }
         Ok(())
     }
 
-    /// Has all requests go over this connection from now on, unless another master was announced since its making
-    /// `began`.
-    fn pin(&self, connection: MultiplexedConnection, at: ConnectionInfo, began: Instant) -> Result<()> {
+    /// Has all requests go over this connection from now on, unless there is another one by now, or another master was
+    /// announced since its making `began`.
+    fn pin(&self, made: Made, began: Instant) -> Result<()> {
         let mut pinned = self.pinned();
         if pinned.closed {
             return Err(Error::closed(self.place.backend));
         }
         let mut news = pinned.announced.iter().filter(|(since, _)| *since >= began);
-        if news.any(|(_, master)| master.addr() != at.addr()) {
+        if pinned.connection.is_some() || news.any(|(_, master)| master.addr() != made.at.addr()) {
             return Ok(());
         }
         pinned.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        pinned.connection = Some(connection);
-        let elsewhere = pinned.at.is_some() && !pinned.leads_to(&at);
-        pinned.at = Some(at);
+        (pinned.connection, pinned.identity) = (Some(made.connection), made.identity);
+        let elsewhere = pinned.at.is_some() && !pinned.leads_to(&made.at);
+        pinned.at = Some(made.at);
         if mem::take(&mut pinned.left) || elsewhere {
             self.moves.send_replace(());
         }
@@ -448,11 +459,12 @@ impl Link {
         self.leave(generation);
     }
 
-    /// Leaves the old master for the one that most sentinels name, unless they announced another a moment ago.
-    pub(crate) fn leave_if_elsewhere(&self, master: ConnectionInfo) {
+    /// Gives up this connection if it does not lead to the master that most sentinels name, unless they announced another
+    /// a moment ago.
+    pub(crate) fn leave_if_elsewhere(&self, generation: u64, master: &ConnectionInfo) {
         let is_news = self.announced().is_none_or(|announced| announced.addr() == master.addr());
-        if is_news && !self.pinned().leads_to(&master) {
-            self.leave_for(master);
+        if is_news && !self.pinned().leads_to(master) {
+            self.leave(generation);
         }
     }
 
@@ -470,12 +482,12 @@ impl Link {
     }
 
     /// Finds the server, and makes a connection to it.
-    async fn find(&self) -> Result<(MultiplexedConnection, ConnectionInfo)> {
+    async fn find(&self) -> Result<Made> {
         let until = Instant::now() + self.settings.connect_timeout;
         if let Some(to) = self.announced()
-            && let Ok(connection) = self.open_within(self.settings.connect_timeout / 3, &to).await
+            && let Ok(made) = self.open_within(self.settings.connect_timeout / 3, &to).await
         {
-            return Ok((connection, to));
+            return Ok(made);
         }
         let mut last = None;
         let candidates = self.candidates().await?;
@@ -483,7 +495,7 @@ impl Link {
             // One that hangs leaves their share of the time to those behind it.
             let share = until.saturating_duration_since(Instant::now()) / left;
             match self.open_within(share, to).await {
-                Ok(connection) => return Ok((connection, to.clone())),
+                Ok(made) => return Ok(made),
                 Err(error) => last = Some(error),
             }
         }
@@ -503,26 +515,26 @@ impl Link {
         }
     }
 
-    async fn open_within(&self, limit: Duration, to: &ConnectionInfo) -> Result<MultiplexedConnection> {
+    async fn open_within(&self, limit: Duration, to: &ConnectionInfo) -> Result<Made> {
         let opened = timeout(limit, self.open(to)).await;
         opened.unwrap_or_else(|_| Err(self.place.connect_timeout(limit)))
     }
 
-    async fn open(&self, to: &ConnectionInfo) -> Result<MultiplexedConnection> {
+    async fn open(&self, to: &ConnectionInfo) -> Result<Made> {
         let dialed = self.settings.dialer.commands(to).await;
         let mut connection = dialed.map_err(|error| self.place.unreachable(&error))?;
         // All of this is the making of a connection, and has the time of one.
         connection.set_response_timeout(self.settings.connect_timeout);
-        self.greet(&mut connection).await?;
+        let identity = self.greet(&mut connection).await?.map(Arc::new);
         if !self.checked.swap(true, Ordering::Relaxed) {
             self.warn(&mut connection).await;
         }
         connection.set_response_timeout(self.settings.command_timeout);
-        Ok(connection)
+        Ok(Made { connection, identity, at: to.clone() })
     }
 
-    /// Asks the server what it is, and loads the usual scripts, in one round trip.
-    async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<()> {
+    /// Asks the server what it is, and who if that is wanted, and loads the usual scripts, in one round trip.
+    async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<Option<Identity>> {
         let unreachable = |error: RedisError| self.place.unreachable(&error);
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors().cmd("HELLO");
@@ -538,11 +550,10 @@ impl Link {
             let greeting = Greeting::read(hello, connection).await.map_err(unreachable)?;
             self.judge(&greeting)?;
         }
-        if self.settings.asks_identity {
-            let identity = Identity::read(answers.next(), answers.next());
-            self.pinned().identity = identity.map(Arc::new);
-        }
-        answers.try_for_each(|answer| answer.map(drop)).map_err(unreachable)
+        let asks = self.settings.asks_identity;
+        let identity = asks.then(|| Identity::read(answers.next(), answers.next())).flatten();
+        answers.try_for_each(|answer| answer.map(drop)).map_err(unreachable)?;
+        Ok(identity)
     }
 
     fn judge(&self, greeting: &Greeting) -> Result<()> {

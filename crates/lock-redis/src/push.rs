@@ -543,7 +543,10 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
         }
         tokio::select! {
             event = line.next() => match event {
-                Some(Event::Gone { channel }) => shared.lose(&channel),
+                Some(Event::Gone { channel }) => {
+                    subscribed.retain(|subscribed| subscribed.name != channel);
+                    shared.lose(&channel);
+                }
                 Some(_) => {}
                 None => return false,
             },

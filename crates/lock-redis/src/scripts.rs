@@ -58,7 +58,7 @@ pub(crate) static BREAK: LazyLock<Script> =
 static SETNX_ASK: LazyLock<Script> = script!(clock mint_fast number mint setnx setnx_ask);
 static SETNX_RELEASE: LazyLock<Script> = script!(setnx setnx_release);
 static SETNX_EXTEND: LazyLock<Script> = script!(setnx setnx_extend);
-static SETNX_RAISE: LazyLock<Script> = script!(number setnx setnx_raise);
+static SETNX_RAISE: LazyLock<Script> = script!(clock mint_fast number setnx setnx_raise);
 static SETNX_INSPECT: LazyLock<Script> = script!(setnx setnx_inspect);
 static SETNX_BREAK: LazyLock<Script> = script!(setnx setnx_break);
 

@@ -106,11 +106,12 @@ impl Following {
     }
 
     async fn compare(&self, sentinels: &SentinelInfo, settings: &Settings) {
+        // One that is made meanwhile may be newer than the answers.
+        let Some(connection) = self.link.upgrade().and_then(|link| link.generation()) else { return };
         let poll = Poll::of(sentinels, &*settings.dialer, settings.connect_timeout / 2).await;
-        if let (Some((host, port)), Some(link)) =
-            (poll.decision(sentinels.sentinels.len()), self.link.upgrade())
-        {
-            link.leave_if_elsewhere(at(&sentinels.master, host, *port));
+        let Some((host, port)) = poll.decision(sentinels.sentinels.len()) else { return };
+        if let Some(link) = self.link.upgrade() {
+            link.leave_if_elsewhere(connection, &at(&sentinels.master, host, *port));
         }
     }
 

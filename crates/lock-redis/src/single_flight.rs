@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::Result;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// Work that is done once for all who ask for it while it is under way.
 ///
@@ -33,20 +33,21 @@ impl SingleFlight {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        let landed = async {
-            // Nobody is left to tell how it went when the runtime was shut down that it was begun on.
-            for _ in 0..2 {
-                if let Ok(landed) = self.board(&work).wait_for(Option::is_some).await {
-                    return landed.clone();
+        let until = Instant::now() + patience;
+        // Nobody is left to tell how it went when the runtime was shut down that it was begun on.
+        for _ in 0..2 {
+            let mut flight = self.board(&work);
+            let landed = timeout_at(until, flight.wait_for(Option::is_some)).await;
+            match landed.map(|landed| landed.map(|landed| landed.clone())) {
+                Ok(Ok(landed)) => return landed,
+                Ok(Err(_)) => {}
+                Err(_) => {
+                    self.last().take_if(|last| last.same_channel(&flight));
+                    return None;
                 }
             }
-            None
-        };
-        let landed = timeout(patience, landed).await;
-        landed.unwrap_or_else(|_| {
-            *self.last() = None;
-            None
-        })
+        }
+        None
     }
 
     fn board<F>(&self, work: impl Fn() -> F) -> Flight
@@ -76,7 +77,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::runtime::Builder;
-    use tokio::time::sleep;
+    use tokio::time::{sleep, timeout};
 
     use super::*;
 
@@ -116,8 +117,16 @@ mod tests {
         assert!(matches!(flight.join(PATIENCE, || work(&begun)).await, Some(Ok(()))));
         assert_eq!(begun.load(Ordering::SeqCst), 2);
         begin_there();
+        // Only the one that stands still is given up, by however many.
+        let late = async |start: u64, patience: u64| {
+            sleep(Duration::from_millis(start)).await;
+            flight.join(Duration::from_millis(patience), || work(&begun)).await
+        };
+        tokio::join!(late(0, 100), late(60, 100), late(120, 10_000), late(200, 10_000));
+        assert_eq!(begun.load(Ordering::SeqCst), 4);
+        begin_there();
         stands_still.shutdown_background();
         assert!(matches!(flight.join(PATIENCE, || work(&begun)).await, Some(Ok(()))));
-        assert_eq!(begun.load(Ordering::SeqCst), 4);
+        assert_eq!(begun.load(Ordering::SeqCst), 6);
     }
 }

@@ -54,7 +54,7 @@ impl Undo {
 
     /// Notes that the request was refused, perhaps when a part of it was done.
     pub(crate) fn refused(&mut self) {
-        self.sent = Some(Sent::Answered);
+        self.sent = self.sent.map(|_| Sent::Answered);
     }
 
     /// Gives the acquisition to a holder.

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use lock_core::{ErrorKind, Locks, Outcome, Released, Standing};
+use lock_core::{ErrorKind, Locks, Outcome, Released, Standing, Token};
 use lock_redis::deadpool_redis::Config;
 use lock_redis::{RedisConfig, WaitBy};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
@@ -217,6 +217,32 @@ async fn acquisitions_that_were_dropped_without_a_connection_leave_nothing_to_do
     link.proxy.reset_counters();
     sleep(Duration::from_secs(2)).await;
     assert_eq!(link.proxy.requests(), 0);
+}
+
+/// A clock that was set back, or a token that was raised far beyond it, makes the last token last longer than usual.
+#[tokio::test]
+async fn a_renewal_keeps_the_last_token_for_no_shorter_than_before() {
+    let link = Link::new().await;
+    for recipe in ["set-nx-px", "setnx-timestamp"] {
+        let url = format!("{}?ttl=20s&recipe={recipe}", link.redis.url());
+        let locks = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
+        let guard = locks.mutex(recipe).acquire().await.unwrap();
+        let fence = format!("polylock:fence:{{lock:{recipe}}}");
+        let pttl = async || link.redis.command(&["PTTL", &fence]).await.unwrap().int().unwrap();
+        let year: i64 = 365 * 24 * 3600 * 1000;
+        link.redis.command(&["PEXPIRE", &fence, &year.to_string()]).await.unwrap();
+        guard.extend(Duration::from_secs(20)).await.unwrap();
+        assert!(pttl().await > year / 2, "{recipe}: {}", pttl().await);
+        link.redis.command(&["PEXPIRE", &fence, "1000"]).await.unwrap();
+        guard.extend(Duration::from_secs(20)).await.unwrap();
+        assert!(pttl().await > 100_000, "{recipe}: {}", pttl().await);
+        // Beyond what the clock could go on from.
+        guard.raise_token(Token::new(guard.token().get() + 1_000_000_000_000)).await.unwrap();
+        assert_eq!(pttl().await, -1, "{recipe}");
+        guard.extend(Duration::from_secs(20)).await.unwrap();
+        assert_eq!(pttl().await, -1, "{recipe}");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
 }
 
 #[tokio::test]

@@ -318,6 +318,22 @@ async fn a_killed_waiter_at_the_head_costs_nothing() {
     site.nothing_is_left().await;
 }
 
+/// Whoever listens to a pattern is counted among those who heard a message.
+#[tokio::test]
+async fn the_dead_are_passed_over_also_while_somebody_listens_to_everything() {
+    let site = Site::new().await;
+    let mut ears = Client::open(site.redis.url()).unwrap().get_async_pubsub().await.unwrap();
+    ears.psubscribe("*").await.unwrap();
+    let guard = take(&site.client().await).await;
+    for number in 0..10 {
+        let entry = format!("{number:032x} x 1000 604800000 19 polylock:inbox:dead {{}}");
+        site.redis(&["RPUSH", QUEUE, &entry]).await;
+    }
+    let waiter = site.waits(&site.client().await).await;
+    // Within less than the grace of each of the dead.
+    hand_over(guard, waiter).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_waiter_at_the_head_costs_its_grace() {
     let site = Site::new().await;

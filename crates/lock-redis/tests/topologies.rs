@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
-use lock_core::{ErrorKind, Guard, Locks, LossReason, Outcome, Released, Result, Standing};
+use lock_core::{ErrorKind, Guard, LockName, Locks, LossReason, Outcome, Released, Result, Standing};
 use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
-use lock_redis::{Dial, RedisConfig};
+use lock_redis::server::ServerOptions;
+use lock_redis::{Dial, Keys, RedisConfig, Server};
 use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::redis::Reply;
 use lock_testkit::{FaultProxy, RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
@@ -222,6 +223,25 @@ async fn sentinels_are_followed_also_when_the_runtime_that_did_has_ended() {
     });
     let locks = locks.await.unwrap();
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    master.store(new.port(), Ordering::Relaxed);
+    come_to(&new, &locks).await;
+}
+
+#[tokio::test]
+async fn sentinels_are_followed_also_when_only_the_runtime_that_did_has_ended() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let master = Arc::new(AtomicU16::new(old.port()));
+    let sentinel = pretend_sentinel(Arc::clone(&master), None).await;
+    let first = spawn_blocking(move || {
+        let ends = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let locks = ends.block_on(connect(&format!("redis+sentinel://{sentinel}/main"))).unwrap();
+        (ends, locks)
+    });
+    let (ends, locks) = first.await.unwrap();
+    // The connection is made anew by this runtime, while the first one still follows.
+    old.command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+    acquire_in_the_end(&locks, "a").await.release().await.unwrap();
+    ends.shutdown_background();
     master.store(new.port(), Ordering::Relaxed);
     come_to(&new, &locks).await;
 }
@@ -803,6 +823,128 @@ impl Dial for Door {
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
         Client::open(to.clone())?.get_async_pubsub().await
     }
+}
+
+#[tokio::test]
+async fn a_part_of_a_cluster_is_found_beside_a_node_that_hangs() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let (master, hangs) = (&cluster.masters()[0], RedisServer::start().await.unwrap());
+    cluster.masters()[1..].iter().for_each(RedisServer::kill);
+    hangs.stop();
+    let start = Instant::now();
+    while !master.command(&["CLUSTER", "INFO"]).await.unwrap().text().unwrap().contains("cluster_state:fail")
+    {
+        assert!(start.elapsed() < PATIENCE, "it still believes in the cluster");
+        sleep(Duration::from_millis(50)).await;
+    }
+    for _ in 0..5 {
+        connect(&format!("redis+cluster://{},{}?wait=poll", hangs.addr(), master.addr())).await.unwrap();
+    }
+    hangs.cont();
+}
+
+#[tokio::test]
+async fn acquisitions_that_were_refused_while_they_connected_leave_nothing_to_do() {
+    let server = RedisServer::builder().password("one").start().await.unwrap();
+    let door = Arc::new(Door::default());
+    let config = RedisConfig::from_url(&format!("{}?wait=poll", server.url())).unwrap();
+    let locks = config.dial(Arc::clone(&door) as _).connect().await.unwrap();
+    ok(server.command(&["CONFIG", "SET", "requirepass", "two"]).await.unwrap());
+    // The harness has the old password only.
+    let other = Client::open(server.url().replace("one", "two")).unwrap();
+    let mut other = other.get_multiplexed_async_connection().await.unwrap();
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("normal").query_async::<i64>(&mut other).await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while locks.inspect("a").await.map_or_else(|error| error.kind(), |_| ErrorKind::Unavailable)
+        != ErrorKind::Denied
+    {
+        assert!(Instant::now() < deadline, "the password is not asked for");
+    }
+    for number in 0..20 {
+        let error = locks.mutex(format!("denied{number}")).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+    let knocks = door.knocks.load(Ordering::Relaxed);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(door.knocks.load(Ordering::Relaxed), knocks);
+}
+
+/// Its second connection makes the runtime stand still while it is greeted, and the third leads elsewhere.
+#[derive(Debug)]
+struct Stalls {
+    dials: AtomicUsize,
+    slow: u16,
+    then: u16,
+}
+
+#[async_trait]
+impl Dial for Stalls {
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        let number = self.dials.fetch_add(1, Ordering::SeqCst);
+        let to = match number {
+            0 => to.clone(),
+            1 => ("127.0.0.1", self.slow).into_connection_info()?,
+            _ => ("127.0.0.1", self.then).into_connection_info()?,
+        };
+        let made = Client::open(to)?.get_multiplexed_async_connection().await;
+        if number == 1 {
+            drop(tokio::spawn(async {
+                // The greeting has left by then.
+                sleep(Duration::from_millis(50)).await;
+                std::thread::sleep(Duration::from_secs(4));
+            }));
+        }
+        made
+    }
+
+    async fn pushes(
+        &self,
+        to: &ConnectionInfo,
+        told: Arc<dyn AsyncPushSender>,
+    ) -> RedisResult<MultiplexedConnection> {
+        pushes(to, told).await
+    }
+
+    async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
+        Client::open(to.clone())?.get_async_pubsub().await
+    }
+}
+
+#[tokio::test]
+async fn a_connection_whose_making_stood_still_replaces_none() {
+    let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let slow = FaultProxy::start(old.addr(), Protocol::Redis).unwrap();
+    slow.delay(Direction::ToClient, Duration::from_millis(200));
+    let dial = Stalls { dials: AtomicUsize::new(0), slow: slow.port(), then: new.port() };
+    let mut options = ServerOptions::new("test", old.url().into_connection_info().unwrap());
+    options.dial = Some(Arc::new(dial));
+    options.asks_identity = true;
+    let server = Arc::new(Server::new(options).unwrap());
+    server.connect().await.unwrap();
+    let first = server.identity().unwrap();
+    old.command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+    while server.time().await.is_ok() {}
+    let stalled = Arc::clone(&server);
+    let stalled = spawn_blocking(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            drop(stalled.connect().await);
+            // For what it began.
+            sleep(Duration::from_secs(1)).await;
+        });
+    });
+    sleep(Duration::from_secs(1)).await;
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = server.connect().await {
+        assert!(Instant::now() < deadline, "{error}");
+    }
+    let keys = Keys::new("lock:", &LockName::new("a").unwrap());
+    let (second, generation) = (server.identity().unwrap(), server.generation(&keys));
+    assert_ne!(first.run_id, second.run_id);
+    stalled.await.unwrap();
+    assert_eq!(server.generation(&keys), generation);
+    assert_eq!(server.identity().unwrap().run_id, second.run_id);
 }
 
 #[tokio::test]

@@ -166,7 +166,12 @@ impl Backend for Redlock {
                 Ok(kind)
             }
         });
-        let kinds: Vec<_> = kinds.await?.into_iter().flatten().collect();
+        let kinds = kinds.await?.into_iter().zip(&*self.masters);
+        // A master that has restarted may have forgotten the lock.
+        let seen = kinds.filter(|(kind, master)| {
+            !matches!(kind, Ok(kind) if kind == "none") || master.may_vote().is_ok()
+        });
+        let kinds: Vec<_> = seen.filter_map(|(kind, _)| kind.ok()).collect();
         let unseen = self.masters.len() - kinds.len();
         if let Some(kind) = kinds.iter().find(|kind| !is_lock(kind)) {
             return Err(lock_redis::not_a_lock(BACKEND, kind));

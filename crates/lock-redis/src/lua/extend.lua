@@ -5,8 +5,9 @@
 if not holds(ARGV[1]) then
   return 0
 end
-if redis.call('PTTL', KEYS[2]) ~= -1 then
-  redis.call('PEXPIRE', KEYS[2], ARGV[3] or '604800000')
+local lasting, left = ARGV[3] or '604800000', redis.call('PTTL', KEYS[2])
+if left ~= -1 and left < tonumber(lasting) then
+  redis.call('PEXPIRE', KEYS[2], lasting)
 end
 extend(ARGV[1], ARGV[2])
 return 1

@@ -17,6 +17,11 @@ local function pass_on(mint)
     redis.call('SET', KEYS[1], owner, 'PX', short)
     local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
     heard = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token)
+    if publish == 'PUBLISH' and type(heard) == 'number' and heard > 0 then
+      -- Some may listen to patterns.
+      local listeners = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+      heard = listeners.err and heard or listeners[2]
+    end
   end
   return type(heard) == 'number' and heard > 0
 end

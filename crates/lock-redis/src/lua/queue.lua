@@ -78,7 +78,7 @@ local function ends_in(mode)
   if tonumber(mode) and value == PERMITS and sharers() > 0 then
     return redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] - now
   end
-  return redis.call('PTTL', KEYS[1])
+  return value and redis.call('PTTL', KEYS[1]) or -1
 end
 
 -- Grants the lock to those who wait, in order and while there is room, for a short time in which they are to

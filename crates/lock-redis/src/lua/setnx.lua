@@ -18,13 +18,21 @@ local function holds(owner)
   return fence and fence.owner == owner and redis.pcall('GET', KEYS[1]) == fence.value and fence
 end
 
+-- What the fence says of one who holds the lock by this value.
+local function text_of(fence, value, sent)
+  return table.concat({fence.token, fence.owner, fence.since, value, sent, fence.info}, ' ')
+end
+
 -- Writes another time for the owner, unless that was sent before the one that is there.
 local function write(fence, value, sent, lasting)
   if tonumber(sent) < tonumber(fence.sent) then
     return
   end
-  local parts = {fence.token, fence.owner, fence.since, value, sent, fence.info}
-  redis.call('SET', KEYS[2], table.concat(parts, ' '), 'PX', lasting)
+  local left = redis.call('PTTL', KEYS[2])
+  redis.call('SET', KEYS[2], text_of(fence, value, sent), 'KEEPTTL')
+  if left ~= -1 and left < tonumber(lasting) then
+    redis.call('PEXPIRE', KEYS[2], lasting)
+  end
   redis.call('SET', KEYS[1], value)
 end
 

@@ -7,6 +7,6 @@ if not held then
 end
 if is_larger(ARGV[2], held.token) then
   held.token = ARGV[2]
-  write(held, held.value, held.sent, ARGV[3])
+  carry_on(text_of(held, held.value, held.sent), ARGV[3])
 end
 return 1

@@ -40,7 +40,9 @@ while true do
     return {held, 1}
   end
   redis.call('ZREM', KEYS[2], first)
-  if heard > 0 then
+  -- Some may listen to patterns.
+  local listeners = heard > 0 and redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  if listeners and (listeners.err or listeners[2] > 0) then
     redis.call('SET', KEYS[3], called, 'PX', ARGV[2])
     return {held, 1}
   end

@@ -18,12 +18,13 @@ local function listens(inbox)
   return listeners.err ~= nil or listeners[2] > 0
 end
 
--- Tells a process something, and says whether it is there to hear it: 'perhaps' where we may not publish.
+-- Tells a process something, and says whether it is there to hear it: 'perhaps' where we may not publish. Of those who
+-- heard it some may listen to patterns.
 local function tell(inbox, what, owner, rest)
   local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
   local heard = redis.pcall(publish, inbox, what .. ' ' .. owner .. ' ' .. rest)
   if type(heard) == 'number' then
-    return heard > 0
+    return heard > 0 and (publish == 'SPUBLISH' or listens(inbox))
   end
   return listens(inbox) and 'perhaps'
 end

@@ -308,6 +308,8 @@ impl Model {
             Fence::Hash => return "refused".into(),
             Fence::Full if by > 0 => return "refused".into(),
             Fence::Lost => self.state.fence = Fence::Of(None),
+            // Whoever else was granted one last may not have heard of it yet.
+            Fence::Of(last) if by >= 0 && last != Some(who) => self.state.fence = Fence::Of(None),
             _ => {}
         }
         effect.noted = Some(by.max(0));

@@ -29,7 +29,7 @@ macro_rules! script {
 const ASK: &str = script!(clock mint_fast number mint setnx setnx_ask);
 const RELEASE: &str = script!(setnx setnx_release);
 const EXTEND: &str = script!(setnx setnx_extend);
-const RAISE: &str = script!(number setnx setnx_raise);
+const RAISE: &str = script!(clock mint_fast number setnx setnx_raise);
 const INSPECT: &str = script!(setnx setnx_inspect);
 const BREAK: &str = script!(setnx setnx_break);
 

@@ -694,7 +694,10 @@ async fn raise() {
         ("ann:200 | | ann",                     "raise me 50", "not ours", "", "ann:200 | | ann"),
         ("foreign:200 | | me",                  "raise me 50", "not ours", "", "foreign:200 | | me"),
         ("hash | | me",                         "raise me 50", "not ours", "", "hash | | me"),
-        ("readers:200 me:200 ann:200 | | ann",  "raise me 50", "raised",   "", "readers:200 me:200 ann:200 | | ann"),
+        ("readers:200 me:200 ann:200 | | ann",  "raise me 50", "raised",   "", "readers:200 me:200 ann:200 | | somebody"),
+        ("readers:200 me:200 ann:200 | | ann",  "raise me 0",  "raised",   "", "readers:200 me:200 ann:200 | | somebody"),
+        ("readers:200 me:200 ann:200 | | ann",  "raise me -5", "raised",   "", "readers:200 me:200 ann:200 | | ann"),
+        ("readers:200 me:200 ann:200 | | me",   "raise me 50", "raised",   "", "readers:200 me:200 ann:200 | | me"),
         ("readers:200 me:past ann:200 | | ann", "raise me 50", "not ours", "", "readers:200 me:past ann:200 | | ann"),
     ]).await;
 }
