@@ -51,7 +51,7 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the connections are closed.
+    /// When the future is dropped, the connections are closed, after the time for a connection at the latest.
     #[allow(clippy::unused_async, reason = "without a feature there is no server to wait for")]
     pub async fn connect(url: &str) -> Result<Self> {
         let scheme = LockUrl::parse(url)?.scheme;

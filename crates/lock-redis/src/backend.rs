@@ -66,7 +66,7 @@ impl Redis {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the connection is closed.
+    /// When the future is dropped, the connection is closed, after `connect_timeout` at the latest.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
         let (wait, local_handovers, clock_skew) = (config.wait_by(), config.handovers(), config.skew());

@@ -292,7 +292,7 @@ impl RedisConfig {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the connection is closed.
+    /// When the future is dropped, the connection is closed, after `connect_timeout` at the latest.
     pub async fn connect(self) -> Result<Locks> {
         Ok(Locks::new(Redis::connect(self).await?))
     }

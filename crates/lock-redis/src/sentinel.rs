@@ -52,7 +52,10 @@ pub(crate) struct Following {
 impl Following {
     /// Has a task follow the sentinels of this link, if there are any and no task does.
     pub(crate) fn begin(link: &Arc<Link>) {
-        if link.sentinels().is_some() && !link.followed().swap(true, Ordering::Relaxed) {
+        if link.followed().load(Ordering::Relaxed) || link.sentinels().is_none() {
+            return;
+        }
+        if !link.followed().swap(true, Ordering::Relaxed) {
             let following = Self { link: Arc::downgrade(link) };
             drop(tokio::spawn(following.run()));
         }

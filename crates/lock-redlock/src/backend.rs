@@ -81,7 +81,7 @@ impl Redlock {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the connections are closed.
+    /// When the future is dropped, the connections are closed, after `connect_timeout` at the latest.
     pub async fn connect(config: RedlockConfig) -> Result<Self> {
         config.check()?;
         let (roll, longest_ttl) = (Arc::new(Roll::default()), config.longest_ttl_of_all());

@@ -221,7 +221,7 @@ impl RedlockConfig {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the connections are closed.
+    /// When the future is dropped, the connections are closed, after `connect_timeout` at the latest.
     pub async fn connect(self) -> Result<Locks> {
         Ok(Locks::new(Redlock::connect(self).await?))
     }
