@@ -24,7 +24,8 @@ use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Report, Res
 /// * A lock that is held by somebody else is [`Acquired::Busy`], never an error. So is one whose key
 ///   or node somebody uses for other things.
 /// * The first answer of the server is awaited however short the deadline is; after it, the deadline
-///   is kept, but for a moment in which a lock that nobody has may still be taken. An outage while waiting is ridden out for about as long as a lease or session lasts.
+///   is kept, but for a moment in which a lock that nobody has may still be taken. An outage while
+///   waiting is ridden out for about as long as a lease or session lasts.
 ///
 /// The caller sends at most one `acquire` that waits for each process and name at a time: the others wait
 /// in a queue of the process. Beside it may come some that do not wait, in a mode that may share the lock.

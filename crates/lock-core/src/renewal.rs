@@ -92,7 +92,7 @@ struct Entry<K> {
     terms: Terms,
     cell: ValidityCell,
     due: BootInstant,
-    /// The runtime of whoever asked for it last, where the renewing goes on if there is no other.
+    /// The runtime of the holder, where the renewing goes on if there is no other.
     runtime: Handle,
     /// The deadline before the request on its way, if that may have shortened the lease.
     before_shortened: Option<BootInstant>,
@@ -278,16 +278,13 @@ impl<R: Renew> Shared<R> {
     /// Plans a renewal, and sees to it that there is a task for it.
     fn schedule(self: &Arc<Self>, mut book: MutexGuard<'_, Book<R::Key>>, id: u64, due: BootInstant) {
         let Some(entry) = book.entries.get_mut(&id) else { return };
-        if let Ok(runtime) = Handle::try_current() {
-            entry.runtime = runtime;
-        }
         let (earlier, runtime) = (mem::replace(&mut entry.due, due), entry.runtime.clone());
         book.due.remove(&(earlier, id));
         book.due.insert((due, id));
         match book.wakes {
             None => {
                 drop(book);
-                self.start(Some(runtime));
+                self.start(Some(Handle::try_current().unwrap_or(runtime)));
             }
             Some(wakes) if due < wakes => self.sooner.notify_one(),
             Some(_) => {}

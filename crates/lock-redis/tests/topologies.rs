@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use lock_core::{ErrorKind, Guard, LockName, Locks, LossReason, Outcome, Released, Result, Standing};
 use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
@@ -750,7 +751,7 @@ async fn a_master_that_is_cut_off_from_the_cluster_is_left() {
     let name = name_on(&cluster, 0).await;
     let url = format!("{}?ttl=24s", cluster.url());
     let door = Arc::new(Door::default());
-    let theirs = RedisConfig::from_url(&url).unwrap().dial(Arc::clone(&door) as _);
+    let theirs = RedisConfig::from_url(&url).unwrap().dial(door.dial());
     let (ours, theirs) = (connect(&url).await.unwrap(), theirs.connect().await.unwrap());
     let held = ours.mutex(&name).acquire().await.unwrap();
     let other = name_on_but(&cluster, 0, &name).await;
@@ -798,9 +799,8 @@ struct Door {
     prefers: AtomicU16,
 }
 
-#[async_trait]
-impl Dial for Door {
-    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+impl Door {
+    async fn commands(&self, to: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
         self.knocks.fetch_add(1, Ordering::Relaxed);
         if self.is_shut.load(Ordering::Relaxed) {
             return Err((redis::ErrorKind::Io, "shut").into());
@@ -809,7 +809,34 @@ impl Dial for Door {
         if preferred != 0 && !to.addr().to_string().ends_with(&format!(":{preferred}")) {
             sleep(Duration::from_millis(200)).await;
         }
-        Client::open(to.clone())?.get_multiplexed_async_connection().await
+        Client::open(to)?.get_multiplexed_async_connection().await
+    }
+
+    fn dial(self: &Arc<Self>) -> Arc<dyn Dial> {
+        let door = Arc::clone(self);
+        Arc::new(By(move |to| {
+            let door = Arc::clone(&door);
+            async move { door.commands(to).await }.boxed()
+        }))
+    }
+}
+
+/// Makes the connections for commands in this way, and the others as usual.
+struct By<F>(F);
+
+impl<F> std::fmt::Debug for By<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("By")
+    }
+}
+
+#[async_trait]
+impl<F> Dial for By<F>
+where
+    F: Fn(ConnectionInfo) -> BoxFuture<'static, RedisResult<MultiplexedConnection>> + Send + Sync + 'static,
+{
+    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        (self.0)(to.clone()).await
     }
 
     async fn pushes(
@@ -848,7 +875,7 @@ async fn acquisitions_that_were_refused_while_they_connected_leave_nothing_to_do
     let server = RedisServer::builder().password("one").start().await.unwrap();
     let door = Arc::new(Door::default());
     let config = RedisConfig::from_url(&format!("{}?wait=poll", server.url())).unwrap();
-    let locks = config.dial(Arc::clone(&door) as _).connect().await.unwrap();
+    let locks = config.dial(door.dial()).connect().await.unwrap();
     ok(server.command(&["CONFIG", "SET", "requirepass", "two"]).await.unwrap());
     // The harness has the old password only.
     let other = Client::open(server.url().replace("one", "two")).unwrap();
@@ -870,45 +897,26 @@ async fn acquisitions_that_were_refused_while_they_connected_leave_nothing_to_do
     assert_eq!(door.knocks.load(Ordering::Relaxed), knocks);
 }
 
-/// Its second connection makes the runtime stand still while it is greeted, and the third leads elsewhere.
-#[derive(Debug)]
-struct Stalls {
-    dials: AtomicUsize,
-    slow: u16,
-    then: u16,
-}
-
-#[async_trait]
-impl Dial for Stalls {
-    async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        let number = self.dials.fetch_add(1, Ordering::SeqCst);
-        let to = match number {
-            0 => to.clone(),
-            1 => ("127.0.0.1", self.slow).into_connection_info()?,
-            _ => ("127.0.0.1", self.then).into_connection_info()?,
-        };
-        let made = Client::open(to)?.get_multiplexed_async_connection().await;
-        if number == 1 {
-            drop(tokio::spawn(async {
-                // The greeting has left by then.
-                sleep(Duration::from_millis(50)).await;
-                std::thread::sleep(Duration::from_secs(4));
-            }));
+/// The second connection makes the runtime stand still while it is greeted, and the third leads elsewhere.
+fn stalls(slow: u16, then: u16) -> Arc<dyn Dial> {
+    let dials = AtomicUsize::new(0);
+    Arc::new(By(move |to: ConnectionInfo| {
+        let number = dials.fetch_add(1, Ordering::SeqCst);
+        let port = if number == 1 { slow } else { then };
+        async move {
+            let to = if number == 0 { to } else { ("127.0.0.1", port).into_connection_info()? };
+            let made = Client::open(to)?.get_multiplexed_async_connection().await;
+            if number == 1 {
+                drop(tokio::spawn(async {
+                    // The greeting has left by then.
+                    sleep(Duration::from_millis(50)).await;
+                    std::thread::sleep(Duration::from_secs(4));
+                }));
+            }
+            made
         }
-        made
-    }
-
-    async fn pushes(
-        &self,
-        to: &ConnectionInfo,
-        told: Arc<dyn AsyncPushSender>,
-    ) -> RedisResult<MultiplexedConnection> {
-        pushes(to, told).await
-    }
-
-    async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
-        Client::open(to.clone())?.get_async_pubsub().await
-    }
+        .boxed()
+    }))
 }
 
 #[tokio::test]
@@ -916,9 +924,8 @@ async fn a_connection_whose_making_stood_still_replaces_none() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let slow = FaultProxy::start(old.addr(), Protocol::Redis).unwrap();
     slow.delay(Direction::ToClient, Duration::from_millis(200));
-    let dial = Stalls { dials: AtomicUsize::new(0), slow: slow.port(), then: new.port() };
     let mut options = ServerOptions::new("test", old.url().into_connection_info().unwrap());
-    options.dial = Some(Arc::new(dial));
+    options.dial = Some(stalls(slow.port(), new.port()));
     options.asks_identity = true;
     let server = Arc::new(Server::new(options).unwrap());
     server.connect().await.unwrap();
@@ -952,7 +959,7 @@ async fn connections_that_work_are_used_also_when_the_map_cannot_be_read_again()
     let cluster = RedisCluster::start().await.unwrap();
     let door = Arc::new(Door::default());
     let config = RedisConfig::from_url(&cluster.url()).unwrap();
-    let locks = config.dial(Arc::clone(&door) as _).connect().await.unwrap();
+    let locks = config.dial(door.dial()).connect().await.unwrap();
     let (broken, works) = (name_on(&cluster, 0).await, name_on(&cluster, 1).await);
     for name in [&broken, &works] {
         locks.mutex(name).acquire().await.unwrap().release().await.unwrap();
