@@ -131,7 +131,8 @@ impl Shared {
                 // Who shares the lock lets the others of this process ask for it as well.
                 let turn = Some(turn).filter(|_| spec.mode == Mode::Exclusive);
                 let role = Role::of(spec.mode, spec.writes);
-                Ok(Some(Guard::new(lease, turn, role, spec.name.clone(), self.backend_name(), runtime)))
+                let (name, releases) = (spec.name.clone(), self.releases.clone());
+                Ok(Some(Guard::new(lease, turn, role, name, self.backend_name(), runtime, releases)))
             }
         }
     }

@@ -158,10 +158,13 @@ impl Error {
         self.details.kind
     }
 
-    /// Whether the same call may succeed later without a change to code or configuration.
+    /// Whether the same call on the same object may succeed later without a change to code or configuration.
+    ///
+    /// `while error.is_retryable()` is always right, with a pause between two calls. It is false for
+    /// [`Lost`](ErrorKind::Lost): a guard that was lost stays lost. Acquire the lock again instead.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self.details.kind, ErrorKind::Unavailable | ErrorKind::Lost)
+        matches!(self.details.kind, ErrorKind::Unavailable)
     }
 
     /// What became of the request.

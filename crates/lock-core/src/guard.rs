@@ -6,11 +6,13 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
+use crate::background::Background;
 use crate::queue::{Heir, Turn};
 use crate::{
     BootInstant, Error, ErrorKind, HandOver, Lease, LockName, LossReason, Mode, OwnerId, Released, Result,
-    Revocation, Standing, Token,
+    Revocation, Standing, Token, Validity,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -36,6 +38,8 @@ pub struct Guard {
     name: LockName,
     backend: &'static str,
     runtime: Handle,
+    /// The releases of dropped guards, for which `close` waits.
+    releases: Background,
 }
 
 struct Held {
@@ -74,11 +78,12 @@ impl Guard {
         name: LockName,
         backend: &'static str,
         runtime: Handle,
+        releases: Background,
     ) -> Self {
         if let Some(turn) = &turn {
             turn.hold(lease.validity());
         }
-        Self { held: Some(Held { lease, turn }), role, name, backend, runtime }
+        Self { held: Some(Held { lease, turn }), role, name, backend, runtime, releases }
     }
 
     /// The name of the lock.
@@ -134,6 +139,64 @@ impl Guard {
         self.lease().validity().lost().await
     }
 
+    /// The validity of the guard, apart from it: a clone that can be moved into a task or a thread.
+    ///
+    /// It does not hold the lock: it is lost, with [`LossReason::Released`], when the guard is released or dropped.
+    /// Costs nothing.
+    ///
+    /// ```
+    /// # use lock_core::{Locks, LossReason, Memory, MemoryConfig};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lock_core::Result<()> {
+    /// # let locks = MemoryConfig::new().connect()?;
+    /// let guard = locks.mutex("report").acquire().await?;
+    /// let validity = guard.validity();
+    /// let watch = tokio::spawn(async move { validity.lost().await });
+    /// guard.release().await?;
+    /// assert_eq!(watch.await.unwrap(), LossReason::Released);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        self.lease().validity().clone()
+    }
+
+    /// A token that is cancelled when the lock is lost, released, or dropped with the guard: for work in tasks of its own.
+    ///
+    /// Each call starts a small task that watches the [validity](Self::validity), on the runtime of the acquisition. The
+    /// token is cancelled as well when that runtime is shut down. Like every signal of a lost lock it may come late: send
+    /// the fencing token with every write.
+    ///
+    /// ```
+    /// # use lock_core::{Locks, Memory, MemoryConfig};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lock_core::Result<()> {
+    /// # let locks = MemoryConfig::new().connect()?;
+    /// let guard = locks.mutex("import").acquire().await?;
+    /// let cancelled = guard.cancellation_token();
+    /// let import = tokio::spawn(async move {
+    ///     tokio::select! {
+    ///         () = cancelled.cancelled() => "stopped",
+    ///         () = std::future::pending() => "imported",
+    ///     }
+    /// });
+    /// guard.release().await?;
+    /// assert_eq!(import.await.unwrap(), "stopped");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        let token = CancellationToken::new();
+        let (validity, on_end) = (self.validity(), token.clone().drop_guard());
+        drop(self.runtime.spawn(async move {
+            validity.lost().await;
+            drop(on_end);
+        }));
+        token
+    }
+
     /// Whether somebody has [asked](crate::Locks::request_revocation) that the lock be given up. The lock
     /// stays ours all the same, until we release it. Costs nothing.
     #[must_use]
@@ -155,20 +218,40 @@ impl Guard {
         }
     }
 
-    /// Runs `body` for as long as the lock is held, and drops it when the lock is lost.
+    /// Runs `body` while the lock is held, and drops it when the lock is lost.
+    ///
+    /// The lock is checked again when `body` has ended: `Ok` means that the lock was valid until then.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] when the lock was lost before `body` ended.
+    /// [`ErrorKind::Lost`] when the lock was lost before `body` ended, or by the time that it had. In the second case
+    /// [`RunError::into_output`] has what `body` returned: its last step may have run without the lock.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `body` with it; the guard stays.
-    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output> {
-        tokio::select! {
+    ///
+    /// ```
+    /// # use lock_core::{Locks, Memory, MemoryConfig, Result};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let locks = MemoryConfig::new().connect()?;
+    /// let guard = locks.mutex("orders/42").acquire().await?;
+    /// let sum = guard.run(async { 40 + 2 }).await?;
+    /// assert_eq!(sum, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, RunError<F::Output>> {
+        let output = tokio::select! {
             biased;
-            reason = self.lost() => Err(self.lost_error(reason)),
-            output = body => Ok(output),
+            reason = self.lost() => return Err(RunError { error: self.lost_error(reason), output: None }),
+            output = body => output,
+        };
+        match self.standing() {
+            // A body that blocked its thread, or a paused process, ends after the deadline without any other sign.
+            Standing::Lost(reason) => Err(RunError { error: self.lost_error(reason), output: Some(output) }),
+            _ => Ok(output),
         }
     }
 
@@ -283,7 +366,7 @@ impl Guard {
     /// When the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Result<Released> {
         let Some(held) = self.held.as_mut() else { unreachable!("a guard holds its lease until it ends") };
-        let ended = held.end(&self.name, self.backend).await;
+        let ended = held.end(&self.name, self.backend, &self.releases).await;
         let released = ended.map_err(|error| error.during("release").on(&self.name))?;
         self.held = None;
         Ok(released)
@@ -332,15 +415,80 @@ impl fmt::Debug for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            drop(self.runtime.spawn(held.release(self.name.clone(), self.backend)));
+            let release = held.release(self.name.clone(), self.backend, self.releases.clone());
+            self.releases.spawn(&self.runtime, release);
         }
     }
 }
 
+/// The lock was lost while [`Guard::run`] ran its body. The `?` operator turns it into an [`Error`].
+///
+/// ```
+/// # use std::{thread, time::Duration};
+/// # use lock_core::{ErrorKind, LockOptions, Locks, Memory, MemoryConfig, Result};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// # let locks = MemoryConfig::new().connect()?;
+/// let ttl = Duration::from_millis(100);
+/// let guard = locks.mutex_with("a", LockOptions::new().fixed_ttl(ttl))?.acquire().await?;
+/// // A body that blocks its thread for longer than the lease lasts.
+/// let late = guard.run(async { thread::sleep(3 * ttl); "written" }).await.unwrap_err();
+/// assert_eq!(late.error().kind(), ErrorKind::Lost);
+/// assert_eq!(late.into_output(), Some("written"));
+/// # Ok(())
+/// # }
+/// ```
+pub struct RunError<T> {
+    error: Error,
+    output: Option<T>,
+}
+
+impl<T> RunError<T> {
+    /// Why the lock was lost: an error of the kind [`ErrorKind::Lost`].
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// What the body returned, if it had ended by the time that the loss was seen. `None` when it was dropped.
+    #[must_use]
+    pub fn into_output(self) -> Option<T> {
+        self.output
+    }
+}
+
+impl<T> From<RunError<T>> for Error {
+    fn from(lost: RunError<T>) -> Self {
+        lost.error
+    }
+}
+
+impl<T> fmt::Display for RunError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<T> fmt::Debug for RunError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl<T> std::error::Error for RunError<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
 impl Held {
-    async fn release(mut self, name: LockName, backend: &'static str) {
+    async fn release(mut self, name: LockName, backend: &'static str, releases: Background) {
         let mut pause = FIRST_RETRY;
-        while let Err(error) = self.end(&name, backend).await {
+        while let Err(error) = self.end(&name, backend, &releases).await {
+            if error.kind() == ErrorKind::Closed {
+                tracing::debug!(%error, "the lock ends with its lease or session");
+                return;
+            }
             tracing::debug!(%error, "release goes on");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LAST_RETRY);
@@ -348,18 +496,30 @@ impl Held {
     }
 
     /// Gives the lock to the next task of this process, or back to the server.
-    async fn end(&mut self, name: &LockName, backend: &'static str) -> Result<Released> {
+    async fn end(
+        &mut self,
+        name: &LockName,
+        backend: &'static str,
+        releases: &Background,
+    ) -> Result<Released> {
         let Some(heir) = self.turn.as_ref().and_then(Turn::heir) else { return self.lease.release().await };
         match self.lease.hand_over(&heir.request).await? {
             HandOver::Released(released) => Ok(released),
             HandOver::Passed(lease) => {
-                self.bequeath(&heir, lease, name, backend);
+                self.bequeath(&heir, lease, name, backend, releases.clone());
                 Ok(Released::Released)
             }
         }
     }
 
-    fn bequeath(&mut self, heir: &Heir, lease: Box<dyn Lease>, name: &LockName, backend: &'static str) {
+    fn bequeath(
+        &mut self,
+        heir: &Heir,
+        lease: Box<dyn Lease>,
+        name: &LockName,
+        backend: &'static str,
+        releases: Background,
+    ) {
         let Some(turn) = self.turn.take() else { return };
         let queue = turn.queue();
         let (turn, spent) = match heir.request.mode {
@@ -367,7 +527,7 @@ impl Held {
             _ => (None, Some(turn)),
         };
         let role = Role::of(heir.request.mode, heir.request.writes);
-        let guard = Guard::new(lease, turn, role, name.clone(), backend, heir.runtime.clone());
+        let guard = Guard::new(lease, turn, role, name.clone(), backend, heir.runtime.clone(), releases);
         queue.bequeath(heir, guard);
         // Who shares the lock lets the one behind it ask; until now that would have been the heir.
         drop(spent);

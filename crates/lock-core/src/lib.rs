@@ -6,6 +6,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod backend;
+#[doc(hidden)]
+pub mod background;
 pub mod clock;
 mod contender;
 pub mod doctor;
@@ -34,7 +36,7 @@ pub use backend::{
 pub use clock::{BootInstant, Clock};
 pub use doctor::{Finding, Level, Report};
 pub use error::{Error, ErrorKind, Outcome, Result};
-pub use guard::Guard;
+pub use guard::{Guard, RunError};
 pub use lease::{HandOver, Lease, LossReason, Released, Standing, Validity, ValidityCell};
 pub use locks::{Holder, LockState, Locks, ServerView, View};
 pub use memory::{Memory, MemoryConfig};

@@ -1,11 +1,13 @@
 //! The entry: a store, and the locks in it.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use crate::background::Background;
 use crate::queue::LocalQueue;
 use crate::{
-    Backend, Capabilities, LockName, LockOptions, Mutex, OwnerInfo, Report, Result, RwLock, Semaphore, Token,
+    Backend, Capabilities, Error, ErrorKind, LockName, LockOptions, Mutex, OwnerInfo, Report, Result, RwLock,
+    Semaphore, Token,
 };
 
 /// A connection to a store of locks. Clones share it.
@@ -22,7 +24,12 @@ pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) queue: Arc<LocalQueue>,
     pub(crate) owner: Arc<OwnerInfo>,
+    /// The releases of dropped guards.
+    pub(crate) releases: Background,
 }
+
+/// How long [`Locks::close`] waits for the releases of dropped guards.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What [`Locks::inspect`] saw. It may have changed by the time that you read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,7 +130,7 @@ impl Locks {
     #[must_use]
     pub fn from_dyn(backend: Arc<dyn Backend>) -> Self {
         let (queue, owner) = (Arc::default(), Arc::new(OwnerInfo::this_process()));
-        Self { shared: Arc::new(Shared { backend, queue, owner }) }
+        Self { shared: Arc::new(Shared { backend, queue, owner, releases: Background::default() }) }
     }
 
     /// The exclusive lock of this name, with the backend's defaults. Costs nothing; a name that is
@@ -262,19 +269,43 @@ impl Locks {
         &self.shared.backend
     }
 
-    /// Ends the connections. Locks that are held end as their leases or sessions do: a session at
-    /// once, a lease when its time is over; so release them first. What is asked for afterwards fails with
-    /// [`Closed`](crate::ErrorKind::Closed).
+    /// Waits for the releases of dropped guards, then ends the connections: the last call of a `main`.
+    ///
+    /// It waits for 5 s at most, as a server may not answer. Locks whose guards still live end as their leases or sessions
+    /// do: a session at once, a lease when its time is over. Later calls fail with
+    /// [`Closed`](crate::ErrorKind::Closed), those of all clones as well.
+    ///
+    /// ```
+    /// # use lock_core::{Locks, Memory, MemoryConfig};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lock_core::Result<()> {
+    /// let locks = MemoryConfig::new().connect()?;
+    /// drop(locks.mutex("orders/42").acquire().await?);
+    /// locks.close().await // the lock is released by then
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// When the server does not answer the farewell; the connections are closed all the same.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when locks could not be released in time, or when the server does
+    /// not answer the farewell. The connections are closed all the same.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the connections may stay open until the last clone is dropped.
     pub async fn close(&self) -> Result<()> {
-        self.shared.backend.close().await.map_err(|error| error.during("close"))
+        let left = self.shared.releases.settle(CLOSE_PATIENCE).await;
+        let closed = self.shared.backend.close().await;
+        closed.and_then(|()| self.all_released(left)).map_err(|error| error.during("close"))
+    }
+
+    fn all_released(&self, left: usize) -> Result<()> {
+        if left == 0 {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unavailable, self.shared.backend_name())
+            .message(format!("{left} dropped guards could not be released within {CLOSE_PATIENCE:?}"))
+            .hint("their locks end with their leases or session; check the server, and the runtime of the guards"))
     }
 }
 

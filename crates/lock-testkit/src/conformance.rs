@@ -299,6 +299,8 @@ cases! {
         sessions_cannot_be_extended: sessions,
         max_hold_ends_a_lock: every_backend,
         run_drops_the_work_of_a_lost_lock: every_backend,
+        run_reports_a_body_that_ended_too_late: every_backend,
+        signals_of_a_guard_outlive_it: every_backend,
         validity_counts_from_the_request: with_a_server,
     }
     tokens, always {
@@ -327,6 +329,8 @@ cases! {
         closed_locks_refuse: every_backend,
         closing_ends_what_is_held: every_backend,
         closing_leaves_other_clients_alone: every_backend,
+        closing_waits_for_dropped_guards: every_backend,
+        closing_does_not_wait_for_a_silent_server_for_ever: with_a_server,
     }
     cancellation, always {
         a_cancelled_acquire_of_a_free_lock_leaves_nothing: every_backend,

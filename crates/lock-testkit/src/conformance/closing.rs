@@ -1,11 +1,15 @@
 //! The end of a client.
 
-use lock_core::ErrorKind;
+use std::thread;
 
-use super::Harness;
+use lock_core::ErrorKind;
+use tokio::runtime;
+
 use super::steps::{
-    LEASE_SLACK, SOON, client, fresh, give_back, nothing_left, short_client, take, take_within, within,
+    LEASE_SLACK, LONG, SOON, client, fresh, give_back, nothing_left, short_client, take, take_within,
+    try_take, within,
 };
+use super::{Fault, Harness};
 
 pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
     let store = harness.private().await;
@@ -50,4 +54,36 @@ pub(super) async fn closing_leaves_other_clients_alone(harness: &dyn Harness) {
     give_back(guard).await;
     give_back(take(&two, &name).await).await;
     give_back(take(&client(&*store).await, &name).await).await;
+}
+
+pub(super) async fn closing_waits_for_dropped_guards(harness: &dyn Harness) {
+    let store = harness.private().await;
+    let (store, two, name) = (&*store, client(&*store).await, &fresh());
+    // With one thread nothing happens between the drop and `close`, as in a `main` that ends.
+    thread::scope(|scope| {
+        let main = scope.spawn(move || {
+            let one_thread = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            one_thread.block_on(async {
+                let one = client(store).await;
+                drop(take(&one, name).await);
+                within(SOON, "the farewell", one.close()).await.unwrap();
+            });
+        });
+        main.join().expect("the lock is released by then");
+    });
+    let next = try_take(&two, name).await.expect("`close` came back before the lock was released");
+    give_back(next).await;
+    nothing_left(store, name).await;
+}
+
+pub(super) async fn closing_does_not_wait_for_a_silent_server_for_ever(harness: &dyn Harness) {
+    let link = harness.link().await;
+    let (locks, direct, name) = (client(&*link).await, client(harness).await, fresh());
+    let guard = take(&locks, &name).await;
+    link.fault(Fault::Hold).await;
+    drop(guard);
+    let closed = within(LONG + SOON, "the farewell", locks.close()).await;
+    assert_eq!(closed.unwrap_err().kind(), ErrorKind::Unavailable);
+    link.fault(Fault::None).await;
+    give_back(take_within(LONG + LEASE_SLACK, &direct, &name).await).await;
 }

@@ -198,11 +198,62 @@ pub(super) async fn run_drops_the_work_of_a_lost_lock(harness: &dyn Harness) {
     let running = async { tokio::join!(guard.run(work), breaking).0 };
     let error =
         within(harness.short_lease() + LEASE_SLACK, "the end of the work", running).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(error.error().kind(), ErrorKind::Lost, "{error}");
     assert!(error.to_string().contains(&name), "{error}");
     assert_eq!(Arc::strong_count(&alive), 1, "the work goes on");
     drop(guard);
     give_back(take(&two, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn run_reports_a_body_that_ended_too_late(harness: &dyn Harness) {
+    let (locks, name) = (client(harness).await, fresh());
+    let hold = harness.short_lease() / 2;
+    let mutex = locks.mutex_with(&name, LockOptions::new().max_hold(hold)).unwrap();
+    let guard = within(SOON, "the lock", mutex.acquire()).await.unwrap();
+    // Nothing else is polled meanwhile: only a look at the clock afterwards shows the loss.
+    let body = async {
+        std::thread::sleep(hold + NOISE);
+        7
+    };
+    let late = guard.run(body).await.unwrap_err();
+    assert_eq!(late.error().kind(), ErrorKind::Lost, "{late}");
+    assert!(!late.error().is_retryable(), "running it again with the same guard does not help: {late}");
+    assert_eq!(late.into_output(), Some(7));
+    drop(guard);
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn signals_of_a_guard_outlive_it(harness: &dyn Harness) {
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
+    for way in ["release", "drop", "break"] {
+        let guard = take(&one, &name).await;
+        let (validity, cancelled) = (guard.validity(), guard.cancellation_token());
+        assert!(validity.is_valid() && !validity.remaining().is_zero() && !cancelled.is_cancelled());
+        let lost = tokio::spawn({
+            let validity = validity.clone();
+            async move { validity.lost().await }
+        });
+        let guard = match way {
+            "release" => {
+                give_back(guard).await;
+                None
+            }
+            "drop" => {
+                drop(guard);
+                None
+            }
+            _ => {
+                assert!(two.break_lock(&name).await.unwrap());
+                Some(guard)
+            }
+        };
+        let limit = harness.short_lease() + LEASE_SLACK;
+        let reason = within(limit, "the signal", lost).await.unwrap();
+        within(limit, "the cancellation", cancelled.cancelled()).await;
+        assert!(!validity.is_valid() && validity.remaining().is_zero(), "{validity:?} after {way}");
+        assert_eq!(reason == LossReason::Released, guard.is_none(), "{reason} after {way}");
+    }
     nothing_left(harness, &name).await;
 }
 

@@ -93,6 +93,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
             "a_broken_lock_is_free_and_its_holder_knows",
             "a_lock_deleted_by_an_operator_is_noticed",
             "run_drops_the_work_of_a_lost_lock",
+            "signals_of_a_guard_outlive_it",
             "closing_ends_what_is_held",
             "breaking_ends_all_readers",
             "breaking_ends_all_permits",
