@@ -23,6 +23,34 @@ const SCHEMES: [(&str, Option<&str>); 12] = [
     ("zks", Some("zk,tls")),
 ];
 
+/// Connects the configuration that the URL names, which is of another type for each backend.
+macro_rules! with_config {
+    ($url:expr, |$config:ident| $connect:expr) => {{
+        let url: &str = $url;
+        let scheme = LockUrl::parse(url)?.scheme;
+        match scheme.as_str() {
+            "memory" => MemoryConfig::from_url(url)?.connect(),
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+            | "rediss+cluster" => {
+                let $config = lock_redis::RedisConfig::from_url(url)?;
+                $connect
+            }
+            #[cfg(feature = "redlock")]
+            "redlock" | "redlocks" => {
+                let $config = lock_redlock::RedlockConfig::from_url(url)?;
+                $connect
+            }
+            #[cfg(feature = "zk")]
+            "zk" | "zks" => {
+                let $config = lock_zk::ZkConfig::from_url(url)?;
+                $connect
+            }
+            _ => Err(not_available(&scheme)),
+        }
+    }};
+}
+
 /// A connection to a store of locks; derefs to [`lock_core::Locks`], which has the methods.
 ///
 /// Clones share the connection. Keep one for the whole process.
@@ -54,19 +82,30 @@ impl Locks {
     /// When the future is dropped, the connections are closed, after the time for a connection at the latest.
     #[allow(clippy::unused_async, reason = "without a feature there is no server to wait for")]
     pub async fn connect(url: &str) -> Result<Self> {
-        let scheme = LockUrl::parse(url)?.scheme;
-        let locks = match scheme.as_str() {
-            "memory" => MemoryConfig::from_url(url)?.connect(),
-            #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-            | "rediss+cluster" => lock_redis::RedisConfig::from_url(url)?.connect().await,
-            #[cfg(feature = "redlock")]
-            "redlock" | "redlocks" => lock_redlock::RedlockConfig::from_url(url)?.connect().await,
-            #[cfg(feature = "zk")]
-            "zk" | "zks" => lock_zk::ZkConfig::from_url(url)?.connect().await,
-            _ => Err(not_available(&scheme)),
-        };
-        locks.map(Self)
+        with_config!(url, |config| config.connect().await).map(Self)
+    }
+
+    /// The locks of a store to which their first use connects: what a service starts with whose server may come later.
+    ///
+    /// The URL is that of [`connect`](Self::connect). Nothing is sent before the first use, whose errors then say what is
+    /// wrong with the connection; the use after it tries again. Needs no runtime; every use does.
+    ///
+    /// ```
+    /// # use polylock::{ErrorKind, Locks};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> polylock::Result<()> {
+    /// let locks = Locks::connect_lazy("memory://")?; // or redis:// redlock:// zk://
+    /// let guard = locks.mutex("orders/42").acquire().await?;
+    /// # guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] and [`ErrorKind::Unsupported`] as for [`connect`](Self::connect).
+    pub fn connect_lazy(url: &str) -> Result<Self> {
+        with_config!(url, |config| config.connect_lazy()).map(Self)
     }
 }
 
@@ -94,13 +133,13 @@ impl From<lock_core::Locks> for Locks {
 fn not_available(scheme: &str) -> Error {
     if let Some((_, Some(feature))) = SCHEMES.iter().find(|(known, _)| *known == scheme) {
         return Error::new(ErrorKind::Unsupported, "polylock")
-            .message(format!("this build has no support for {scheme}:// URLs"))
-            .hint(format!("enable the feature: cargo add polylock --features {feature}"));
+            .with_message(format!("this build has no support for {scheme}:// URLs"))
+            .with_hint(format!("enable the feature: cargo add polylock --features {feature}"));
     }
     let known: Vec<_> = SCHEMES.iter().map(|(known, _)| format!("{known}://")).collect();
     Error::new(ErrorKind::InvalidConfig, "polylock")
-        .message(format!("the URL scheme {scheme}:// is not known"))
-        .hint(format!("use one of {}", known.join(", ")))
+        .with_message(format!("the URL scheme {scheme}:// is not known"))
+        .with_hint(format!("use one of {}", known.join(", ")))
 }
 
 #[cfg(test)]

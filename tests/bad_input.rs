@@ -1,9 +1,10 @@
 //! What users get wrong, and what they are told.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_testkit::{Log, RedisFive, RedisServer, ZooKeeper};
+use lock_testkit::{Certificates, Log, RedisFive, RedisServer, ZooKeeper};
 use polylock::{
     Error, ErrorKind, Holder, LeaseKind, LockOptions, Locks, MemoryConfig, RedisConfig, RedlockConfig,
     ZkConfig,
@@ -202,15 +203,55 @@ async fn an_unreachable_server_is_told_in_bounded_time() {
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_exist_is_told() {
-    for url in [
-        "redis://no-such-host.invalid:1",
-        "redlock://a.invalid:1,b.invalid:1,c.invalid:1",
-        "zk://no-such-host.invalid:1?session_timeout=1s",
+async fn a_connection_that_fails_says_why() {
+    let plain = RedisServer::start().await.unwrap();
+    let certificates = Arc::new(Certificates::new().unwrap());
+    let tls = RedisServer::builder().tls(&certificates, false).start().await.unwrap();
+    let (port, tls_port) = (plain.addr(), tls.tls_addr());
+    let master = RedisServer::start().await.unwrap();
+    // Its port stays reserved: nobody else answers.
+    let gone = master.addr();
+    master.kill();
+    for (url, kind, says) in [
+        (format!("redis://{gone}"), ErrorKind::Unavailable, "connection refused"),
+        ("redis+unix:///no/such.sock".into(), ErrorKind::Unavailable, "no such socket file"),
+        (
+            "redis://no-such-host.invalid:1?connect_timeout=30s".into(),
+            ErrorKind::Unavailable,
+            "cannot be resolved",
+        ),
+        (format!("rediss://{port}"), ErrorKind::Unavailable, "does not speak TLS"),
+        (format!("redis://{tls_port}"), ErrorKind::Unavailable, "speaks TLS if and only if"),
+        (format!("redis+sentinel://{port}/main"), ErrorKind::InvalidConfig, "not a sentinel"),
+        (format!("redis+sentinel://{gone}/main"), ErrorKind::Unavailable, "connection refused"),
+        ("zk://no-such-host.invalid:1?session_timeout=1s".into(), ErrorKind::Unavailable, ""),
     ] {
-        let error = Locks::connect(url).await.unwrap_err();
-        must_help(&error, ErrorKind::Unavailable, scheme(url));
+        let error = Locks::connect(&url).await.unwrap_err();
+        must_help(&error, kind, error.backend());
+        assert!(error.to_string().contains(says), "{url} does not say {says:?}: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_quorum_that_fails_names_each_master_and_its_reason() {
+    let (one, two) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let protected = RedisServer::builder().password(SECRET).start().await.unwrap();
+    one.kill();
+    let masters = [one.addr(), protected.addr(), two.addr()].map(|addr| addr.to_string());
+    let url = format!("redlock://{},{},{},a.invalid:1,b.invalid:2", masters[0], masters[1], masters[2]);
+    let error = Locks::connect(&format!("{url}?connect_timeout=30s")).await.unwrap_err();
+    must_help(&error, ErrorKind::Unavailable, "redlock");
+    let text = error.to_string();
+    for (master, why) in [
+        (&*masters[0], "connection refused"),
+        (&masters[1], "password"),
+        ("a.invalid:1", "cannot be resolved"),
+        ("b.invalid:2", "cannot be resolved"),
+    ] {
+        let reasons = text.split(';').filter(|reason| reason.contains(master));
+        assert!(reasons.clone().any(|reason| reason.contains(why)), "{master} is not told {why:?}: {text}");
+    }
+    assert!(text.contains("only 1 of 5"), "{text}");
 }
 
 #[tokio::test]

@@ -309,8 +309,8 @@ impl Capabilities {
         match self.revocation {
             Support::Yes => Ok(()),
             Support::No(why) => Err(Error::new(ErrorKind::Unsupported, self.backend)
-                .message(format!("nobody can be asked to give up a lock here: {why}"))
-                .hint("break the lock, or use another backend, such as zk://")),
+                .with_message(format!("nobody can be asked to give up a lock here: {why}"))
+                .with_hint("break the lock, or use another backend, such as zk://")),
         }
     }
 
@@ -328,8 +328,8 @@ impl Capabilities {
         match support {
             Support::Yes => Ok(()),
             Support::No(why) => Err(Error::new(ErrorKind::Unsupported, self.backend)
-                .message(format!("there are no {what} here: {why}"))
-                .hint("use another backend for them, such as redis://")),
+                .with_message(format!("there are no {what} here: {why}"))
+                .with_hint("use another backend for them, such as redis://")),
         }
     }
 
@@ -347,8 +347,8 @@ impl Capabilities {
                 LeaseKind::Session { timeout },
                 LeasePolicy { ttl: Some(_), .. } | LeasePolicy { renewed: false, .. },
             ) => Err(Error::new(ErrorKind::Unsupported, self.backend)
-                .message("a lock has no time to live of its own here: the session keeps it")
-                .hint(format!("set session_timeout in the URL instead (it is {timeout:?} now)"))),
+                .with_message("a lock has no time to live of its own here: the session keeps it")
+                .with_hint(format!("set session_timeout in the URL instead (it is {timeout:?} now)"))),
             (LeaseKind::Ttl { min, .. }, LeasePolicy { ttl: Some(ttl), .. }) => self.check_ttl(ttl, min),
             _ => Ok(()),
         }
@@ -373,7 +373,7 @@ impl Capabilities {
     }
 
     fn invalid(&self, message: &str, hint: String) -> Error {
-        Error::new(ErrorKind::InvalidConfig, self.backend).message(message).hint(hint)
+        Error::new(ErrorKind::InvalidConfig, self.backend).with_message(message).with_hint(hint)
     }
 }
 

@@ -59,7 +59,7 @@ impl Contender {
         match self.acquire_within(Wait::Forever).await? {
             Some(guard) => Ok(guard),
             None => Err(Error::new(ErrorKind::Unexpected, self.shared.backend_name())
-                .message("the backend gave up a wait without a deadline")
+                .with_message("the backend gave up a wait without a deadline")
                 .during("acquire")),
         }
     }
@@ -110,12 +110,7 @@ impl Spec {
 
 impl Shared {
     async fn take(&self, spec: &Spec, wait: Wait) -> Result<Option<Guard>> {
-        let runtime = Handle::try_current().map_err(|error| {
-            Error::new(ErrorKind::Unsupported, self.backend_name())
-                .message("there is no tokio runtime here")
-                .hint("acquire locks inside a tokio runtime")
-                .caused_by(error)
-        })?;
+        let runtime = self.origin.runtimes.enter()?;
         let come = match wait {
             _ if wait.is_over() => self.queue.try_turn(&spec.name, spec.mode).map(Come::Turn),
             _ => self.wait_for_turn(spec, wait, &runtime).await,
@@ -125,14 +120,15 @@ impl Shared {
             Some(Come::Guard(guard)) => return Ok(Some(guard)),
             None => return Ok(None),
         };
-        match self.backend.acquire(spec.request(wait)).await? {
+        let acquired = self.backend.acquire(spec.request(wait)).await;
+        match acquired.map_err(|error| self.origin.runtimes.explain(error))? {
             Acquired::Busy => Ok(None),
             Acquired::Held(lease) => {
                 // Who shares the lock lets the others of this process ask for it as well.
                 let turn = Some(turn).filter(|_| spec.mode == Mode::Exclusive);
                 let role = Role::of(spec.mode, spec.writes);
-                let (name, releases) = (spec.name.clone(), self.releases.clone());
-                Ok(Some(Guard::new(lease, turn, role, name, self.backend_name(), runtime, releases)))
+                let (name, origin) = (spec.name.clone(), Arc::clone(&self.origin));
+                Ok(Some(Guard::new(lease, turn, role, name, runtime, origin)))
             }
         }
     }

@@ -15,7 +15,16 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// The text says what failed, on which backend and lock, and what to do next; it never holds a
 /// password. Use [`kind`](Self::kind), [`is_retryable`](Self::is_retryable) and
-/// [`outcome`](Self::outcome) to decide in code.
+/// [`outcome`](Self::outcome) to decide in code, and [`code`](Self::code) in logs and metrics.
+///
+/// ```
+/// # use lock_core::{ErrorKind, Locks, Memory, MemoryConfig, Outcome};
+/// let error = MemoryConfig::from_url("memory://?tll=10s").unwrap_err();
+/// assert_eq!((error.kind(), error.code()), (ErrorKind::InvalidConfig, "invalid_config"));
+/// assert_eq!((error.backend(), error.outcome()), ("memory", Outcome::NotApplied));
+/// assert!(!error.is_retryable());
+/// println!("{}: {}", error.message(), error.hint().unwrap_or("ask the operator"));
+/// ```
 #[derive(Clone)]
 pub struct Error {
     details: Box<Details>,
@@ -25,6 +34,8 @@ pub struct Error {
 struct Details {
     kind: ErrorKind,
     outcome: Outcome,
+    /// Narrower than that of the kind.
+    code: Option<&'static str>,
     backend: &'static str,
     operation: Option<&'static str>,
     lock: Option<LockName>,
@@ -57,6 +68,24 @@ pub enum ErrorKind {
     Unexpected,
 }
 
+impl ErrorKind {
+    /// The kind as a word of a log or a metric; it never changes.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::InvalidName => "invalid_name",
+            Self::InvalidConfig => "invalid_config",
+            Self::Unsupported => "unsupported",
+            Self::Unavailable => "unavailable",
+            Self::Denied => "denied",
+            Self::Lost => "lost",
+            Self::Exhausted => "exhausted",
+            Self::Closed => "closed",
+            Self::Unexpected => "unexpected",
+        }
+    }
+}
+
 /// What became of the request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -78,6 +107,7 @@ impl Error {
         let details = Details {
             kind,
             outcome: Outcome::NotApplied,
+            code: None,
             backend,
             operation: None,
             lock: None,
@@ -92,26 +122,26 @@ impl Error {
     #[must_use]
     pub fn lost(backend: &'static str) -> Self {
         Self::new(ErrorKind::Lost, backend)
-            .message("the lock is no longer ours")
-            .hint("stop the work that it protects, and acquire it again")
+            .with_message("the lock is no longer ours")
+            .with_hint("stop the work that it protects, and acquire it again")
     }
 
     /// The error of locks that were closed.
     #[must_use]
     pub fn closed(backend: &'static str) -> Self {
-        Self::new(ErrorKind::Closed, backend).message("the locks were closed").hint("connect again")
+        Self::new(ErrorKind::Closed, backend).with_message("the locks were closed").with_hint("connect again")
     }
 
     /// Says what failed.
     #[must_use]
-    pub fn message(mut self, message: impl Into<String>) -> Self {
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
         self.details.message = message.into();
         self
     }
 
     /// Says what to do next.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.details.hint = Some(hint.into());
         self
     }
@@ -120,6 +150,13 @@ impl Error {
     #[must_use]
     pub fn with_outcome(mut self, outcome: Outcome) -> Self {
         self.details.outcome = outcome;
+        self
+    }
+
+    /// Gives it a narrower [code](Self::code) than that of its kind.
+    #[must_use]
+    pub fn with_code(mut self, code: &'static str) -> Self {
+        self.details.code = Some(code);
         self
     }
 
@@ -165,6 +202,40 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.details.kind, ErrorKind::Unavailable)
+    }
+
+    /// A stable word for programs, logs and metrics: that of the [kind](ErrorKind::code), or a narrower one.
+    ///
+    /// | code | kind | |
+    /// |---|---|---|
+    /// | `invalid_name` `invalid_config` `unsupported` `unavailable` `denied` `lost` `exhausted` `closed` `unexpected` | the same | nothing more is known |
+    /// | `dns` | `Unavailable` | the host name could not be resolved |
+    /// | `refused` | `Unavailable` | nobody listens at the port |
+    /// | `no_socket` | `Unavailable` | the Unix socket does not exist |
+    /// | `no_tls` | `Unavailable` | the port does not speak TLS |
+    /// | `bad_certificate` | `InvalidConfig` | one side does not trust the certificate of the other |
+    /// | `timeout` | `Unavailable` | no answer in time |
+    /// | `broken` | `Unavailable` | the connection broke |
+    /// | `no_quorum` | any | too few masters agreed |
+    /// | `wrong_server` | `InvalidConfig` | a sentinel, a plain server or a node of a cluster where another is expected |
+    /// | `replica` | `Unavailable` | the server follows another one |
+    ///
+    /// New codes may come; one that an error has does not change.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.details.code.unwrap_or_else(|| self.details.kind.code())
+    }
+
+    /// What failed, without backend, operation, lock and hint.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.details.message
+    }
+
+    /// What to do next.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        self.details.hint.as_deref()
     }
 
     /// What became of the request.
@@ -247,8 +318,8 @@ mod tests {
     fn text_names_backend_operation_lock_and_way_out() {
         let name = LockName::new("orders/42").unwrap();
         let error = Error::new(ErrorKind::Unavailable, "redis")
-            .message("connection refused")
-            .hint("start the server")
+            .with_message("connection refused")
+            .with_hint("start the server")
             .during("acquire")
             .on(&name);
         assert_eq!(error.to_string(), "redis: acquire \"orders/42\": connection refused; start the server");
@@ -259,16 +330,17 @@ mod tests {
     #[test]
     fn debug_tells_the_causes_that_the_text_does_not() {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        let below =
-            Error::new(ErrorKind::Unavailable, "redis").message("cannot connect to \"b\"").caused_by(refused);
+        let below = Error::new(ErrorKind::Unavailable, "redis")
+            .with_message("cannot connect to \"b\"")
+            .caused_by(refused);
         let error = Error::new(ErrorKind::Denied, "redlock").with_outcome(Outcome::Unknown);
-        let silent = error.clone().message("no quorum").caused_by(below.clone());
+        let silent = error.clone().with_message("no quorum").caused_by(below.clone());
         let cause = "connection refused";
         assert_eq!(
             format!("{silent:?}"),
             format!("redlock: no quorum [Denied, Unknown]: redis: cannot connect to \"b\": {cause}")
         );
-        let telling = error.message(format!("no quorum: {below}")).caused_by(below);
+        let telling = error.with_message(format!("no quorum: {below}")).caused_by(below);
         assert_eq!(
             format!("{telling:?}"),
             format!("redlock: no quorum: redis: cannot connect to \"b\" [Denied, Unknown]: {cause}")
@@ -277,7 +349,7 @@ mod tests {
 
     #[test]
     fn the_first_operation_stays() {
-        let error = Error::new(ErrorKind::Lost, "zk").message("gone").during("extend").during("acquire");
+        let error = Error::new(ErrorKind::Lost, "zk").with_message("gone").during("extend").during("acquire");
         assert_eq!(error.operation(), Some("extend"));
     }
 }

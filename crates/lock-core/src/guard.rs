@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::Background;
 use crate::queue::{Heir, Turn};
+use crate::runtime::Runtimes;
 use crate::{
     BootInstant, Error, ErrorKind, HandOver, Lease, LockName, LossReason, Mode, OwnerId, Released, Result,
     Revocation, Standing, Token, Validity,
@@ -36,10 +38,16 @@ pub struct Guard {
     held: Option<Held>,
     role: Role,
     name: LockName,
-    backend: &'static str,
     runtime: Handle,
+    origin: Arc<Origin>,
+}
+
+/// What guards keep of the [`Locks`](crate::Locks) that they came from.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) runtimes: Runtimes,
     /// The releases of dropped guards, for which `close` waits.
-    releases: Background,
+    pub(crate) releases: Background,
 }
 
 struct Held {
@@ -76,14 +84,13 @@ impl Guard {
         turn: Option<Turn>,
         role: Role,
         name: LockName,
-        backend: &'static str,
         runtime: Handle,
-        releases: Background,
+        origin: Arc<Origin>,
     ) -> Self {
         if let Some(turn) = &turn {
             turn.hold(lease.validity());
         }
-        Self { held: Some(Held { lease, turn }), role, name, backend, runtime, releases }
+        Self { held: Some(Held { lease, turn }), role, name, runtime, origin }
     }
 
     /// The name of the lock.
@@ -265,7 +272,8 @@ impl Guard {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn verify(&self) -> Result<Standing> {
-        self.lease().verify().await.map_err(|error| error.during("verify").on(&self.name))
+        self.on_runtime("verify")?;
+        self.lease().verify().await.map_err(|error| self.failed("verify", error))
     }
 
     /// Lets the lease end `ttl` from now, and gives the new deadline: one round trip.
@@ -284,7 +292,8 @@ impl Guard {
     /// When the future is dropped, the lease may or may not have been extended;
     /// [`valid_until`](Self::valid_until) then keeps the earlier deadline.
     pub async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
-        self.lease().extend(ttl).await.map_err(|error| error.during("extend").on(&self.name))
+        self.on_runtime("extend")?;
+        self.lease().extend(ttl).await.map_err(|error| self.failed("extend", error))
     }
 
     /// Lets the tokens that are granted after this one be larger than `floor` as well: one round trip.
@@ -302,16 +311,16 @@ impl Guard {
     /// When the future is dropped, the tokens may or may not have been raised; raise them again.
     pub async fn raise_token(&self, floor: Token) -> Result<()> {
         if floor.get() > HIGHEST_FLOOR {
-            return Err(Error::new(ErrorKind::Exhausted, self.backend)
-                .message(format!("hardly any tokens are left above {floor}"))
-                .hint(
+            return Err(Error::new(ErrorKind::Exhausted, self.backend())
+                .with_message(format!("hardly any tokens are left above {floor}"))
+                .with_hint(
                     "begin again under another lock name, and let the resource forget the tokens of this one",
                 )
                 .during("raise token")
                 .on(&self.name));
         }
-        let raised = self.lease().raise_token(floor).await;
-        raised.map_err(|error| error.told_by(self.backend).during("raise token").on(&self.name))
+        self.on_runtime("raise token")?;
+        self.lease().raise_token(floor).await.map_err(|error| self.failed("raise token", error))
     }
 
     /// Goes on as a reader, without giving the lock up in between: readers may join from then on, and writers
@@ -343,12 +352,13 @@ impl Guard {
             Role::Writer => {}
             Role::Other => return Err(self.no_writer()),
         }
-        let Some(held) = self.held.as_mut() else { unreachable!("a guard holds its lease until it ends") };
+        self.on_runtime("downgrade")?;
+        let held = self.held_mut();
         let downgraded = held.lease.downgrade().await;
-        downgraded.map_err(|error| error.told_by(self.backend).during("downgrade").on(&self.name))?;
+        downgraded.map_err(|error| self.failed("downgrade", error))?;
         self.role = Role::Reader;
         // Who shares the lock lets the others of this process ask for it as well.
-        held.turn = None;
+        self.held_mut().turn = None;
         Ok(())
     }
 
@@ -365,9 +375,10 @@ impl Guard {
     ///
     /// When the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Result<Released> {
-        let Some(held) = self.held.as_mut() else { unreachable!("a guard holds its lease until it ends") };
-        let ended = held.end(&self.name, self.backend, &self.releases).await;
-        let released = ended.map_err(|error| error.during("release").on(&self.name))?;
+        self.on_runtime("release")?;
+        let (name, origin) = (self.name.clone(), Arc::clone(&self.origin));
+        let ended = self.held_mut().end(&name, &origin).await;
+        let released = ended.map_err(|error| self.failed("release", error))?;
         self.held = None;
         Ok(released)
     }
@@ -384,18 +395,38 @@ impl Guard {
         &*held.lease
     }
 
+    fn held_mut(&mut self) -> &mut Held {
+        let Some(held) = &mut self.held else { unreachable!("a guard holds its lease until it ends") };
+        held
+    }
+
+    fn on_runtime(&self, operation: &'static str) -> Result<()> {
+        self.origin.runtimes.enter().map(drop).map_err(|error| self.failed(operation, error))
+    }
+
+    fn failed(&self, operation: &'static str, error: Error) -> Error {
+        let error = self.origin.runtimes.explain(error);
+        error.told_by(self.backend()).during(operation).on(&self.name)
+    }
+
+    fn backend(&self) -> &'static str {
+        self.origin.runtimes.backend()
+    }
+
     fn no_writer(&self) -> Error {
-        Error::new(ErrorKind::Unsupported, self.backend)
-            .message("only who writes can become a reader, and this is the guard of a mutex or a semaphore")
-            .hint("take the lock with locks.rw(name).write(): it is the same lock as the mutex")
+        Error::new(ErrorKind::Unsupported, self.backend())
+            .with_message(
+                "only who writes can become a reader, and this is the guard of a mutex or a semaphore",
+            )
+            .with_hint("take the lock with locks.rw(name).write(): it is the same lock as the mutex")
             .during("downgrade")
             .on(&self.name)
     }
 
     fn lost_error(&self, reason: LossReason) -> Error {
-        Error::new(ErrorKind::Lost, self.backend)
-            .message(format!("the lock was lost: {reason}"))
-            .hint("stop the work that it protects, and acquire it again")
+        Error::new(ErrorKind::Lost, self.backend())
+            .with_message(format!("the lock was lost: {reason}"))
+            .with_hint("stop the work that it protects, and acquire it again")
             .during("run")
             .on(&self.name)
     }
@@ -404,7 +435,7 @@ impl Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
-            .field("backend", &self.backend)
+            .field("backend", &self.backend())
             .field("name", &self.name)
             .field("token", &self.token())
             .field("standing", &self.standing())
@@ -415,8 +446,8 @@ impl fmt::Debug for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            let release = held.release(self.name.clone(), self.backend, self.releases.clone());
-            self.releases.spawn(&self.runtime, release);
+            let release = held.release(self.name.clone(), Arc::clone(&self.origin));
+            self.origin.releases.spawn(&self.runtime, release);
         }
     }
 }
@@ -482,9 +513,9 @@ impl<T> std::error::Error for RunError<T> {
 }
 
 impl Held {
-    async fn release(mut self, name: LockName, backend: &'static str, releases: Background) {
+    async fn release(mut self, name: LockName, origin: Arc<Origin>) {
         let mut pause = FIRST_RETRY;
-        while let Err(error) = self.end(&name, backend, &releases).await {
+        while let Err(error) = self.end(&name, &origin).await {
             if error.kind() == ErrorKind::Closed {
                 tracing::debug!(%error, "the lock ends with its lease or session");
                 return;
@@ -496,30 +527,18 @@ impl Held {
     }
 
     /// Gives the lock to the next task of this process, or back to the server.
-    async fn end(
-        &mut self,
-        name: &LockName,
-        backend: &'static str,
-        releases: &Background,
-    ) -> Result<Released> {
+    async fn end(&mut self, name: &LockName, origin: &Arc<Origin>) -> Result<Released> {
         let Some(heir) = self.turn.as_ref().and_then(Turn::heir) else { return self.lease.release().await };
         match self.lease.hand_over(&heir.request).await? {
             HandOver::Released(released) => Ok(released),
             HandOver::Passed(lease) => {
-                self.bequeath(&heir, lease, name, backend, releases.clone());
+                self.bequeath(&heir, lease, name, origin);
                 Ok(Released::Released)
             }
         }
     }
 
-    fn bequeath(
-        &mut self,
-        heir: &Heir,
-        lease: Box<dyn Lease>,
-        name: &LockName,
-        backend: &'static str,
-        releases: Background,
-    ) {
+    fn bequeath(&mut self, heir: &Heir, lease: Box<dyn Lease>, name: &LockName, origin: &Arc<Origin>) {
         let Some(turn) = self.turn.take() else { return };
         let queue = turn.queue();
         let (turn, spent) = match heir.request.mode {
@@ -527,7 +546,7 @@ impl Held {
             _ => (None, Some(turn)),
         };
         let role = Role::of(heir.request.mode, heir.request.writes);
-        let guard = Guard::new(lease, turn, role, name.clone(), backend, heir.runtime.clone(), releases);
+        let guard = Guard::new(lease, turn, role, name.clone(), heir.runtime.clone(), Arc::clone(origin));
         queue.bequeath(heir, guard);
         // Who shares the lock lets the one behind it ask; until now that would have been the heir.
         drop(spent);

@@ -92,8 +92,8 @@ pub trait Lease: Any + Debug + Send + Sync {
     /// [`Denied`](crate::ErrorKind::Denied) or [`Exhausted`](crate::ErrorKind::Exhausted) when the server refuses it.
     async fn downgrade(&mut self) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported, NO_BACKEND)
-            .message("a writer cannot become a reader on this backend")
-            .hint("release the lock, and ask to read"))
+            .with_message("a writer cannot become a reader on this backend")
+            .with_hint("release the lock, and ask to read"))
     }
 
     /// Lets the tokens that are granted after this one be larger than `floor` as well.
@@ -105,8 +105,8 @@ pub trait Lease: Any + Debug + Send + Sync {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when it is not known whether they will be.
     async fn raise_token(&self, floor: Token) -> Result<()> {
         Err(Error::new(ErrorKind::Unsupported, NO_BACKEND)
-            .message(format!("the tokens of this backend cannot be raised to {floor}"))
-            .hint("use a backend that can, such as redis://"))
+            .with_message(format!("the tokens of this backend cannot be raised to {floor}"))
+            .with_hint("use a backend that can, such as redis://"))
     }
 }
 

@@ -13,6 +13,8 @@ mod contender;
 pub mod doctor;
 pub mod error;
 pub mod guard;
+#[doc(hidden)]
+pub mod lazy;
 pub mod lease;
 pub mod locks;
 pub mod memory;
@@ -25,8 +27,12 @@ mod queue;
 pub mod random;
 pub mod renewal;
 pub mod revocation;
+#[doc(hidden)]
+pub mod runtime;
 pub mod rw;
 pub mod semaphore;
+#[doc(hidden)]
+pub mod single_flight;
 pub mod token;
 pub mod url;
 
@@ -37,6 +43,7 @@ pub use clock::{BootInstant, Clock};
 pub use doctor::{Finding, Level, Report};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use guard::{Guard, RunError};
+pub use lazy::Lazy;
 pub use lease::{HandOver, Lease, LossReason, Released, Standing, Validity, ValidityCell};
 pub use locks::{Holder, LockState, Locks, ServerView, View};
 pub use memory::{Memory, MemoryConfig};

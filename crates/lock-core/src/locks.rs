@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::background::Background;
+use crate::guard::Origin;
 use crate::queue::LocalQueue;
+use crate::runtime::Runtimes;
 use crate::{
     Backend, Capabilities, Error, ErrorKind, LockName, LockOptions, Mutex, OwnerInfo, Report, Result, RwLock,
     Semaphore, Token,
@@ -24,8 +26,7 @@ pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) queue: Arc<LocalQueue>,
     pub(crate) owner: Arc<OwnerInfo>,
-    /// The releases of dropped guards.
-    pub(crate) releases: Background,
+    pub(crate) origin: Arc<Origin>,
 }
 
 /// How long [`Locks::close`] waits for the releases of dropped guards.
@@ -130,7 +131,9 @@ impl Locks {
     #[must_use]
     pub fn from_dyn(backend: Arc<dyn Backend>) -> Self {
         let (queue, owner) = (Arc::default(), Arc::new(OwnerInfo::this_process()));
-        Self { shared: Arc::new(Shared { backend, queue, owner, releases: Background::default() }) }
+        let runtimes = Runtimes::new(backend.capabilities().backend);
+        let origin = Arc::new(Origin { runtimes, releases: Background::default() });
+        Self { shared: Arc::new(Shared { backend, queue, owner, origin }) }
     }
 
     /// The exclusive lock of this name, with the backend's defaults. Costs nothing; a name that is
@@ -197,7 +200,7 @@ impl Locks {
     /// Nothing is lost when the future is dropped.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockState> {
         let name = LockName::new(name)?;
-        let state = self.shared.backend.inspect(&name).await;
+        let state = self.shared.ask(|backend| backend.inspect(&name)).await;
         let mut state = state.map_err(|error| error.during("inspect").on(&name))?;
         state.waiters += self.shared.queue.waiters(&name);
         Ok(state)
@@ -220,7 +223,7 @@ impl Locks {
     /// When the future is dropped, the lock may or may not have been broken.
     pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<bool> {
         let name = LockName::new(name)?;
-        let broken = self.shared.backend.break_lock(&name).await;
+        let broken = self.shared.ask(|backend| backend.break_lock(&name)).await;
         broken.map_err(|error| error.during("break").on(&name))
     }
 
@@ -239,7 +242,7 @@ impl Locks {
     /// When the future is dropped, the holders may or may not have been asked.
     pub async fn request_revocation(&self, name: impl AsRef<str>) -> Result<bool> {
         let name = LockName::new(name)?;
-        let asked = self.shared.backend.request_revocation(&name).await;
+        let asked = self.shared.ask(|backend| backend.request_revocation(&name)).await;
         asked.map_err(|error| error.during("request revocation").on(&name))
     }
 
@@ -254,7 +257,8 @@ impl Locks {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn doctor(&self) -> Result<Report> {
-        self.shared.backend.doctor().await.map_err(|error| error.during("doctor"))
+        let examined = self.shared.ask(|backend| backend.doctor()).await;
+        examined.map_err(|error| error.during("doctor"))
     }
 
     /// What the backend can do.
@@ -294,9 +298,12 @@ impl Locks {
     ///
     /// When the future is dropped, the connections may stay open until the last clone is dropped.
     pub async fn close(&self) -> Result<()> {
-        let left = self.shared.releases.settle(CLOSE_PATIENCE).await;
-        let closed = self.shared.backend.close().await;
-        closed.and_then(|()| self.all_released(left)).map_err(|error| error.during("close"))
+        let closed = self.shared.ask(|backend| async {
+            let left = self.shared.origin.releases.settle(CLOSE_PATIENCE).await;
+            backend.close().await?;
+            self.all_released(left)
+        });
+        closed.await.map_err(|error| error.during("close"))
     }
 
     fn all_released(&self, left: usize) -> Result<()> {
@@ -304,13 +311,22 @@ impl Locks {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unavailable, self.shared.backend_name())
-            .message(format!("{left} dropped guards could not be released within {CLOSE_PATIENCE:?}"))
-            .hint("their locks end with their leases or session; check the server, and the runtime of the guards"))
+            .with_message(format!("{left} dropped guards could not be released within {CLOSE_PATIENCE:?}"))
+            .with_hint("their locks end with their leases or session; check the server, and the runtime of the guards"))
     }
 }
 
 impl Shared {
+    /// Asks the backend something on the runtime of the caller.
+    async fn ask<'a, T, F>(&'a self, question: impl FnOnce(&'a dyn Backend) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        self.origin.runtimes.enter()?;
+        question(&*self.backend).await.map_err(|error| self.origin.runtimes.explain(error))
+    }
+
     pub(crate) fn backend_name(&self) -> &'static str {
-        self.backend.capabilities().backend
+        self.origin.runtimes.backend()
     }
 }

@@ -56,8 +56,8 @@ impl MemoryConfig {
         url.check_scheme(BACKEND, &["memory"])?;
         if !url.path.is_empty() || !url.user.is_empty() || url.password.is_some() {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .message("the store of locks in memory has neither a path nor a user")
-                .hint("write it as memory://name, or as memory:// for locks of one's own"));
+                .with_message("the store of locks in memory has neither a path nor a user")
+                .with_hint("write it as memory://name, or as memory:// for locks of one's own"));
         }
         let mut config = Self::default();
         if !url.hosts.is_empty() {
@@ -346,8 +346,8 @@ impl Lease for MemoryLease {
         }
         if floor.get() >= i64::MAX as u64 {
             return Err(Error::new(ErrorKind::Exhausted, BACKEND)
-                .message(format!("no token is larger than {floor}"))
-                .hint("raise the tokens to a smaller number"));
+                .with_message(format!("no token is larger than {floor}"))
+                .with_hint("raise the tokens to a smaller number"));
         }
         table.last_token = table.last_token.max(floor.get());
         Ok(())

@@ -27,11 +27,11 @@ impl LockName {
         let name = name.as_ref();
         match name.len() {
             0 => Err(Error::new(ErrorKind::InvalidName, NO_BACKEND)
-                .message("the lock name is empty")
-                .hint("give the lock a name, such as \"orders/42\"")),
+                .with_message("the lock name is empty")
+                .with_hint("give the lock a name, such as \"orders/42\"")),
             length if length > Self::MAX_BYTES => Err(Error::new(ErrorKind::InvalidName, NO_BACKEND)
-                .message(format!("the lock name {:?}... has {length} bytes", preview(name)))
-                .hint(format!(
+                .with_message(format!("the lock name {:?}... has {length} bytes", preview(name)))
+                .with_hint(format!(
                     "use at most {} bytes, for instance a hash of the long part",
                     Self::MAX_BYTES
                 ))),

@@ -422,7 +422,7 @@ impl<K> Book<K> {
         self.wakes = None;
         for id in mem::take(&mut self.in_flight) {
             let error = Error::new(ErrorKind::Unavailable, NO_BACKEND)
-                .message("the runtime that renewed the lock was shut down")
+                .with_message("the runtime that renewed the lock was shut down")
                 .with_outcome(Outcome::Unknown);
             self.note(id, Renewed::Unknown(error), now);
         }

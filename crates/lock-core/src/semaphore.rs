@@ -123,8 +123,8 @@ impl Semaphore {
 fn without_permits(backend: &'static str, name: &str) -> Error {
     match LockName::new(name) {
         Ok(name) => Error::new(ErrorKind::InvalidConfig, backend)
-            .message("a semaphore without permits can never be acquired")
-            .hint("give it one at least")
+            .with_message("a semaphore without permits can never be acquired")
+            .with_hint("give it one at least")
             .on(&name),
         Err(error) => error,
     }

@@ -86,8 +86,8 @@ impl LockUrl {
         }
         let known: Vec<_> = known.iter().map(|scheme| format!("{scheme}://")).collect();
         Err(Error::new(ErrorKind::InvalidConfig, backend)
-            .message(format!("the URL scheme {}:// is not one of this backend", self.scheme))
-            .hint(format!("use {}", known.join(" or "))))
+            .with_message(format!("the URL scheme {}:// is not one of this backend", self.scheme))
+            .with_hint(format!("use {}", known.join(" or "))))
     }
 
     /// Hands every option to `set`, which answers `Ok(false)` for a name that it does not know.
@@ -112,8 +112,8 @@ impl LockUrl {
                 continue;
             };
             return Err(Error::new(ErrorKind::InvalidConfig, backend)
-                .message(problem)
-                .hint(format!("the options are: {}", known.join(", "))));
+                .with_message(problem)
+                .with_hint(format!("the options are: {}", known.join(", "))));
         }
         Ok(())
     }
@@ -159,8 +159,8 @@ impl<'a> OptionValue<'a> {
     #[must_use]
     pub fn invalid(self, expected: &str) -> Error {
         Error::new(ErrorKind::InvalidConfig, self.backend)
-            .message(format!("the URL option {}={:?} is not valid", self.key, self.value))
-            .hint(expected)
+            .with_message(format!("the URL option {}={:?} is not valid", self.key, self.value))
+            .with_hint(expected)
     }
 }
 
@@ -192,14 +192,14 @@ fn decode(text: &str) -> Result<String> {
 
 fn malformed() -> Error {
     Error::new(ErrorKind::InvalidConfig, NO_BACKEND)
-        .message("the URL is malformed")
-        .hint("write it as scheme://[user:password@]host:port[,host:port...][/path][?option=value]")
+        .with_message("the URL is malformed")
+        .with_hint("write it as scheme://[user:password@]host:port[,host:port...][/path][?option=value]")
 }
 
 fn unescaped() -> Error {
     Error::new(ErrorKind::InvalidConfig, NO_BACKEND)
-        .message("there is an @ in the URL behind what would be the hosts")
-        .hint(
+        .with_message("there is an @ in the URL behind what would be the hosts")
+        .with_hint(
             "write / and ? in a user name or a password as %2F and %3F, and @ in a path or an option as %40",
         )
 }

@@ -9,6 +9,7 @@ use lock_core::renewal::Terms;
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Holder,
     LeaseKind, LeasePolicy, LockName, LockState, OwnerId, Report, Result, Support, Token, ValidityCell,
+    runtime,
 };
 
 use crate::config::{RedisConfig, WaitBy};
@@ -69,6 +70,7 @@ impl Redis {
     /// When the future is dropped, the connection is closed, after `connect_timeout` at the latest.
     pub async fn connect(config: RedisConfig) -> Result<Self> {
         config.check()?;
+        runtime::current(BACKEND)?;
         let (wait, local_handovers, clock_skew) = (config.wait_by(), config.handovers(), config.skew());
         let (capabilities, timestamps) = (capabilities(&config), config.timestamps());
         let danger = timestamps.is_some().then(danger);
@@ -155,7 +157,7 @@ impl Redis {
     }
 }
 
-fn capabilities(config: &RedisConfig) -> Capabilities {
+pub(crate) fn capabilities(config: &RedisConfig) -> Capabilities {
     let times = LeaseKind::Ttl { default: config.ttl, min: MIN_TTL + config.skew() };
     let mut capabilities = Capabilities::new(BACKEND, times);
     capabilities.fifo = config.wait_by() == WaitBy::Queue;
@@ -225,8 +227,8 @@ pub(crate) fn check_ttl(ttl: Duration, clock_skew: Duration) -> Result<()> {
 #[must_use]
 pub fn not_a_lock(backend: &'static str, kind: &str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
-        .message(format!("the key holds a {kind}, which is no lock of this protocol"))
-        .hint("remove it with the client that made it, or use another prefix in the URL (?prefix=...)")
+        .with_message(format!("the key holds a {kind}, which is no lock of this protocol"))
+        .with_hint("remove it with the client that made it, or use another prefix in the URL (?prefix=...)")
 }
 
 /// What a sight of the server means, for users.
@@ -261,7 +263,9 @@ pub fn state(sight: &Sight) -> LockState {
 
 pub(crate) fn too_late(ttl: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, BACKEND)
-        .message(format!("the server granted the lock, but its answer took longer than the ttl of {ttl:?}"))
-        .hint("use a longer ttl; the lock is given back")
+        .with_message(format!(
+            "the server granted the lock, but its answer took longer than the ttl of {ttl:?}"
+        ))
+        .with_hint("use a longer ttl; the lock is given back")
         .with_outcome(lock_core::Outcome::Applied)
 }

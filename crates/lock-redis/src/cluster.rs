@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use lock_core::single_flight::SingleFlight;
 use lock_core::{Error, ErrorKind, Result};
 use redis::{ConnectionAddr, ConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -20,7 +21,6 @@ use crate::error::Place;
 use crate::greeting::info_field;
 use crate::link::{Failure, Link, Route, Settings};
 use crate::scripts::Call;
-use crate::single_flight::SingleFlight;
 use crate::slot::slot_of;
 use crate::topology::at;
 
@@ -266,7 +266,7 @@ impl Cluster {
             None => Err(self
                 .place
                 .error(ErrorKind::Unavailable, "the node has left the cluster")
-                .hint("try again")),
+                .with_hint("try again")),
         }
     }
 
@@ -330,7 +330,7 @@ impl Cluster {
             (None, Ok(())) => Err(self
                 .place
                 .error(ErrorKind::Unavailable, &format!("no node of the cluster has slot {slot}"))
-                .hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")),
+                .with_hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")),
         }
     }
 
@@ -440,7 +440,9 @@ impl Cluster {
             return Err(self
                 .place
                 .error(ErrorKind::Unavailable, "a node of the cluster knows of no slots")
-                .hint("create the cluster (redis-cli --cluster create), or name other nodes in the URL"));
+                .with_hint(
+                    "create the cluster (redis-cli --cluster create), or name other nodes in the URL",
+                ));
         }
         // Who may not ask takes it to be so.
         let info = info.ok().and_then(|info| redis::from_redis_value::<String>(info).ok());

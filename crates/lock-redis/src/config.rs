@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 use lock_core::url::LockUrl;
-use lock_core::{Clock, Error, ErrorKind, Locks, Result};
+use lock_core::{Clock, Error, ErrorKind, Lazy, Locks, Result};
 
 use crate::Redis;
-use crate::backend::{BACKEND, check_ttl};
+use crate::backend::{BACKEND, capabilities, check_ttl};
 use crate::dial::Dial;
 use crate::recipe::{Recipe, RecipeUnit, Timestamps, WallClock};
 use crate::topology::{Access, Scheme, Topology};
@@ -297,6 +297,26 @@ impl RedisConfig {
         Ok(Locks::new(Redis::connect(self).await?))
     }
 
+    /// The same locks without a connection yet: it is made by their first use, whose errors then tell what is wrong with it.
+    ///
+    /// For a service that starts before its server. Needs no runtime; every use does.
+    ///
+    /// ```
+    /// # use lock_redis::RedisConfig;
+    /// let locks = RedisConfig::from_url("redis://localhost")?.connect_lazy()?;
+    /// let mutex = locks.mutex("orders/42"); // nothing is sent before mutex.acquire()
+    /// # let _ = mutex;
+    /// # Ok::<(), lock_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a bad option.
+    pub fn connect_lazy(self) -> Result<Locks> {
+        self.check()?;
+        Ok(Locks::new(Lazy::new(capabilities(&self), move || Redis::connect(self.clone()))))
+    }
+
     /// The clock that leases are counted on.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -312,18 +332,18 @@ impl RedisConfig {
         let lasts = self.ttl.saturating_sub(self.skew());
         if self.wait_replicas.is_some_and(|(_, patience)| patience.as_millis() == 0 || patience >= lasts) {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .message("the time that replicas are given is zero, or longer than the lock lasts")
-                .hint("give wait_replicas_timeout a few milliseconds, well below the ttl"));
+                .with_message("the time that replicas are given is zero, or longer than the lock lasts")
+                .with_hint("give wait_replicas_timeout a few milliseconds, well below the ttl"));
         }
         if self.topology.named().is_empty() {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .message("no server is named")
-                .hint("name at least one"));
+                .with_message("no server is named")
+                .with_hint("name at least one"));
         }
         if self.pool.is_some() && !matches!(self.topology, Topology::Single(_)) {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .message("a pool leads to one server, not to sentinels or a cluster")
-                .hint("leave the pool out"));
+                .with_message("a pool leads to one server, not to sentinels or a cluster")
+                .with_hint("leave the pool out"));
         }
         Ok(())
     }
@@ -359,8 +379,9 @@ impl RedisConfig {
 
     /// Refuses options that the recipe cannot honour.
     fn check_recipe(&self) -> Result<()> {
-        let invalid =
-            |what, hint| Err(Error::new(ErrorKind::InvalidConfig, BACKEND).message(what).hint(hint));
+        let invalid = |what, hint| {
+            Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(what).with_hint(hint))
+        };
         match self.recipe {
             Recipe::SetNxPx if self.recipe_unit.is_some() || self.clock_skew.is_some() => invalid(
                 "recipe_unit and clock_skew mean nothing to the recipe set-nx-px, which writes no times",
@@ -389,15 +410,14 @@ impl RedisConfig {
 ///
 /// [`ErrorKind::InvalidConfig`].
 pub fn check_timeout(backend: &'static str, option: &str, timeout: Duration) -> Result<()> {
-    let invalid = |what: String| Error::new(ErrorKind::InvalidConfig, backend).message(what);
+    let invalid = |what: String| Error::new(ErrorKind::InvalidConfig, backend).with_message(what);
     if timeout.is_zero() {
-        return Err(
-            invalid(format!("the timeout is zero: {option}")).hint("give it at least a few milliseconds")
-        );
+        return Err(invalid(format!("the timeout is zero: {option}"))
+            .with_hint("give it at least a few milliseconds"));
     }
     if timeout > LONGEST_TIMEOUT {
         return Err(invalid(format!("{option} is too long: {timeout:?}"))
-            .hint(format!("give it at most {LONGEST_TIMEOUT:?}")));
+            .with_hint(format!("give it at most {LONGEST_TIMEOUT:?}")));
     }
     Ok(())
 }

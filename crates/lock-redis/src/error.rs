@@ -1,6 +1,7 @@
 //! What a Redis error means for a lock.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use lock_core::{Error, ErrorKind, Outcome};
 use redis::RedisError;
@@ -21,66 +22,76 @@ impl Place {
         if error.kind() == redis::ErrorKind::AuthenticationFailed || is_auth(error) {
             return self
                 .error(ErrorKind::Denied, "the server refused the user name or password")
-                .hint("check user and password in the URL")
+                .with_hint("check user and password in the URL")
                 .caused_by(Cause::of(error));
         }
         if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
             return self.refused(error);
         }
         if let Some((what, hint)) = tls_trouble(&error.to_string()) {
-            return self.error(ErrorKind::InvalidConfig, what).hint(hint).caused_by(Cause::of(error));
+            return self
+                .error(ErrorKind::InvalidConfig, what)
+                .with_code("bad_certificate")
+                .with_hint(hint)
+                .caused_by(Cause::of(error));
         }
-        let what = if error.is_timeout() {
-            String::from(": it took too long")
-        } else if error.is_io_error() {
-            // Its category says no more than that.
-            String::new()
-        } else {
-            format!(": {}", error.category())
-        };
-        self.error(ErrorKind::Unavailable, &format!("cannot connect{what}"))
-            .hint(REACH)
+        let (code, what, hint) = connect_trouble(error);
+        self.error(ErrorKind::Unavailable, &format!("cannot connect: {what}"))
+            .with_code(code)
+            .with_hint(hint)
             .caused_by(Cause::of(error))
     }
 
     pub(crate) fn connect_timeout(&self, timeout: std::time::Duration) -> Error {
-        self.error(ErrorKind::Unavailable, &format!("no connection within {timeout:?}")).hint(REACH)
+        self.error(ErrorKind::Unavailable, &format!("no connection within {timeout:?}"))
+            .with_code("timeout")
+            .with_hint(REACH)
     }
 
     /// A connection broke before anything was sent over it.
     pub(crate) fn lost_at_once(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the connection broke as soon as it was made")
-            .hint("try again; if it stays so, check the server and what is between it and us")
+            .with_hint("try again; if it stays so, check the server and what is between it and us")
     }
 
     /// The server is older than what the scripts need.
     pub(crate) fn too_old(&self, version: &str) -> Error {
         self.error(ErrorKind::Unsupported, &format!("the server is Redis {version}, which is too old"))
-            .hint("use Redis 6.2 or later, or a server that is compatible with it")
+            .with_hint("use Redis 6.2 or later, or a server that is compatible with it")
     }
 
     /// The server is a sentinel, not what it watches.
     pub(crate) fn is_sentinel(&self) -> Error {
         self.error(ErrorKind::InvalidConfig, "the server is a sentinel, which keeps no locks")
-            .hint("write the URL as redis+sentinel://host:port/name, with the name of the master")
+            .with_code("wrong_server")
+            .with_hint("write the URL as redis+sentinel://host:port/name, with the name of the master")
+    }
+
+    /// The server is not a sentinel, though the URL says so.
+    pub(crate) fn is_no_sentinel(&self, error: &RedisError) -> Error {
+        self.error(ErrorKind::InvalidConfig, "the server is not a sentinel, and names no master")
+            .with_code("wrong_server")
+            .with_hint("name the sentinels in the URL, or write redis://host:port for the server itself")
+            .caused_by(Cause::of(error))
     }
 
     /// The server follows another one.
     pub(crate) fn is_replica(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the server is a read-only replica")
-            .hint("name the master in the URL, or let sentinels name it (redis+sentinel://)")
+            .with_code("replica")
+            .with_hint("name the master in the URL, or let sentinels name it (redis+sentinel://)")
     }
 
     /// A request was sent from node to node of a cluster.
     pub(crate) fn slot_moves(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the slot of the lock moves, and the nodes do not agree where to")
-            .hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
+            .with_hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
     }
 
     /// Those nodes of a cluster that can be reached do not see enough of the others.
     pub(crate) fn cluster_is_down(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the nodes that answer say that the cluster is down")
-            .hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
+            .with_hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
     }
 
     /// Fewer replicas have a lock than were asked for.
@@ -89,7 +100,7 @@ impl Place {
             ErrorKind::Unavailable,
             &format!("only {have} of {wanted} replicas had the lock within {patience:?}"),
         )
-        .hint("the lock is given back; try again, bring replicas back, or lower wait_replicas")
+        .with_hint("the lock is given back; try again, bring replicas back, or lower wait_replicas")
         .with_outcome(Outcome::Applied)
     }
 
@@ -99,7 +110,7 @@ impl Place {
             ErrorKind::Unavailable,
             "the lock was gone before replicas could have it: it ended, was broken, or another server is the master now",
         )
-        .hint("what may be left is given back; try again")
+        .with_hint("what may be left is given back; try again")
         .with_outcome(Outcome::Applied)
     }
 
@@ -109,7 +120,7 @@ impl Place {
             ErrorKind::InvalidName,
             &format!("the helper keys of {lock:?} would be in other slots of the cluster than the lock"),
         )
-        .hint("leave the brace } out of the name, or put a part of it in braces, as in {orders}/42")
+        .with_hint("leave the brace } out of the name, or put a part of it in braces, as in {orders}/42")
     }
 
     /// The error of a request without an answer.
@@ -124,18 +135,21 @@ impl Place {
 
     /// No answer came after the request may have been sent.
     pub(crate) fn no_answer(&self, error: &RedisError) -> Error {
-        let what = if error.is_timeout() { "no answer in time" } else { "the connection broke" };
-        self.in_doubt(what).caused_by(Cause::of(error))
+        let (code, what) = match error.is_timeout() {
+            true => ("timeout", "no answer in time"),
+            false => ("broken", "the connection broke"),
+        };
+        self.in_doubt(what).with_code(code).caused_by(Cause::of(error))
     }
 
     /// The connection was closed or reset after the request may have been sent.
     pub(crate) fn dropped(&self) -> Error {
-        self.in_doubt("the connection broke")
+        self.in_doubt("the connection broke").with_code("broken")
     }
 
     fn in_doubt(&self, what: &str) -> Error {
         self.error(ErrorKind::Unavailable, what)
-            .hint("the request may have been carried out; what it may have left is cleaned up")
+            .with_hint("the request may have been carried out; what it may have left is cleaned up")
             .with_outcome(Outcome::Unknown)
     }
 
@@ -148,7 +162,7 @@ impl Place {
         }
         let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
         self.error(kind, &format!("the server refused: {}", without_arguments(&text)))
-            .hint(hint)
+            .with_hint(hint)
             .caused_by(Cause::of(error))
     }
 
@@ -157,12 +171,12 @@ impl Place {
             ErrorKind::Unexpected,
             &format!("the server gave an answer that makes no sense: {answer:?}"),
         )
-        .hint("check that the server is Redis 6.2 or later, or compatible")
+        .with_hint("check that the server is Redis 6.2 or later, or compatible")
         .with_outcome(Outcome::Unknown)
     }
 
     pub(crate) fn error(&self, kind: ErrorKind, what: &str) -> Error {
-        Error::new(kind, self.backend).message(format!("{what} ({})", self.address))
+        Error::new(kind, self.backend).with_message(format!("{what} ({})", self.address))
     }
 }
 
@@ -172,6 +186,48 @@ fn first_of_pipeline(error: &RedisError) -> RedisError {
         Some([(_, first), ..]) => RedisError::from(first.clone()),
         _ => error.clone(),
     }
+}
+
+/// Why there is no connection: the code, the text, and what to do about it.
+fn connect_trouble(error: &RedisError) -> (&'static str, String, &'static str) {
+    let (code, what, hint) = match io_kind(error) {
+        _ if error.is_timeout() => ("timeout", "no answer in time", REACH),
+        Some(io::ErrorKind::ConnectionRefused) => (
+            "refused",
+            "connection refused: nobody listens at that port",
+            "start the server, or check the port in the URL and the setting `bind` of the server",
+        ),
+        Some(io::ErrorKind::NotFound) => (
+            "no_socket",
+            "there is no such socket file",
+            "check the path in the URL and the setting `unixsocket` of the server, and that it runs",
+        ),
+        Some(io::ErrorKind::PermissionDenied) => (
+            "no_socket",
+            "the socket file may not be opened",
+            "check the rights of the socket file (the setting `unixsocketperm` of the server) and of its folders",
+        ),
+        Some(io::ErrorKind::InvalidData) if error.to_string().contains("InvalidContentType") => (
+            "no_tls",
+            "the server does not speak TLS at that port",
+            "name the TLS port of the server in the URL, or write redis:// or redlock:// without TLS",
+        ),
+        Some(_) if error.to_string().contains("lookup address") => (
+            "dns",
+            "the host name cannot be resolved",
+            "check the host in the URL, and the DNS of this machine",
+        ),
+        _ if error.is_connection_dropped() => ("broken", "the server closed the connection at once", REACH),
+        // The category of the driver says no more than that it is one of these.
+        Some(_) => return ("unavailable", Cause::of(error).0, REACH),
+        None => ("unavailable", error.category(), REACH),
+    };
+    (code, what.to_owned(), hint)
+}
+
+fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
+    let source = std::error::Error::source(error)?;
+    source.downcast_ref().map(io::Error::kind)
 }
 
 /// What is wrong with the certificates, if it is they; trying again does not help then.

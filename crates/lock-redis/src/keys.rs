@@ -110,10 +110,10 @@ impl Keys {
     pub fn check(&self, backend: &'static str) -> Result<()> {
         if self.lock().starts_with(RESERVED) {
             return Err(Error::new(ErrorKind::InvalidName, backend)
-                .message(format!(
+                .with_message(format!(
                     "keys that begin with {RESERVED:?} are kept for what stands beside the locks"
                 ))
-                .hint("choose another name, or a prefix in the URL (?prefix=lock:)"));
+                .with_hint("choose another name, or a prefix in the URL (?prefix=lock:)"));
         }
         Ok(())
     }

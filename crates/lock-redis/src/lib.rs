@@ -28,7 +28,6 @@ mod renewers;
 mod scripts;
 mod sentinel;
 pub mod server;
-mod single_flight;
 mod slot;
 mod tls;
 mod topology;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lock_core::single_flight::SingleFlight;
 use lock_core::{Error, ErrorKind, Finding, Level, Result};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
@@ -17,7 +18,6 @@ use crate::error::{Place, is_demoted};
 use crate::greeting::{Greeting, info_field};
 use crate::scripts::{self, Call, Script};
 use crate::sentinel::{Following, masters};
-use crate::single_flight::SingleFlight;
 use crate::topology::SentinelInfo;
 
 /// An announcement of the sentinels is believed for this long; then all of them know.
@@ -500,7 +500,7 @@ impl Link {
             }
         }
         Err(last.unwrap_or_else(|| {
-            self.place.error(ErrorKind::Unavailable, "there is no server").hint("try again")
+            self.place.error(ErrorKind::Unavailable, "there is no server").with_hint("try again")
         }))
     }
 

@@ -191,21 +191,27 @@ impl Poll {
 
     fn failure(self, name: &str, place: &Place) -> Error {
         match self.failed {
+            Some(error) if self.ignorant == 0 && is_unknown_command(&error) => place.is_no_sentinel(&error),
             Some(error) if self.ignorant == 0 => {
                 let error = place.unreachable(&error);
                 if error.kind() != ErrorKind::Denied {
                     return error;
                 }
-                error.hint(
+                error.with_hint(
                     "check sentinel_user and sentinel_password in the URL, and give that user the rights: \
                      ACL SETUSER ... +sentinel|get-master-addr-by-name +subscribe +ping &+switch-master",
                 )
             }
             _ => place
                 .error(ErrorKind::InvalidConfig, &format!("the sentinels know no master named {name:?}"))
-                .hint("check the name after the hosts: redis+sentinel://host:port/name"),
+                .with_hint("check the name after the hosts: redis+sentinel://host:port/name"),
         }
     }
+}
+
+/// What a plain server answers to SENTINEL.
+fn is_unknown_command(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("unknown command"))
 }
 
 async fn ask(

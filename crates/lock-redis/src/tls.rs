@@ -66,7 +66,8 @@ impl Tls {
 
         let read = |file: &String| {
             std::fs::read(file).map_err(|error| {
-                invalid(backend, format!("cannot read {file:?}: {error}")).hint("name a file with PEM text")
+                invalid(backend, format!("cannot read {file:?}: {error}"))
+                    .with_hint("name a file with PEM text")
             })
         };
         let root_cert = self.ca.as_ref().map(read).transpose()?;
@@ -77,7 +78,7 @@ impl Tls {
             (None, None) => None,
             _ => {
                 return Err(invalid(backend, "a client certificate is only half there".into())
-                    .hint("give both tls_cert and tls_key"));
+                    .with_hint("give both tls_cert and tls_key"));
             }
         };
         if root_cert.is_none() && client_tls.is_none() {
@@ -87,7 +88,7 @@ impl Tls {
         let client = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
         let client = client.map_err(|error| {
             invalid(backend, format!("the certificates cannot be used: {error}"))
-                .hint("tls_ca, tls_cert and tls_key must be files with PEM text")
+                .with_hint("tls_ca, tls_cert and tls_key must be files with PEM text")
         })?;
         Ok(client.get_connection_info().clone())
     }
@@ -101,8 +102,8 @@ impl Tls {
 /// The error of a build without TLS.
 pub(crate) fn unsupported(backend: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
-        .message("this build has no TLS")
-        .hint("enable the feature: cargo add polylock --features tls")
+        .with_message("this build has no TLS")
+        .with_hint("enable the feature: cargo add polylock --features tls")
 }
 
 /// Sees to it that there is cryptography: an application that chose its own keeps it.
@@ -116,5 +117,5 @@ pub(crate) fn install_provider() {
 
 #[cfg(feature = "tls")]
 fn invalid(backend: &'static str, what: String) -> Error {
-    Error::new(ErrorKind::InvalidConfig, backend).message(what)
+    Error::new(ErrorKind::InvalidConfig, backend).with_message(what)
 }

@@ -118,7 +118,9 @@ impl Scheme {
             "rediss+cluster" => (Kind::Cluster, true),
             other => {
                 return Err(invalid(backend, format!("the URL scheme {other}:// is not one of Redis"))
-                    .hint("use redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://"));
+                    .with_hint(
+                        "use redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://",
+                    ));
             }
         };
         Ok(Self { kind, tls })
@@ -146,8 +148,9 @@ impl Scheme {
             Kind::Cluster => {
                 let path = url.path.trim_matches('/');
                 if database(backend, path)? != 0 {
-                    return Err(invalid(backend, format!("a cluster has no database {path}"))
-                        .hint("leave the database out, or use another prefix in the URL (?prefix=...)"));
+                    return Err(invalid(backend, format!("a cluster has no database {path}")).with_hint(
+                        "leave the database out, or use another prefix in the URL (?prefix=...)",
+                    ));
                 }
                 let seed = |host| self.info(backend, host, DEFAULT_PORT, settings(url, 0), access);
                 Ok(Topology::Cluster(url.hosts.split(',').map(seed).collect::<Result<_>>()?))
@@ -161,7 +164,7 @@ impl Scheme {
         let (name, db) = path.split_once('/').unwrap_or((path, ""));
         if name.is_empty() {
             return Err(invalid(backend, "the URL does not name the master".into())
-                .hint("write it as redis+sentinel://host:port,host:port/name"));
+                .with_hint("write it as redis+sentinel://host:port,host:port/name"));
         }
         let mut own = RedisConnectionInfo::default();
         if let Some(user) = &access.sentinel_user {
@@ -232,7 +235,7 @@ fn server(backend: &'static str, host: &str, default_port: u16) -> Result<Connec
         Some((name, port)) if !port.contains(']') => {
             let port = port.parse().map_err(|_| {
                 invalid(backend, format!("the port in {host:?} is not valid"))
-                    .hint("write the host as host:port, such as 127.0.0.1:6379")
+                    .with_hint("write the host as host:port, such as 127.0.0.1:6379")
             })?;
             (name, port)
         }
@@ -241,22 +244,23 @@ fn server(backend: &'static str, host: &str, default_port: u16) -> Result<Connec
     let name = name.trim_start_matches('[').trim_end_matches(']');
     if name.is_empty() || name.contains(',') {
         return Err(invalid(backend, format!("the URL names no single host but {host:?}"))
-            .hint("write it as redis://host:port"));
+            .with_hint("write it as redis://host:port"));
     }
     ConnectionAddr::Tcp(name.to_owned(), port).into_connection_info().map_err(|_| {
-        invalid(backend, format!("the address {host:?} is not valid")).hint("write it as redis://host:port")
+        invalid(backend, format!("the address {host:?} is not valid"))
+            .with_hint("write it as redis://host:port")
     })
 }
 
 fn unix(backend: &'static str, url: &LockUrl, database: i64) -> Result<ConnectionInfo> {
     if !url.hosts.is_empty() || url.path.len() < 2 {
         return Err(invalid(backend, "the URL names no path of a socket".into())
-            .hint("write it as redis+unix:///path/to/redis.sock?db=0"));
+            .with_hint("write it as redis+unix:///path/to/redis.sock?db=0"));
     }
     let addr = ConnectionAddr::Unix(url.path.clone().into());
     let info = addr.into_connection_info().map_err(|_| {
         invalid(backend, "the path of the socket is not valid".into())
-            .hint("write it as redis+unix:///path/to/redis.sock?db=0")
+            .with_hint("write it as redis+unix:///path/to/redis.sock?db=0")
     })?;
     Ok(info.set_redis_settings(settings(url, database)))
 }
@@ -278,10 +282,10 @@ fn database(backend: &'static str, text: &str) -> Result<i64> {
     }
     text.parse().map_err(|_| {
         invalid(backend, format!("the database {text:?} is not a number"))
-            .hint("write it as redis://host:port/0")
+            .with_hint("write it as redis://host:port/0")
     })
 }
 
 fn invalid(backend: &'static str, what: String) -> Error {
-    Error::new(ErrorKind::InvalidConfig, backend).message(what)
+    Error::new(ErrorKind::InvalidConfig, backend).with_message(what)
 }

@@ -9,7 +9,7 @@ use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind,
     LeasePolicy, LockName, LockState, Outcome, OwnerId, Report, Result, ServerView, Support, Token,
-    ValidityCell, View,
+    ValidityCell, View, runtime,
 };
 use lock_redis::server::{Request, ServerOptions, Sight};
 use lock_redis::{Identity, Infos, Keys, Server, WallClock, state, trusted_until};
@@ -84,6 +84,7 @@ impl Redlock {
     /// When the future is dropped, the connections are closed, after `connect_timeout` at the latest.
     pub async fn connect(config: RedlockConfig) -> Result<Self> {
         config.check()?;
+        runtime::current(BACKEND)?;
         let (roll, longest_ttl) = (Arc::new(Roll::default()), config.longest_ttl_of_all());
         let master_timeout = config.timeout_of_a_master();
         let masters = config.masters.into_iter().map(|master| {
@@ -297,7 +298,7 @@ where
     answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
 }
 
-fn capabilities(ttl: Duration) -> Capabilities {
+pub(crate) fn capabilities(ttl: Duration) -> Capabilities {
     let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MIN_TTL });
     (capabilities.shared, capabilities.permits) = (Support::No(NO_READERS), Support::No(NO_PERMITS));
     capabilities
@@ -310,37 +311,43 @@ pub(crate) fn check_ttl(ttl: Duration, longest_ttl: Duration) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-        .message(format!(
+        .with_message(format!(
             "a ttl of {ttl:?} is longer than longest_ttl ({longest_ttl:?}): a master that restarts would vote again before the lock has ended"
         ))
-        .hint("raise longest_ttl in the URL of all clients (?longest_ttl=...)"))
+        .with_hint("raise longest_ttl in the URL of all clients (?longest_ttl=...)"))
 }
 
-/// The error of a vote that no quorum took part in, and what those said that failed.
+/// The error of a vote without a quorum, with what each master answered that did not agree.
 pub(crate) fn no_quorum(masters: usize, votes: usize, failed: impl IntoIterator<Item = Error>) -> Error {
-    let (mut gone, mut refused): (Vec<_>, Vec<_>) =
-        failed.into_iter().partition(|error| error.kind() == ErrorKind::Unavailable);
+    let failed: Vec<_> = failed.into_iter().collect();
+    let (gone, refused): (Vec<_>, Vec<_>) =
+        failed.iter().partition(|error| error.kind() == ErrorKind::Unavailable);
     // A minority that will never vote is no reason to give up: there is a quorum once the others are back.
     let rules_it_out = refused.len() > masters - quorum(masters);
-    let kind = refused.last().filter(|_| rules_it_out).map_or(ErrorKind::Unavailable, Error::kind);
-    // A wrong password is more worth telling than a host that is down.
-    let last = refused.pop().or_else(|| gone.pop());
-    let reason = last.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+    let kind = refused.last().filter(|_| rules_it_out).map_or(ErrorKind::Unavailable, |error| error.kind());
+    let reasons: String = failed.iter().map(|error| format!("; {}", error.message())).collect();
     let error = Error::new(kind, BACKEND)
-        .message(format!("only {votes} of {masters} masters agreed, {} are needed{reason}", quorum(masters)))
+        .with_message(format!(
+            "only {votes} of {masters} masters agreed, {} are needed{reasons}",
+            quorum(masters)
+        ))
+        .with_code("no_quorum")
         .with_outcome(Outcome::Unknown);
-    match last {
-        Some(last) => error.caused_by(last),
-        None => error.hint("check that the masters run"),
+    // A wrong password needs advice more than a host that is down.
+    match refused.last().or_else(|| gone.last()) {
+        Some(last) => error.with_hint(last.hint().unwrap_or(CHECK_MASTERS)).caused_by((*last).clone()),
+        None => error.with_hint(CHECK_MASTERS),
     }
 }
 
+const CHECK_MASTERS: &str = "check that the masters run";
+
 pub(crate) fn too_late(ttl: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, BACKEND)
-        .message(format!(
+        .with_message(format!(
             "the masters granted the lock, but after their answers less than a tenth of the ttl of {ttl:?} was left"
         ))
-        .hint("use a longer ttl; the lock is given back")
+        .with_hint("use a longer ttl; the lock is given back")
         .with_outcome(Outcome::Applied)
 }
 
@@ -399,10 +406,10 @@ async fn meet(masters: &Arc<[Arc<Master>]>, ttl: Duration, wall_clock: &WallCloc
         return Ok(());
     }
     Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-        .message(format!(
+        .with_message(format!(
             "a ttl of {ttl:?} is too short for masters of which a quorum answers in {trip:?} at best: {count} round trips do not fit"
         ))
-        .hint(format!("use at least {:?}, or masters that are nearer", trip * count)))
+        .with_hint(format!("use at least {:?}, or masters that are nearer", trip * count)))
 }
 
 /// What one master sees of a lock.
@@ -435,7 +442,7 @@ mod tests {
 
     #[test]
     fn an_outage_is_told_apart_from_masters_that_will_never_vote() {
-        let said = |kind: &ErrorKind| Error::new(*kind, BACKEND).message(format!("{kind:?}"));
+        let said = |kind: &ErrorKind| Error::new(*kind, BACKEND).with_message(format!("{kind:?}"));
         let of = |kinds: &[ErrorKind]| no_quorum(5, 2, kinds.iter().map(said));
         let (denied, gone) = (ErrorKind::Denied, ErrorKind::Unavailable);
         assert_eq!(of(&[]).kind(), gone);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::url::LockUrl;
-use lock_core::{Clock, Error, ErrorKind, Locks, Result};
+use lock_core::{Clock, Error, ErrorKind, Lazy, Locks, Result};
 use lock_redis::deadpool_redis::Pool;
 use lock_redis::redis::ConnectionInfo;
 use lock_redis::{Dial, Tls, WallClock, check_timeout, connection_info};
 
 use crate::Redlock;
-use crate::backend::{BACKEND, check_ttl};
+use crate::backend::{BACKEND, capabilities, check_ttl};
 
 const OPTIONS: [&str; 5] = ["ttl", "longest_ttl", "prefix", "connect_timeout", "master_timeout"];
 const FEWEST: usize = 3;
@@ -134,8 +134,8 @@ impl RedlockConfig {
             "redlocks" => true,
             other => {
                 return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                    .message(format!("the URL scheme {other}:// is not one of Redlock"))
-                    .hint("use redlock:// or, with TLS, redlocks://"));
+                    .with_message(format!("the URL scheme {other}:// is not one of Redlock"))
+                    .with_hint("use redlock:// or, with TLS, redlocks://"));
             }
         };
         let mut tls = Tls::default();
@@ -226,6 +226,26 @@ impl RedlockConfig {
         Ok(Locks::new(Redlock::connect(self).await?))
     }
 
+    /// The same locks without a connection yet: it is made by their first use, whose errors then tell what is wrong with it.
+    ///
+    /// For a service that starts before its server. Needs no runtime; every use does.
+    ///
+    /// ```
+    /// # use lock_redlock::RedlockConfig;
+    /// let locks = RedlockConfig::from_url("redlock://h1:6379,h2:6379,h3:6379")?.connect_lazy()?;
+    /// let mutex = locks.mutex("orders/42"); // nothing is sent before mutex.acquire()
+    /// # let _ = mutex;
+    /// # Ok::<(), lock_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a bad option.
+    pub fn connect_lazy(self) -> Result<Locks> {
+        self.check()?;
+        Ok(Locks::new(Lazy::new(capabilities(self.ttl), move || Redlock::connect(self.clone()))))
+    }
+
     pub(crate) fn longest_ttl_of_all(&self) -> Duration {
         self.longest_ttl.unwrap_or_else(|| LONGEST_TTL.max(self.ttl))
     }
@@ -240,7 +260,7 @@ impl RedlockConfig {
         // The hint names the bound.
         check_ttl(longest, longest)?;
         let invalid = |what: String, hint: &str| {
-            Err(Error::new(ErrorKind::InvalidConfig, BACKEND).message(what).hint(hint))
+            Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(what).with_hint(hint))
         };
         let count = self.masters.len();
         if count < FEWEST {

@@ -181,7 +181,7 @@ impl Releasing {
 
 fn unconfirmed(confirmed: usize, masters: usize) -> Error {
     Error::new(ErrorKind::Unavailable, BACKEND)
-        .message(format!("only {confirmed} of {masters} masters confirmed the release in time"))
-        .hint("the release goes on in the background")
+        .with_message(format!("only {confirmed} of {masters} masters confirmed the release in time"))
+        .with_hint("the release goes on in the background")
         .with_outcome(Outcome::Unknown)
 }

@@ -156,11 +156,11 @@ impl Master {
     fn right_to_vote(&self, state: &State, is_known: bool) -> Result<()> {
         if !is_known {
             return Err(Error::new(ErrorKind::Denied, BACKEND)
-                .message(format!(
+                .with_message(format!(
                     "it is not told whether the master has restarted, and so it does not vote ({})",
                     self.server.address()
                 ))
-                .hint("give the user the rights +info and +dbsize"));
+                .with_hint("give the user the rights +info and +dbsize"));
         }
         self.bar(state).map_or(Ok(()), Err)
     }
@@ -189,8 +189,8 @@ impl Master {
     /// Notes that its answer is late.
     pub(crate) fn is_late(self: &Arc<Self>) -> Error {
         let error = Error::new(ErrorKind::Unavailable, BACKEND)
-            .message(format!("the answer of a master is late ({})", self.server.address()))
-            .hint("check that it runs and answers within master_timeout, and try again")
+            .with_message(format!("the answer of a master is late ({})", self.server.address()))
+            .with_hint("check that it runs and answers within master_timeout, and try again")
             .with_outcome(Outcome::Unknown);
         let probing = {
             let mut state = self.state();
@@ -290,10 +290,10 @@ impl Master {
         let left = state.votes_from?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then(|| {
             Error::new(ErrorKind::Unavailable, BACKEND)
-                .message(format!(
+                .with_message(format!(
                     "the master has restarted and may have lost locks: it votes again in {left:.1?} ({address})"
                 ))
-                .hint("wait; longest_ttl says for how long locks may have been granted")
+                .with_hint("wait; longest_ttl says for how long locks may have been granted")
         })
     }
 
@@ -383,8 +383,8 @@ impl Roll {
 /// The error of two addresses that lead to one server.
 pub(crate) fn same_server(one: &str, other: &str) -> Error {
     Error::new(ErrorKind::InvalidConfig, BACKEND)
-        .message(format!("the masters {other} and {one} are one server, which would vote twice"))
-        .hint("name independent masters")
+        .with_message(format!("the masters {other} and {one} are one server, which would vote twice"))
+        .with_hint("name independent masters")
 }
 
 #[cfg(test)]

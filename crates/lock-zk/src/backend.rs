@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, Holder, LeaseKind, LockName,
-    LockState, Report, Result, Support, Wait,
+    LockState, Report, Result, Support, Wait, runtime,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client as zk;
@@ -61,16 +61,10 @@ impl Zk {
     /// When the future is dropped, a session that was just opened is closed again.
     pub async fn connect(config: ZkConfig) -> Result<Self> {
         config.check()?;
+        runtime::current(BACKEND)?;
         let sessions = Sessions::open(config).await?;
         let timeout = sessions.get().await?.timeout();
-        let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Session { timeout });
-        (capabilities.fifo, capabilities.counts_waiters) = (true, true);
-        (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
-        capabilities.revocation = Support::Yes;
-        if let Recipe::Ephemeral(_) = sessions.config().lock_recipe() {
-            (capabilities.fifo, capabilities.counts_waiters) = (false, false);
-            (capabilities.shared, capabilities.permits) = (Support::No(ONE_NODE), Support::No(ONE_NODE));
-        }
+        let capabilities = capabilities(sessions.config(), timeout);
         Ok(Self { capabilities, sessions, strangers: Mutex::default() })
     }
 
@@ -102,6 +96,17 @@ impl Zk {
         let silent = unavailable(&format!("no answer about {} within {:?}", spot.dir, session.patience()));
         Ok((session, silent))
     }
+}
+
+/// What locks of this configuration can do in sessions with this timeout.
+pub(crate) fn capabilities(config: &ZkConfig, timeout: Duration) -> Capabilities {
+    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Session { timeout });
+    let is_queue = !matches!(config.lock_recipe(), Recipe::Ephemeral(_));
+    (capabilities.fifo, capabilities.counts_waiters) = (is_queue, is_queue);
+    let shares = if is_queue { Support::Yes } else { Support::No(ONE_NODE) };
+    (capabilities.shared, capabilities.permits) = (shares, shares);
+    capabilities.revocation = Support::Yes;
+    capabilities
 }
 
 #[async_trait]

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::url::LockUrl;
-use lock_core::{Clock, Error, ErrorKind, Locks, Result};
+use lock_core::{Clock, Error, ErrorKind, Lazy, Locks, Result};
 
+use crate::backend::capabilities;
 use crate::ensemble::Driver;
 use crate::tls::TlsFiles;
 use crate::{BACKEND, Ensemble, Layout, NodeAcl, Recipe, Zk};
@@ -350,6 +351,28 @@ impl ZkConfig {
         Ok(Locks::new(Zk::connect(self).await?))
     }
 
+    /// The same locks without a connection yet: it is made by their first use, whose errors then tell what is wrong with it.
+    ///
+    /// For a service that starts before its server. Needs no runtime; every use does.
+    ///
+    /// ```
+    /// # use lock_zk::ZkConfig;
+    /// let locks = ZkConfig::from_url("zk://a:2181,b:2181,c:2181/app")?.connect_lazy()?;
+    /// let mutex = locks.mutex("orders/42"); // nothing is sent before mutex.acquire()
+    /// # let _ = mutex;
+    /// # Ok::<(), lock_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a bad option.
+    pub fn connect_lazy(self) -> Result<Locks> {
+        self.check()?;
+        Ok(Locks::new(Lazy::new(capabilities(&self, self.session_timeout), move || {
+            Zk::connect(self.clone())
+        })))
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.hosts.is_empty() || self.hosts.split(',').any(|host| !is_host(host)) {
             return Err(invalid("the list of hosts is not valid", "write host:port[,host:port...]"));
@@ -395,8 +418,8 @@ impl ZkConfig {
         if self.auth == Auth::Sasl {
             if !cfg!(feature = "sasl") {
                 return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                    .message("this build has no SASL")
-                    .hint("enable the feature: cargo add polylock --features zk,sasl"));
+                    .with_message("this build has no SASL")
+                    .with_hint("enable the feature: cargo add polylock --features zk,sasl"));
             }
             if self.credentials.is_none() {
                 return Err(invalid("auth=sasl without user and password", "write user:password@"));
@@ -601,7 +624,7 @@ fn is_path(path: &str) -> bool {
 }
 
 fn invalid(message: &str, hint: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, BACKEND).message(message).hint(hint)
+    Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint)
 }
 
 #[cfg(test)]

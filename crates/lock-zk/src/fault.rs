@@ -100,36 +100,38 @@ impl Fault {
 /// The server did not answer, and what we sent may have taken effect.
 pub(crate) fn unavailable(message: &str) -> Error {
     Error::new(ErrorKind::Unavailable, BACKEND)
-        .message(message)
-        .hint("check that a majority of the ensemble runs and can be reached")
+        .with_message(message)
+        .with_hint("check that a majority of the ensemble runs and can be reached")
         .with_outcome(Outcome::Unknown)
 }
 
 /// The chroot of the URL is not there.
 pub(crate) fn no_chroot(chroot: &str) -> Error {
     Error::new(ErrorKind::InvalidConfig, BACKEND)
-        .message(format!("the chroot {chroot} does not exist"))
-        .hint(format!(
+        .with_message(format!("the chroot {chroot} does not exist"))
+        .with_hint(format!(
             "create it once (zkCli.sh create {chroot}), let us do it (create_chroot=true), or correct the path of the URL"
         ))
 }
 
 /// The ACL of a node does not give us a right.
 pub(crate) fn denied(right: Right, path: &str) -> Error {
-    Error::new(ErrorKind::Denied, BACKEND).message(format!("the ACL of {path} does not let us {right}")).hint(
-        format!(
+    Error::new(ErrorKind::Denied, BACKEND)
+        .with_message(format!("the ACL of {path} does not let us {right}"))
+        .with_hint(format!(
             "grant us the right to {right} on {path} (setAcl), or correct user:password@ in the URL: a wrong \
              password is taken for somebody else"
-        ),
-    )
+        ))
 }
 
 /// The server is too old; `version` is what it says about itself.
 pub(crate) fn too_old(version: Option<&str>) -> Error {
     let found = version.unwrap_or("one that does not tell its version");
     Error::new(ErrorKind::Unsupported, BACKEND)
-        .message(format!("the server is older than ZooKeeper 3.5: {found}"))
-        .hint("upgrade the ensemble to 3.5 or later: tokens, and directories that go by themselves, need it")
+        .with_message(format!("the server is older than ZooKeeper 3.5: {found}"))
+        .with_hint(
+            "upgrade the ensemble to 3.5 or later: tokens, and directories that go by themselves, need it",
+        )
 }
 
 fn refused(error: zk::Error, path: &str) -> Error {
@@ -161,8 +163,8 @@ fn refused(error: zk::Error, path: &str) -> Error {
             String::new(),
         ),
     };
-    let told = Error::new(kind, BACKEND).message(message).caused_by(error);
-    if hint.is_empty() { told } else { told.hint(hint) }
+    let told = Error::new(kind, BACKEND).with_message(message).caused_by(error);
+    if hint.is_empty() { told } else { told.with_hint(hint) }
 }
 
 #[cfg(test)]

@@ -38,16 +38,16 @@ impl FencedExt for Guard {
     fn fenced(&self) -> Result<FencedWriter<'_>> {
         let Some(lease) = self.lease_as::<ZkLease>() else {
             return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .message("this lock is not one of ZooKeeper")
-                .hint("send its token with every write, and let the resource check it")
+                .with_message("this lock is not one of ZooKeeper")
+                .with_hint("send its token with every write, and let the resource check it")
                 .on(self.name()));
         };
         if !lease.has_unique_name() {
             return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .message(
+                .with_message(
                     "node names come again in this layout or recipe, so that a check of ours would not tell",
                 )
-                .hint("use recipe=queue with layout=curator or kazoo")
+                .with_hint("use recipe=queue with layout=curator or kazoo")
                 .on(self.name()));
         }
         if !self.is_valid() {

@@ -139,8 +139,8 @@ impl Lease for ZkLease {
 
     async fn extend(&self, _ttl: Duration) -> Result<BootInstant> {
         Err(Error::new(ErrorKind::Unsupported, BACKEND)
-            .message("a lock has no time to live of its own here: the session keeps it")
-            .hint("leave it out: the lock lasts as long as the guard and the session"))
+            .with_message("a lock has no time to live of its own here: the session keeps it")
+            .with_hint("leave it out: the lock lasts as long as the guard and the session"))
     }
 
     async fn verify(&self) -> Result<Standing> {

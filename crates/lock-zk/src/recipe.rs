@@ -517,10 +517,10 @@ async fn set(session: &Session, spot: &Spot, name: Option<&str>) -> Result<Optio
 
 fn exhausted(dir: &str) -> Error {
     Error::new(ErrorKind::Exhausted, BACKEND)
-        .message(format!(
+        .with_message(format!(
             "the sequence numbers of {dir} are used up, so that the order of its queue is not known"
         ))
-        .hint(format!("stop everybody who uses this lock, and delete {dir} with all that is in it"))
+        .with_hint(format!("stop everybody who uses this lock, and delete {dir} with all that is in it"))
 }
 
 /// From so many before it on, a waiter does not look ahead.

@@ -678,13 +678,17 @@ impl Confirmed {
 fn not_open(error: zk::Error, config: &ZkConfig) -> Error {
     match error {
         zk::Error::AuthFailed => Error::new(ErrorKind::Denied, BACKEND)
-            .message("the servers refuse the credentials")
-            .hint("correct user:password@ in the URL"),
+            .with_message("the servers refuse the credentials")
+            .with_hint("correct user:password@ in the URL"),
         // Of all that has happened by then only the creation of the chroot can be refused.
         zk::Error::NoAuth => denied(Right::Create, parent(config.chroot_path())),
         zk::Error::BadArguments(what) => Error::new(ErrorKind::InvalidConfig, BACKEND)
-            .message(format!("no session can be had at {}{}: {what}", config.hosts(), config.chroot_path()))
-            .hint("write host:port[,host:port...][/chroot], of servers that vote"),
+            .with_message(format!(
+                "no session can be had at {}{}: {what}",
+                config.hosts(),
+                config.chroot_path()
+            ))
+            .with_hint("write host:port[,host:port...][/chroot], of servers that vote"),
         error => unreachable(config).caused_by(error),
     }
 }

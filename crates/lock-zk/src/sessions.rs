@@ -31,8 +31,8 @@ impl Sessions {
     pub(crate) async fn open(config: ZkConfig) -> Result<Arc<Self>> {
         let runtime = Handle::try_current().map_err(|error| {
             Error::new(ErrorKind::Unsupported, BACKEND)
-                .message("there is no tokio runtime here")
-                .hint("connect inside a tokio runtime")
+                .with_message("there is no tokio runtime here")
+                .with_hint("connect inside a tokio runtime")
                 .caused_by(error)
         })?;
         let pool = Pool::join(&config, runtime);

@@ -20,18 +20,18 @@ impl TlsFiles {
     pub(crate) fn check(&self) -> Result<()> {
         if !cfg!(feature = "tls") {
             return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .message("this build has no TLS")
-                .hint("enable the feature: cargo add polylock --features zk,tls"));
+                .with_message("this build has no TLS")
+                .with_hint("enable the feature: cargo add polylock --features zk,tls"));
         }
         if self.ca.is_none() {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .message("it is not said whose certificates to trust")
-                .hint("name a file with the certificates of the authorities, PEM, as tls_ca"));
+                .with_message("it is not said whose certificates to trust")
+                .with_hint("name a file with the certificates of the authorities, PEM, as tls_ca"));
         }
         if self.cert.is_some() != self.key.is_some() {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .message("a client certificate is only half there")
-                .hint("give both tls_cert and tls_key"));
+                .with_message("a client certificate is only half there")
+                .with_hint("give both tls_cert and tls_key"));
         }
         Ok(())
     }
@@ -43,14 +43,14 @@ impl TlsFiles {
             let Some(file) = file else { return Ok(None) };
             std::fs::read_to_string(file).map(Some).map_err(|error| {
                 Error::new(ErrorKind::InvalidConfig, BACKEND)
-                    .message(format!("cannot read {file:?}: {error}"))
-                    .hint("name a file with PEM text")
+                    .with_message(format!("cannot read {file:?}: {error}"))
+                    .with_hint("name a file with PEM text")
             })
         };
         let unusable = |error| {
             Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .message(format!("the certificates cannot be used: {error}"))
-                .hint("tls_ca, tls_cert and tls_key must be files with PEM text")
+                .with_message(format!("the certificates cannot be used: {error}"))
+                .with_hint("tls_ca, tls_cert and tls_key must be files with PEM text")
         };
         let mut options = TlsOptions::new();
         if let Some(ca) = read(&self.ca)? {

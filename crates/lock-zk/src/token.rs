@@ -115,13 +115,15 @@ impl Base {
         let number = self.watch(session).await?;
         let czxid = u64::try_from(czxid).map_err(|_| {
             let text = format!("the server says that transaction {czxid} made a node");
-            Error::new(ErrorKind::Unexpected, BACKEND).message(text)
+            Error::new(ErrorKind::Unexpected, BACKEND).with_message(text)
         })?;
         match number.checked_add(czxid).filter(|&token| i64::try_from(token).is_ok()) {
             Some(token) => Ok(Token::new(token)),
             None => Err(Error::new(ErrorKind::Exhausted, BACKEND)
-                .message(format!("there are no tokens above {number} (in {})", self.path))
-                .hint("begin again in another dir, and let the resources forget the tokens of this one")),
+                .with_message(format!("there are no tokens above {number} (in {})", self.path))
+                .with_hint(
+                    "begin again in another dir, and let the resources forget the tokens of this one",
+                )),
         }
     }
 
@@ -229,8 +231,10 @@ impl Base {
         let number = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
         number.filter(|&number| i64::try_from(number).is_ok()).ok_or_else(|| {
             Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .message(format!("the base of the tokens, {}, holds no number", self.path))
-                .hint("write a number to it that is not smaller than the largest token that was ever granted")
+                .with_message(format!("the base of the tokens, {}, holds no number", self.path))
+                .with_hint(
+                    "write a number to it that is not smaller than the largest token that was ever granted",
+                )
         })
     }
 

@@ -381,7 +381,7 @@ impl Backend for Broken {
 
     async fn acquire(&self, mut request: AcquireRequest) -> Result<Acquired> {
         if CLOSED.lock().unwrap().contains(&self.store) {
-            return Err(Error::new(ErrorKind::Closed, "memory").message("somebody closed the store"));
+            return Err(Error::new(ErrorKind::Closed, "memory").with_message("somebody closed the store"));
         }
         match (self.defect, &mut request.lease, &mut request.wait) {
             (Defect::NeverRenews, lease, _) => lease.renewed = false,
@@ -405,7 +405,9 @@ impl Backend for Broken {
             (Defect::LeaksCancelledGrants, ..) => return self.regardless(request).await,
             (Defect::LeavesWaiters, ..) => return self.waiting_on(request).await,
             (Defect::PretendsToHaveModes, ..) if request.mode != Mode::Exclusive => {
-                return Err(Error::new(ErrorKind::Unsupported, "memory").message("there are only mutexes"));
+                return Err(
+                    Error::new(ErrorKind::Unsupported, "memory").with_message("there are only mutexes")
+                );
             }
             (Defect::WritersOnlyLookIn, _, Wait::Forever) if request.mode == Mode::Exclusive => {
                 return self.looking_in(request).await;
@@ -487,7 +489,7 @@ impl Broken {
         request.name = name;
         match self.inner.acquire(request.clone()).await? {
             Acquired::Busy if self.defect == Defect::ContentionIsAnError => {
-                Err(Error::new(ErrorKind::Unavailable, "memory").message("somebody else holds the lock"))
+                Err(Error::new(ErrorKind::Unavailable, "memory").with_message("somebody else holds the lock"))
             }
             Acquired::Held(inner) => {
                 if self.defect == Defect::FirstToDieEndsAll && mode != Mode::Exclusive {

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::Result;
+use crate::Result;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 ///
 /// It is done in a task: who asks may be polled as late as it likes, or be dropped, and holds up nobody else.
 #[derive(Debug, Default)]
-pub(crate) struct SingleFlight {
+pub struct SingleFlight {
     last: Mutex<Option<Flight>>,
 }
 
@@ -25,11 +25,7 @@ impl SingleFlight {
     /// # Cancel safety
     ///
     /// When the future is dropped, the work goes on.
-    pub(crate) async fn join<F>(
-        &self,
-        patience: Duration,
-        work: impl Fn() -> F + Send + Sync,
-    ) -> Option<Result<()>>
+    pub async fn join<F>(&self, patience: Duration, work: impl Fn() -> F + Send + Sync) -> Option<Result<()>>
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {

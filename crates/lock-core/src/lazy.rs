@@ -1,0 +1,215 @@
+//! A backend that connects at its first use.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::single_flight::SingleFlight;
+use crate::{
+    AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, LockName, LockState, Report, Result,
+};
+
+/// A connection takes longer only on a runtime that is not running.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A backend that connects at its first use: what `connect_lazy` of a configuration is made of.
+///
+/// Concurrent first uses share one attempt, in a task of its own. A use that cannot connect fails, and the next one tries
+/// again. Until the connection exists, [`capabilities`](Backend::capabilities) are those that the configuration
+/// promises; what the servers then grant, such as a session timeout, is checked against each acquisition.
+///
+/// # Drop
+///
+/// As for the backend that it connects to.
+pub struct Lazy {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    expected: Capabilities,
+    connect: Box<dyn Fn() -> Connecting + Send + Sync>,
+    connecting: SingleFlight,
+    backend: OnceLock<Arc<dyn Backend>>,
+    is_closed: AtomicBool,
+}
+
+type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
+
+impl Lazy {
+    /// A backend that `connect` makes, and that is expected to have these capabilities.
+    pub fn new<B, F>(expected: Capabilities, connect: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        B: Backend,
+        F: Future<Output = Result<B>> + Send + 'static,
+    {
+        let connect = move || -> Connecting {
+            let connecting = connect();
+            Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Backend>) })
+        };
+        let shared = Shared {
+            expected,
+            connect: Box::new(connect),
+            connecting: SingleFlight::default(),
+            backend: OnceLock::new(),
+            is_closed: AtomicBool::new(false),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    async fn connected(&self) -> Result<&Arc<dyn Backend>> {
+        let shared = &self.shared;
+        if let Some(backend) = shared.backend.get() {
+            return Ok(backend);
+        }
+        shared.check_open()?;
+        let attempt = || Arc::clone(shared).connect();
+        shared.connecting.join(PATIENCE, attempt).await.unwrap_or_else(|| Err(shared.too_late()))?;
+        shared.backend.get().ok_or_else(|| Error::closed(shared.expected.backend))
+    }
+}
+
+impl Shared {
+    async fn connect(self: Arc<Self>) -> Result<()> {
+        let connected = (self.connect)().await?;
+        // An attempt that was given up may have come first.
+        let surplus = self.backend.set(Arc::clone(&connected)).is_err();
+        let open = self.check_open();
+        if surplus || open.is_err() {
+            connected.close().await?;
+        }
+        open
+    }
+
+    fn check_open(&self) -> Result<()> {
+        match self.is_closed.load(Ordering::SeqCst) {
+            true => Err(Error::closed(self.expected.backend)),
+            false => Ok(()),
+        }
+    }
+
+    fn too_late(&self) -> Error {
+        Error::new(ErrorKind::Unavailable, self.expected.backend)
+            .with_message(format!("the connection was not made within {PATIENCE:?}"))
+            .with_hint("keep the tokio runtime running on which the locks are used first")
+    }
+}
+
+#[async_trait]
+impl Backend for Lazy {
+    fn capabilities(&self) -> &Capabilities {
+        self.shared.backend.get().map_or(&self.shared.expected, |backend| backend.capabilities())
+    }
+
+    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        let backend = self.connected().await?;
+        backend.capabilities().check(request.lease)?;
+        backend.acquire(request).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.connected().await?.inspect(name).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        self.connected().await?.break_lock(name).await
+    }
+
+    async fn request_revocation(&self, name: &LockName) -> Result<bool> {
+        self.connected().await?.request_revocation(name).await
+    }
+
+    async fn doctor(&self) -> Result<Report> {
+        self.connected().await?.doctor().await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.shared.is_closed.store(true, Ordering::SeqCst);
+        match self.shared.backend.get() {
+            Some(backend) => backend.close().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Lazy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lazy")
+            .field("backend", &self.shared.backend.get())
+            .field("expected", &self.shared.expected)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::{LeaseKind, LockOptions, Locks, Memory, MemoryConfig};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Counts attempts, of which the first fails, and each takes a second.
+    fn lazy(attempts: &Arc<AtomicUsize>) -> Locks {
+        let kind = LeaseKind::Ttl { default: 30 * SECOND, min: SECOND / 1000 };
+        let attempts = Arc::clone(attempts);
+        Locks::new(Lazy::new(Capabilities::new("memory", kind), move || {
+            let attempt = attempts.fetch_add(1, Ordering::SeqCst);
+            async move {
+                sleep(SECOND).await;
+                match attempt {
+                    0 => Err(Error::new(ErrorKind::Unavailable, "memory").with_message("nobody listens")),
+                    _ => Memory::open(MemoryConfig::new()),
+                }
+            }
+        }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_uses_share_one_attempt_and_a_failure_is_tried_again() {
+        let attempts = Arc::default();
+        let locks = lazy(&attempts);
+        assert_eq!(attempts.load(Ordering::SeqCst), 0, "nothing is done before the first use");
+        let error = locks.mutex("a").acquire().await.unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::Unavailable, Some("acquire")));
+        // A caller that goes away takes nothing with it.
+        assert!(timeout(SECOND / 2, locks.mutex("a").acquire()).await.is_err());
+        let (a, b) = (locks.mutex("a"), locks.mutex("b"));
+        let (a, b) = tokio::join!(a.acquire(), b.acquire());
+        assert!(a.unwrap().is_valid() && b.unwrap().is_valid());
+        assert_eq!(attempts.load(Ordering::SeqCst), 2);
+        // Those of the memory backend, which are other than expected.
+        assert!(locks.capabilities().fifo && !locks.capabilities().cross_process);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_ends_the_attempt_that_is_under_way() {
+        let attempts = Arc::new(AtomicUsize::new(1));
+        let locks = lazy(&attempts);
+        let (acquired, closed) = tokio::join!(locks.inspect("a"), async {
+            sleep(SECOND / 2).await;
+            locks.close().await
+        });
+        assert_eq!(acquired.unwrap_err().kind(), ErrorKind::Closed);
+        assert!(closed.is_ok());
+        assert_eq!(locks.mutex("a").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(attempts.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_servers_grant_is_checked_when_it_is_known() {
+        let kind = LeaseKind::Ttl { default: 30 * SECOND, min: SECOND / 1000 };
+        let mut locks = Capabilities::new("memory", kind);
+        locks.lease = LeaseKind::Ttl { default: SECOND, min: SECOND / 1_000_000 };
+        let locks = Locks::new(Lazy::new(locks, || async { Memory::open(MemoryConfig::new()) }));
+        let short = LockOptions::new().ttl(Duration::from_micros(2));
+        let mutex = locks.mutex_with("a", short).expect("the configuration promises it");
+        assert_eq!(mutex.acquire().await.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+}

@@ -1,0 +1,66 @@
+//! The tokio runtime that a call runs on.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use crate::{Error, ErrorKind, Result};
+
+/// The runtime of the caller.
+///
+/// # Errors
+///
+/// [`Unsupported`](ErrorKind::Unsupported) outside a runtime, where the driver would panic.
+pub fn current(backend: &'static str) -> Result<Handle> {
+    Handle::try_current().map_err(|error| {
+        Error::new(ErrorKind::Unsupported, backend)
+            .with_message("there is no tokio runtime here")
+            .with_hint("call it inside a tokio runtime: #[tokio::main], or Runtime::block_on")
+            .caused_by(error)
+    })
+}
+
+/// The runtimes on which one `Locks` is used.
+#[derive(Debug)]
+pub(crate) struct Runtimes {
+    backend: &'static str,
+    /// The first one.
+    home: OnceLock<Handle>,
+    /// Whether there are several, and one of them has one thread.
+    may_pause: AtomicBool,
+}
+
+impl Runtimes {
+    pub(crate) fn new(backend: &'static str) -> Self {
+        let home = Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from);
+        Self { backend, home, may_pause: AtomicBool::new(false) }
+    }
+
+    /// The runtime of the caller, as [`current`].
+    pub(crate) fn enter(&self) -> Result<Handle> {
+        let here = current(self.backend)?;
+        let home = self.home.get_or_init(|| here.clone());
+        let has_one_thread = |runtime: &Handle| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        if here.id() != home.id() && (has_one_thread(&here) || has_one_thread(home)) {
+            self.may_pause.store(true, Ordering::Relaxed);
+        }
+        Ok(here)
+    }
+
+    /// The error, with a hint if a connection may live on a runtime that is paused: one of one thread runs only inside its
+    /// `block_on`.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Unavailable || !self.may_pause.load(Ordering::Relaxed) {
+            return error;
+        }
+        error.with_hint(
+            "these locks are used on several tokio runtimes, and the connection of one that is not inside its block_on \
+             is silent: connect once on each runtime, or use one that keeps running",
+        )
+    }
+
+    pub(crate) fn backend(&self) -> &'static str {
+        self.backend
+    }
+}

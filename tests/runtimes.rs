@@ -1,0 +1,177 @@
+//! Where the locks run: outside a runtime, on several of them, and before there is a server.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
+use polylock::{ErrorKind, Guard, LockOptions, Locks, Mutex, Released, RwLock, Semaphore, Validity};
+use tokio::runtime::{Builder, Runtime};
+
+/// Longer than any timeout of a connection or a command.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn outside_a_runtime_every_call_says_what_to_do() {
+    for url in ["redis://127.0.0.1:1", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "zk://127.0.0.1:1"] {
+        let error = poll_once(Locks::connect(url)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{url}: {error}");
+        assert!(error.to_string().contains("#[tokio::main]"), "{url}: {error}");
+        let lazy = Locks::connect_lazy(url).expect("nothing is connected yet");
+        for error in [
+            poll_once(lazy.mutex("a").acquire()).map(drop).unwrap_err(),
+            poll_once(lazy.mutex("a").try_acquire()).map(drop).unwrap_err(),
+            poll_once(lazy.inspect("a")).map(drop).unwrap_err(),
+            poll_once(lazy.break_lock("a")).map(drop).unwrap_err(),
+            poll_once(lazy.doctor()).map(drop).unwrap_err(),
+            poll_once(lazy.close()).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{url}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_guard_outside_its_runtime_says_what_to_do_and_is_released() {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (locks, guard) = runtime.block_on(async {
+        let locks = Locks::connect("memory://").await.unwrap();
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        (locks, guard)
+    });
+    for error in [
+        poll_once(guard.verify()).map(drop).unwrap_err(),
+        poll_once(guard.extend(PATIENCE)).map(drop).unwrap_err(),
+        poll_once(guard.release()).map(drop).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.lock().is_some() && error.to_string().contains("runtime"), "{error}");
+    }
+    let next = runtime.block_on(locks.mutex("a").try_acquire_for(PATIENCE)).unwrap();
+    drop(next.expect("the guard was dropped with the failed release"));
+}
+
+#[test]
+fn runtimes_that_run_in_turns_work_or_say_why_not() {
+    let servers = Servers::start();
+    for url in servers.urls() {
+        let (one, two) = (one_thread(), one_thread());
+        let locks = one.block_on(Locks::connect(&url)).unwrap();
+        for round in 0..3 {
+            for (which, runtime) in [("the first", &one), ("the second", &two)] {
+                let pair = runtime.block_on(async {
+                    let guard = locks.mutex("turns").acquire().await?;
+                    guard.release().await
+                });
+                match pair {
+                    Ok(released) => assert_eq!(released, Released::Released),
+                    Err(error) => {
+                        let text = error.to_string();
+                        assert!(text.contains("several tokio runtimes"), "{url}, {round}, {which}: {text}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lazy_connection_waits_for_its_server() {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let servers = Servers::start();
+    servers.kill();
+    for url in servers.urls() {
+        // Outside the runtime, as a static would be made.
+        let locks = Locks::connect_lazy(&format!("{url}?connect_timeout=2s")).unwrap();
+        let error = runtime.block_on(locks.mutex("lazy").acquire()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{url}: {error}");
+        assert!(error.is_retryable() && error.lock().is_some(), "{url}: {error}");
+        runtime.block_on(servers.start_again());
+        let guard = runtime.block_on(locks.mutex("lazy").acquire()).unwrap();
+        assert!(guard.is_valid(), "{url}");
+        runtime.block_on(guard.release()).unwrap();
+        runtime.block_on(locks.close()).unwrap();
+        let error = runtime.block_on(locks.mutex("lazy").acquire()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "{url}: {error}");
+        servers.kill();
+    }
+}
+
+#[test]
+fn a_lazy_connection_reads_its_url_at_once() {
+    for url in ["redis://", "redlock://a:1", "zk://h?ttl=1s", "etcd://h", "redis://h?tll=1s"] {
+        assert_eq!(Locks::connect_lazy(url).unwrap_err().kind(), ErrorKind::InvalidConfig, "{url}");
+    }
+    let short = LockOptions::new().ttl(Duration::from_millis(1));
+    for url in ["redis://h", "redlock://a:1,b:2,c:3"] {
+        let locks = Locks::connect_lazy(url).unwrap();
+        assert_eq!(locks.mutex_with("a", short.clone()).unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+}
+
+/// What spawned tasks and threads hold can be sent there; the compiler checks it.
+#[test]
+fn everything_can_be_sent_to_another_thread() {
+    fn send_and_sync<T: Send + Sync + 'static>() {}
+    fn send<T: Send>(_: T) {}
+    send_and_sync::<(Locks, Mutex, RwLock, Semaphore, Guard, Validity, LockOptions, polylock::Error)>();
+    let _ = |locks: &Locks, mutex: &Mutex, guard: &mut Guard| {
+        send(Locks::connect("memory://"));
+        send((locks.inspect("a"), locks.break_lock("a"), locks.request_revocation("a"), locks.doctor()));
+        send(locks.close());
+        send((mutex.acquire(), mutex.try_acquire(), mutex.try_acquire_for(PATIENCE)));
+        send((guard.lost(), guard.verify(), guard.extend(PATIENCE), guard.revoke_requested()));
+        send(guard.run(async {}));
+        send(guard.raise_token(guard.token()));
+        send(guard.downgrade());
+    };
+    let _ = |guard: Guard| send(guard.release());
+}
+
+/// A server of each kind.
+struct Servers {
+    redis: RedisServer,
+    masters: RedisFive,
+    ensemble: ZooKeeper,
+}
+
+impl Servers {
+    fn start() -> Self {
+        one_thread().block_on(async {
+            let (redis, masters, ensemble) =
+                tokio::try_join!(RedisServer::start(), RedisFive::start(), ZooKeeper::start()).unwrap();
+            Self { redis, masters, ensemble }
+        })
+    }
+
+    fn urls(&self) -> [String; 3] {
+        [self.redis.url(), self.masters.url(), self.ensemble.url()]
+    }
+
+    fn kill(&self) {
+        self.redis.kill();
+        self.masters.servers().iter().for_each(RedisServer::kill);
+        self.ensemble.kill();
+    }
+
+    async fn start_again(&self) {
+        self.redis.start_again().await.unwrap();
+        for master in self.masters.servers() {
+            master.start_again().await.unwrap();
+        }
+        self.ensemble.start_again().await.unwrap();
+    }
+}
+
+fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Polls a future outside any runtime; it must be ready.
+fn poll_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it waits for a runtime"),
+    }
+}
