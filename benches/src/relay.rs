@@ -14,8 +14,7 @@ use polylock::backend::LockUrl;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{Client, Cmd};
 use tokio::sync::Mutex;
-use tokio::time::sleep;
-use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError, OneshotWatcher};
+use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError};
 
 use crate::address;
 use crate::contender::Contender;
@@ -110,61 +109,64 @@ impl OnRedis {
     }
 }
 
-/// A session, with a node of our own and one to watch.
+/// A session with a node of its own for each round, and one to watch.
+///
+/// Its node of the next round exists before that of this round is deleted. So a node that the next place does not find
+/// was deleted before it looked: however late it looks, it misses no turn.
 pub(crate) struct OnZk {
     client: ZkClient,
-    own: String,
-    before: String,
-    begins: bool,
-    passed_on: bool,
+    name: String,
+    number: u32,
+    of: u32,
+    round: u64,
 }
 
 impl OnZk {
     async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
         let client = zk_session(url, SESSION).await?;
-        let node = |number| format!("/{name}-{number}");
-        let place = Self {
-            client,
-            own: node(number),
-            before: node((number + of - 1) % of),
-            begins: number == 0,
-            passed_on: false,
-        };
-        place.create().await?;
+        let place = Self { client, name: name.to_owned(), number, of, round: 0 };
+        place.create(0).await?;
         Ok(place)
     }
 
-    async fn create(&self) -> Outcome<()> {
+    fn node(&self, number: u32, round: u64) -> String {
+        format!("/{}-{number}-{round}", self.name)
+    }
+
+    async fn create(&self, round: u64) -> Outcome<()> {
         let mode = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
-        self.client.create(&self.own, b"", &mode).await?;
+        self.client.create(&self.node(self.number, round), b"", &mode).await?;
         Ok(())
     }
 
-    /// The others are connected by now, and whoever passed the turn on makes the next node at once.
-    async fn watch(&self) -> Outcome<OneshotWatcher> {
-        loop {
-            match self.client.get_and_watch_data(&self.before).await {
-                Ok((_, _, watch)) => return Ok(watch),
-                Err(ZkError::NoNode) => sleep(Duration::from_micros(100)).await,
-                Err(error) => return Err(error.into()),
-            }
+    /// The node whose deletion gives us the turn; none for the very first turn.
+    fn before(&self) -> Option<String> {
+        match self.number.checked_sub(1) {
+            Some(number) => Some(self.node(number, self.round)),
+            None => Some(self.node(self.of - 1, self.round.checked_sub(1)?)),
         }
     }
 
-    async fn acquire(&mut self) -> Outcome<()> {
-        // The first round has its nodes already; later on there is time for them while the others have the turn.
-        if std::mem::take(&mut self.passed_on) {
-            self.create().await?;
+    async fn acquire(&self) -> Outcome<()> {
+        // There is time for it while the others have the turn.
+        self.create(self.round + 1).await?;
+        let Some(before) = self.before() else { return Ok(()) };
+        if self.round == 0 {
+            // All places exist by now, but the server of this session may not have heard of the one before.
+            self.client.sync("/").await?;
         }
-        if !std::mem::take(&mut self.begins) {
-            self.watch().await?.changed().await;
+        match self.client.get_and_watch_data(&before).await {
+            Ok((_, _, deleted)) => drop(deleted.changed().await),
+            Err(ZkError::NoNode) => {}
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
     async fn release(&mut self) -> Outcome<()> {
-        self.passed_on = true;
-        Ok(self.client.delete(&self.own, None).await?)
+        self.client.delete(&self.node(self.number, self.round), None).await?;
+        self.round += 1;
+        Ok(())
     }
 }
 
@@ -172,3 +174,48 @@ const NAME_AND_PUBLISH: &str =
     "redis.call('SET', KEYS[1], ARGV[1], 'PX', 200) return redis.call('PUBLISH', ARGV[1], '')";
 const TTL_MS: u64 = 10_000;
 const SESSION: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use lock_testkit::{RedisServer, ZkEnsemble, ZooKeeper};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_late_place_misses_no_turn_on_zookeeper() {
+        let server = ZooKeeper::start().await.unwrap();
+        goes_round(&server.url()).await;
+    }
+
+    #[tokio::test]
+    async fn a_late_place_misses_no_turn_on_an_ensemble() {
+        let ensemble = ZkEnsemble::start().await.unwrap();
+        goes_round(&ensemble.url()).await;
+    }
+
+    #[tokio::test]
+    async fn a_late_place_misses_no_turn_on_redis() {
+        let server = RedisServer::start().await.unwrap();
+        goes_round(&server.url()).await;
+    }
+
+    /// The second of two places begins when the first has long had its turn, passed it on, and waits for the next.
+    async fn goes_round(url: &str) {
+        let first = Relay::connect(url, "circle", 0, 2).await.unwrap();
+        let second = Relay::connect(url, "circle", 1, 2).await.unwrap();
+        let late = async {
+            sleep(Duration::from_millis(20)).await;
+            turns(&second).await;
+        };
+        let round = async { tokio::join!(turns(&first), late) };
+        timeout(Duration::from_secs(10), round).await.expect("the turn is lost");
+    }
+
+    async fn turns(place: &Relay) {
+        for _ in 0..3 {
+            place.acquire().await.unwrap();
+            place.release(()).await.unwrap();
+        }
+    }
+}

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_testkit::history::{Event, EventKind};
 use lock_testkit::proxy::Protocol;
 use lock_testkit::{FaultProxy, now_ns};
@@ -77,25 +78,44 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let prober = crew.pop().ok_or_else(|| Failure::new("no worker came"))?;
     let window = Window::after(plan.contended, plan.warm_up);
     prober.order(Order::Contend(window)).await?;
-    let fought = Fight::of(fight(&crew, window).await?, window, plan.processes)?;
-    let round_trips = round_trips(&prober).await?;
+    let fought = fight(&crew, window).await.map_err(|failure| failure.during("the fight for the lock"))?;
+    let fought = Fight::of(fought, window, plan.processes)?;
+
+    // What fails from here on is told, and takes no other number along.
+    let mut complaints = Vec::new();
+    let mut kept = Kept(&mut complaints);
+    let round_trips = kept.of("empty round trips", round_trips(&prober).await);
     let votes = match target.backend() {
-        BackendName::Redlock => Some(votes(&crew).await?),
+        BackendName::Redlock => kept.of("the votes", votes(&crew).await),
         _ => None,
     };
     drop((crew, prober));
     let bare = match target.backend() {
         // No message of one master says that a quorum is free.
         BackendName::Redlock => None,
-        _ => Some(relayed(bench, target).await?),
+        _ => kept.of("the bare hand-over", relayed(bench, target).await),
     };
-    let mut measured = fought.measured(target.name(), Some(&round_trips), bare.as_ref());
+    let counted = counted(bench, target.backend(), target.url(), &bench.lock("counted")).await;
+    let counted = kept.of("the counting of requests", counted);
 
+    let mut measured = fought.measured(target.name(), round_trips.as_ref(), bare.as_ref());
     measured.rows.extend(votes.into_iter().flatten());
-    let mut counted = counted(bench, target.backend(), target.url(), &bench.lock("counted")).await?;
-    measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", counted.requests));
-    measured.events.append(&mut counted.events);
+    if let Some(mut counted) = counted {
+        measured.rows.push(Row::new("contended", target.name(), "requests_per_grant", "", counted.requests));
+        measured.events.append(&mut counted.events);
+    }
+    measured.complaints = complaints;
     Ok(measured)
+}
+
+/// Where the failures of single passes go.
+struct Kept<'a>(&'a mut Vec<String>);
+
+impl Kept<'_> {
+    /// What the pass gave, if it gave something.
+    fn of<T>(&mut self, pass: &str, outcome: Outcome<T>) -> Option<T> {
+        outcome.map_err(|failure| self.0.push(failure.during(pass).to_string())).ok()
+    }
 }
 
 /// When contenders contend, on the clock of the histories.
@@ -194,17 +214,32 @@ pub(super) fn jobs(bench: &Bench, url: &str, lock: &str) -> impl Iterator<Item =
 ///
 /// # Errors
 ///
-/// When one of them fails.
+/// When some of them fail: what each of these says.
 pub(super) async fn fight(crew: &[Hand], window: Window) -> Outcome<Vec<Event>> {
     for hand in crew {
         hand.order(Order::Contend(window)).await?;
     }
     window.ends().await;
-    let mut events = Vec::new();
-    for hand in crew {
-        events.append(&mut hand.events(2 * GRACE).await?);
+    together(join_all(crew.iter().map(|hand| hand.events(2 * GRACE))).await)
+}
+
+/// The events of all processes, or what each of those says that failed.
+fn together(told: Vec<Outcome<Vec<Event>>>) -> Outcome<Vec<Event>> {
+    let (mut events, mut failures, mut well) = (Vec::new(), Vec::new(), 0);
+    for (process, told) in told.into_iter().enumerate() {
+        match told {
+            Ok(mut told) => {
+                events.append(&mut told);
+                well += 1;
+            }
+            Err(failure) => failures.push(format!("process {process}: {failure}")),
+        }
     }
-    Ok(events)
+    if failures.is_empty() {
+        return Ok(events);
+    }
+    failures.push(format!("{well} others ended well"));
+    Err(Failure::new(failures.join("; ")))
 }
 
 /// Tasks instead of processes, each with a connection of its own to the same locks.
@@ -624,6 +659,24 @@ mod tests {
         let waits = |until_ns| waits_behind(&grants, Window { from_ns: 0, until_ns }).collect::<Vec<_>>();
         assert_eq!(waits(100), [23, 13, 3]);
         assert_eq!(waits(25), [15, 5]);
+    }
+
+    #[test]
+    fn a_failed_fight_names_all_who_failed() {
+        let failed = |what: &str| Err(Failure::new(what));
+        let told = vec![Ok(held(0, 1, 2, 3)), failed("it is stuck"), Ok(Vec::new()), failed("no answer")];
+        let text = "process 1: it is stuck; process 3: no answer; 2 others ended well";
+        assert_eq!(together(told).unwrap_err().to_string(), text);
+        assert_eq!(together(vec![Ok(held(0, 1, 2, 3)), Ok(held(1, 4, 5, 6))]).unwrap().len(), 8);
+    }
+
+    #[test]
+    fn a_failed_pass_is_named_and_no_more() {
+        let mut complaints = Vec::new();
+        let mut kept = Kept(&mut complaints);
+        assert_eq!(kept.of("the fight", Ok(7)), Some(7));
+        assert_eq!(kept.of::<()>("the bare hand-over", Err(Failure::new("it is stuck"))), None);
+        assert_eq!(complaints, ["the bare hand-over: it is stuck"]);
     }
 
     #[test]
