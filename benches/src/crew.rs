@@ -12,6 +12,7 @@ use crate::worker::{Job, News, Order};
 #[derive(Debug)]
 pub(crate) struct Hand {
     worker: Worker,
+    process: u32,
     /// The ttl or the session timeout of its locks.
     pub(crate) lease: Duration,
 }
@@ -25,15 +26,16 @@ impl Hand {
     pub(crate) async fn hire(jobs: impl IntoIterator<Item = Job>) -> Outcome<Vec<Self>> {
         let mut workers = Vec::new();
         for job in jobs {
+            let process = job.process;
             let mut command = Command::new(std::env::current_exe()?);
             command.arg("worker");
             let worker = Worker::spawn(&command)?;
             worker.send(&serde_json::to_value(job)?).await?;
-            workers.push(worker);
+            workers.push((worker, process));
         }
         let mut hands = Vec::new();
-        for worker in workers {
-            let mut hand = Self { worker, lease: Duration::ZERO };
+        for (worker, process) in workers {
+            let mut hand = Self { worker, process, lease: Duration::ZERO };
             hand.lease = match hand.hear(CONNECT_DEADLINE).await? {
                 News::Ready { lease } => lease,
                 other => return Err(unexpected(&other)),
@@ -41,6 +43,20 @@ impl Hand {
             hands.push(hand);
         }
         Ok(hands)
+    }
+
+    /// Starts one worker.
+    ///
+    /// # Errors
+    ///
+    /// As for [`hire`](Self::hire).
+    pub(crate) async fn hire_one(job: Job) -> Outcome<Self> {
+        Self::hire([job]).await?.pop().ok_or_else(|| Failure::new("no worker came"))
+    }
+
+    /// The number of the worker in the history.
+    pub(crate) const fn process(&self) -> u32 {
+        self.process
     }
 
     /// Says something to the worker.
@@ -84,6 +100,16 @@ impl Hand {
     /// Ends the process by SIGKILL.
     pub(crate) fn kill(&self) {
         self.worker.kill();
+    }
+
+    /// Freezes the process by SIGSTOP.
+    pub(crate) fn stop(&self) {
+        self.worker.stop();
+    }
+
+    /// Lets a frozen process go on.
+    pub(crate) fn cont(&self) {
+        self.worker.cont();
     }
 }
 

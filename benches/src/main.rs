@@ -22,6 +22,7 @@ mod report;
 mod results;
 mod run;
 mod scenarios;
+mod soak;
 mod table;
 mod worker;
 
@@ -33,8 +34,9 @@ use crate::options::{Options, Role};
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match options.role {
+    match &options.role {
         Some(Role::Worker) => worker::main(),
+        Some(Role::Soak(soak)) => soak::main(soak),
         None => run::main(&options),
     }
 }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use polylock::backend::LockUrl;
+use serde::{Deserialize, Serialize};
 
 /// Measures the lock backends against each other on real servers, and checks that they exclude.
 ///
@@ -71,11 +72,93 @@ pub(crate) struct Options {
 }
 
 /// What a process does in a run.
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Role {
     /// Does what the parent says on standard input.
     #[command(hide = true)]
     Worker,
+    /// Runs processes that use locks while processes and servers are killed and frozen.
+    #[command(hide = true)]
+    Soak(SoakOptions),
+}
+
+/// Lets processes use locks while they and the servers are killed, frozen and cut off, and judges what they saw.
+///
+/// Starts servers of its own, twelve processes for each backend, and one fault after the other, chosen by a seed. Exits
+/// with 1 when two held a lock at the same time by their own deadlines, when fencing tokens did not grow, when a lock was
+/// not granted for longer than its lease and two seconds after a fault had ended, or when a process got stuck. Ctrl-C ends
+/// it early: what was done by then is judged. The memory backend is left out: its locks are those of one process.
+#[derive(Args, Clone, Debug)]
+#[command(name = "cargo xtask soak", bin_name = "cargo xtask soak")]
+pub(crate) struct SoakOptions {
+    /// For how long, each backend
+    #[arg(long, value_name = "N", default_value = "10", value_parser = minutes)]
+    pub(crate) minutes: Duration,
+
+    /// Only this backend; can be given several times
+    #[arg(long = "backend", value_name = "NAME")]
+    backends: Vec<SoakBackend>,
+
+    /// Chooses the faults and what the processes do [default: another one each time]
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+
+    /// Only faults of this kind; can be given several times
+    #[arg(long = "fault", value_name = "KIND")]
+    faults: Vec<FaultKind>,
+
+    /// The folder for the histories [default: target/soak]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Uses a lock that is broken in this way, to prove that the judge notices
+    #[arg(long, value_name = "DEFECT", hide = true)]
+    pub(crate) broken: Option<Defect>,
+}
+
+/// A backend of a soak.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
+pub(crate) enum SoakBackend {
+    /// One Redis server.
+    Redis,
+    /// A Redis master with a replica, behind three sentinels.
+    Sentinel,
+    /// Five independent Redis servers.
+    Redlock,
+    /// Three ZooKeeper servers.
+    Zk,
+}
+
+/// What an operator can do to processes and servers.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FaultKind {
+    /// Some workers are killed by SIGKILL; others take their place.
+    Kill,
+    /// A worker is stopped by SIGSTOP for longer than its lease.
+    Pause,
+    /// Servers are stopped by SIGSTOP.
+    Freeze,
+    /// All connections to servers are reset.
+    Reset,
+    /// Whatever is sent to servers, or by them, vanishes.
+    BlackHole,
+    /// Servers are killed by SIGKILL, and started again with their data.
+    Restart,
+    /// Sentinels promote the replica, which has all that was written.
+    Failover,
+}
+
+/// What can be wrong with a lock.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Defect {
+    /// Every process has locks of its own.
+    EveryProcessAlone,
+    /// Tokens become smaller.
+    TokensShrink,
+    /// A lock outlives a holder that died by a minute.
+    OutlivesItsHolder,
 }
 
 /// A backend, by the name that it has in the results and as a URL scheme.
@@ -135,6 +218,52 @@ impl Options {
     /// Where the servers of this backend already run, if they do.
     pub(crate) fn url(&self, backend: BackendName) -> Option<&str> {
         self.urls.iter().rev().find(|server| server.backend == backend).map(|server| server.url.as_str())
+    }
+}
+
+impl SoakOptions {
+    /// The backends that take part, in their order.
+    pub(crate) fn backends(&self) -> Vec<SoakBackend> {
+        chosen(&self.backends, SoakBackend::value_variants())
+    }
+
+    /// The faults that may happen to this backend.
+    pub(crate) fn faults(&self, backend: SoakBackend) -> Vec<FaultKind> {
+        let wanted = chosen(&self.faults, FaultKind::value_variants());
+        wanted.into_iter().filter(|kind| kind.befalls(backend)).collect()
+    }
+
+    /// The options that repeat the run on one backend, beside its seed.
+    pub(crate) fn repeated(&self, backend: SoakBackend) -> String {
+        let mut line = format!("--minutes {} --backend {backend}", self.minutes.as_secs_f64() / 60.0);
+        for fault in &self.faults {
+            line.push_str(&format!(" --fault {fault}"));
+        }
+        line
+    }
+}
+
+impl FaultKind {
+    /// Behind sentinels the clients find the servers by themselves, past all proxies; and a master that is gone for half
+    /// a second is replaced by a replica that may lack the last locks, of which nothing is promised.
+    fn befalls(self, backend: SoakBackend) -> bool {
+        match self {
+            Self::Kill | Self::Pause | Self::Reset => true,
+            Self::Freeze | Self::BlackHole | Self::Restart => backend != SoakBackend::Sentinel,
+            Self::Failover => backend == SoakBackend::Sentinel,
+        }
+    }
+}
+
+impl fmt::Display for SoakBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.to_possible_value().expect("none is skipped").get_name())
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.to_possible_value().expect("none is skipped").get_name())
     }
 }
 
@@ -218,6 +347,15 @@ fn watch(text: &str) -> Result<Duration, String> {
     Err("between a second and a day, please".into())
 }
 
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| "give a number of minutes, such as 10 or 0.5")?;
+    let span = Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())?;
+    if (SHORTEST_WATCH..=LONGEST_WATCH).contains(&span) {
+        return Ok(span);
+    }
+    Err("between a second and a day, please".into())
+}
+
 /// So many scenarios, counted from the first, are part of a quick run.
 const IN_QUICK: usize = 4;
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
@@ -256,6 +394,28 @@ mod tests {
         for bad in ["--processes 1", "--tasks 0", "--locks 0", "--watch 0s", "--watch 2days", "--watch soon"]
         {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_soak_can_be_repeated() {
+        let soak = |line: &str| match parse(line).unwrap().role {
+            Some(Role::Soak(options)) => options,
+            other => panic!("{other:?}"),
+        };
+        let all = soak("soak");
+        assert_eq!((all.minutes, all.seed, all.backends().len()), (Duration::from_secs(600), None, 4));
+        assert_eq!(
+            all.faults(SoakBackend::Sentinel),
+            [FaultKind::Kill, FaultKind::Pause, FaultKind::Reset, FaultKind::Failover]
+        );
+        assert!(!all.faults(SoakBackend::Redlock).contains(&FaultKind::Failover));
+        let line = "--minutes 0.5 --backend zk --fault black-hole --fault kill";
+        let some = soak(&format!("soak {line} --seed 7"));
+        assert_eq!((some.repeated(SoakBackend::Zk), some.seed), (line.to_owned(), Some(7)));
+        assert_eq!(some.faults(SoakBackend::Redis), [FaultKind::Kill, FaultKind::BlackHole]);
+        for bad in ["--minutes 0", "--minutes many", "--backend memory", "--fault flushall", "--seed -1"] {
+            assert!(parse(&format!("soak {bad}")).is_err(), "{bad}");
         }
     }
 

@@ -196,12 +196,13 @@ fn servers(options: &Options) -> String {
     )
 }
 
-/// Under the root of the workspace when cargo has started us, else under the current folder.
 fn folder(options: &Options) -> PathBuf {
-    let by_default = || {
-        let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-        let root = package.and_then(|package| package.parent().map(PathBuf::from)).unwrap_or_default();
-        root.join("target/compare")
-    };
-    options.out.clone().unwrap_or_else(by_default)
+    options.out.clone().unwrap_or_else(|| target_folder("compare"))
+}
+
+/// Under the root of the workspace when cargo has started us, else under the current folder.
+pub(crate) fn target_folder(name: &str) -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let root = package.and_then(|package| package.parent().map(PathBuf::from)).unwrap_or_default();
+    root.join("target").join(name)
 }

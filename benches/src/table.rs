@@ -119,7 +119,8 @@ fn promises(results: &Results, backend: &str, look: Look) -> Option<String> {
     Some(text)
 }
 
-fn empty(look: Look) -> Table {
+/// A table without rows.
+pub(crate) fn empty(look: Look) -> Table {
     let mut table = Table::new();
     match look {
         Look::Plain => {

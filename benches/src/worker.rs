@@ -24,6 +24,7 @@ use crate::probe::Probe;
 use crate::relay::Relay;
 use crate::scenarios::contended::{self, Window};
 use crate::scenarios::held;
+use crate::soak::worker as soak;
 
 /// What a worker is there for.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -74,6 +75,8 @@ pub(crate) enum Task {
     Hold,
     /// Take it as soon as it is free, and give it back.
     Wait,
+    /// Use locks of all kinds, whatever happens to the servers, until the parent says otherwise.
+    Soak(soak::Task),
     /// Take many locks, each with a number after its name, and keep them.
     Many {
         /// How many.
@@ -89,7 +92,7 @@ pub(crate) enum Task {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
-    /// Begin now.
+    /// Begin now; of a soak: come to an end.
     Go,
     /// Contend, or measure, within this window.
     Contend(Window),
@@ -117,6 +120,8 @@ pub(crate) enum News {
         /// Votes that nobody won.
         split: u64,
     },
+    /// What did not come to an end in a soak.
+    Stuck(Vec<String>),
     /// What many locks cost.
     Cost(held::Cost),
     /// It cannot go on.
@@ -151,6 +156,7 @@ async fn work() -> Outcome<()> {
     let Some(job) = orders.next::<Job>().await? else { return Ok(()) };
     match job.task {
         Task::Probe => probe(&job, &mut orders).await?,
+        Task::Soak(ref task) => soak(&job, task, &mut orders).await?,
         Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
         Task::Relay { hold, of } => {
             let relay = Relay::connect(&job.url, &job.lock, job.process, of).await?;
@@ -204,7 +210,7 @@ async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
             held.challenge(job).await?;
             tell(&News::Events(held.release().await?))?;
         }
-        Task::Probe | Task::Relay { .. } => {}
+        Task::Probe | Task::Relay { .. } | Task::Soak(_) => {}
     }
     Ok(locks.close().await?)
 }
@@ -251,6 +257,16 @@ async fn contend(peer: &impl Contender, job: &Job, hold: Duration, orders: &mut 
     let mut diary = Diary::new(job.process, 0, &job.recorded_as);
     contended::contend(peer, &mut diary, window, hold).await?;
     tell(&News::Events(diary.into_events()))
+}
+
+async fn soak(job: &Job, task: &soak::Task, orders: &mut Orders) -> Outcome<()> {
+    // Before it is connected: servers may be down while it is started.
+    tell(&News::Ready { lease: Duration::ZERO })?;
+    let end = async {
+        // Without a parent there is nobody to say when to end.
+        orders.next::<Order>().await.map(drop)
+    };
+    tell(&News::Stuck(soak::work(job, task, end).await?))
 }
 
 async fn probe(job: &Job, orders: &mut Orders) -> Outcome<()> {

@@ -6,6 +6,7 @@ mod failure;
 mod interrupt;
 mod peers;
 mod setup;
+mod soak;
 mod steps;
 mod test;
 
@@ -23,6 +24,7 @@ Usage: cargo xtask <COMMAND> [ARGS...]
 
 Commands:
   compare [ARGS...]  Measure the backends side by side; `compare --help` lists the arguments
+  soak [ARGS...]     Use the locks under faults, and judge; `soak --help` lists the arguments
   test [ARGS...]     Run every test: unit, property, conformance, cross-process, interop, doc; ARGS go to `cargo test`
   ci                 All that a commit must pass: format, lints, features, docs, dependencies, test, compare --quick
   setup              Only install what is missing
@@ -49,6 +51,7 @@ fn run(command: Option<&str>, args: Vec<OsString>) -> Result<(), Failure> {
     interrupt::defer()?;
     match command {
         Some("compare") => compare::run(&args),
+        Some("soak") => soak::run(&args),
         Some("test") => test::run(&args),
         Some("ci") => without_args("ci", &args).and_then(|()| ci::run()),
         Some("setup") => {

@@ -96,10 +96,10 @@ async fn kill(bench: &Bench, target: &Target, lock: &str, number: u32) -> Outcom
         |process, task| Job { lock: bench.lock_of(lock, process), ..Job::new(&url, lock, process, task) };
     // Numbers of processes are those of the whole scenario: a death concerns all locks of a process.
     let (holding, waiting) = (number * 2, number * 2 + 1);
-    let holder = hire(job(holding, Task::Hold)).await?;
+    let holder = Hand::hire_one(job(holding, Task::Hold)).await?;
     let held = holder.events(PATIENCE).await?;
     let lease = holder.lease;
-    let waiter = hire(job(waiting, Task::Wait)).await?;
+    let waiter = Hand::hire_one(job(waiting, Task::Wait)).await?;
     waiter.order(Order::Go).await?;
     sleep(alive(lease)).await;
 
@@ -135,10 +135,6 @@ async fn forget(bench: &Bench, target: &Target, lock: &str, number: u32) -> Outc
     waited.release_called();
     waited.released(guard.release().await?);
     Takeover::new(died_ns, lease, diary, waited.into_events())
-}
-
-async fn hire(job: Job) -> Outcome<Hand> {
-    Hand::hire([job]).await?.pop().ok_or_else(|| Failure::new("no worker came"))
 }
 
 /// Longer than the lease, so that it must have been renewed, up to some moment between two renewals.

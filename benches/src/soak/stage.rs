@@ -1,0 +1,273 @@
+//! The servers of a soak, and the proxies before them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use lock_testkit::proxy::Protocol;
+use lock_testkit::redis::RedisOptions;
+use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble};
+use tokio::time::{Instant, sleep};
+
+use crate::address;
+use crate::failure::{Failure, Outcome};
+use crate::options::SoakBackend;
+
+/// The servers of one backend. They end when this is dropped.
+#[derive(Debug)]
+pub(super) struct Stage {
+    servers: Servers,
+    /// One before each server, in their order; none behind sentinels.
+    proxies: Vec<FaultProxy>,
+    url: String,
+    lease: Duration,
+}
+
+#[derive(Debug)]
+enum Servers {
+    Redis(RedisServer),
+    Sentinel(RedisSentinel),
+    Five(RedisFive),
+    ZooKeeper(ZkEnsemble),
+}
+
+impl Stage {
+    /// Starts the servers.
+    ///
+    /// # Errors
+    ///
+    /// When one of them does not start.
+    pub(super) async fn start(backend: SoakBackend) -> Outcome<Self> {
+        // What a killed process has written is kept by the system: only a power cut needs more.
+        let redis = || RedisServer::builder().appendonly(true).config("appendfsync", "no");
+        let (servers, url) = match backend {
+            SoakBackend::Redis => {
+                let server = redis().start().await?;
+                let url = server.url();
+                (Servers::Redis(server), url)
+            }
+            SoakBackend::Sentinel => {
+                let sentinel = RedisSentinel::start_with(RedisOptions::default()).await?;
+                let url = sentinel.url();
+                (Servers::Sentinel(sentinel), url)
+            }
+            SoakBackend::Redlock => {
+                let five = redis().start_n(5).await?;
+                let url = five.url();
+                (Servers::Five(five), url)
+            }
+            SoakBackend::Zk => {
+                let ensemble = ZkEnsemble::start().await?;
+                let url = ensemble.url();
+                (Servers::ZooKeeper(ensemble), url)
+            }
+        };
+        let lease = if backend == SoakBackend::Zk { ZK_LEASE } else { REDIS_LEASE };
+        let mut stage = Self { servers, proxies: Vec::new(), url, lease };
+        for (addr, protocol) in stage.addresses() {
+            stage.proxies.push(FaultProxy::start(addr, protocol)?);
+        }
+        if !stage.proxies.is_empty() {
+            let addresses: Vec<_> = stage.proxies.iter().map(FaultProxy::addr).collect();
+            stage.url = address::with_hosts(&stage.url, &addresses);
+        }
+        Ok(stage)
+    }
+
+    /// For how long a lock outlives its holder.
+    pub(super) const fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// The URL for clients, with locks that last so long.
+    pub(super) fn url(&self, lease: Duration) -> String {
+        let lease = format!("{}ms", lease.as_millis());
+        let url = self.url.as_str();
+        match self.servers {
+            Servers::ZooKeeper(_) => address::with_option(url, "session_timeout", &lease),
+            Servers::Five(_) => {
+                address::with_option(&address::with_option(url, "ttl", &lease), "longest_ttl", &lease)
+            }
+            Servers::Redis(_) | Servers::Sentinel(_) => address::with_option(url, "ttl", &lease),
+        }
+    }
+
+    /// How many servers can be attacked by their number.
+    pub(super) fn len(&self) -> usize {
+        self.proxies.len()
+    }
+
+    /// How many of them may be gone at a time.
+    pub(super) fn most_gone(&self) -> usize {
+        match self.len() {
+            0 => 0,
+            1 => 1,
+            all => (all - 1) / 2,
+        }
+    }
+
+    /// The number of the server that leads, where one does.
+    pub(super) async fn leader(&self) -> Option<usize> {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.leader().await,
+            _ => None,
+        }
+    }
+
+    /// The proxy before a server.
+    pub(super) fn proxy(&self, server: usize) -> &FaultProxy {
+        &self.proxies[server]
+    }
+
+    /// Freezes a server.
+    pub(super) fn stop(&self, server: usize) {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].stop(),
+            _ => self.redis(server).stop(),
+        }
+    }
+
+    /// Lets a frozen server go on.
+    pub(super) fn cont(&self, server: usize) {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].cont(),
+            _ => self.redis(server).cont(),
+        }
+    }
+
+    /// Kills a server.
+    pub(super) fn kill(&self, server: usize) {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.kill(server),
+            _ => self.redis(server).kill(),
+        }
+    }
+
+    /// Starts a killed server again, with its data.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub(super) async fn start_again(&self, server: usize) -> Outcome<()> {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].start_again().await?,
+            _ => self.redis(server).start_again().await?,
+        }
+        Ok(())
+    }
+
+    /// Resets all connections to these servers, behind sentinels those to the master.
+    ///
+    /// # Errors
+    ///
+    /// When the master does not answer.
+    pub(super) async fn reset(&self, servers: &[usize]) -> Outcome<()> {
+        if let Servers::Sentinel(sentinel) = &self.servers {
+            let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel names a master"))?;
+            for kind in ["normal", "pubsub"] {
+                master.command(&["CLIENT", "KILL", "TYPE", kind]).await?;
+            }
+        }
+        servers.iter().for_each(|&server| self.proxies[server].rst());
+        Ok(())
+    }
+
+    /// Has the sentinels promote the replica, and returns when all of them name the new master.
+    ///
+    /// Writes are paused before, as an operator does who wants to lose none: the replica has them all.
+    ///
+    /// # Errors
+    ///
+    /// When they do not promote it.
+    pub(super) async fn fail_over(&self) -> Outcome<()> {
+        let sentinel = self.sentinel()?;
+        let old = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel names a master"))?;
+        let pause = PAUSE.as_millis().to_string();
+        old.command(&["CLIENT", "PAUSE", &pause, "WRITE"]).await?;
+        let order = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
+        let reply = sentinel.sentinels()[0].command(&order).await?;
+        if reply.is_error() {
+            return Err(Failure::new(format!("the sentinel refused a failover: {reply:?}")));
+        }
+        self.until("all sentinels name the new master", async || {
+            for sentinel in sentinel.sentinels() {
+                let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", RedisSentinel::NAME];
+                let reply = sentinel.command(&ask).await?;
+                let port = reply.array().and_then(|parts| parts.get(1)).and_then(|port| port.int());
+                if port.is_none_or(|port| port == i64::from(old.port())) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Returns when the replica follows the master again, and nothing is paused.
+    ///
+    /// # Errors
+    ///
+    /// When it does not.
+    pub(super) async fn settle(&self) -> Outcome<()> {
+        let sentinel = self.sentinel()?;
+        self.until("the old master follows the new one", async || {
+            let Some(master) = sentinel.master().await else { return Ok(false) };
+            for server in sentinel.servers().iter().filter(|server| server.port() != master.port()) {
+                // One that is demoted closes its connections.
+                let reply = server.command(&["INFO", "replication"]).await;
+                let up = |text: &str| text.contains("role:slave") && text.contains("master_link_status:up");
+                if !reply.is_ok_and(|reply| reply.text().is_some_and(up)) {
+                    return Ok(false);
+                }
+                server.command(&["CLIENT", "UNPAUSE"]).await?;
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn until(&self, what: &str, is_so: impl AsyncFn() -> Outcome<bool>) -> Outcome<()> {
+        let deadline = Instant::now() + FAILOVER;
+        while !is_so().await? {
+            if Instant::now() > deadline {
+                return Err(Failure::new(format!("waited {FAILOVER:?} until {what}")));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    fn sentinel(&self) -> Outcome<&RedisSentinel> {
+        match &self.servers {
+            Servers::Sentinel(sentinel) => Ok(sentinel),
+            _ => Err(Failure::new("there are no sentinels")),
+        }
+    }
+
+    fn redis(&self, server: usize) -> &RedisServer {
+        match &self.servers {
+            Servers::Redis(server) => server,
+            Servers::Five(five) => &five.servers()[server],
+            Servers::Sentinel(_) | Servers::ZooKeeper(_) => {
+                unreachable!("only others are asked for by number")
+            }
+        }
+    }
+
+    fn addresses(&self) -> Vec<(SocketAddr, Protocol)> {
+        match &self.servers {
+            Servers::Redis(server) => vec![(server.addr(), Protocol::Redis)],
+            Servers::Sentinel(_) => Vec::new(),
+            Servers::Five(five) => five.servers().iter().map(|one| (one.addr(), Protocol::Redis)).collect(),
+            Servers::ZooKeeper(ensemble) => {
+                ensemble.nodes().iter().map(|node| (node.addr(), Protocol::ZooKeeper)).collect()
+            }
+        }
+    }
+}
+
+const REDIS_LEASE: Duration = Duration::from_secs(2);
+const ZK_LEASE: Duration = Duration::from_secs(3);
+/// Longer than it takes the sentinels to turn the old master into a replica.
+const PAUSE: Duration = Duration::from_secs(15);
+const FAILOVER: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(20);

@@ -1,0 +1,275 @@
+//! What the histories of a soak say: whether the locks excluded, whether tokens grew, and for how long nobody got a lock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use lock_testkit::check;
+use lock_testkit::history::{Event, EventKind, History};
+
+use super::SLACK;
+use super::operator::Fault;
+use crate::options::FaultKind;
+
+/// What was seen of one backend.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    /// How many times a lock was granted.
+    pub(super) grants: usize,
+    /// How many faults of each kind there were.
+    pub(super) faults: BTreeMap<FaultKind, usize>,
+    /// How often two held a lock by their own deadlines.
+    pub(super) overlaps: usize,
+    /// How often a token did not grow.
+    pub(super) inversions: usize,
+    /// The longest time that a lock was free after a fault was over.
+    pub(super) longest: Option<Gap>,
+    /// The longest time that a lock was free, faults included.
+    pub(super) longest_ns: u64,
+    /// How long the longest may be.
+    pub(super) limit: Duration,
+    /// What is not as promised.
+    pub(super) violations: Vec<String>,
+    /// All that the checker says.
+    pub(super) report: String,
+}
+
+/// A time in which nobody held a lock, as far as no fault explains it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Gap {
+    /// The lock.
+    lock: String,
+    /// From when on it should have been granted.
+    from_ns: u64,
+    /// How long it then took.
+    pub(super) length_ns: u64,
+    /// The fault before it, in words.
+    around: String,
+}
+
+impl Gap {
+    /// The lock, and after what.
+    pub(super) fn place(&self) -> String {
+        format!("{}, {}", self.lock, self.around)
+    }
+}
+
+/// Judges what was seen until `end_ns`.
+pub(super) fn judge(history: &History, faults: &[Fault], lease: Duration, end_ns: u64) -> Verdict {
+    let report = check(history);
+    let limit = lease + SLACK;
+    let mut violations = Vec::new();
+    if report.tenures == 0 {
+        violations.push("no lock was ever held: the history proves nothing".to_owned());
+    }
+    let inversions = report.token_order.count + report.shared_tokens.count;
+    for (what, count) in [
+        ("two held a lock by their own deadlines", report.l2.count),
+        ("fencing tokens went backwards", report.token_order.count),
+        ("fencing tokens were given twice", report.shared_tokens.count),
+    ] {
+        if count > 0 {
+            violations.push(format!("{what}: {count} times; report.txt has the first"));
+        }
+    }
+    let free = free(history.events(), end_ns);
+    let longest_ns = free.iter().map(|(_, from_ns, until_ns)| until_ns - from_ns).max().unwrap_or(0);
+    let gaps: Vec<Gap> = free.into_iter().filter_map(|time| unexplained(time, faults)).collect();
+    let long = gaps.iter().filter(|gap| u128::from(gap.length_ns) > limit.as_nanos());
+    violations
+        .extend(long.map(|gap| format!("nobody got a lock for {}: {}", seconds(gap.length_ns), gap.place())));
+    let mut kinds = BTreeMap::new();
+    for fault in faults {
+        *kinds.entry(fault.kind).or_default() += 1;
+    }
+    Verdict {
+        grants: report.tenures,
+        faults: kinds,
+        overlaps: report.l2.count,
+        inversions,
+        longest: gaps.into_iter().max_by_key(|gap| gap.length_ns),
+        longest_ns,
+        limit,
+        violations,
+        report: report.to_string(),
+    }
+}
+
+/// The times in which each lock was free: nobody held it by his own deadline.
+fn free(events: &[Event], end_ns: u64) -> Vec<(String, u64, u64)> {
+    let mut open: HashMap<(u32, u64, &str), (u64, u64)> = HashMap::new();
+    let mut held: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut begins: BTreeMap<&str, u64> = BTreeMap::new();
+    for Event { process, client, lock, at_ns, kind } in events {
+        let key = (*process, *client, lock.as_str());
+        match kind {
+            EventKind::AcquireCalled => {
+                begins.entry(lock).or_insert(*at_ns);
+            }
+            EventKind::Acquired { valid_until_ns, .. } => {
+                open.insert(key, (*at_ns, valid_until_ns.unwrap_or(u64::MAX)));
+            }
+            EventKind::Extended { valid_until_ns } => {
+                if let Some((_, until_ns)) = open.get_mut(&key) {
+                    *until_ns = *valid_until_ns;
+                }
+            }
+            EventKind::ReleaseCalled | EventKind::Lost => {
+                if let Some((from_ns, until_ns)) = open.remove(&key) {
+                    held.entry(lock).or_default().push((from_ns, until_ns.min(*at_ns)));
+                }
+            }
+            EventKind::Died => {
+                for ((_, _, lock), (from_ns, until_ns)) in open.extract_if(|(dead, ..), _| dead == process) {
+                    held.entry(lock).or_default().push((from_ns, until_ns.min(*at_ns)));
+                }
+            }
+            _ => {}
+        }
+    }
+    for ((_, _, lock), hold) in open {
+        held.entry(lock).or_default().push(hold);
+    }
+    let mut free = Vec::new();
+    for (lock, begin_ns) in begins {
+        let mut holds = held.remove(lock).unwrap_or_default();
+        holds.sort_unstable();
+        let mut until_ns = begin_ns;
+        for (from_ns, to_ns) in holds.into_iter().chain([(end_ns, end_ns)]) {
+            let from_ns = from_ns.min(end_ns);
+            if from_ns > until_ns {
+                free.push((lock.to_owned(), until_ns, from_ns));
+            }
+            until_ns = until_ns.max(to_ns);
+        }
+    }
+    free
+}
+
+/// What is left of a free time when the last fault in it was over; nothing if that went on.
+fn unexplained((lock, from_ns, until_ns): (String, u64, u64), faults: &[Fault]) -> Option<Gap> {
+    let before = faults.iter().filter(|fault| fault.from_ns < until_ns);
+    let last = before.max_by_key(|fault| fault.until_ns);
+    let from_ns = from_ns.max(last.map_or(0, |fault| fault.until_ns));
+    let length_ns = until_ns.checked_sub(from_ns)?;
+    let around = match last {
+        Some(fault) => {
+            format!("{} after the {} of {}", seconds(from_ns - fault.until_ns), fault.kind, fault.whom)
+        }
+        None => "before any fault".to_owned(),
+    };
+    Some(Gap { lock, from_ns, length_ns, around })
+}
+
+/// As people write it.
+pub(super) fn seconds(ns: u64) -> String {
+    format!("{:.2} s", ns as f64 / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_testkit::history::{Mode, ReleaseOutcome};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(2);
+    const S: u64 = 1_000_000_000;
+
+    fn event(process: u32, at_ns: u64, kind: EventKind) -> Event {
+        Event { process, client: 0, lock: "a".into(), at_ns, kind }
+    }
+
+    /// Seconds throughout.
+    fn hold(process: u32, from: u64, until: u64) -> Vec<Event> {
+        let kind = EventKind::Acquired {
+            token: Some(from),
+            valid_until_ns: Some((from + 2) * S),
+            mode: Mode::Exclusive,
+        };
+        vec![
+            event(process, from * S - 1, EventKind::AcquireCalled),
+            event(process, from * S, kind),
+            event(process, until * S, EventKind::ReleaseCalled),
+            event(process, until * S + 1, EventKind::Released { outcome: ReleaseOutcome::Released }),
+        ]
+    }
+
+    fn fault(kind: FaultKind, from: u64, until: u64) -> Fault {
+        Fault { kind, whom: "it".into(), from_ns: from * S, until_ns: until * S }
+    }
+
+    fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> Verdict {
+        judge(&History::new(events.concat()), faults, LEASE, end * S)
+    }
+
+    #[test]
+    fn a_lock_that_goes_round_is_fine() {
+        let verdict = judged(&[hold(1, 1, 2), hold(2, 3, 4), hold(1, 5, 6)], &[], 7);
+        assert_eq!(verdict.violations, Vec::<String>::new());
+        assert_eq!((verdict.grants, verdict.longest_ns), (3, S));
+    }
+
+    #[test]
+    fn overlaps_and_tokens_are_told() {
+        let verdict = judged(&[hold(1, 10, 12), hold(2, 11, 13)], &[], 14);
+        assert_eq!((verdict.overlaps, verdict.violations.len()), (1, 1), "{verdict:?}");
+        let mut smaller = hold(2, 13, 14);
+        let EventKind::Acquired { token, .. } = &mut smaller[1].kind else { unreachable!() };
+        *token = Some(9);
+        let verdict = judged(&[hold(1, 10, 12), smaller], &[], 15);
+        assert_eq!((verdict.inversions, verdict.violations.len()), (1, 1), "{verdict:?}");
+        assert_eq!(judged(&[], &[], 15).violations.len(), 1);
+    }
+
+    #[test]
+    fn a_lock_that_nobody_gets_is_told() {
+        let verdict = judged(&[hold(1, 1, 2), hold(2, 7, 8)], &[], 9);
+        assert!(verdict.violations[0].starts_with("nobody got a lock for 5.00 s: a, before"), "{verdict:?}");
+        // Nor at the end, nor at the beginning.
+        assert_eq!(judged(&[hold(1, 1, 2)], &[], 7).violations.len(), 1);
+        let late = [vec![event(2, S, EventKind::AcquireCalled)], hold(1, 6, 7)];
+        assert_eq!(judged(&late, &[], 8).violations.len(), 1);
+        // Not even when another lock goes round.
+        let mut other = hold(3, 3, 5);
+        other.iter_mut().for_each(|event| event.lock = "b".into());
+        assert_eq!(judged(&[hold(1, 1, 2), other, hold(2, 7, 8)], &[], 9).violations.len(), 1);
+    }
+
+    #[test]
+    fn time_counts_from_the_end_of_the_last_fault() {
+        let events = [hold(1, 1, 2), hold(2, 17, 18)];
+        let freeze = fault(FaultKind::Freeze, 3, 13);
+        let verdict = judged(&events, &[freeze.clone()], 19);
+        assert_eq!(verdict.violations, Vec::<String>::new());
+        let longest = verdict.longest.unwrap();
+        assert_eq!((longest.length_ns, longest.place()), (4 * S, "a, 0.00 s after the freeze of it".into()));
+        assert_eq!(verdict.longest_ns, 15 * S);
+        assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 12)], 19).violations.len(), 1);
+        // One that is not over explains everything, one that comes later nothing.
+        assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 30)], 19).violations.len(), 0);
+        assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 18, 30)], 19).violations.len(), 1);
+    }
+
+    #[test]
+    fn a_killed_or_silent_holder_holds_until_its_deadline() {
+        let mut killed = hold(1, 1, 2);
+        killed.truncate(2);
+        let next = hold(2, 7, 8);
+        // By its deadline, at 3.
+        let verdict = judged(&[killed.clone(), next.clone()], &[], 9);
+        assert_eq!((verdict.violations.len(), verdict.longest_ns), (0, 4 * S), "{verdict:?}");
+        // A death ends it sooner.
+        killed.push(event(1, 2 * S, EventKind::Died));
+        let kill = fault(FaultKind::Kill, 2, 2);
+        let verdict = judged(&[killed, next], &[kill], 9);
+        assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_renewed_lock_is_held() {
+        let mut long = hold(1, 1, 9);
+        for at in 2..8 {
+            long.insert(2, event(1, at * S, EventKind::Extended { valid_until_ns: (at + 2) * S }));
+        }
+        assert_eq!(judged(&[long], &[], 10).longest_ns, S);
+    }
+}

@@ -1,0 +1,389 @@
+//! The worker of a soak: clients that use locks of all kinds, whatever happens to the servers.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use lock_testkit::history::{EventKind, Mode, Recorder, ReleaseOutcome};
+use polylock::backend::LeaseKind;
+use polylock::{
+    Error, ErrorKind, Guard, LockOptions, Locks, Mutex, Outcome as ErrorOutcome, RwLock, Semaphore,
+};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::diary::{Claim, outcome};
+use crate::failure::Outcome;
+use crate::options::Defect;
+use crate::worker::Job;
+
+/// What a worker of a soak needs to know.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Task {
+    /// Chooses what its clients do.
+    pub(crate) seed: u64,
+    /// For how long a lock outlives its holder.
+    pub(crate) lease: Duration,
+    /// The file for the events.
+    pub(crate) history: PathBuf,
+    /// What is wrong with the lock, if something is.
+    pub(crate) broken: Option<Defect>,
+}
+
+/// Uses locks until `end`, and gives what did not come to an end then, or ended as it never should.
+///
+/// # Errors
+///
+/// When the history cannot be written.
+pub(crate) async fn work(
+    job: &Job,
+    task: &Task,
+    end: impl Future<Output = Outcome<()>>,
+) -> Outcome<Vec<String>> {
+    let diary = Diary::new(job.process, task)?;
+    let mut end = pin!(end);
+    let locks = loop {
+        tokio::select! {
+            biased;
+            ended = &mut end => return ended.map(|()| Vec::new()),
+            connected = Locks::connect(&job.url) => match connected {
+                Ok(locks) => break locks,
+                Err(error) => diary.failed("connect", &error),
+            },
+        }
+        sleep(RETRY).await;
+    };
+    let stop = CancellationToken::new();
+    let mut clients = JoinSet::new();
+    let mut names = BTreeMap::new();
+    for (number, lock) in (0..).zip(locks_of(&locks)) {
+        let client = Client::new(job, task, &locks, lock, number, diary.clone())?;
+        let doing = Arc::clone(&client.doing);
+        let client = clients.spawn(client.run(stop.clone()));
+        names.insert(client.id(), (lock, number, doing));
+    }
+    end.await?;
+    stop.cancel();
+
+    let patience = Instant::now() + task.lease + FINISH;
+    while let Ok(Some(ended)) = timeout_at(patience, clients.join_next_with_id()).await {
+        match ended {
+            Ok((id, ())) => drop(names.remove(&id)),
+            Err(error) => {
+                if let Some((lock, number, _)) = names.remove(&error.id()) {
+                    diary.odd(format!("client {number} of {lock} ended: {error}"));
+                }
+            }
+        }
+    }
+    for (lock, number, doing) in names.values() {
+        let doing = *doing.lock().unwrap_or_else(PoisonError::into_inner);
+        diary.odd(format!("client {number} of {lock} has not come to an end: it {doing}"));
+    }
+    if timeout(FINISH, locks.close()).await.is_err() {
+        diary.odd(format!("closing has not come to an end within {FINISH:?}"));
+    }
+    Ok(diary.odds())
+}
+
+/// The locks of a worker, one for each of its clients: several processes, and now and then two tasks of one, want each.
+fn locks_of(locks: &Locks) -> Vec<&'static str> {
+    let mut names = vec![BUSY, BUSY, "mutex-1", "mutex-2"];
+    let capabilities = locks.capabilities();
+    names.extend(capabilities.shared.is_there().then_some(RW));
+    names.extend(capabilities.permits.is_there().then_some(SEMAPHORE));
+    names
+}
+
+/// One client of one lock.
+struct Client {
+    lock: &'static str,
+    number: u64,
+    handle: Handle,
+    task: Task,
+    dice: StdRng,
+    diary: Diary,
+    doing: Arc<StdMutex<&'static str>>,
+}
+
+enum Handle {
+    /// Renewed, and with a fixed time to live where the backend has that.
+    Mutex(Mutex, Option<Mutex>),
+    Rw(RwLock),
+    Semaphore(Semaphore),
+}
+
+/// How a lock is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Ask {
+    /// Waits for as long as it takes.
+    Wait,
+    /// Does not wait.
+    Try,
+    /// Waits for so long.
+    For(Duration),
+    /// Waits for as long as it takes, and is dropped after so long.
+    Dropped(Duration),
+}
+
+impl Client {
+    fn new(
+        job: &Job,
+        task: &Task,
+        locks: &Locks,
+        lock: &'static str,
+        number: u64,
+        diary: Diary,
+    ) -> Outcome<Self> {
+        let name = match task.broken {
+            Some(Defect::EveryProcessAlone) => format!("{}/{lock}/{}", job.lock, job.process),
+            _ => format!("{}/{lock}", job.lock),
+        };
+        let handle = match lock {
+            RW => Handle::Rw(locks.rw(name)),
+            SEMAPHORE => Handle::Semaphore(locks.semaphore(name, PERMITS)),
+            _ => {
+                let fixed = match locks.capabilities().lease {
+                    LeaseKind::Ttl { .. } => {
+                        Some(locks.mutex_with(&name, LockOptions::new().fixed_ttl(task.lease))?)
+                    }
+                    LeaseKind::Session { .. } => None,
+                };
+                Handle::Mutex(locks.mutex(name), fixed)
+            }
+        };
+        let seed = task.seed ^ u64::from(job.process) << 32 ^ number << 48;
+        let dice = StdRng::seed_from_u64(seed);
+        Ok(Self { lock, number, handle, task: task.clone(), dice, diary, doing: Arc::default() })
+    }
+
+    async fn run(mut self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            self.does("thinks");
+            sleep(self.up_to(THINK)).await;
+            self.once().await;
+        }
+    }
+
+    async fn once(&mut self) {
+        let ask = match self.dice.random_range(0..100) {
+            0..50 => Ask::Wait,
+            50..65 => Ask::Try,
+            65..85 => Ask::For(self.up_to(PATIENCE)),
+            _ => Ask::Dropped(self.up_to(PATIENCE / 4)),
+        };
+        let (shared, fixed) = (self.dice.random_bool(0.6), self.dice.random_bool(0.2));
+        let mode = match &self.handle {
+            Handle::Rw(_) if shared => Mode::Shared,
+            Handle::Rw(_) | Handle::Mutex(..) => Mode::Exclusive,
+            Handle::Semaphore(_) => Mode::Permit(PERMITS),
+        };
+        self.note(EventKind::AcquireCalled);
+        self.does("asks");
+        let asked = match ask {
+            Ask::Wait => self.wait(shared, fixed).await.map(Some),
+            Ask::Try => self.try_for(Duration::ZERO, shared, fixed).await,
+            Ask::For(patience) => self.try_for(patience, shared, fixed).await,
+            Ask::Dropped(patience) => match timeout(patience, self.wait(shared, fixed)).await {
+                Ok(asked) => asked.map(Some),
+                Err(_) => return self.note(EventKind::AcquireUnknown),
+            },
+        };
+        match asked {
+            Ok(Some(guard)) => self.have(guard, mode).await,
+            Ok(None) => self.note(EventKind::AcquireFailed),
+            Err(error) => {
+                let known = error.outcome() == ErrorOutcome::NotApplied;
+                self.note(if known { EventKind::AcquireFailed } else { EventKind::AcquireUnknown });
+                self.diary.failed(self.lock, &error);
+                sleep(RETRY + self.up_to(RETRY)).await;
+            }
+        }
+    }
+
+    fn wait(&self, shared: bool, fixed: bool) -> BoxFuture<'_, polylock::Result<Guard>> {
+        match &self.handle {
+            Handle::Mutex(_, Some(mutex)) if fixed => Box::pin(mutex.acquire()),
+            Handle::Mutex(mutex, _) => Box::pin(mutex.acquire()),
+            Handle::Rw(rw) if shared => Box::pin(rw.read()),
+            Handle::Rw(rw) => Box::pin(rw.write()),
+            Handle::Semaphore(semaphore) => Box::pin(semaphore.acquire()),
+        }
+    }
+
+    fn try_for(
+        &self,
+        patience: Duration,
+        shared: bool,
+        fixed: bool,
+    ) -> BoxFuture<'_, polylock::Result<Option<Guard>>> {
+        let once = patience.is_zero();
+        match &self.handle {
+            Handle::Mutex(renewed, other) => {
+                let mutex = other.as_ref().filter(|_| fixed).unwrap_or(renewed);
+                if once { Box::pin(mutex.try_acquire()) } else { Box::pin(mutex.try_acquire_for(patience)) }
+            }
+            Handle::Rw(rw) if shared => {
+                if once {
+                    Box::pin(rw.try_read())
+                } else {
+                    Box::pin(rw.try_read_for(patience))
+                }
+            }
+            Handle::Rw(rw) => {
+                if once {
+                    Box::pin(rw.try_write())
+                } else {
+                    Box::pin(rw.try_write_for(patience))
+                }
+            }
+            Handle::Semaphore(semaphore) if once => Box::pin(semaphore.try_acquire()),
+            Handle::Semaphore(semaphore) => Box::pin(semaphore.try_acquire_for(patience)),
+        }
+    }
+
+    /// Holds the lock for a while, and gives it back in one way or another.
+    async fn have(&mut self, guard: Guard, mode: Mode) {
+        let Claim { token, until_ns: valid_until_ns } = self.claim(&guard);
+        self.note(EventKind::Acquired { token, valid_until_ns, mode });
+        self.does("holds");
+        let span = match self.dice.random_range(0..100) {
+            // Long enough to be renewed, and at times longer than a lock that is not.
+            0 => self.up_to(self.task.lease * 3 / 2),
+            1..6 => self.up_to(LONG_HOLD),
+            _ => self.up_to(SHORT_HOLD),
+        };
+        let end = Instant::now() + span;
+        let mut told_ns = valid_until_ns;
+        loop {
+            let look = end.min(Instant::now() + LOOK);
+            let lost = timeout_at(look, guard.lost()).await.is_ok();
+            let until_ns = self.claim(&guard).until_ns;
+            if let Some(valid_until_ns) = until_ns.filter(|_| until_ns > told_ns) {
+                self.note(EventKind::Extended { valid_until_ns });
+                told_ns = until_ns;
+            }
+            if lost || Instant::now() >= end {
+                break;
+            }
+        }
+        if !guard.is_valid() {
+            self.note(EventKind::Lost);
+        }
+        self.does("releases");
+        self.note(EventKind::ReleaseCalled);
+        let released = match self.dice.random_range(0..100) {
+            0..10 => {
+                drop(guard);
+                return;
+            }
+            10..15 => match timeout(self.up_to(ROUND_TRIPS), guard.release()).await {
+                Ok(released) => released,
+                Err(_) => return,
+            },
+            _ => guard.release().await,
+        };
+        let outcome = match released {
+            Ok(released) => outcome(released),
+            Err(error) => {
+                self.diary.failed(self.lock, &error);
+                ReleaseOutcome::Unknown
+            }
+        };
+        self.note(EventKind::Released { outcome });
+    }
+
+    fn claim(&self, guard: &Guard) -> Claim {
+        let claim = Claim::of(guard);
+        match self.task.broken {
+            Some(Defect::TokensShrink) => Claim { token: claim.token.map(|token| u64::MAX - token), ..claim },
+            _ => claim,
+        }
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        longest.mul_f64(self.dice.random_range(0.0..1.0))
+    }
+
+    fn does(&self, what: &'static str) {
+        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    fn note(&self, kind: EventKind) {
+        self.diary.events.record(self.number, self.lock, kind);
+    }
+}
+
+/// Where a worker writes what it sees.
+#[derive(Clone)]
+struct Diary {
+    events: Recorder,
+    errors: Arc<StdMutex<Errors>>,
+}
+
+struct Errors {
+    log: File,
+    lines: usize,
+    odd: Vec<String>,
+}
+
+impl Diary {
+    fn new(process: u32, task: &Task) -> Outcome<Self> {
+        let events = Recorder::create(&task.history, process)?.flush_every_event();
+        let log = File::create(task.history.with_extension("log"))?;
+        Ok(Self { events, errors: Arc::new(StdMutex::new(Errors { log, lines: 0, odd: Vec::new() })) })
+    }
+
+    /// What an outage explains is worth a line, and anything else is a finding.
+    fn failed(&self, what: &str, error: &Error) {
+        if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost) {
+            self.odd(format!("{what}: {error}"));
+        }
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        errors.lines += 1;
+        if errors.lines <= MOST_LINES {
+            let at_ns = lock_testkit::now_ns();
+            // The verdict does not hang on it.
+            let _ = writeln!(errors.log, "{at_ns} {what}: {error}");
+        }
+    }
+
+    fn odd(&self, text: String) {
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if errors.odd.len() < MOST_ODDS && !errors.odd.contains(&text) {
+            errors.odd.push(text);
+        }
+    }
+
+    fn odds(&self) -> Vec<String> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).odd.clone()
+    }
+}
+
+/// Two clients of each process want it.
+const BUSY: &str = "mutex-0";
+const RW: &str = "rw";
+const SEMAPHORE: &str = "semaphore";
+const PERMITS: u32 = 2;
+const THINK: Duration = Duration::from_millis(40);
+const PATIENCE: Duration = Duration::from_millis(1500);
+const SHORT_HOLD: Duration = Duration::from_millis(20);
+const LONG_HOLD: Duration = Duration::from_millis(500);
+/// A release that is dropped in the middle.
+const ROUND_TRIPS: Duration = Duration::from_millis(4);
+/// How often a deadline is written down that a killed holder cannot tell any more.
+const LOOK: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_millis(50);
+/// How much longer than a lease a client may take to end.
+const FINISH: Duration = Duration::from_secs(10);
+const MOST_LINES: usize = 5_000;
+const MOST_ODDS: usize = 5;
