@@ -157,8 +157,8 @@ pub(crate) enum Defect {
     EveryProcessAlone,
     /// Tokens become smaller.
     TokensShrink,
-    /// A lock outlives a holder that died by a minute.
-    OutlivesItsHolder,
+    /// A release leaves the lock for another minute.
+    NeverReleases,
 }
 
 /// A backend, by the name that it has in the results and as a URL scheme.

@@ -13,6 +13,7 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::stage::Stage;
+use super::verdict::seconds;
 use super::worker::Task;
 use crate::crew::Hand;
 use crate::failure::Outcome;
@@ -26,6 +27,8 @@ pub(super) struct Fault {
     pub(super) kind: FaultKind,
     /// Whom it befell, in words.
     pub(super) whom: String,
+    /// Whether it is the end of another one, from which time counts again.
+    pub(super) resumes: bool,
     /// When it began, on the clock of the histories.
     pub(super) from_ns: u64,
     /// When it was over; for a worker that was killed or stopped, when that happened: from then on its lease runs out.
@@ -43,6 +46,7 @@ pub(super) struct Operator<'a> {
     deaths: Recorder,
     crew: Vec<Hand>,
     hired: u32,
+    began_ns: u64,
     /// What has happened so far.
     pub(super) faults: Vec<Fault>,
 }
@@ -71,6 +75,7 @@ impl<'a> Operator<'a> {
             deaths,
             crew: Vec::new(),
             hired: 0,
+            began_ns: now_ns(),
             faults: Vec::new(),
         };
         let jobs: Vec<Job> = (0..WORKERS).map(|_| operator.job()).collect();
@@ -137,7 +142,7 @@ impl<'a> Operator<'a> {
         let span = match kind {
             FaultKind::Kill | FaultKind::Reset | FaultKind::Failover => Duration::ZERO,
             FaultKind::Pause => lease + self.up_to(lease),
-            FaultKind::Freeze | FaultKind::BlackHole => SHORTEST + self.up_to(lease + SHORTEST),
+            FaultKind::Freeze | FaultKind::BlackHole => SHORTEST + self.up_to(lease + LONGER),
             FaultKind::Restart => self.up_to(lease),
         };
         let mut servers: Vec<usize> = (0..all).collect();
@@ -186,8 +191,10 @@ impl<'a> Operator<'a> {
                 self.end(fault);
                 sleep(plan.span).await;
                 plan.workers.iter().for_each(|&worker| self.crew[worker].cont());
-                let fault = self.begin(plan, format!("the end of it for {}", self.processes(&plan.workers)));
-                self.end(fault);
+                // Whoever goes on may be in the way of others once more.
+                let now_ns = now_ns();
+                let stopped = self.faults[fault].clone();
+                self.faults.push(Fault { resumes: true, from_ns: now_ns, until_ns: now_ns, ..stopped });
             }
             FaultKind::Freeze => {
                 let fault = self.begin(plan, of_servers);
@@ -266,7 +273,7 @@ impl<'a> Operator<'a> {
     fn job(&mut self) -> Job {
         self.hired += 1;
         let lease = match self.broken {
-            Some(Defect::OutlivesItsHolder) => self.stage.lease() + OUTLIVED,
+            Some(Defect::NeverReleases) => self.stage.lease() + LEFT,
             _ => self.stage.lease(),
         };
         let task = Task {
@@ -289,8 +296,13 @@ impl<'a> Operator<'a> {
 
     fn begin(&mut self, plan: &Plan, whom: String) -> usize {
         let from_ns = now_ns();
-        eprintln!("    {} of {whom}, {:.1} s", plan.kind, plan.span.as_secs_f64());
-        self.faults.push(Fault { kind: plan.kind, whom, from_ns, until_ns: u64::MAX });
+        eprintln!(
+            "    {}: {} of {whom}, {:.1} s",
+            seconds(from_ns - self.began_ns),
+            plan.kind,
+            plan.span.as_secs_f64()
+        );
+        self.faults.push(Fault { kind: plan.kind, whom, resumes: false, from_ns, until_ns: u64::MAX });
         self.faults.len() - 1
     }
 
@@ -318,8 +330,11 @@ const MOST_WORKERS: usize = 3;
 const OPERATOR: u32 = 0;
 const CALM: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_secs(1);
+/// More than any client insists on an answer after its lease.
+const LONGER: Duration = Duration::from_secs(4);
 /// More than is promised, so that a longer outage is seen in its length.
 const MARGIN: Duration = Duration::from_secs(2);
 /// Beside the lease, what a worker needs to end, and to say what is stuck.
 const DISMISSAL: Duration = Duration::from_secs(30);
-const OUTLIVED: Duration = Duration::from_secs(60);
+/// By how much a lock outlives its release that is broken so.
+const LEFT: Duration = Duration::from_secs(60);

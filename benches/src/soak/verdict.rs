@@ -78,7 +78,7 @@ pub(super) fn judge(history: &History, faults: &[Fault], lease: Duration, end_ns
     violations
         .extend(long.map(|gap| format!("nobody got a lock for {}: {}", seconds(gap.length_ns), gap.place())));
     let mut kinds = BTreeMap::new();
-    for fault in faults {
+    for fault in faults.iter().filter(|fault| !fault.resumes) {
         *kinds.entry(fault.kind).or_default() += 1;
     }
     Verdict {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn fault(kind: FaultKind, from: u64, until: u64) -> Fault {
-        Fault { kind, whom: "it".into(), from_ns: from * S, until_ns: until * S }
+        Fault { kind, whom: "it".into(), resumes: false, from_ns: from * S, until_ns: until * S }
     }
 
     fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> Verdict {
@@ -237,8 +237,7 @@ mod tests {
     #[test]
     fn time_counts_from_the_end_of_the_last_fault() {
         let events = [hold(1, 1, 2), hold(2, 17, 18)];
-        let freeze = fault(FaultKind::Freeze, 3, 13);
-        let verdict = judged(&events, &[freeze.clone()], 19);
+        let verdict = judged(&events, &[fault(FaultKind::Freeze, 3, 13)], 19);
         assert_eq!(verdict.violations, Vec::<String>::new());
         let longest = verdict.longest.unwrap();
         assert_eq!((longest.length_ns, longest.place()), (4 * S, "a, 0.00 s after the freeze of it".into()));

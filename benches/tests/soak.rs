@@ -1,0 +1,84 @@
+//! The soak as a program: a sound lock passes, broken ones do not, and Ctrl-C has it judged early.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+#[test]
+fn a_sound_lock_passes() {
+    let out = tempfile::tempdir().unwrap();
+    let faults = "--fault kill --fault pause --fault reset --fault restart";
+    let output = soak(out.path(), &format!("--minutes 0.5 --seed 1 {faults}")).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let again = format!("again: cargo xtask soak --minutes 0.5 --backend redis {faults} --seed 1");
+    assert!(text(&output).contains(&again), "{}", text(&output));
+
+    let folder = out.path().join("redis-1");
+    let faults = std::fs::read_to_string(folder.join("faults.json")).unwrap();
+    assert!(faults.matches("from_ns").count() >= 3, "{faults}");
+    let histories = std::fs::read_dir(&folder).unwrap().flatten();
+    let histories = histories.filter(|entry| entry.path().extension().is_some_and(|kind| kind == "jsonl"));
+    assert!(histories.count() > 12, "twelve workers, and the deaths");
+    let report = std::fs::read_to_string(folder.join("report.txt")).unwrap();
+    for lock in ["mutex-0", "mutex-1", "mutex-2", "rw", "semaphore"] {
+        assert!(report.contains(&format!("{lock}: grants by process")), "{report}");
+    }
+}
+
+#[test]
+fn a_lock_that_does_not_exclude_fails() {
+    fails("every-process-alone", "two held a lock by their own deadlines");
+}
+
+#[test]
+fn tokens_that_shrink_fail() {
+    fails("tokens-shrink", "fencing tokens went backwards");
+}
+
+#[test]
+fn a_lock_that_stays_away_fails() {
+    let text = fails("never-releases", "nobody got a lock for");
+    assert!(text.contains("has not come to an end: it asks"), "{text}");
+}
+
+#[test]
+fn an_interrupted_soak_is_judged() {
+    let (out, temporary) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut command = soak(out.path(), "--minutes 5 --seed 3 --fault kill");
+    command.env("TMPDIR", temporary.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("kill of processes")), "it never began");
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let told: Vec<String> = lines.map_while(Result::ok).collect();
+
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{} {told:?}", text(&output));
+    assert!(text(&output).contains("redis: 1 kill"), "{}", text(&output));
+    let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+fn fails(defect: &str, why: &str) -> String {
+    let out = tempfile::tempdir().unwrap();
+    let args = format!("--minutes 0.15 --seed 2 --fault reset --broken {defect}");
+    let output = soak(out.path(), &args).output().unwrap();
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(&format!("FAILED: redis: {why}")), "{text}");
+    text
+}
+
+fn soak(out: &Path, args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lock-bench"));
+    command.args(["soak", "--backend", "redis"]).args(args.split_whitespace()).arg("--out").arg(out);
+    command
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
