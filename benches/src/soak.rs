@@ -3,11 +3,11 @@
 mod operator;
 mod stage;
 mod verdict;
+mod watch;
 pub(crate) mod worker;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use self::operator::Operator;
 use self::stage::Stage;
 use self::verdict::{Verdict, judge, seconds};
+use self::watch::histories;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::options::{SoakBackend, SoakOptions};
@@ -97,7 +98,7 @@ async fn one(
     let stage = Stage::start(backend).await?;
     let faults = options.faults(backend);
     let mut operator = Operator::with_crew(&stage, faults, seed, &folder, options.broken).await?;
-    let end = Instant::now() + options.minutes;
+    let (began_ns, end) = (now_ns(), Instant::now() + options.minutes);
     let ended = tokio::select! {
         biased;
         () = interrupt.came() => None,
@@ -122,23 +123,12 @@ async fn one(
     fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&faults)?)?;
     let history = History::load(histories(&folder)?)?;
     // Sorting and sweeping a long history is work for a processor, not for the runtime.
-    let judging = tokio::task::spawn_blocking(move || judge(&history, &faults, lease, end_ns));
+    let judging = tokio::task::spawn_blocking(move || judge(&history, &faults, lease, (began_ns, end_ns)));
     let mut verdict = judging.await.map_err(|error| Failure::from(error).during("judging the history"))?;
     verdict.violations.append(&mut complaints);
     fs::write(folder.join("report.txt"), &verdict.report)?;
     eprintln!("    histories: {}", folder.display());
     Ok((verdict, interrupted))
-}
-
-fn histories(folder: &Path) -> Outcome<Vec<std::path::PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "jsonl") {
-            paths.push(path);
-        }
-    }
-    Ok(paths)
 }
 
 /// What was seen of all backends.

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::stage::Stage;
 use super::verdict::seconds;
+use super::watch::Watch;
 use super::worker::Task;
 use crate::crew::Hand;
 use crate::failure::Outcome;
@@ -46,6 +47,7 @@ pub(super) struct Operator<'a> {
     deaths: Recorder,
     crew: Vec<Hand>,
     hired: u32,
+    watch: Watch,
     began_ns: u64,
     /// What has happened so far.
     pub(super) faults: Vec<Fault>,
@@ -75,6 +77,7 @@ impl<'a> Operator<'a> {
             deaths,
             crew: Vec::new(),
             hired: 0,
+            watch: Watch::new(folder),
             began_ns: now_ns(),
             faults: Vec::new(),
         };
@@ -107,6 +110,7 @@ impl<'a> Operator<'a> {
             }
             self.carry_out(&plan).await?;
             sleep(self.recovery()).await;
+            self.granted_again().await?;
         }
         sleep_until(end).await;
         Ok(())
@@ -135,6 +139,21 @@ impl<'a> Operator<'a> {
     /// The time that is needed after a fault until everything must be as before, and a bit.
     fn recovery(&self) -> Duration {
         self.stage.lease() + super::SLACK + MARGIN
+    }
+
+    /// Waits until every lock was granted after the last fault, so that no fault hides how long another one lasts.
+    async fn granted_again(&mut self) -> Outcome<()> {
+        let over_ns = self.faults.iter().map(|fault| fault.until_ns).max().unwrap_or(0);
+        let patience = Instant::now() + LONGEST_OUTAGE;
+        while Instant::now() < patience {
+            let waiting = self.watch.waiting_since(over_ns)?;
+            if waiting.is_empty() {
+                break;
+            }
+            eprintln!("    {}: no grant yet of {}", seconds(now_ns() - self.began_ns), waiting.join(", "));
+            sleep(LOOK).await;
+        }
+        Ok(())
     }
 
     fn plan(&mut self, kind: FaultKind) -> Plan {
@@ -332,8 +351,11 @@ const CALM: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_secs(1);
 /// More than any client insists on an answer after its lease.
 const LONGER: Duration = Duration::from_secs(4);
-/// More than is promised, so that a longer outage is seen in its length.
-const MARGIN: Duration = Duration::from_secs(2);
+/// More than is promised, so that what is too long is not cut off.
+const MARGIN: Duration = Duration::from_secs(1);
+/// Of one that is longer the rest is not waited for.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_secs(1);
 /// Beside the lease, what a worker needs to end, and to say what is stuck.
 const DISMISSAL: Duration = Duration::from_secs(30);
 /// By how much a lock outlives its release that is broken so.

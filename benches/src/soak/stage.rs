@@ -163,9 +163,7 @@ impl Stage {
     pub(super) async fn reset(&self, servers: &[usize]) -> Outcome<()> {
         if let Servers::Sentinel(sentinel) = &self.servers {
             let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel names a master"))?;
-            for kind in ["normal", "pubsub"] {
-                master.command(&["CLIENT", "KILL", "TYPE", kind]).await?;
-            }
+            end_connections(master).await?;
         }
         servers.iter().for_each(|&server| self.proxies[server].rst());
         Ok(())
@@ -173,7 +171,8 @@ impl Stage {
 
     /// Has the sentinels promote the replica, and returns when all of them name the new master.
     ///
-    /// Writes are paused before, as an operator does who wants to lose none: the replica has them all.
+    /// Writes are paused until then, and the connections to the old master ended, as an operator does who wants to lose
+    /// none: the replica has them all.
     ///
     /// # Errors
     ///
@@ -199,10 +198,13 @@ impl Stage {
             }
             Ok(true)
         })
-        .await
+        .await?;
+        end_connections(old).await?;
+        old.command(&["CLIENT", "UNPAUSE"]).await?;
+        Ok(())
     }
 
-    /// Returns when the replica follows the master again, and nothing is paused.
+    /// Returns when the old master follows the new one.
     ///
     /// # Errors
     ///
@@ -218,7 +220,6 @@ impl Stage {
                 if !reply.is_ok_and(|reply| reply.text().is_some_and(up)) {
                     return Ok(false);
                 }
-                server.command(&["CLIENT", "UNPAUSE"]).await?;
             }
             Ok(true)
         })
@@ -265,9 +266,17 @@ impl Stage {
     }
 }
 
+/// Ends the connections of all clients.
+async fn end_connections(server: &RedisServer) -> Outcome<()> {
+    for kind in ["normal", "pubsub"] {
+        server.command(&["CLIENT", "KILL", "TYPE", kind]).await?;
+    }
+    Ok(())
+}
+
 const REDIS_LEASE: Duration = Duration::from_secs(2);
 const ZK_LEASE: Duration = Duration::from_secs(3);
-/// Longer than it takes the sentinels to turn the old master into a replica.
-const PAUSE: Duration = Duration::from_secs(15);
-const FAILOVER: Duration = Duration::from_secs(30);
+/// Longer than it takes the sentinels to promote the replica.
+const PAUSE: Duration = Duration::from_secs(30);
+const FAILOVER: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);

@@ -1,5 +1,6 @@
 //! What the histories of a soak say: whether the locks excluded, whether tokens grew, and for how long nobody got a lock.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -34,13 +35,13 @@ pub(super) struct Verdict {
 }
 
 /// A time in which nobody held a lock, as far as no fault explains it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Gap {
     /// The lock.
     lock: String,
-    /// From when on it should have been granted.
+    /// When it began.
     from_ns: u64,
-    /// How long it then took.
+    /// How long it went on.
     pub(super) length_ns: u64,
     /// The fault before it, in words.
     around: String,
@@ -53,8 +54,13 @@ impl Gap {
     }
 }
 
-/// Judges what was seen until `end_ns`.
-pub(super) fn judge(history: &History, faults: &[Fault], lease: Duration, end_ns: u64) -> Verdict {
+/// Judges what was seen from `began_ns` to `end_ns`.
+pub(super) fn judge(
+    history: &History,
+    faults: &[Fault],
+    lease: Duration,
+    (began_ns, end_ns): (u64, u64),
+) -> Verdict {
     let report = check(history);
     let limit = lease + SLACK;
     let mut violations = Vec::new();
@@ -73,10 +79,17 @@ pub(super) fn judge(history: &History, faults: &[Fault], lease: Duration, end_ns
     }
     let free = free(history.events(), end_ns);
     let longest_ns = free.iter().map(|(_, from_ns, until_ns)| until_ns - from_ns).max().unwrap_or(0);
-    let gaps: Vec<Gap> = free.into_iter().filter_map(|time| unexplained(time, faults)).collect();
-    let long = gaps.iter().filter(|gap| u128::from(gap.length_ns) > limit.as_nanos());
-    violations
-        .extend(long.map(|gap| format!("nobody got a lock for {}: {}", seconds(gap.length_ns), gap.place())));
+    let gaps: Vec<Gap> = free.iter().flat_map(|free| unexplained(free, faults)).collect();
+    let mut long: Vec<&Gap> =
+        gaps.iter().filter(|gap| u128::from(gap.length_ns) > limit.as_nanos()).collect();
+    long.sort_by_key(|gap| Reverse(gap.length_ns));
+    violations.extend(long.iter().take(MOST_GAPS).map(|gap| {
+        let (length, at) = (seconds(gap.length_ns), seconds(gap.from_ns.saturating_sub(began_ns)));
+        format!("nobody got a lock for {length}, from {at} on: {}", gap.place())
+    }));
+    if long.len() > MOST_GAPS {
+        violations.push(format!("the same {} times more", long.len() - MOST_GAPS));
+    }
     let mut kinds = BTreeMap::new();
     for fault in faults.iter().filter(|fault| !fault.resumes) {
         *kinds.entry(fault.kind).or_default() += 1;
@@ -145,25 +158,41 @@ fn free(events: &[Event], end_ns: u64) -> Vec<(String, u64, u64)> {
     free
 }
 
-/// What is left of a free time when the last fault in it was over; nothing if that went on.
-fn unexplained((lock, from_ns, until_ns): (String, u64, u64), faults: &[Fault]) -> Option<Gap> {
-    let before = faults.iter().filter(|fault| fault.from_ns < until_ns);
-    let last = before.max_by_key(|fault| fault.until_ns);
-    let from_ns = from_ns.max(last.map_or(0, |fault| fault.until_ns));
-    let length_ns = until_ns.checked_sub(from_ns)?;
-    let around = match last {
-        Some(fault) => {
-            format!("{} after the {} of {}", seconds(from_ns - fault.until_ns), fault.kind, fault.whom)
+/// The parts of a free time in which no fault went on. The faults are in the order of their beginnings.
+fn unexplained(free: &(String, u64, u64), faults: &[Fault]) -> Vec<Gap> {
+    let &(ref lock, mut from_ns, until_ns) = free;
+    let (mut gaps, mut last): (_, Option<&Fault>) = (Vec::new(), None);
+    let mut part = |from_ns: u64, until_ns: u64, last: Option<&Fault>| {
+        if from_ns < until_ns {
+            let (lock, around) = (lock.clone(), after(from_ns, last));
+            gaps.push(Gap { lock, from_ns, length_ns: until_ns - from_ns, around });
         }
-        None => "before any fault".to_owned(),
     };
-    Some(Gap { lock, from_ns, length_ns, around })
+    for fault in faults.iter().filter(|fault| fault.from_ns < until_ns) {
+        part(from_ns, fault.from_ns, last);
+        from_ns = from_ns.max(fault.until_ns);
+        if last.is_none_or(|last| last.until_ns <= fault.until_ns) {
+            last = Some(fault);
+        }
+    }
+    part(from_ns, until_ns, last);
+    gaps
+}
+
+fn after(at_ns: u64, last: Option<&Fault>) -> String {
+    let Some(fault) = last else { return "before any fault".to_owned() };
+    let since = seconds(at_ns.saturating_sub(fault.until_ns));
+    let what = if fault.resumes { "the end of the" } else { "the" };
+    format!("{since} after {what} {} of {}", fault.kind, fault.whom)
 }
 
 /// As people write it.
 pub(super) fn seconds(ns: u64) -> String {
     format!("{:.2} s", ns as f64 / 1e9)
 }
+
+/// Enough to see what happened.
+const MOST_GAPS: usize = 10;
 
 #[cfg(test)]
 mod tests {
@@ -198,7 +227,7 @@ mod tests {
     }
 
     fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> Verdict {
-        judge(&History::new(events.concat()), faults, LEASE, end * S)
+        judge(&History::new(events.concat()), faults, LEASE, (0, end * S))
     }
 
     #[test]
@@ -223,7 +252,10 @@ mod tests {
     #[test]
     fn a_lock_that_nobody_gets_is_told() {
         let verdict = judged(&[hold(1, 1, 2), hold(2, 7, 8)], &[], 9);
-        assert!(verdict.violations[0].starts_with("nobody got a lock for 5.00 s: a, before"), "{verdict:?}");
+        assert!(
+            verdict.violations[0].starts_with("nobody got a lock for 5.00 s, from 2.00 s on: a, before"),
+            "{verdict:?}"
+        );
         // Nor at the end, nor at the beginning.
         assert_eq!(judged(&[hold(1, 1, 2)], &[], 7).violations.len(), 1);
         let late = [vec![event(2, S, EventKind::AcquireCalled)], hold(1, 6, 7)];
@@ -243,6 +275,11 @@ mod tests {
         assert_eq!((longest.length_ns, longest.place()), (4 * S, "a, 0.00 s after the freeze of it".into()));
         assert_eq!(verdict.longest_ns, 15 * S);
         assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 12)], 19).violations.len(), 1);
+        // Each part between two faults counts.
+        let freezes = [fault(FaultKind::Freeze, 3, 4), fault(FaultKind::Freeze, 10, 14)];
+        let verdict = judged(&events, &freezes, 19);
+        assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
+        assert!(verdict.violations[0].starts_with("nobody got a lock for 6.00 s"), "{verdict:?}");
         // One that is not over explains everything, one that comes later nothing.
         assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 30)], 19).violations.len(), 0);
         assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 18, 30)], 19).violations.len(), 1);
