@@ -77,19 +77,18 @@ pub(crate) enum Role {
     /// Does what the parent says on standard input.
     #[command(hide = true)]
     Worker,
-    /// Runs processes that use locks while processes and servers are killed and frozen.
-    #[command(hide = true)]
+    /// Lets processes use locks while they and the servers are killed, frozen and cut off, and judges what they saw.
+    ///
+    /// Starts servers of its own, twelve processes for each backend, and one fault after the other, chosen by a seed. Exits
+    /// with 1 when two held a lock at the same time by their own deadlines, when fencing tokens did not grow, when a lock was
+    /// not granted for longer than its lease and two seconds after a fault had ended, or when a process got stuck. Ctrl-C ends
+    /// it early: what was done by then is judged. The memory backend is left out: its locks are those of one process.
+    #[command(hide = true, override_usage = "cargo xtask soak [OPTIONS]")]
     Soak(SoakOptions),
 }
 
-/// Lets processes use locks while they and the servers are killed, frozen and cut off, and judges what they saw.
-///
-/// Starts servers of its own, twelve processes for each backend, and one fault after the other, chosen by a seed. Exits
-/// with 1 when two held a lock at the same time by their own deadlines, when fencing tokens did not grow, when a lock was
-/// not granted for longer than its lease and two seconds after a fault had ended, or when a process got stuck. Ctrl-C ends
-/// it early: what was done by then is judged. The memory backend is left out: its locks are those of one process.
+/// The options of a soak.
 #[derive(Args, Clone, Debug)]
-#[command(name = "cargo xtask soak", bin_name = "cargo xtask soak")]
 pub(crate) struct SoakOptions {
     /// For how long, each backend
     #[arg(long, value_name = "N", default_value = "10", value_parser = minutes)]
@@ -147,6 +146,9 @@ pub(crate) enum FaultKind {
     Restart,
     /// Sentinels promote the replica, which has all that was written.
     Failover,
+    /// The same without a pause: what the old master was told last is lost, and no lock promises to exclude then. Only when
+    /// asked for; overlaps are counted, and fail nothing.
+    AbruptFailover,
 }
 
 /// What can be wrong with a lock.
@@ -229,7 +231,9 @@ impl SoakOptions {
 
     /// The faults that may happen to this backend.
     pub(crate) fn faults(&self, backend: SoakBackend) -> Vec<FaultKind> {
-        let wanted = chosen(&self.faults, FaultKind::value_variants());
+        let all = FaultKind::value_variants().iter().copied();
+        let by_default: Vec<_> = all.filter(|kind| !kind.loses_data()).collect();
+        let wanted = chosen(&self.faults, &by_default);
         wanted.into_iter().filter(|kind| kind.befalls(backend)).collect()
     }
 
@@ -250,8 +254,13 @@ impl FaultKind {
         match self {
             Self::Kill | Self::Pause | Self::Reset => true,
             Self::Freeze | Self::BlackHole | Self::Restart => backend != SoakBackend::Sentinel,
-            Self::Failover => backend == SoakBackend::Sentinel,
+            Self::Failover | Self::AbruptFailover => backend == SoakBackend::Sentinel,
         }
+    }
+
+    /// Whether servers may forget what they were told.
+    pub(crate) fn loses_data(self) -> bool {
+        self == Self::AbruptFailover
     }
 }
 
@@ -410,6 +419,8 @@ mod tests {
             [FaultKind::Kill, FaultKind::Pause, FaultKind::Reset, FaultKind::Failover]
         );
         assert!(!all.faults(SoakBackend::Redlock).contains(&FaultKind::Failover));
+        let abrupt = soak("soak --fault abrupt-failover");
+        assert_eq!(abrupt.faults(SoakBackend::Sentinel), [FaultKind::AbruptFailover]);
         let line = "--minutes 0.5 --backend zk --fault black-hole --fault kill";
         let some = soak(&format!("soak {line} --seed 7"));
         assert_eq!((some.repeated(SoakBackend::Zk), some.seed), (line.to_owned(), Some(7)));

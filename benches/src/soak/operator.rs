@@ -159,7 +159,9 @@ impl<'a> Operator<'a> {
     fn plan(&mut self, kind: FaultKind) -> Plan {
         let (lease, all) = (self.stage.lease(), self.stage.len());
         let span = match kind {
-            FaultKind::Kill | FaultKind::Reset | FaultKind::Failover => Duration::ZERO,
+            FaultKind::Kill | FaultKind::Reset | FaultKind::Failover | FaultKind::AbruptFailover => {
+                Duration::ZERO
+            }
             FaultKind::Pause => lease + self.up_to(lease),
             FaultKind::Freeze | FaultKind::BlackHole => SHORTEST + self.up_to(lease + LONGER),
             FaultKind::Restart => self.up_to(lease),
@@ -251,9 +253,9 @@ impl<'a> Operator<'a> {
                 }
                 self.end(fault);
             }
-            FaultKind::Failover => {
+            FaultKind::Failover | FaultKind::AbruptFailover => {
                 let fault = self.begin(plan, "the master".to_owned());
-                stage.fail_over().await?;
+                stage.fail_over(plan.kind == FaultKind::Failover).await?;
                 self.end(fault);
                 stage.settle().await?;
             }

@@ -171,17 +171,19 @@ impl Stage {
 
     /// Has the sentinels promote the replica, and returns when all of them name the new master.
     ///
-    /// Writes are paused until then, and the connections to the old master ended, as an operator does who wants to lose
-    /// none: the replica has them all.
+    /// When no write is to be lost, writes are paused until then, and the connections to the old master ended: the replica
+    /// has them all.
     ///
     /// # Errors
     ///
     /// When they do not promote it.
-    pub(super) async fn fail_over(&self) -> Outcome<()> {
+    pub(super) async fn fail_over(&self, without_loss: bool) -> Outcome<()> {
         let sentinel = self.sentinel()?;
         let old = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel names a master"))?;
-        let pause = PAUSE.as_millis().to_string();
-        old.command(&["CLIENT", "PAUSE", &pause, "WRITE"]).await?;
+        if without_loss {
+            let pause = PAUSE.as_millis().to_string();
+            old.command(&["CLIENT", "PAUSE", &pause, "WRITE"]).await?;
+        }
         let order = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
         let reply = sentinel.sentinels()[0].command(&order).await?;
         if reply.is_error() {
@@ -199,8 +201,10 @@ impl Stage {
             Ok(true)
         })
         .await?;
-        end_connections(old).await?;
-        old.command(&["CLIENT", "UNPAUSE"]).await?;
+        if without_loss {
+            end_connections(old).await?;
+            old.command(&["CLIENT", "UNPAUSE"]).await?;
+        }
         Ok(())
     }
 
