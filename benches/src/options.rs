@@ -144,6 +144,8 @@ pub(crate) enum FaultKind {
     BlackHole,
     /// Servers are killed by SIGKILL, and started again with their data.
     Restart,
+    /// All servers are stopped by SIGSTOP, not only a minority. Only when asked for.
+    Blackout,
     /// Sentinels promote the replica, which has all that was written.
     Failover,
     /// The same without a pause: what the old master was told last is lost, and no lock promises to exclude then. Only when
@@ -232,7 +234,7 @@ impl SoakOptions {
     /// The faults that may happen to this backend.
     pub(crate) fn faults(&self, backend: SoakBackend) -> Vec<FaultKind> {
         let all = FaultKind::value_variants().iter().copied();
-        let by_default: Vec<_> = all.filter(|kind| !kind.loses_data()).collect();
+        let by_default: Vec<_> = all.filter(|kind| !kind.is_extreme()).collect();
         let wanted = chosen(&self.faults, &by_default);
         wanted.into_iter().filter(|kind| kind.befalls(backend)).collect()
     }
@@ -254,8 +256,14 @@ impl FaultKind {
         match self {
             Self::Kill | Self::Pause | Self::Reset => true,
             Self::Freeze | Self::BlackHole | Self::Restart => backend != SoakBackend::Sentinel,
+            Self::Blackout => matches!(backend, SoakBackend::Redlock | SoakBackend::Zk),
             Self::Failover | Self::AbruptFailover => backend == SoakBackend::Sentinel,
         }
+    }
+
+    /// Whether it comes to pass only when it is asked for.
+    fn is_extreme(self) -> bool {
+        matches!(self, Self::Blackout | Self::AbruptFailover)
     }
 
     /// Whether servers may forget what they were told.

@@ -163,7 +163,9 @@ impl<'a> Operator<'a> {
                 Duration::ZERO
             }
             FaultKind::Pause => lease + self.up_to(lease),
-            FaultKind::Freeze | FaultKind::BlackHole => SHORTEST + self.up_to(lease + LONGER),
+            FaultKind::Freeze | FaultKind::BlackHole | FaultKind::Blackout => {
+                SHORTEST + self.up_to(lease + LONGER)
+            }
             FaultKind::Restart => self.up_to(lease),
         };
         let mut servers: Vec<usize> = (0..all).collect();
@@ -217,7 +219,7 @@ impl<'a> Operator<'a> {
                 let stopped = self.faults[fault].clone();
                 self.faults.push(Fault { resumes: true, from_ns: now_ns, until_ns: now_ns, ..stopped });
             }
-            FaultKind::Freeze => {
+            FaultKind::Freeze | FaultKind::Blackout => {
                 let fault = self.begin(plan, of_servers);
                 servers.iter().for_each(|&server| stage.stop(server));
                 self.meanwhile(plan).await?;

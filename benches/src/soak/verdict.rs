@@ -26,7 +26,9 @@ pub(super) struct Verdict {
     pub(super) longest: Option<Gap>,
     /// The longest time that a lock was free, faults included.
     pub(super) longest_ns: u64,
-    /// How long the longest may be.
+    /// The longest time that a client waited for a lock, faults included.
+    pub(super) longest_wait_ns: u64,
+    /// How long the longest free time after a fault may be.
     pub(super) limit: Duration,
     /// What is not as promised.
     pub(super) violations: Vec<String>,
@@ -101,6 +103,7 @@ pub(super) fn judge(
         inversions,
         longest: gaps.into_iter().max_by_key(|gap| gap.length_ns),
         longest_ns,
+        longest_wait_ns: report.locks.values().map(|stats| stats.longest_wait_ns).max().unwrap_or(0),
         limit,
         violations,
         report: report.to_string(),
