@@ -110,7 +110,7 @@ impl<'a> Operator<'a> {
             }
             self.carry_out(&plan).await?;
             sleep(self.recovery()).await;
-            self.granted_again().await?;
+            self.granted_again(end).await?;
         }
         sleep_until(end).await;
         Ok(())
@@ -141,11 +141,11 @@ impl<'a> Operator<'a> {
         self.stage.lease() + super::SLACK + MARGIN
     }
 
-    /// Waits until every lock was granted after the last fault, so that no fault hides how long another one lasts.
-    async fn granted_again(&mut self) -> Outcome<()> {
+    /// Waits until every lock was granted after the last fault, so that no fault hides how long another one lasts. It
+    /// waits until the end of the soak, if need be.
+    async fn granted_again(&mut self, end: Instant) -> Outcome<()> {
         let over_ns = self.faults.iter().map(|fault| fault.until_ns).max().unwrap_or(0);
-        let patience = Instant::now() + LONGEST_OUTAGE;
-        while Instant::now() < patience {
+        while Instant::now() < end {
             let waiting = self.watch.waiting_since(over_ns)?;
             if waiting.is_empty() {
                 break;
@@ -193,7 +193,9 @@ impl<'a> Operator<'a> {
     async fn carry_out(&mut self, plan: &Plan) -> Outcome<()> {
         let stage = self.stage;
         let mut servers = plan.servers.clone();
-        if plan.leader
+        if plan.kind == FaultKind::Blackout {
+            servers = (0..stage.len()).collect();
+        } else if plan.leader
             && plan.kind != FaultKind::Reset
             && let Some(leader) = stage.leader().await
         {
@@ -357,8 +359,6 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGER: Duration = Duration::from_secs(4);
 /// More than is promised, so that what is too long is not cut off.
 const MARGIN: Duration = Duration::from_secs(1);
-/// Of one that is longer the rest is not waited for.
-const LONGEST_OUTAGE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(1);
 /// Beside the lease, what a worker needs to end, and to say what is stuck.
 const DISMISSAL: Duration = Duration::from_secs(30);

@@ -180,16 +180,18 @@ impl Stage {
     pub(super) async fn fail_over(&self, without_loss: bool) -> Outcome<()> {
         let sentinel = self.sentinel()?;
         let old = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel names a master"))?;
-        if without_loss {
-            let pause = PAUSE.as_millis().to_string();
-            old.command(&["CLIENT", "PAUSE", &pause, "WRITE"]).await?;
-        }
-        let order = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
-        let reply = sentinel.sentinels()[0].command(&order).await?;
-        if reply.is_error() {
-            return Err(Failure::new(format!("the sentinel refused a failover: {reply:?}")));
-        }
+        let mut ordered: Option<Instant> = None;
         self.until("all sentinels name the new master", async || {
+            // Sentinels give a failover up that does not go well, as one does that comes too soon after another.
+            if ordered.is_none_or(|at| at.elapsed() > ORDER) {
+                if without_loss {
+                    let pause = PAUSE.as_millis().to_string();
+                    old.command(&["CLIENT", "PAUSE", &pause, "WRITE"]).await?;
+                }
+                let order = ["SENTINEL", "FAILOVER", RedisSentinel::NAME];
+                sentinel.sentinels()[0].command(&order).await?;
+                ordered = Some(Instant::now());
+            }
             for sentinel in sentinel.sentinels() {
                 let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", RedisSentinel::NAME];
                 let reply = sentinel.command(&ask).await?;
@@ -230,7 +232,7 @@ impl Stage {
         .await
     }
 
-    async fn until(&self, what: &str, is_so: impl AsyncFn() -> Outcome<bool>) -> Outcome<()> {
+    async fn until(&self, what: &str, mut is_so: impl AsyncFnMut() -> Outcome<bool>) -> Outcome<()> {
         let deadline = Instant::now() + FAILOVER;
         while !is_so().await? {
             if Instant::now() > deadline {
@@ -282,5 +284,7 @@ const REDIS_LEASE: Duration = Duration::from_secs(2);
 const ZK_LEASE: Duration = Duration::from_secs(3);
 /// Longer than it takes the sentinels to promote the replica.
 const PAUSE: Duration = Duration::from_secs(30);
+/// How long sentinels are given before they are told again.
+const ORDER: Duration = Duration::from_secs(10);
 const FAILOVER: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
