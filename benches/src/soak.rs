@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: processes use locks while they and the servers are killed, frozen and cut off.
 
 mod operator;
+mod pressure;
 mod stage;
 mod verdict;
 mod watch;
@@ -17,8 +18,9 @@ use rand::Rng;
 use tokio::time::Instant;
 
 use self::operator::Operator;
+use self::pressure::Pressure;
 use self::stage::Stage;
-use self::verdict::{Verdict, judge, seconds};
+use self::verdict::{Verdict, judge, percent, seconds};
 use self::watch::histories;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -98,6 +100,7 @@ async fn one(
     let stage = Stage::start(backend).await?;
     let faults = options.faults(backend);
     let mut operator = Operator::with_crew(&stage, faults, seed, &folder, options.broken).await?;
+    let pressure = Pressure::watch();
     let (began_ns, end) = (now_ns(), Instant::now() + options.minutes);
     let ended = tokio::select! {
         biased;
@@ -123,7 +126,8 @@ async fn one(
     fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&faults)?)?;
     let history = History::load(histories(&folder)?)?;
     // Sorting and sweeping a long history is work for a processor, not for the runtime.
-    let judging = tokio::task::spawn_blocking(move || judge(&history, &faults, lease, (began_ns, end_ns)));
+    let judging =
+        tokio::task::spawn_blocking(move || judge(&history, &faults, lease, (began_ns, end_ns), &pressure));
     let mut verdict = judging.await.map_err(|error| Failure::from(error).during("judging the history"))?;
     verdict.violations.append(&mut complaints);
     fs::write(folder.join("report.txt"), &verdict.report)?;
@@ -144,6 +148,7 @@ fn table(seen: &[(SoakBackend, Verdict)]) -> String {
         "longest gap",
         "after a fault",
         "at most",
+        "cpu pressure",
         "where",
     ]);
     for (backend, verdict) in seen {
@@ -161,6 +166,7 @@ fn table(seen: &[(SoakBackend, Verdict)]) -> String {
             seconds(verdict.longest_ns),
             seconds(verdict.longest.as_ref().map_or(0, |gap| gap.length_ns)),
             format!("{:.2} s", verdict.limit.as_secs_f64()),
+            percent(verdict.pressure),
             place,
         ]);
     }

@@ -85,7 +85,11 @@ impl Stage {
         match self.servers {
             Servers::ZooKeeper(_) => address::with_option(url, "session_timeout", &lease),
             Servers::Five(_) => {
-                address::with_option(&address::with_option(url, "ttl", &lease), "longest_ttl", &lease)
+                // The default goes by the ttl: with one so short, a busy machine would have all connections made anew.
+                let options = [("ttl", lease.as_str()), ("longest_ttl", &lease), ("master_timeout", "1s")];
+                options
+                    .iter()
+                    .fold(url.to_owned(), |url, (name, value)| address::with_option(&url, name, value))
             }
             Servers::Redis(_) | Servers::Sentinel(_) => address::with_option(url, "ttl", &lease),
         }

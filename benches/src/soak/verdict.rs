@@ -9,6 +9,7 @@ use lock_testkit::history::{Event, EventKind, History};
 
 use super::SLACK;
 use super::operator::Fault;
+use super::pressure::Pressure;
 use crate::options::FaultKind;
 
 /// What was seen of one backend.
@@ -30,6 +31,8 @@ pub(super) struct Verdict {
     pub(super) longest_wait_ns: u64,
     /// How long the longest free time after a fault may be.
     pub(super) limit: Duration,
+    /// For what part of the time some process waited for a processor, in percent.
+    pub(super) pressure: Option<f64>,
     /// What is not as promised.
     pub(super) violations: Vec<String>,
     /// All that the checker says.
@@ -62,6 +65,7 @@ pub(super) fn judge(
     faults: &[Fault],
     lease: Duration,
     (began_ns, end_ns): (u64, u64),
+    pressure: &Pressure,
 ) -> Verdict {
     let report = check(history);
     let limit = lease + SLACK;
@@ -87,7 +91,8 @@ pub(super) fn judge(
     long.sort_by_key(|gap| Reverse(gap.length_ns));
     violations.extend(long.iter().take(MOST_GAPS).map(|gap| {
         let (length, at) = (seconds(gap.length_ns), seconds(gap.from_ns.saturating_sub(began_ns)));
-        format!("nobody got a lock for {length}, from {at} on: {}", gap.place())
+        let busy = percent(pressure.between(gap.from_ns, gap.from_ns + gap.length_ns));
+        format!("nobody got a lock for {length}, from {at} on: {}; cpu pressure {busy}", gap.place())
     }));
     if long.len() > MOST_GAPS {
         violations.push(format!("the same {} times more", long.len() - MOST_GAPS));
@@ -105,6 +110,7 @@ pub(super) fn judge(
         longest_ns,
         longest_wait_ns: report.locks.values().map(|stats| stats.longest_wait_ns).max().unwrap_or(0),
         limit,
+        pressure: pressure.between(began_ns, end_ns),
         violations,
         report: report.to_string(),
     }
@@ -197,6 +203,11 @@ pub(super) fn seconds(ns: u64) -> String {
 /// Enough to see what happened.
 const MOST_GAPS: usize = 10;
 
+/// As people write it.
+pub(super) fn percent(part: Option<f64>) -> String {
+    part.map_or_else(|| "-".into(), |part| format!("{part:.0} %"))
+}
+
 #[cfg(test)]
 mod tests {
     use lock_testkit::history::{Mode, ReleaseOutcome};
@@ -230,7 +241,9 @@ mod tests {
     }
 
     fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> Verdict {
-        judge(&History::new(events.concat()), faults, LEASE, (0, end * S))
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let pressure = runtime.block_on(async { Pressure::watch() });
+        judge(&History::new(events.concat()), faults, LEASE, (0, end * S), &pressure)
     }
 
     #[test]
