@@ -60,9 +60,15 @@ async fn soak(options: &SoakOptions) -> Outcome<u8> {
             break;
         }
         eprintln!("{backend}, seed {seed}");
-        let verdict;
-        (verdict, interrupted) = one(backend, options, seed, &mut interrupt).await?;
-        seen.push((backend, verdict));
+        match one(backend, options, seed, &mut interrupt).await {
+            Ok((verdict, ended_early)) => {
+                seen.push((backend, verdict));
+                interrupted = ended_early;
+            }
+            // Ctrl-C reaches the servers as well: those that were starting ended of it.
+            Err(_) if interrupt.has_come().await => interrupted = true,
+            Err(failure) => return Err(failure.during(&backend.to_string())),
+        }
     }
     println!("{}", table(&seen));
     for (backend, verdict) in &seen {
