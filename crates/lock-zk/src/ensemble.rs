@@ -1,7 +1,6 @@
 //! What is asked of an ensemble, request by request, and how the driver asks it.
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +13,12 @@ use zookeeper_client::SaslOptions;
 #[cfg(feature = "tls")]
 use zookeeper_client::TlsOptions;
 use zookeeper_client::{
-    Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, OneshotWatcher, SessionState, Stat,
-    StateWatcher, WatchedEvent,
+    Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, SessionState, Stat, StateWatcher,
+    WatchedEvent,
 };
 
 use crate::NodeAcl;
+use crate::gate::Gate;
 #[cfg(feature = "tls")]
 use crate::tls::install_provider;
 
@@ -31,7 +31,7 @@ pub trait Ensemble: fmt::Debug + Send + Sync + 'static {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error>;
 }
 
-/// One session with an ensemble, as the driver's [`Client`] keeps it.
+/// One session with an ensemble, as a [`DriverSession`] keeps it.
 ///
 /// # Contract
 ///
@@ -162,6 +162,40 @@ impl<'a> Change<'a> {
     }
 }
 
+/// A session that the driver keeps, for an [`Ensemble`] that connects by a
+/// [`Connector`](zookeeper_client::Connector) of its own.
+///
+/// ```no_run
+/// # async fn open() -> Result<(), lock_zk::zookeeper_client::Error> {
+/// use lock_zk::DriverSession;
+/// use lock_zk::zookeeper_client::Client;
+///
+/// let session = DriverSession::open(Client::connector().connect("localhost:2181")).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct DriverSession {
+    client: Client,
+    gate: Arc<Gate>,
+}
+
+impl DriverSession {
+    /// Opens a session, on the current tokio runtime.
+    ///
+    /// It is not enough to have a [`Client`] that is connected already: its watches panic when its runtime shuts down before
+    /// them, unless they were prepared for that when the connection was made.
+    ///
+    /// # Errors
+    ///
+    /// Those of `connecting`.
+    pub async fn open(connecting: impl Future<Output = Result<Client, Error>>) -> Result<Self, Error> {
+        let gate = Arc::default();
+        let client = Gate::guard(&gate, connecting).await?;
+        Ok(Self { client, gate })
+    }
+}
+
 /// The driver's sessions with the servers of a configuration.
 #[derive(Clone)]
 pub(crate) struct Driver {
@@ -184,31 +218,32 @@ pub(crate) struct Driver {
 #[async_trait]
 impl Ensemble for Driver {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
-        let mut client = self.connect(&self.hosts, session_timeout).await?;
-        let granted = client.session_timeout();
+        let mut session = self.connect(&self.hosts, session_timeout).await?;
+        let granted = session.timeout();
         if granted.as_millis() != session_timeout.as_millis() {
             // When a server is silent follows from what is asked for.
-            client = self.connect(&self.hosts, granted).await?;
+            session = self.connect(&self.hosts, granted).await?;
         }
-        match client.get_config().await {
+        match session.client.get_config().await {
             // A server keeps its configuration there since version 3.5.
             Err(Error::NoNode) => return Err(Error::Unimplemented),
             Ok((config, _)) => {
                 let members = Members::parse(&config);
                 if members.have_observers() {
-                    client = self.connect_to_voters(&client, granted, &members).await?;
+                    session = self.connect_to_voters(&session, granted, &members).await?;
                 }
             }
             Err(Error::NoAuth) => {}
             Err(error) => return Err(error),
         }
         if let Some(acl) = self.create_chroot.as_ref().filter(|_| !self.chroot.is_empty()) {
-            client.mkdir(&self.chroot, &CreateMode::Persistent.with_acls(acl.acls())).await?;
+            session.client.mkdir(&self.chroot, &CreateMode::Persistent.with_acls(acl.acls())).await?;
         }
         if !self.chroot.is_empty() {
-            client = client.chroot(self.chroot.clone()).map_err(|_| Error::BadArguments(&"the chroot"))?;
+            let below = session.client.chroot(self.chroot.clone());
+            session.client = below.map_err(|_| Error::BadArguments(&"the chroot"))?;
         }
-        Ok(Arc::new(client))
+        Ok(Arc::new(session))
     }
 }
 
@@ -217,15 +252,15 @@ impl Driver {
     /// opens, as it may have other names in the configuration; of those that do not answer, their names there tell.
     async fn connect_to_voters(
         &self,
-        first: &Client,
+        first: &DriverSession,
         session_timeout: Duration,
         members: &Members,
-    ) -> Result<Client, Error> {
+    ) -> Result<DriverSession, Error> {
         // A host that is silent must not use up the time to connect.
         let patience = (session_timeout / 10).min(self.patience / 8);
         let asked = self.hosts.split(',').map(|host| async move {
             let observes = match timeout(patience, self.connect(host, session_timeout)).await {
-                Ok(Ok(client)) => members.observe(opened_by(&client)),
+                Ok(Ok(session)) => members.observe(opened_by(&session)),
                 _ => members.are_observers_at(host),
             };
             (!observes).then_some(host)
@@ -238,15 +273,15 @@ impl Driver {
             // A name that stands for several servers has led to another one.
             return Err(Error::ConnectionLoss);
         }
-        let client = self.connect(&voters.join(","), session_timeout).await?;
-        if members.observe(opened_by(&client)) {
+        let session = self.connect(&voters.join(","), session_timeout).await?;
+        if members.observe(opened_by(&session)) {
             // It has just come back.
             return Err(Error::ConnectionLoss);
         }
-        Ok(client)
+        Ok(session)
     }
 
-    async fn connect(&self, hosts: &str, session_timeout: Duration) -> Result<Client, Error> {
+    async fn connect(&self, hosts: &str, session_timeout: Duration) -> Result<DriverSession, Error> {
         let mut connector = Client::connector()
             .with_session_timeout(session_timeout)
             .with_connection_timeout(silence(session_timeout))
@@ -261,9 +296,9 @@ impl Driver {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             install_provider();
-            return connector.with_tls(tls.clone()).secure_connect(hosts).await;
+            return DriverSession::open(connector.with_tls(tls.clone()).secure_connect(hosts)).await;
         }
-        connector.connect(hosts).await
+        DriverSession::open(connector.connect(hosts)).await
     }
 }
 
@@ -342,8 +377,8 @@ fn host_of(address: &str) -> &str {
 }
 
 /// The number of the server that opened this session: it is the highest byte of the session's.
-fn opened_by(client: &Client) -> i64 {
-    client.session_id().0 >> 56 & 0xff
+fn opened_by(session: &DriverSession) -> i64 {
+    session.id() >> 56 & 0xff
 }
 
 impl fmt::Debug for Driver {
@@ -355,17 +390,17 @@ impl fmt::Debug for Driver {
     }
 }
 
-impl SessionClient for Client {
+impl SessionClient for DriverSession {
     fn id(&self) -> i64 {
-        self.session_id().0
+        self.client.session_id().0
     }
 
     fn timeout(&self) -> Duration {
-        self.session_timeout()
+        self.client.session_timeout()
     }
 
     fn states(&self) -> Box<dyn States> {
-        Box::new(self.state_watcher())
+        Box::new(self.client.state_watcher())
     }
 
     fn create<'a>(
@@ -376,7 +411,7 @@ impl SessionClient for Client {
         acl: Acls<'a>,
     ) -> Answer<'a, (String, Stat)> {
         let sequential = matches!(mode, CreateMode::EphemeralSequential | CreateMode::PersistentSequential);
-        let created = Self::create(self, path, data, &mode.with_acls(acl));
+        let created = self.client.create(path, data, &mode.with_acls(acl));
         Box::pin(async move {
             let (stat, sequence) = created.await?;
             Ok((if sequential { format!("{path}{sequence}") } else { path.to_owned() }, stat))
@@ -384,40 +419,41 @@ impl SessionClient for Client {
     }
 
     fn delete<'a>(&'a self, path: &'a str, version: Option<i32>) -> Answer<'a, ()> {
-        Box::pin(Self::delete(self, path, version))
+        Box::pin(self.client.delete(path, version))
     }
 
     fn stat<'a>(&'a self, path: &'a str) -> Answer<'a, Option<Stat>> {
-        Box::pin(self.check_stat(path))
+        Box::pin(self.client.check_stat(path))
     }
 
     fn watch_stat<'a>(&'a self, path: &'a str) -> Answer<'a, (Option<Stat>, Watching)> {
-        let answer = self.check_and_watch_stat(path);
-        Box::pin(answer.map(|answer| answer.map(|(stat, watcher)| (stat, watching(watcher)))))
+        let answer = self.client.check_and_watch_stat(path);
+        Box::pin(answer.map(|answer| answer.map(|(stat, watcher)| (stat, self.gate.watching(watcher)))))
     }
 
     fn data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat)> {
-        Box::pin(self.get_data(path))
+        Box::pin(self.client.get_data(path))
     }
 
     fn watch_data<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<u8>, Stat, Watching)> {
-        let answer = self.get_and_watch_data(path);
-        Box::pin(answer.map(|answer| answer.map(|(data, stat, watcher)| (data, stat, watching(watcher)))))
+        let answer = self.client.get_and_watch_data(path);
+        let watching = |(data, stat, watcher)| (data, stat, self.gate.watching(watcher));
+        Box::pin(answer.map(move |answer| answer.map(watching)))
     }
 
     fn set_data<'a>(&'a self, path: &'a str, data: &'a [u8], version: Option<i32>) -> Answer<'a, Stat> {
-        Box::pin(Self::set_data(self, path, data, version))
+        Box::pin(self.client.set_data(path, data, version))
     }
 
     fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)> {
-        Box::pin(self.get_children(path))
+        Box::pin(self.client.get_children(path))
     }
 
     fn multi<'a>(
         &'a self,
         changes: &'a [Change<'a>],
     ) -> BoxFuture<'a, Result<Vec<MultiWriteResult>, MultiWriteError>> {
-        let mut writer = self.new_multi_writer();
+        let mut writer = self.client.new_multi_writer();
         for change in changes {
             let added = match *change {
                 Change::Check { path, version } => writer.add_check_version(path, version.unwrap_or(-1)),
@@ -443,12 +479,6 @@ impl States for StateWatcher {
     fn now(&self) -> SessionState {
         self.peek_state()
     }
-}
-
-/// The driver panics when its own task has gone with its runtime.
-fn watching(watcher: OneshotWatcher) -> Watching {
-    let event = AssertUnwindSafe(watcher.changed()).catch_unwind();
-    Box::pin(event.map(|event| event.unwrap_or_else(|_| WatchedEvent::new_session(SessionState::Closed))))
 }
 
 const DEFAULT_PORT: u16 = 2181;

@@ -15,7 +15,9 @@ use futures_util::future::{BoxFuture, ready};
 use lock_core::{ErrorKind, Guard, Locks, LossReason, Released, Standing, Token};
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
-use lock_zk::{Answer, Change, Ensemble, Layout, Recipe, SessionClient, States, WaitBy, Watching};
+use lock_zk::{
+    Answer, Change, DriverSession, Ensemble, Layout, Recipe, SessionClient, States, WaitBy, Watching,
+};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -59,7 +61,7 @@ impl fmt::Debug for Meddler {
 impl Ensemble for Meddler {
     async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
         let connector = Client::connector().with_session_timeout(session_timeout);
-        let inner = Arc::new(connector.connect(&self.hosts).await?);
+        let inner = Arc::new(DriverSession::open(connector.connect(&self.hosts)).await?);
         Ok(Arc::new(Meddled { inner, script: Arc::clone(&self.script) }))
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode, MultiWriteError, MultiWriteResult, Stat};
-use lock_zk::{Change, Ensemble as _, SessionClient, Watching};
+use lock_zk::{Change, DriverSession, Ensemble as _, SessionClient, Watching};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -157,7 +157,7 @@ async fn compare(
 async fn genuine(server: &ZooKeeper, root: &str) -> Bench {
     let open = async || {
         let connector = Client::connector().with_session_timeout(Duration::from_secs(20));
-        Arc::new(connector.connect(&server.connect_string()).await.unwrap())
+        Arc::new(DriverSession::open(connector.connect(&server.connect_string())).await.unwrap())
     };
     Bench::new(open().await, open().await, root).await
 }
