@@ -120,7 +120,7 @@ impl Backend for Zk {
         let chroot = self.sessions.config().chroot_path();
         let (mut outage, deadline) = (Outage::default(), Deadline::of(request.wait));
         loop {
-            let session = match outage.end(&self.sessions, request.wait, &deadline).await {
+            let session = match outage.end(&self.sessions, &spot, request.wait, &deadline).await {
                 Ok(Some(session)) => session,
                 Ok(None) => return Ok(Acquired::Busy),
                 Err(error) => return Err(error),
@@ -209,6 +209,7 @@ impl Outage {
     async fn end(
         &self,
         sessions: &Sessions,
+        spot: &Spot,
         wait: Wait,
         deadline: &Deadline,
     ) -> Result<Option<Arc<Session>>> {
@@ -218,13 +219,14 @@ impl Outage {
         if wait.is_over() && self.count > 1 {
             return Err(unavailable("the session ended again and again"));
         }
-        deadline.keep(pin!(self.session(sessions))).await.transpose()
+        deadline.keep(pin!(self.session(sessions, spot))).await.transpose()
     }
 
-    async fn session(&self, sessions: &Sessions) -> Result<Arc<Session>> {
-        let Some(until) = self.until else { return sessions.get().await };
+    async fn session(&self, sessions: &Sessions, spot: &Spot) -> Result<Arc<Session>> {
+        let bytes = spot.node_bytes();
+        let Some(until) = self.until else { return sessions.with_room(bytes).await };
         loop {
-            let session = timeout_at(until, sessions.get()).await;
+            let session = timeout_at(until, sessions.with_room(bytes)).await;
             match session.unwrap_or_else(|_| Err(unavailable("no new session could be opened in time"))) {
                 Err(error) if error.kind() == ErrorKind::Unavailable && Instant::now() < until => {
                     tracing::debug!(%error, "no new session yet");

@@ -63,14 +63,6 @@ impl Chart {
                 "use a longer session_timeout",
             );
         }
-        let bytes = config.most_locks().saturating_mul(config.base().len() + NAME);
-        if bytes > BUFFER {
-            self.warn(
-                "",
-                &format!("the end of a session with {} locks may exceed jute.maxbuffer", config.most_locks()),
-                "use a smaller locks_per_session, or see to a larger jute.maxbuffer on all servers",
-            );
-        }
     }
 
     /// What one server says of itself; its role, if it tells.
@@ -193,11 +185,6 @@ impl Chart {
         self.findings.push(Finding { level, server, what, advice });
     }
 }
-
-/// What a lock adds to the length of its dir in the transaction that ends a session: its name and that of its node.
-const NAME: usize = 120;
-/// The default of `jute.maxbuffer`.
-const BUFFER: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -64,7 +64,7 @@ impl Downgrade {
 }
 
 fn begin(made: &Arc<Made>, session: &Arc<Session>, spot: &Arc<Spot>, owner: OwnerId) -> Begun {
-    let (made, spot, seat) = (Arc::clone(made), Arc::clone(spot), Seat::take(session));
+    let (made, spot, seat) = (Arc::clone(made), Arc::clone(spot), Seat::take(session, 0));
     let task = session.runtime().spawn(async move { replace(&seat, &spot, owner, &made).await });
     // With the runtime goes the session.
     task.map(|ended| ended.unwrap_or(Downgraded::Gone)).boxed().shared()

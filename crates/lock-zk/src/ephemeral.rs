@@ -18,6 +18,7 @@ use crate::fault::{Fault, no_chroot};
 use crate::node::{Made, Node};
 use crate::recipe::{Stop, WaitBy, confirm, make_directories};
 use crate::session::{Event, Session};
+use crate::watches::{Claim, Need};
 
 /// Gives our node once we made it, or nothing when the lock is busy.
 pub(crate) async fn contend(
@@ -58,7 +59,7 @@ async fn turn(
     loop {
         let (session, path) = (node.session(), &node.spot().dir);
         let free = match by {
-            WaitBy::Watch => watch(session, path).await,
+            WaitBy::Watch => watch(session, path, node.claim()).await,
             WaitBy::Poll => poll(session, path).await,
         };
         free.map_err(|fault| Stop::of(fault, path))?;
@@ -108,9 +109,9 @@ async fn enter(
 }
 
 /// Waits until the node is gone.
-async fn watch(session: &Session, path: &str) -> Result<(), Fault> {
+async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), Fault> {
     loop {
-        let watch = match session.insist(|| session.watch(path)).await {
+        let watch = match session.insist(|| session.watch(path, claim.room(path, Need::Must))).await {
             Ok((watch, ..)) => watch,
             Err(fault) if fault.is_no_node() => return Ok(()),
             Err(fault) => return Err(fault),

@@ -104,6 +104,16 @@ impl Spot {
         self.recipe == Recipe::Queue && self.layout != Layout::Plain
     }
 
+    /// How many bytes the path of our node has, at most; with a permit of many a few more.
+    pub(crate) const fn node_bytes(&self) -> usize {
+        match self.recipe {
+            Recipe::Queue => {
+                self.dir.len() + "/_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__0123456789".len()
+            }
+            Recipe::Ephemeral(_) => self.dir.len(),
+        }
+    }
+
     pub(crate) fn child(&self, name: &str) -> String {
         format!("{}/{name}", self.dir)
     }

@@ -20,6 +20,7 @@ use crate::layout::Spot;
 use crate::node::{Card, Gone, LAST_PAUSE, Made, Node, delete, is_there};
 use crate::session::{Event, PAUSE, Session, Watch};
 use crate::token::NotRaised;
+use crate::watches::{Claim, Need};
 
 /// A lock that is held: our node is the lowest, and nothing but its deletion or the end of the session changes that.
 #[derive(Debug)]
@@ -51,6 +52,7 @@ impl ZkLease {
         let (held, released) = oneshot::channel();
         let sentry = Sentry {
             session: Arc::downgrade(session),
+            claim: Arc::clone(node.claim()),
             spot: Arc::clone(node.spot()),
             made: Arc::clone(&made),
             cell: cell.clone(),
@@ -220,6 +222,7 @@ pub(crate) struct Own {
 /// known at once, and removes it when it has been held for as long as it may.
 struct Sentry {
     session: Weak<Session>,
+    claim: Arc<Claim>,
     spot: Arc<Spot>,
     made: Arc<Made>,
     cell: ValidityCell,
@@ -242,7 +245,8 @@ impl Sentry {
                 Some(watch) => watch,
                 None => {
                     let Some(session) = self.session.upgrade() else { return };
-                    match session.watch(&self.made.path).boxed().await {
+                    let room = self.claim.room(&self.made.path, Need::Must);
+                    match session.watch(&self.made.path, room).boxed().await {
                         Ok((watch, data, stat)) if stat.czxid == self.made.czxid => {
                             self.read(&data);
                             pause = PAUSE;

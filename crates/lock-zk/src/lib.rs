@@ -28,6 +28,7 @@ mod session;
 mod sessions;
 mod tls;
 mod token;
+mod watches;
 
 pub use acl::NodeAcl;
 pub use backend::Zk;

@@ -20,6 +20,7 @@ use crate::downgrade::{Downgrade, Downgraded};
 use crate::fault::{Fault, Right};
 use crate::layout::Spot;
 use crate::session::{Entry, PAUSE, Seat, Session};
+use crate::watches::Claim;
 
 /// Our node, or the attempt to make one. Dropping it undoes in the background what the server may have done.
 ///
@@ -178,7 +179,7 @@ impl Origin {
 impl Node {
     /// No node yet, but for this acquisition.
     pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, mode: Mode, writes: bool) -> Self {
-        let (session, spot) = (Seat::take(session), Arc::clone(spot));
+        let (session, spot) = (Seat::take(session, spot.node_bytes()), Arc::clone(spot));
         let ours = Ours { owner: OwnerId::random(), mode, writes };
         Self { session, spot, ours, state: State::Nothing, certain: true }
     }
@@ -189,6 +190,11 @@ impl Node {
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
+    }
+
+    /// What may be watched for it.
+    pub(crate) const fn claim(&self) -> &Arc<Claim> {
+        self.session.claim()
     }
 
     pub(crate) const fn spot(&self) -> &Arc<Spot> {
@@ -326,7 +332,7 @@ impl Drop for Node {
         if (matches!(state, State::Nothing) && self.certain) || self.session.is_over() {
             return;
         }
-        let (session, spot, ours) = (Seat::take(&self.session), Arc::clone(&self.spot), self.ours);
+        let (session, spot, ours) = (self.session.again(), Arc::clone(&self.spot), self.ours);
         // The task holds no node, so that it can be dropped in its turn when the runtime shuts down.
         drop(self.session.runtime().spawn(undo(session, spot, ours, state, self.certain)));
     }

@@ -11,7 +11,7 @@
 //! Looking ahead takes requests: two to watch our own node and the one before the predecessor, and a listing. Who comes
 //! to a [long queue](LONG) spares them, watches its predecessor alone, and lists the directory when that has gone, which
 //! also shows whether its own node is still there: less work for the servers, where it matters, for one round trip more
-//! per grant. A release then tells one.
+//! per grant. A release then tells one. The same goes for a waiter whose session [watches much](crate::watches) already.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -36,6 +36,7 @@ use crate::node::{Made, Node};
 use crate::queue::{Obstacles, Queue, is_exhausted};
 use crate::session::{Event, Session, Steadiness, Watch};
 use crate::token::Base;
+use crate::watches::{Claim, Need, Room};
 
 /// How a lock stands in the tree. All who share a lock need the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -233,7 +234,8 @@ async fn contend(
     }
     let mut steady = session.steadiness().map_err(|_| Stop::Again)?;
     let (made, queue) = enter(node, chroot, request, deadline).await?;
-    let mut place = Place::new(&session, &spot, &made, request, own);
+    let claim = Arc::clone(node.claim());
+    let mut place = Place::new(&session, &claim, &spot, &made, request, own);
     if place.obstacles(&queue)?.is_none() {
         confirm(&session, &spot).await?;
         return Ok(Some(made));
@@ -338,6 +340,7 @@ async fn give_up(mut node: Node) {
 /// Our place in the queue, and what we watch there.
 struct Place<'a> {
     session: &'a Session,
+    claim: &'a Arc<Claim>,
     spot: &'a Spot,
     made: &'a Made,
     request: &'a AcquireRequest,
@@ -368,12 +371,13 @@ enum Moved {
 impl<'a> Place<'a> {
     fn new(
         session: &'a Session,
+        claim: &'a Arc<Claim>,
         spot: &'a Spot,
         made: &'a Made,
         request: &'a AcquireRequest,
         own: &'a mut Own,
     ) -> Self {
-        Self { session, spot, made, request, own, near: Vec::new(), far: None }
+        Self { session, claim, spot, made, request, own, near: Vec::new(), far: None }
     }
 
     /// What keeps us from the lock; nothing when it is our turn.
@@ -444,8 +448,8 @@ impl<'a> Place<'a> {
         Ok(Moved::Other)
     }
 
-    /// Watches what keeps us waiting, and also our node and the far one if we look ahead: in one go as far as they are
-    /// not watched yet. Says whether all are there.
+    /// Watches what keeps us waiting, and also our node and the far one if we look ahead and there is room for that: in one
+    /// go as far as they are not watched yet. Says whether all are there.
     async fn watch(&mut self, obstacles: &Obstacles<'_>, looks_ahead: bool) -> Result<bool, Stop> {
         let far = obstacles.far.filter(|_| looks_ahead);
         self.near.retain(|neighbour| obstacles.near.contains(&neighbour.name.as_str()));
@@ -454,33 +458,44 @@ impl<'a> Place<'a> {
         let unwatched = |name: &&&str| self.near.iter().all(|neighbour| neighbour.name != **name);
         let missing: Vec<_> = obstacles.near.iter().filter(unwatched).copied().collect();
         let own = Some(self.made.name()).filter(|_| looks_ahead && self.own.watch.is_none());
-        let (own, near, far) = join3(
-            set(self.session, self.spot, own),
-            join_all(missing.into_iter().map(|name| set(self.session, self.spot, Some(name)))),
-            set(self.session, self.spot, far.filter(|_| self.far.is_none())),
-        )
-        .await;
+        // What must be watched gets its room first.
+        let near = join_all(missing.into_iter().map(|name| {
+            let path = self.spot.child(name);
+            let room = self.claim.room(&path, Need::Must).or_else(|| {
+                (self.own.watch, self.far) = (None, None);
+                self.claim.room(&path, Need::Must)
+            });
+            set(self.session, name.to_owned(), path, room)
+        }));
+        let ahead = |name: &str| {
+            let path = self.spot.child(name);
+            let room = self.claim.room(&path, Need::Spare)?;
+            Some(set(self.session, name.to_owned(), path, Some(room)))
+        };
+        let own = OptionFuture::from(own.and_then(ahead));
+        let far = OptionFuture::from(far.filter(|_| self.far.is_none()).and_then(ahead));
+        let (own, near, far) = join3(own, near, far).await;
         let mut there = true;
-        let mut note = |set: Result<Option<Neighbour>, Fault>| match set {
+        let mut note = |set: Result<Neighbour, Fault>| match set {
             Err(fault) if fault.is_no_node() => {
                 there = false;
                 Ok(None)
             }
-            set => set.map_err(|fault| Stop::of(fault, &self.spot.dir)),
+            set => set.map(Some).map_err(|fault| Stop::of(fault, &self.spot.dir)),
         };
         for set in near {
             self.near.extend(note(set)?);
         }
-        if let Some(neighbour) = note(far)? {
+        if let Some(neighbour) = far.map(note).transpose()?.flatten() {
             self.far = Some(neighbour);
         }
         match own {
             // Somebody else's node has the name by now.
-            Ok(Some(node)) if node.czxid != self.made.czxid => return Err(Stop::Again),
-            Ok(Some(node)) => *self.own = Own { watch: Some(node.watch), data: node.data },
-            Ok(None) => {}
-            Err(fault) if fault.is_no_node() => return Err(Stop::Again),
-            Err(fault) => return Err(Stop::of(fault, &self.made.path)),
+            Some(Ok(node)) if node.czxid != self.made.czxid => return Err(Stop::Again),
+            Some(Ok(node)) => *self.own = Own { watch: Some(node.watch), data: node.data },
+            None => {}
+            Some(Err(fault)) if fault.is_no_node() => return Err(Stop::Again),
+            Some(Err(fault)) => return Err(Stop::of(fault, &self.made.path)),
         }
         Ok(there)
     }
@@ -507,12 +522,15 @@ async fn first(neighbours: &mut [Neighbour]) -> (usize, Event) {
     .await
 }
 
-/// Watches this node, if there is one to watch.
-async fn set(session: &Session, spot: &Spot, name: Option<&str>) -> Result<Option<Neighbour>, Fault> {
-    let Some(name) = name else { return Ok(None) };
-    let path = spot.child(name);
-    let (watch, data, stat) = session.insist(|| session.watch(&path)).await?;
-    Ok(Some(Neighbour { name: name.to_owned(), watch, data, czxid: stat.czxid }))
+/// Watches this node in this room; without one it is looked at.
+async fn set(
+    session: &Session,
+    name: String,
+    path: String,
+    room: Option<Arc<Room>>,
+) -> Result<Neighbour, Fault> {
+    let (watch, data, stat) = session.insist(|| session.watch(&path, room.clone())).await?;
+    Ok(Neighbour { name, watch, data, czxid: stat.czxid })
 }
 
 fn exhausted(dir: &str) -> Error {

@@ -2,9 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::pending;
+use std::mem;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join};
@@ -17,10 +21,11 @@ use zookeeper_client as zk;
 use zookeeper_client::{CreateMode, EventType, MultiWriteError, MultiWriteResult, SessionState, Stat};
 
 use crate::directories::Directories;
-use crate::ensemble::{Change, SessionClient, States};
+use crate::ensemble::{Change, SessionClient, States, Watching};
 use crate::fault::{Fault, Right, denied, no_chroot, too_old, unavailable};
 use crate::four_letter::first_version;
 use crate::token::Base;
+use crate::watches::{Claim, Room, Watches};
 use crate::{BACKEND, NodeAcl, ZkConfig};
 
 /// A session with the ensemble.
@@ -57,6 +62,7 @@ pub(crate) struct Session {
     /// Of the nodes that it creates.
     acl: NodeAcl,
     directories: Directories,
+    watches: Arc<Watches>,
     /// The bases of tokens that somebody has: one for each `dir`, mostly one.
     bases: Mutex<Vec<Weak<Base>>>,
     confirmed: Mutex<Confirmed>,
@@ -65,12 +71,31 @@ pub(crate) struct Session {
 }
 
 /// A session as the home of one node of a lock, for as long as there may be one.
-pub(crate) struct Seat(Arc<Session>);
+///
+/// With it comes the right to watch one path of the length that the node has.
+pub(crate) struct Seat {
+    session: Arc<Session>,
+    claim: Arc<Claim>,
+}
 
 impl Seat {
-    pub(crate) fn take(session: &Arc<Session>) -> Self {
+    /// A seat for a node whose path has so many bytes.
+    pub(crate) fn take(session: &Arc<Session>, bytes: usize) -> Self {
+        Self::with(session, session.watches.claim(bytes))
+    }
+
+    /// A further seat for the same lock.
+    pub(crate) fn again(&self) -> Self {
+        Self::with(&self.session, Arc::clone(&self.claim))
+    }
+
+    fn with(session: &Arc<Session>, claim: Arc<Claim>) -> Self {
         session.nodes.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(session))
+        Self { session: Arc::clone(session), claim }
+    }
+
+    pub(crate) const fn claim(&self) -> &Arc<Claim> {
+        &self.claim
     }
 }
 
@@ -78,13 +103,13 @@ impl Deref for Seat {
     type Target = Arc<Session>;
 
     fn deref(&self) -> &Arc<Session> {
-        &self.0
+        &self.session
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.nodes.fetch_sub(1, Ordering::Relaxed);
+        self.session.nodes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -174,6 +199,7 @@ impl Session {
             confirmed: Mutex::new(confirmed),
             acl: config.node_acl(),
             directories: Directories::default(),
+            watches: Watches::new(config.chroot_path()),
             bases: Mutex::default(),
             clock,
             runtime,
@@ -193,6 +219,11 @@ impl Session {
     /// How many locks it has, held or waited for.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.load(Ordering::Relaxed)
+    }
+
+    /// The paths that it watches.
+    pub(crate) const fn watches(&self) -> &Arc<Watches> {
+        &self.watches
     }
 
     /// The session timeout that was negotiated.
@@ -216,7 +247,7 @@ impl Session {
         if let Some(base) = bases.iter().filter_map(Weak::upgrade).find(|base| base.is_at(above)) {
             return base;
         }
-        let base = Base::beside(above);
+        let base = Base::beside(above, self.watches.claim(0));
         bases.retain(|base| base.strong_count() > 0);
         bases.push(Arc::downgrade(&base));
         base
@@ -440,16 +471,62 @@ impl Session {
 
     /// Watches a node that exists, and gives its data and what the server says about it; `NoNode` leaves no watch
     /// behind.
-    pub(crate) async fn watch(&self, path: &str) -> Result<(Watch, Vec<u8>, Stat), Fault> {
-        let watched = self.read(self.client()?.watch_data(path)).await;
-        let (data, stat, watching) = watched.map_err(|fault| fault.needing(Right::Read, path))?;
-        Ok((watching.map(|event| Event::of(event.event_type)).boxed(), data, stat))
+    ///
+    /// Without room for a watch the node is only read. What then stands for the watch is an [`Event::Changed`] after a
+    /// while, upon which the caller looks again.
+    pub(crate) async fn watch(
+        &self,
+        path: &str,
+        room: Option<Arc<Room>>,
+    ) -> Result<(Watch, Vec<u8>, Stat), Fault> {
+        match room {
+            Some(room) => self.watch_in(room, path).await,
+            None => {
+                let (data, stat) = self.data(path).await?;
+                let pause = self.timeout / 6;
+                let look_again = async move {
+                    sleep(pause).await;
+                    Event::Changed
+                };
+                Ok((look_again.boxed(), data, stat))
+            }
+        }
+    }
+
+    /// The same, where there is room.
+    pub(crate) async fn watch_in(
+        &self,
+        room: Arc<Room>,
+        path: &str,
+    ) -> Result<(Watch, Vec<u8>, Stat), Fault> {
+        let (client, own_path) = (self.client()?, path.to_owned());
+        let watched = self.read(self.outlive(async move {
+            let watched = client.watch_data(&own_path).await;
+            watched.map(|(data, stat, watching)| (data, stat, in_room(watching, room)))
+        }));
+        let (data, stat, watch) = watched.await.map_err(|fault| fault.needing(Right::Read, path))?;
+        Ok((watch, data, stat))
     }
 
     /// Watches a node, there or not, and tells which.
-    pub(crate) async fn watch_absence(&self, path: &str) -> Result<(Option<Stat>, Watch), Fault> {
-        let (stat, watching) = self.read(self.client()?.watch_stat(path)).await?;
-        Ok((stat, watching.map(|event| Event::of(event.event_type)).boxed()))
+    pub(crate) async fn watch_absence_in(
+        &self,
+        room: Arc<Room>,
+        path: &str,
+    ) -> Result<(Option<Stat>, Watch), Fault> {
+        let (client, path) = (self.client()?, path.to_owned());
+        let watched = self.outlive(async move {
+            let watched = client.watch_stat(&path).await;
+            watched.map(|(stat, watching)| (stat, in_room(watching, room)))
+        });
+        self.read(watched).await
+    }
+
+    /// A request that is waited for in the background when the caller gives it up. The driver has its watch from the answer
+    /// on, until that is dropped; so its room must not be given to another one before.
+    fn outlive<T: Send + 'static>(&self, request: impl Future<Output = T> + Send + 'static) -> Outliving<T> {
+        let (over, runtime) = (self.over.clone(), self.runtime.clone());
+        Outliving { request: request.boxed(), sent: false, over, runtime }
     }
 
     /// Repeats a request that has no effect for as long as its answers are lost, up to a session timeout.
@@ -514,6 +591,53 @@ impl fmt::Debug for Session {
             .field("standing", &self.validity.standing())
             .finish_non_exhaustive()
     }
+}
+
+/// A request that is waited for in the background when it is dropped, once it has been sent.
+struct Outliving<T: Send + 'static> {
+    request: BoxFuture<'static, T>,
+    /// Whether it is under way.
+    sent: bool,
+    over: CancellationToken,
+    runtime: Handle,
+}
+
+impl<T: Send + 'static> Future for Outliving<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let answer = self.request.poll_unpin(context);
+        self.sent = answer.is_pending();
+        answer
+    }
+}
+
+impl<T: Send + 'static> Drop for Outliving<T> {
+    fn drop(&mut self) {
+        if !self.sent || self.over.is_cancelled() {
+            return;
+        }
+        let request = mem::replace(&mut self.request, pending().boxed());
+        // The end of the session does not wait for it, as a request keeps the client open.
+        let over = self.over.clone();
+        drop(self.runtime.spawn(async move {
+            tokio::select! {
+                biased;
+                () = over.cancelled() => {}
+                answer = request => drop(answer),
+            }
+        }));
+    }
+}
+
+/// A watch with its room.
+fn in_room(watching: Watching, room: Arc<Room>) -> Watch {
+    async move {
+        let event = watching.await;
+        drop(room);
+        Event::of(event.event_type)
+    }
+    .boxed()
 }
 
 impl Event {
@@ -718,8 +842,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watches::Need;
     use lock_testkit::ZooKeeper;
-    use lock_testkit::proxy::{FaultProxy, Protocol};
+    use lock_testkit::proxy::{Direction, FaultProxy, Protocol};
+    use std::pin::pin;
 
     #[tokio::test]
     async fn a_connection_that_broke_meanwhile_is_noticed() {
@@ -733,6 +859,41 @@ mod tests {
         session.insist(|| session.pass_quorum("/")).await.unwrap();
         assert!(!steady.holds());
         assert!(session.steadiness().unwrap().holds());
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_is_given_up_keeps_its_room_until_the_driver_has_removed_it() {
+        let server = ZooKeeper::start().await.unwrap();
+        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+        let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(Duration::from_secs(10));
+        let session = Session::open(&config, Handle::current()).await.unwrap();
+        let room = |path| session.watches().claim(0).room(path, Need::Must);
+        let watches = async || server.mntr().await.unwrap()["zk_watch_count"].clone();
+        for path in ["/", "/zookeeper"] {
+            // A request that was never sent leaves nothing.
+            drop(session.watch(path, room(path)));
+            assert_eq!(session.watches().claimed(), 0);
+
+            proxy.hold(Direction::ToClient);
+            assert!(pin!(session.watch(path, room(path))).now_or_never().is_none());
+            let absence = session.watch_absence_in(room("/absent").unwrap(), "/absent");
+            assert!(pin!(absence).now_or_never().is_none());
+            while watches().await != "2" {
+                sleep(PAUSE).await;
+            }
+            assert_eq!(session.watches().claimed(), path.len() + "/absent".len());
+            proxy.deliver();
+            while session.watches().claimed() > 0 || watches().await != "0" {
+                sleep(PAUSE).await;
+            }
+        }
+        proxy.hold(Direction::ToClient);
+        assert!(pin!(session.watch("/", room("/"))).now_or_never().is_none());
+        // It does not keep the client open.
+        session.end(LossReason::SessionEnded);
+        while session.watches().claimed() > 0 {
+            sleep(PAUSE).await;
+        }
     }
 
     #[test]

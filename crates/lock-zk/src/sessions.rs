@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use lock_core::{Error, ErrorKind, Result};
 use tokio::runtime::{Handle, Id};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::config::Sharing;
 use crate::fault::unavailable;
@@ -42,10 +42,19 @@ impl Sessions {
         Ok(sessions)
     }
 
-    /// A session with room for one more lock, which is opened if there is none.
+    /// A session for something else than a lock, which is opened if there is none.
     pub(crate) async fn get(&self) -> Result<Arc<Session>> {
+        self.get_for(Purpose::Any).await
+    }
+
+    /// A session with room for one more lock, whose node has a path of so many bytes; it is opened if there is none.
+    pub(crate) async fn with_room(&self, bytes: usize) -> Result<Arc<Session>> {
+        self.get_for(Purpose::Lock { bytes }).await
+    }
+
+    async fn get_for(&self, purpose: Purpose) -> Result<Arc<Session>> {
         self.check_open()?;
-        let session = self.pool.get().await?;
+        let session = self.pool.get(purpose).await?;
         self.check_open()?;
         Ok(session)
     }
@@ -92,9 +101,10 @@ impl Drop for Sessions {
 
 /// Sessions that several connections may have.
 ///
-/// A server writes the paths of all ephemeral nodes of a session into the one transaction that ends it, which must not
-/// exceed `jute.maxbuffer`, 1 MiB by default. So a session has a limited number of locks; a further one is opened when
-/// all are full, and closed when it has had none for a while. A lock stays with its session.
+/// A session has a limited number of locks, and [watches](crate::watches) a limited number of bytes; a further one is opened
+/// when all are full, and closed when it has had no lock for a while. A lock stays with its session. (That keeps its end small,
+/// too: a server writes the paths of all ephemeral nodes of a session into the one transaction that ends it, which must not
+/// exceed `jute.maxbuffer`, 1 MiB by default.)
 #[derive(Debug)]
 struct Pool {
     config: ZkConfig,
@@ -112,8 +122,17 @@ struct Slots {
     opening: Option<Opening>,
     /// How many connections have these sessions; none joins after the last one has left.
     users: usize,
+    /// Until when no further one is opened, as that has just failed.
+    crowded: Option<Instant>,
     /// Whether a task closes the sessions that are not needed any more.
     swept: bool,
+}
+
+/// What a session is wanted for.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    Any,
+    Lock { bytes: usize },
 }
 
 type Opening = Shared<BoxFuture<'static, Result<()>>>;
@@ -161,11 +180,11 @@ impl Pool {
     }
 
     /// The first session that has room, or a new one.
-    async fn get(self: &Arc<Self>) -> Result<Arc<Session>> {
+    async fn get(self: &Arc<Self>, purpose: Purpose) -> Result<Arc<Session>> {
         loop {
             let opening = {
                 let mut slots = self.slots();
-                if let Some(session) = slots.with_room(self.config.most_locks())? {
+                if let Some(session) = slots.with_room(purpose, self.config.most_locks())? {
                     return Ok(session);
                 }
                 slots.opening.get_or_insert_with(|| self.open()).clone()
@@ -174,7 +193,7 @@ impl Pool {
             // Done by the task as well, if it came to its end.
             self.slots().opening.take_if(|now| now.ptr_eq(&opening));
             if let Err(error) = opened {
-                return self.fullest().ok_or(error);
+                return self.slots().least_full().ok_or(error);
             }
         }
     }
@@ -196,17 +215,6 @@ impl Pool {
             })
         });
         opened.boxed().shared()
-    }
-
-    /// Where there should be no more locks, but no further session can be opened.
-    fn fullest(&self) -> Option<Arc<Session>> {
-        let slots = self.slots();
-        let session = slots.open.iter().map(|slot| &slot.session).find(|session| !session.is_over())?;
-        tracing::warn!(
-            locks = session.nodes(),
-            "no further session can be opened; one gets more locks than it should"
-        );
-        Some(Arc::clone(session))
     }
 
     fn put(self: &Arc<Self>, session: Arc<Session>) -> Result<()> {
@@ -266,15 +274,41 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Slots {
-    fn with_room(&mut self, most: usize) -> Result<Option<Arc<Session>>> {
+    fn with_room(&mut self, purpose: Purpose, most: usize) -> Result<Option<Arc<Session>>> {
         if self.users == 0 {
             return Err(Error::closed(BACKEND));
         }
         self.open.retain(|slot| !slot.session.is_over());
-        Ok(self.open.iter_mut().find(|slot| slot.session.nodes() < most).map(|slot| {
+        let roomy = self.open.iter_mut().find(|slot| match purpose {
+            Purpose::Any => true,
+            // One path that is longer than all may be has a session of its own.
+            Purpose::Lock { bytes } => {
+                let nodes = slot.session.nodes();
+                nodes == 0 || (nodes < most && slot.session.watches().has_room(bytes))
+            }
+        });
+        if let Some(slot) = roomy {
             slot.idle = false;
-            Arc::clone(&slot.session)
-        }))
+            return Ok(Some(Arc::clone(&slot.session)));
+        }
+        self.crowded.take_if(|until| Instant::now() >= *until);
+        Ok(if self.crowded.is_some() { self.least_full() } else { None })
+    }
+
+    /// Where there should be no more locks, but no further session can be opened. What cannot be watched there is looked at
+    /// now and then.
+    fn least_full(&mut self) -> Option<Arc<Session>> {
+        let open = self.open.iter_mut().filter(|slot| !slot.session.is_over());
+        let slot = open.min_by_key(|slot| (slot.session.watches().claimed(), slot.session.nodes()))?;
+        slot.idle = false;
+        if self.crowded.is_none() {
+            self.crowded = Some(Instant::now() + CROWDED);
+            tracing::warn!(
+                locks = slot.session.nodes(),
+                "no further session can be opened; sessions get more locks than they should"
+            );
+        }
+        Some(Arc::clone(&slot.session))
     }
 }
 
@@ -282,6 +316,8 @@ impl Slots {
 static POOLS: Mutex<Vec<(Sharing, Id, Weak<Pool>)>> = Mutex::new(Vec::new());
 /// Between two looks for sessions that nobody has.
 const IDLE: Duration = Duration::from_secs(30);
+/// For how long no further session is opened after that has failed.
+const CROWDED: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -299,7 +335,7 @@ mod tests {
         let pool = &sessions.pool;
         let mut seats = Vec::new();
         for _ in 0..3 {
-            seats.push(Seat::take(&sessions.get().await.unwrap()));
+            seats.push(Seat::take(&sessions.with_room(50).await.unwrap(), 50));
         }
         assert_eq!(pool.slots().open.len(), 3);
         assert!(pool.slots().swept);
@@ -309,7 +345,7 @@ mod tests {
         drop(seats.remove(1));
         assert!(pool.close_idle(), "one look is not enough");
         // Who gets it in between keeps it.
-        seats.push(Seat::take(&sessions.get().await.unwrap()));
+        seats.push(Seat::take(&sessions.with_room(50).await.unwrap(), 50));
         assert!(pool.close_idle() && pool.close_idle());
         assert_eq!(pool.slots().open.len(), 3);
         let ids: Vec<_> = pool.slots().open.iter().map(|slot| slot.session.id()).collect();
@@ -328,12 +364,12 @@ mod tests {
         let server = ZooKeeper::start().await.unwrap();
         let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
         let sessions = Sessions::open(config.locks_per_session(1)).await.unwrap();
-        let _full = Seat::take(&sessions.get().await.unwrap());
-        let (mut opens, mut waits) = (pin!(sessions.get()), pin!(sessions.get()));
+        let _full = Seat::take(&sessions.with_room(50).await.unwrap(), 50);
+        let (mut opens, mut waits) = (pin!(sessions.with_room(50)), pin!(sessions.with_room(50)));
         assert!(opens.as_mut().now_or_never().is_none() && waits.as_mut().now_or_never().is_none());
-        let third = timeout(Duration::from_secs(20), sessions.get()).await;
-        let third = Seat::take(&third.expect("it needs neither of them").unwrap());
-        let fourth = timeout(Duration::from_secs(20), sessions.get()).await.unwrap().unwrap();
+        let third = timeout(Duration::from_secs(20), sessions.with_room(50)).await;
+        let third = Seat::take(&third.expect("it needs neither of them").unwrap(), 50);
+        let fourth = timeout(Duration::from_secs(20), sessions.with_room(50)).await.unwrap().unwrap();
         assert_ne!(third.id(), fourth.id());
         assert_eq!(opens.await.unwrap().id(), fourth.id());
     }

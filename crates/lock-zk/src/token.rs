@@ -53,10 +53,12 @@ use crate::BACKEND;
 use crate::ensemble::Change;
 use crate::fault::{Fault, Right};
 use crate::session::{PAUSE, Session, Watch};
+use crate::watches::{Claim, Need};
 
 /// The base of the tokens, as one session knows it.
 pub(crate) struct Base {
     path: String,
+    claim: Arc<Claim>,
     known: Mutex<Known>,
     /// One reads at a time, mostly.
     reading: Turnstile<()>,
@@ -81,9 +83,9 @@ pub(crate) enum NotRaised {
 
 impl Base {
     /// The base of the locks beside this directory, of which nothing is known yet.
-    pub(crate) fn beside(parent: &str) -> Arc<Self> {
+    pub(crate) fn beside(parent: &str, claim: Arc<Claim>) -> Arc<Self> {
         let path = format!("{}/{NODE}", if parent == "/" { "" } else { parent });
-        Arc::new(Self { path, known: Mutex::default(), reading: Turnstile::default() })
+        Arc::new(Self { path, claim, known: Mutex::default(), reading: Turnstile::default() })
     }
 
     pub(crate) fn is_at(&self, parent: &str) -> bool {
@@ -106,7 +108,7 @@ impl Base {
         let number = data.map_or(Ok(0), |data| self.parse(&data))?;
         let mut known = self.known();
         // If somebody removes the node, tokens go on all the same as far as we know them.
-        (known.number, known.watch) = (number.max(known.number), Some(watch));
+        (known.number, known.watch) = (number.max(known.number), watch);
         Ok(known.number)
     }
 
@@ -179,7 +181,7 @@ impl Base {
     }
 
     /// As the quorum knows it, unless nothing was heard of it yet.
-    async fn read_newest(&self, session: &Session) -> Result<(Watch, Option<Vec<u8>>), Fault> {
+    async fn read_newest(&self, session: &Session) -> Result<(Option<Watch>, Option<Vec<u8>>), Fault> {
         if !mem::replace(&mut self.known().asked, true) {
             return self.read_and_watch(session).await;
         }
@@ -187,14 +189,29 @@ impl Base {
         passed.and(read)
     }
 
-    async fn read_and_watch(&self, session: &Session) -> Result<(Watch, Option<Vec<u8>>), Fault> {
+    /// There is no watch if the session has no room for it. Then the next one reads the number anew.
+    async fn read_and_watch(&self, session: &Session) -> Result<(Option<Watch>, Option<Vec<u8>>), Fault> {
+        let room = || self.claim.room(&self.path, Need::Must);
         loop {
-            match session.watch(&self.path).await {
-                Ok((watch, data, _)) => return Ok((watch, Some(data))),
+            let read = match room() {
+                Some(room) => {
+                    session.watch_in(room, &self.path).await.map(|(watch, data, _)| (Some(watch), data))
+                }
+                None => session.data(&self.path).await.map(|(data, _)| (None, data)),
+            };
+            match read {
+                Ok((watch, data)) => return Ok((watch, Some(data))),
                 Err(fault) if fault.is_no_node() => {}
                 Err(fault) => return Err(fault),
             }
-            if let (None, watch) = session.watch_absence(&self.path).await? {
+            let (stat, watch) = match room() {
+                Some(room) => {
+                    let (stat, watch) = session.watch_absence_in(room, &self.path).await?;
+                    (stat, Some(watch))
+                }
+                None => (session.stat(&self.path).await?, None),
+            };
+            if stat.is_none() {
                 return Ok((watch, None));
             }
         }
@@ -257,15 +274,16 @@ const TURN: Duration = Duration::from_millis(200);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watches::Watches;
 
     #[test]
     fn the_base_is_beside_the_directories() {
         for (parent, path) in [("/", "/!token-base"), ("/locks", "/locks/!token-base")] {
-            let base = Base::beside(parent);
+            let base = Base::beside(parent, Watches::new("").claim(0));
             assert_eq!(base.path, path);
             assert!(base.is_at(parent) && !base.is_at("/lock") && !base.is_at("/lock/s"));
         }
-        let base = Base::beside("/locks");
+        let base = Base::beside("/locks", Watches::new("").claim(0));
         assert_eq!(base.parse(b"17").unwrap(), 17);
         for bad in [&b""[..], b"-1", b"x", b"\xff", b"9223372036854775808"] {
             assert_eq!(base.parse(bad).unwrap_err().kind(), ErrorKind::InvalidConfig, "{bad:?}");
