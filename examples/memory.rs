@@ -1,10 +1,15 @@
-//! Locks inside one process: `cargo run --example memory`
+//! Locks inside one process, or among many: `cargo run --example memory [URL]`
 
 use polylock::{Locks, Result};
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let locks = Locks::connect("memory://").await?;
+    run(&std::env::args().nth(1).unwrap_or_else(|| String::from("memory://"))).await
+}
+
+/// The same on every backend.
+pub async fn run(url: &str) -> Result<()> {
+    let locks = Locks::connect(url).await?;
 
     let workers = (1..=3).map(|worker| {
         let counter = locks.mutex("counter");

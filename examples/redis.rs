@@ -1,4 +1,4 @@
-//! One Redis server: `cargo run --example redis --features redis [redis://127.0.0.1:6379]`
+//! One Redis server, or any other backend: `cargo run --example redis --features redis [redis://127.0.0.1:6379]`
 
 use std::time::Duration;
 
@@ -6,8 +6,14 @@ use polylock::{LockOptions, Locks, Result};
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| String::from("redis://127.0.0.1:6379"));
-    let locks = Locks::connect(&url).await?;
+    run(&std::env::args().nth(1).unwrap_or_else(|| String::from("redis://127.0.0.1:6379"))).await
+}
+
+/// The same on every backend.
+pub async fn run(url: &str) -> Result<()> {
+    let locks = Locks::connect(url).await?;
+    // The lock ends at most so long after this process died. On ZooKeeper the session timeout, 10 s by default, may not
+    // be longer.
     let options = LockOptions::new().ttl(Duration::from_secs(10)).label("nightly report");
     let report = locks.mutex_with("report", options)?;
 
@@ -17,7 +23,7 @@ async fn main() -> Result<()> {
         return Ok(());
     };
 
-    // The lease is renewed meanwhile. If it is lost all the same, the work is dropped.
+    // The lock is kept meanwhile. If it is lost all the same, the work is dropped.
     let written = guard.run(async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         "the report"

@@ -1,4 +1,4 @@
-//! Five independent Redis servers:
+//! Five independent Redis servers, or any other backend:
 //! `cargo run --example redlock --features redlock [redlock://h1:6379,h2:6379,h3:6379,h4:6379,h5:6379]`
 
 use polylock::{Locks, Result, Token};
@@ -24,8 +24,12 @@ impl Account {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| String::from(LOCAL));
-    let locks = Locks::connect(&url).await?;
+    run(&std::env::args().nth(1).unwrap_or_else(|| String::from(LOCAL))).await
+}
+
+/// The same on every backend.
+pub async fn run(url: &str) -> Result<()> {
+    let locks = Locks::connect(url).await?;
     let mut account = Account::default();
 
     let first = locks.mutex("account/7").acquire().await?;

@@ -1,16 +1,20 @@
-//! A ZooKeeper ensemble: `cargo run --example zk --features zk [zk://127.0.0.1:2181]`
+//! A ZooKeeper ensemble, or any other backend: `cargo run --example zk --features zk [zk://127.0.0.1:2181]`
 
 use polylock::{Locks, Result};
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| String::from("zk://127.0.0.1:2181"));
-    let locks = Locks::connect(&url).await?;
+    run(&std::env::args().nth(1).unwrap_or_else(|| String::from("zk://127.0.0.1:2181"))).await
+}
+
+/// The same on every backend.
+pub async fn run(url: &str) -> Result<()> {
+    let locks = Locks::connect(url).await?;
 
     let guard = locks.mutex("leader of the shop").acquire().await?;
     println!("holding it under token {}, valid for {:?} more", guard.token(), guard.remaining());
 
-    // Stop when the lock is lost: its node was removed, or the session did not hear from the server.
+    // Stop when the lock is lost: somebody removed it, or the servers were silent for too long.
     tokio::select! {
         reason = guard.lost() => println!("lost: {reason}"),
         () = lead() => println!("done: {:?}", guard.release().await?),

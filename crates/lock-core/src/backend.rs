@@ -130,9 +130,10 @@ impl Wait {
 /// How the lock ends when its holder does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeasePolicy {
-    /// The time to live of the lease, `None` for the backend's default.
+    /// The time to live: the lock ends at most this long after its holder died. `None` for the backend's default.
     pub ttl: Option<Duration>,
-    /// Whether the backend renews the lease while the guard lives.
+    /// Whether the lock lasts while the guard lives: the backend renews the lease, or the session keeps it. If not, it
+    /// also ends `ttl` after it was granted or [extended](crate::Lease::extend).
     pub renewed: bool,
     /// The longest time that a renewed lease lasts in all.
     pub max_hold: Option<Duration>,
@@ -275,7 +276,8 @@ pub enum LeaseKind {
         /// The shortest that is safe.
         min: Duration,
     },
-    /// The session of the client, shared by all its locks.
+    /// The session of the client, shared by all its locks: they end when it does, which is at most its timeout after the
+    /// client died (and up to a tick of the server). A shorter time to live is refused.
     Session {
         /// The session timeout that was negotiated.
         timeout: Duration,
@@ -342,15 +344,30 @@ impl Capabilities {
         if policy.max_hold.is_some_and(|hold| hold.is_zero()) {
             return Err(self.invalid("max_hold is zero", "give a longer time or leave it out".into()));
         }
-        match (self.lease, policy) {
-            (
-                LeaseKind::Session { timeout },
-                LeasePolicy { ttl: Some(_), .. } | LeasePolicy { renewed: false, .. },
-            ) => Err(Error::new(ErrorKind::Unsupported, self.backend)
-                .with_message("a lock has no time to live of its own here: the session keeps it")
-                .with_hint(format!("set session_timeout in the URL instead (it is {timeout:?} now)"))),
-            (LeaseKind::Ttl { min, .. }, LeasePolicy { ttl: Some(ttl), .. }) => self.check_ttl(ttl, min),
-            _ => Ok(()),
+        policy.ttl.map_or(Ok(()), |ttl| self.check_lease_ttl(ttl))
+    }
+
+    /// Refuses a time to live that a lock cannot have here. Where a session keeps the locks, they last for the session
+    /// timeout after their holder died, so that no ttl below that can be kept.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`]; for a session, with the option of the URL that makes it possible.
+    pub fn check_lease_ttl(&self, ttl: Duration) -> Result<()> {
+        match self.lease {
+            LeaseKind::Ttl { min, .. } => self.check_ttl(ttl, min),
+            LeaseKind::Session { timeout } if ttl < timeout => {
+                let message = format!(
+                    "a ttl of {ttl:?} is shorter than the session timeout of {timeout:?}: a lock lasts for so long \
+                     after its holder died"
+                );
+                let hint = format!(
+                    "set session_timeout={}ms in the URL, if the servers allow it, or use at least {timeout:?}",
+                    ttl.as_millis().max(1)
+                );
+                Err(self.invalid(&message, hint))
+            }
+            LeaseKind::Session { timeout } => self.check_ttl(ttl, timeout),
         }
     }
 
@@ -388,11 +405,15 @@ mod tests {
 
     #[test]
     fn options_that_a_backend_cannot_honour_are_refused() {
-        let session = Capabilities::new("zk", LeaseKind::Session { timeout: SECOND });
-        let ttl = LeasePolicy { ttl: Some(SECOND), ..LeasePolicy::default() };
-        let fixed = LeasePolicy { renewed: false, ..LeasePolicy::default() };
-        assert_eq!(session.check(ttl).unwrap_err().kind(), ErrorKind::Unsupported);
-        assert_eq!(session.check(fixed).unwrap_err().kind(), ErrorKind::Unsupported);
+        let session = Capabilities::new("zk", LeaseKind::Session { timeout: 4 * SECOND });
+        for renewed in [true, false] {
+            let policy = |ttl| LeasePolicy { ttl: Some(ttl), renewed, max_hold: None };
+            let error = session.check(policy(4 * SECOND - Duration::from_millis(1))).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+            assert!(error.to_string().contains("set session_timeout=3999ms in the URL"), "{error}");
+            assert!(session.check(policy(4 * SECOND)).is_ok());
+            assert!(session.check(policy(2 * MAX_TTL)).is_err());
+        }
         assert!(session.check(LeasePolicy::default()).is_ok());
     }
 

@@ -276,14 +276,32 @@ impl Guard {
         self.lease().verify().await.map_err(|error| self.failed("verify", error))
     }
 
-    /// Lets the lease end `ttl` from now, and gives the new deadline: one round trip.
+    /// Lets the lock end `ttl` from now, later or earlier than before, and gives the new
+    /// [deadline](Self::valid_until): one round trip.
     ///
-    /// For locks with a fixed time to live; a renewed lock takes `ttl` as its new time to live.
+    /// For locks with a [fixed time to live](crate::LockOptions::fixed_ttl); a lock that lasts as long as its guard takes
+    /// `ttl` as its new [time to live](crate::LockOptions::ttl). Where a session keeps the lock, the deadline that is
+    /// given is the session's, if that is nearer: it moves on by itself up to the end that was asked for.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lock_core::{LockOptions, Locks, Memory, MemoryConfig, Result};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let locks = Locks::new(Memory::open(MemoryConfig::new())?);
+    /// let ttl = Duration::from_secs(10);
+    /// let guard = locks.mutex_with("import", LockOptions::new().fixed_ttl(ttl))?.acquire().await?;
+    /// // More work than was expected: another 10 s, from now on.
+    /// guard.extend(ttl).await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where a session keeps the lock, [`ErrorKind::InvalidConfig`] when
-    /// `ttl` is too short, [`ErrorKind::Lost`] when the lock is no longer ours (it is never taken
+    /// [`ErrorKind::InvalidConfig`] when `ttl` is too short, as one below the session timeout is where a session keeps
+    /// the lock, [`ErrorKind::Lost`] when the lock is no longer ours (it is never taken
     /// again), [`ErrorKind::Unavailable`] when the server does not answer; of several masters for as long as the
     /// lease lasts.
     ///

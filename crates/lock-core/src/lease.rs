@@ -39,11 +39,14 @@ pub trait Lease: Any + Debug + Send + Sync {
         None
     }
 
-    /// Lets the lease end `ttl` from now, and gives the new deadline.
+    /// Lets a lock with a fixed time to live end `ttl` from now, or gives another one this time to live; answers the new
+    /// deadline. Where a session keeps the lock, a fixed end is kept by the backend: the lease is lost then, and the lock
+    /// deleted.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) where a session keeps the lock,
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a `ttl` that
+    /// [cannot be kept](crate::Capabilities::check_lease_ttl),
     /// [`Lost`](crate::ErrorKind::Lost) when the lock is no longer ours; never takes it again.
     async fn extend(&self, ttl: Duration) -> Result<BootInstant>;
 

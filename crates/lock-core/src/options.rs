@@ -25,15 +25,55 @@ impl LockOptions {
         Self::default()
     }
 
-    /// How long the lock outlives a holder that died. Renewed at a third of it.
+    /// The time to live: the lock ends at most `ttl` after its holder died, on every backend.
+    ///
+    /// * A lease (`redis://`, `redlock://`, `memory://`) is renewed at a third of it while the guard lives.
+    /// * A session (`zk://`) lasts for its own timeout after the process died, so that it keeps every `ttl` of at least
+    ///   the session timeout. A shorter one is refused with [`InvalidConfig`](crate::ErrorKind::InvalidConfig), and the
+    ///   error names the option of the URL that allows it (`session_timeout=...`).
+    ///
+    /// The servers of an ensemble end sessions at their ticks: allow one more (`tickTime`, 2 s by default).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lock_core::{LockOptions, Locks, Memory, MemoryConfig, Result};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let locks = Locks::new(Memory::open(MemoryConfig::new())?);
+    /// // The same line for every URL, such as zk://host/?session_timeout=10s.
+    /// let report = locks.mutex_with("report", LockOptions::new().ttl(Duration::from_secs(10)))?;
+    /// let guard = report.acquire().await?;
+    /// // The lock lasts for as long as the guard lives, and for 10 s if this process dies.
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lease.ttl = Some(ttl);
         self
     }
 
-    /// Never renew: the lock ends `ttl` after it was acquired, unless the guard is
-    /// [extended](crate::Guard::extend).
+    /// Limits the lock to `ttl` after the grant, unless the guard is [extended](crate::Guard::extend).
+    ///
+    /// At that time the guard is lost, and the lock ends though its holder lives. A lease is not renewed and ends by
+    /// itself. Where a session keeps the lock (`zk://`), the library deletes it in the background, again and again until
+    /// the servers confirm it; a process that has died by then, or is cut off, leaves it to the end of its session. So
+    /// here too the lock ends at most `ttl` after its holder died, and a `ttl` below the session timeout is refused as
+    /// for [`ttl`](Self::ttl).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lock_core::{LockOptions, Locks, LossReason, Memory, MemoryConfig, Result};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let locks = Locks::new(Memory::open(MemoryConfig::new())?);
+    /// let ttl = Duration::from_millis(100);
+    /// let guard = locks.mutex_with("import", LockOptions::new().fixed_ttl(ttl))?.acquire().await?;
+    /// assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn fixed_ttl(mut self, ttl: Duration) -> Self {
         (self.lease.ttl, self.lease.renewed) = (Some(ttl), false);

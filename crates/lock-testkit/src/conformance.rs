@@ -287,16 +287,16 @@ cases! {
         a_guard_dropped_outside_a_runtime_releases: every_backend,
         a_guard_outlives_its_runtime: every_backend,
         a_panic_releases: every_backend,
-        a_dropped_lease_ends_by_itself: leases,
+        a_dropped_lease_ends_by_itself: every_backend,
     }
     lifetime, always {
         renewal_keeps_a_lock: every_backend,
-        a_lease_ends_without_renewal: leases,
-        a_forgotten_guard_ends_with_its_lease: leases,
+        a_lease_ends_without_renewal: every_backend,
+        a_forgotten_guard_ends_with_its_lease: every_backend,
         a_forgotten_guard_ends_with_its_session: sessions,
-        an_extended_lease_lasts_longer: leases,
-        a_lost_lock_is_not_extended: leases,
-        sessions_cannot_be_extended: sessions,
+        an_extended_lease_lasts_longer: every_backend,
+        a_lost_lock_is_not_extended: every_backend,
+        a_lock_that_lasts_takes_another_ttl: every_backend,
         max_hold_ends_a_lock: every_backend,
         run_drops_the_work_of_a_lost_lock: every_backend,
         run_reports_a_body_that_ended_too_late: every_backend,
@@ -323,7 +323,7 @@ cases! {
     options, always {
         capabilities_are_as_declared: every_backend,
         impossible_lease_options_are_refused: every_backend,
-        impossible_session_options_are_refused: sessions,
+        an_impossible_extension_is_refused: every_backend,
     }
     closing, always {
         closed_locks_refuse: every_backend,
@@ -337,7 +337,7 @@ cases! {
         a_cancelled_wait_leaves_nothing: every_backend,
         a_wait_cancelled_during_the_hand_over_leaves_nothing: every_backend,
         a_cancelled_release_still_releases: every_backend,
-        a_cancelled_extend_leaves_the_lease_usable: leases,
+        a_cancelled_extend_leaves_the_lease_usable: every_backend,
     }
     faults, always {
         a_dead_server_is_told_at_connect: with_a_server,
@@ -378,8 +378,8 @@ cases! {
         readers_behind_a_writer_that_gave_up_go_on: readers,
         a_stream_of_readers_starves_no_writer: readers,
         a_stream_of_writers_starves_no_reader: readers,
-        a_dead_reader_blocks_until_its_lease_ends: expiring_readers,
-        a_released_reader_does_not_keep_the_lock: expiring_readers,
+        a_dead_reader_blocks_until_its_lease_ends: readers,
+        a_released_reader_does_not_keep_the_lock: readers,
         readers_and_writers_are_not_exchanged: readers,
         readers_never_see_a_half_done_write: readers,
         a_cancelled_writer_lets_readers_in: readers,
@@ -397,7 +397,7 @@ cases! {
         as_many_holders_as_permits: permits,
         all_who_try_at_once_get_a_permit: permits,
         a_freed_permit_goes_to_the_next_waiter: permits,
-        an_expired_permit_goes_to_the_next_waiter: expiring_permits,
+        an_expired_permit_goes_to_the_next_waiter: permits,
         clients_may_disagree_about_the_permits: permits,
         a_semaphore_without_permits_is_refused: permits,
         permits_are_never_exceeded: permits,
@@ -405,10 +405,10 @@ cases! {
     shares, once {
         readers_are_renewed_each: readers,
         permits_are_renewed_each: permits,
-        a_reader_extends_its_own_lease: expiring_readers,
-        a_permit_extends_its_own_lease: expiring_permits,
-        a_late_release_of_a_reader_frees_nobody: expiring_readers,
-        a_late_release_of_a_permit_frees_nobody: expiring_permits,
+        a_reader_extends_its_own_lease: readers,
+        a_permit_extends_its_own_lease: permits,
+        a_late_release_of_a_reader_frees_nobody: readers,
+        a_late_release_of_a_permit_frees_nobody: permits,
         tokens_of_readers_grow_and_differ: readers,
         tokens_of_permits_grow_and_differ: permits,
         inspect_shows_one_of_the_readers: readers,
@@ -428,15 +428,6 @@ cases! {
 
 fn every_backend(_: &Capabilities) -> Result<(), &'static str> {
     Ok(())
-}
-
-fn leases(capabilities: &Capabilities) -> Result<(), &'static str> {
-    match capabilities.lease {
-        LeaseKind::Ttl { .. } => Ok(()),
-        LeaseKind::Session { .. } => {
-            Err("a session keeps the locks: they have no ttl that could be fixed or extended")
-        }
-    }
 }
 
 fn sessions(capabilities: &Capabilities) -> Result<(), &'static str> {
@@ -483,19 +474,9 @@ fn fair_readers(capabilities: &Capabilities) -> Result<(), &'static str> {
     fair_backends(capabilities)
 }
 
-fn expiring_readers(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers(capabilities)?;
-    leases(capabilities)
-}
-
 fn readers_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
     readers(capabilities)?;
     with_a_server(capabilities)
-}
-
-fn expiring_permits(capabilities: &Capabilities) -> Result<(), &'static str> {
-    permits(capabilities)?;
-    leases(capabilities)
 }
 
 fn permits_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {

@@ -186,6 +186,12 @@ impl FaultProxy {
         self.shared.fired.load(Ordering::SeqCst)
     }
 
+    /// While on, messages that the server sends unasked vanish: Redis push frames and pub/sub messages; ZooKeeper watch
+    /// events. They count as [pushes](Self::pushes) all the same.
+    pub fn lose_pushes(&self, on: bool) {
+        self.shared.faults.send_modify(|faults| faults.lose_pushes = on);
+    }
+
     /// While on, new connections are reset at once. Open ones stay.
     pub fn refuse(&self, on: bool) {
         self.shared.faults.send_modify(|faults| faults.refuse = on);
@@ -297,6 +303,7 @@ struct Faults {
     delay: [Duration; 2],
     hold: [bool; 2],
     black_hole: [bool; 2],
+    lose_pushes: bool,
     refuse: bool,
 }
 

@@ -20,7 +20,7 @@ use crate::deadline::Deadline;
 use crate::doctor::examine;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
-use crate::lease::{REVOKE, card_with_wish};
+use crate::lease::{REVOKE, card_with_wish, limits};
 use crate::node::{Card, Gone, Made, Origin, delete_once};
 use crate::queue::{is_readers, reader_in_place_of};
 use crate::recipe::{Attempt, attempt, list};
@@ -125,6 +125,7 @@ impl Backend for Zk {
                 Ok(None) => return Ok(Acquired::Busy),
                 Err(error) => return Err(error),
             };
+            limits(&session).check(request.lease)?;
             let base = self.sessions.base(&session, &spot.dir);
             match attempt(&session, &base, &spot, chroot, &request, &deadline).await? {
                 Attempt::Held(lease) => return Ok(Acquired::Held(lease)),
@@ -201,7 +202,7 @@ impl Outage {
     fn begin(&mut self, session: &Session) {
         if session.is_over() {
             self.count += 1;
-            self.until = Some(Instant::now() + session.timeout() * 3 / 4);
+            self.until = Some(Instant::now() + session.timeout());
         }
     }
 

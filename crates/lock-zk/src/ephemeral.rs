@@ -108,19 +108,28 @@ async fn enter(
     }
 }
 
-/// Waits until the node is gone.
+/// Waits until the node is gone. An event may be lost, so that it is [looked at](Session::second_look) now and then.
 async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), Fault> {
     loop {
-        let watch = match session.insist(|| session.watch(path, claim.room(path, Need::Must))).await {
-            Ok((watch, ..)) => watch,
+        let watched = session.insist(|| session.watch(path, claim.room(path, Need::Must))).await;
+        let (mut watch, seen) = match watched {
+            Ok((watch, _, stat)) => (watch, stat),
             Err(fault) if fault.is_no_node() => return Ok(()),
             Err(fault) => return Err(fault),
         };
-        let event = tokio::select! {
-            biased;
-            // The driver tells the watches of it much later.
-            () = session.ended() => return Err(Fault::Over),
-            event = watch => event,
+        let event = loop {
+            tokio::select! {
+                biased;
+                // The driver tells the watches of it much later.
+                () = session.ended() => return Err(Fault::Over),
+                event = &mut watch => break event,
+                () = sleep(session.second_look()) => match session.insist(|| session.stat(path)).await? {
+                    Some(stat) if stat.mzxid == seen.mzxid => {}
+                    // The watch has been used up.
+                    Some(_) => break Event::Changed,
+                    None => break Event::Deleted,
+                },
+            }
         };
         match event {
             Event::Deleted => return Ok(()),

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lock_core::{
-    AcquireRequest, BootInstant, Error, ErrorKind, Lease, LossReason, Mode, OwnerId, Released, Result,
-    Revocation, RevocationCell, Standing, Token, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Capabilities, Error, Lease, LeaseKind, LeasePolicy, LossReason, Mode,
+    OwnerId, Released, Result, Revocation, RevocationCell, Standing, Token, Validity, ValidityCell,
 };
 use tokio::sync::oneshot;
 
@@ -31,8 +31,9 @@ pub(crate) struct ZkLease {
     /// Whether nobody shared the lock when it became ours.
     exclusive: bool,
     token: Token,
-    /// What concerns this lock alone: its removal, and `max_hold`.
+    /// What concerns this lock alone: its removal, and its own end.
     cell: ValidityCell,
+    end: End,
     validity: Validity,
     revocation: Revocation,
     /// Whether the lock was ours when its release began.
@@ -45,10 +46,7 @@ impl ZkLease {
     /// The lease of this node, which is watched from a moment later on unless it is already.
     pub(crate) fn new(node: Node, made: Arc<Made>, own: Own, token: Token, request: &AcquireRequest) -> Self {
         let session = node.session();
-        let clock = session.clock();
-        let until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| clock.now() + hold);
-        let cell = ValidityCell::new(clock.clone(), until);
-        cell.end_with(LossReason::MaxHold);
+        let (cell, end) = End::begin(session, request.lease);
         let (held, released) = oneshot::channel();
         let sentry = Sentry {
             session: Arc::downgrade(session),
@@ -57,7 +55,7 @@ impl ZkLease {
             made: Arc::clone(&made),
             cell: cell.clone(),
             revocation: RevocationCell::new(),
-            until,
+            ends: end != End::NEVER,
         };
         sentry.read(&own.data);
         let revocation = sentry.revocation.revocation();
@@ -69,6 +67,7 @@ impl ZkLease {
             node,
             token,
             cell,
+            end,
             validity,
             revocation,
             was_ours: None,
@@ -139,10 +138,21 @@ impl Lease for ZkLease {
         Some(&self.revocation)
     }
 
-    async fn extend(&self, _ttl: Duration) -> Result<BootInstant> {
-        Err(Error::new(ErrorKind::Unsupported, BACKEND)
-            .with_message("a lock has no time to live of its own here: the session keeps it")
-            .with_hint("leave it out: the lock lasts as long as the guard and the session"))
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        let session = self.node.session();
+        limits(session).check_lease_ttl(ttl)?;
+        let until = session.clock().now() + ttl;
+        if self.end.is_fixed {
+            // One that is nearer counts from now on, whatever becomes of the request.
+            self.end.set(&self.cell, until.min(self.cell.validity().until()));
+        }
+        if let Standing::Lost(_) = self.verify().await? {
+            return Err(Error::lost(BACKEND));
+        }
+        if self.end.is_fixed && !self.end.set(&self.cell, until) {
+            return Err(Error::lost(BACKEND));
+        }
+        Ok(self.validity.until())
     }
 
     async fn verify(&self) -> Result<Standing> {
@@ -202,11 +212,48 @@ impl Lease for ZkLease {
         self.cell.lose(LossReason::Released);
         self.held = None;
         match tokio::time::timeout(self.node.session().patience(), self.node.delete()).await {
-            Ok(Gone::Now) if was_ours => Ok(Released::Released),
-            Ok(_) => Ok(Released::AlreadyLost),
+            Ok(Ok(Gone::Now)) if was_ours => Ok(Released::Released),
+            Ok(Ok(_)) => Ok(Released::AlreadyLost),
+            Ok(Err(fault)) => Err(fault.on(&self.made.path)),
             Err(_) => Err(self.silent()),
         }
     }
+}
+
+/// When a lock ends though its session goes on, as the session keeps it for ever: it is deleted then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    /// Whether it has a fixed time to live, which can be extended.
+    is_fixed: bool,
+    /// However often it is extended.
+    hold_until: BootInstant,
+}
+
+impl End {
+    const NEVER: Self = Self { is_fixed: false, hold_until: BootInstant::NEVER };
+
+    /// That of a lock which is granted now, and the cell that it is noted in.
+    fn begin(session: &Session, policy: LeasePolicy) -> (ValidityCell, Self) {
+        let (clock, now) = (session.clock(), session.clock().now());
+        let hold_until = policy.max_hold.map_or(BootInstant::NEVER, |hold| now + hold);
+        let end = Self { is_fixed: !policy.renewed, hold_until };
+        let cell = ValidityCell::new(clock.clone(), BootInstant::NEVER);
+        let ttl = policy.ttl.unwrap_or_else(|| session.timeout());
+        end.set(&cell, if end.is_fixed { now + ttl } else { hold_until });
+        (cell, end)
+    }
+
+    /// Lets the lock end at this time, or when it has been held for as long as it may; says whether it is still held.
+    fn set(self, cell: &ValidityCell, until: BootInstant) -> bool {
+        let is_max_hold = until >= self.hold_until;
+        cell.end_with(if is_max_hold { LossReason::MaxHold } else { LossReason::DeadlinePassed });
+        cell.set_until(until.min(self.hold_until))
+    }
+}
+
+/// What this session can keep: the servers may have granted another timeout than to the one before.
+pub(crate) const fn limits(session: &Session) -> Capabilities {
+    Capabilities::new(BACKEND, LeaseKind::Session { timeout: session.timeout() })
 }
 
 /// What is known of our own node when it becomes the lock.
@@ -219,7 +266,7 @@ pub(crate) struct Own {
 }
 
 /// Watches the node of a lock that is held, so that its removal by an operator and the wish for its revocation are
-/// known at once, and removes it when it has been held for as long as it may.
+/// known at once, and removes it at its [end](End).
 struct Sentry {
     session: Weak<Session>,
     claim: Arc<Claim>,
@@ -227,7 +274,8 @@ struct Sentry {
     made: Arc<Made>,
     cell: ValidityCell,
     revocation: RevocationCell,
-    until: BootInstant,
+    /// Whether the lock has an end of its own.
+    ends: bool,
 }
 
 impl Sentry {
@@ -239,7 +287,7 @@ impl Sentry {
         if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).boxed().await.is_ok() {
             return;
         }
-        let (mut ended, mut pause) = (ended(self.cell.validity(), self.until), PAUSE);
+        let (mut ended, mut pause) = (ended(self.cell.validity(), self.ends), PAUSE);
         loop {
             let mut watched = match watch.take() {
                 Some(watch) => watch,
@@ -286,7 +334,7 @@ impl Sentry {
 }
 
 impl Sentry {
-    /// Gives up what was held for as long as it may be.
+    /// Deletes the node of a lock that has ended.
     async fn end(&self) {
         if let Some(session) = self.session.upgrade() {
             let made = self.made.latest().await;
@@ -312,13 +360,13 @@ impl Sentry {
     }
 }
 
-/// Waits until the lock has been held for too long. Most may be held for ever, for which there is nothing to store.
-fn ended(validity: Validity, until: BootInstant) -> BoxFuture<'static, ()> {
-    if until == BootInstant::NEVER {
+/// Waits for the end of the lock. Most have none of their own, for which there is nothing to store.
+fn ended(validity: Validity, ends: bool) -> BoxFuture<'static, ()> {
+    if !ends {
         return pending().boxed();
     }
     async move {
-        if validity.lost().await != LossReason::MaxHold {
+        if !matches!(validity.lost().await, LossReason::MaxHold | LossReason::DeadlinePassed) {
             pending::<()>().await;
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Node {
     state: State,
     /// Whether there is surely no second node of the same owner, from a creation whose answer was lost.
     certain: bool,
+    /// Whether a deletion of it may have been sent that was refused in the end.
+    retried: bool,
 }
 
 /// How the nodes of one acquisition are known.
@@ -48,7 +50,7 @@ enum State {
     Nothing,
     Creating(InFlight<Created>),
     There(Arc<Made>),
-    Deleting(InFlight<Gone>),
+    Deleting(Arc<Made>, InFlight<Result<Gone, Fault>>),
 }
 
 /// The node, and whether it was the only one in its directory then, if that is known.
@@ -181,7 +183,7 @@ impl Node {
     pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, mode: Mode, writes: bool) -> Self {
         let (session, spot) = (Seat::take(session, spot.node_bytes()), Arc::clone(spot));
         let ours = Ours { owner: OwnerId::random(), mode, writes };
-        Self { session, spot, ours, state: State::Nothing, certain: true }
+        Self { session, spot, ours, state: State::Nothing, certain: true, retried: false }
     }
 
     pub(crate) fn owner(&self) -> OwnerId {
@@ -302,24 +304,31 @@ impl Node {
         Downgrade::of(made, &self.session, &self.spot, self.ours.owner).await
     }
 
-    /// Deletes the node, however often that takes.
+    /// Deletes the node, however often answers are lost, or gives the refusal of the server. After that it can be
+    /// called again.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped the deletion has begun; the next call, or the drop of the node, goes on with it.
-    pub(crate) async fn delete(&mut self) -> Gone {
+    pub(crate) async fn delete(&mut self) -> Result<Gone, Fault> {
         if let State::There(made) = &self.state {
             let (session, spot, made) = (Arc::clone(&self.session), Arc::clone(&self.spot), Arc::clone(made));
+            let (latest, retried) = (Arc::clone(&made), self.retried);
             let deletion = async move {
-                let made = made.latest().await;
-                remove(&session, &spot, &made).await
+                let made = latest.latest().await;
+                remove(&session, &spot, &made, retried).await
             };
-            self.state = State::Deleting(InFlight::new(deletion));
+            self.state = State::Deleting(made, InFlight::new(deletion));
         }
         poll_fn(|context| {
-            let State::Deleting(deletion) = &mut self.state else { return Poll::Ready(Gone::Before) };
+            let State::Deleting(made, deletion) = &mut self.state else {
+                return Poll::Ready(Ok(Gone::Before));
+            };
             let gone = std::task::ready!(deletion.poll(context));
-            self.state = State::Nothing;
+            (self.state, self.retried) = match &gone {
+                Ok(_) => (State::Nothing, false),
+                Err(_) => (State::There(Arc::clone(made)), true),
+            };
             Poll::Ready(gone)
         })
         .await
@@ -344,7 +353,7 @@ impl fmt::Debug for Node {
             State::Nothing => "nothing",
             State::Creating(_) => "being created",
             State::There(made) => &made.path,
-            State::Deleting(_) => "being deleted",
+            State::Deleting(..) => "being deleted",
         };
         f.debug_struct("Node").field("ours", &self.ours).field("state", &state).finish_non_exhaustive()
     }
@@ -381,19 +390,40 @@ async fn make(session: Arc<Session>, prefix: String, data: Vec<u8>, mode: Create
 pub(crate) async fn delete(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Gone {
     let (mut sent, mut pause) = (retried, PAUSE);
     loop {
-        match delete_once(session, spot, made, sent).await {
+        match delete_unless_refused(session, spot, made, sent).await {
             Ok(gone) => return gone,
-            Err(Fault::Over) => return Gone::WithSession,
-            Err(Fault::Unknown(error)) => {
-                tracing::debug!(%error, path = made.path, "a deletion is repeated");
-                (sent, pause) = (true, PAUSE);
-            }
-            Err(error) => {
-                tracing::warn!(?error, path = made.path, "our own node cannot be deleted; trying again");
-                pause = (pause * 2).min(LAST_PAUSE);
-            }
+            Err(_) => (sent, pause) = (true, (pause * 2).min(LAST_PAUSE)),
         }
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// The same, until the server refuses it.
+async fn delete_unless_refused(
+    session: &Session,
+    spot: &Spot,
+    made: &Made,
+    retried: bool,
+) -> Result<Gone, Fault> {
+    let mut sent = retried;
+    loop {
+        match delete_once(session, spot, made, sent).await {
+            Ok(gone) => return Ok(gone),
+            Err(Fault::Over) => return Ok(Gone::WithSession),
+            Err(Fault::Unknown(error)) => {
+                tracing::debug!(%error, path = made.path, "a deletion is repeated");
+                sent = true;
+            }
+            // One that was sent before may have been carried out.
+            Err(_) if sent && matches!(is_there(session, &made.path, made.czxid).await, Ok(false)) => {
+                return Ok(Gone::Now);
+            }
+            Err(fault) => {
+                tracing::warn!(?fault, path = made.path, "our own node cannot be deleted; trying again");
+                return Err(fault);
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -487,23 +517,27 @@ pub(crate) fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
 ///
 /// A deletion names a path and a version of the data, and neither tells our node from the next one of its name. So where
 /// names come again, it is looked at first.
-async fn remove(session: &Session, spot: &Spot, made: &Made) -> Gone {
+async fn remove(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Result<Gone, Fault> {
+    let delete = |retried| delete_unless_refused(session, spot, made, retried);
+    if retried {
+        return delete(true).await;
+    }
     if !spot.is_unique() {
         match session.insist(|| is_there(session, &made.path, made.czxid)).await {
             Ok(true) => {}
-            Ok(false) => return Gone::Before,
-            Err(_) => return delete(session, spot, made, true).await,
+            Ok(false) => return Ok(Gone::Before),
+            Err(_) => return delete(true).await,
         }
     }
     if made.sequence < spot.rotate_from {
-        return delete(session, spot, made, false).await;
+        return delete(false).await;
     }
     match session.rotate(&made.path, &spot.dir).await {
-        Ok(()) => Gone::Now,
-        Err(Fault::Over) => Gone::WithSession,
-        Err(Fault::Unknown(_)) => delete(session, spot, made, true).await,
+        Ok(()) => Ok(Gone::Now),
+        Err(Fault::Over) => Ok(Gone::WithSession),
+        Err(Fault::Unknown(_)) => delete(true).await,
         // Somebody waits, or the node is gone.
-        Err(_) => delete(session, spot, made, false).await,
+        Err(_) => delete(false).await,
     }
 }
 
@@ -519,7 +553,12 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut cert
             let made = made.latest().await;
             delete(&session, &spot, &made, true).await;
         }
-        State::Deleting(deletion) => drop(deletion.end().await),
+        State::Deleting(made, deletion) => {
+            if deletion.end().await.is_err() {
+                let made = made.latest().await;
+                delete(&session, &spot, &made, true).await;
+            }
+        }
     }
     if certain {
         return;
@@ -607,9 +646,9 @@ mod tests {
             assert!(node.is_certain());
             assert_eq!(ours.stat(&second.path).await.unwrap(), None);
             assert_eq!(ours.stat(&first.path).await.unwrap().unwrap().czxid, first.czxid);
-            assert_eq!(node.delete().await, Gone::Now);
-            assert_eq!(node.delete().await, Gone::Before);
-            assert_eq!(foreign.delete().await, Gone::Now);
+            assert_eq!(node.delete().await.unwrap(), Gone::Now);
+            assert_eq!(node.delete().await.unwrap(), Gone::Before);
+            assert_eq!(foreign.delete().await.unwrap(), Gone::Now);
             assert!(ours.children("/a").await.unwrap().is_empty());
         }
     }

@@ -94,16 +94,14 @@ impl Queue {
         self.contenders.iter().any(|contender| contender.name == name)
     }
 
-    /// Whether the server has no more numbers to give, so that the order of the queue cannot be trusted: its counter
-    /// neither wraps nor fails, it gives the same number again and again, mixed with negative ones.
+    /// The node that shows that the server has no more numbers to give, so that the order of the queue cannot be
+    /// trusted: its counter neither wraps nor fails, it gives the same number again and again, mixed with negative ones.
     ///
-    /// Two nodes may share a number by design when one is a reader: a writer that was downgraded.
-    pub(crate) fn is_exhausted(&self) -> bool {
-        let twins = |pair: &[Contender]| {
-            pair[0].sequence == pair[1].sequence && pair.iter().all(|twin| twin.mode != Mode::Shared)
-        };
-        self.contenders.last().is_some_and(|last| is_exhausted(last.sequence))
-            || self.contenders.windows(2).any(twins)
+    /// Two nodes with one number show nothing below that. A writer that was downgraded leaves such a pair for a moment,
+    /// and a node that was not made by a lock may have any number: each of the two waits for the other.
+    pub(crate) fn exhausted_by(&self) -> Option<&str> {
+        let last = self.contenders.last().filter(|last| is_exhausted(last.sequence));
+        last.map(|last| last.name.as_str())
     }
 }
 
@@ -236,7 +234,7 @@ mod tests {
         assert_eq!(queue.contenders.iter().map(|at| at.sequence).collect::<Vec<_>>(), [1, 2, 3, 9]);
         assert!(queue.contenders.iter().all(|at| at.mode == Mode::Exclusive));
         assert_eq!(queue.strangers, ["config", "lock-12345", "é000000001"]);
-        assert!(queue.has("x-0000000009") && !queue.has("config") && !queue.is_exhausted());
+        assert!(queue.has("x-0000000009") && !queue.has("config") && queue.exhausted_by().is_none());
         let obstacles = queue.obstacles(3, &queue.contenders[2].name, Mode::Exclusive).unwrap();
         assert_eq!((&obstacles.near[..], obstacles.before), (&["lock-0000000002"][..], 2));
     }
@@ -291,16 +289,26 @@ mod tests {
     #[test]
     fn a_saturated_queue_is_exhausted() {
         for name in ["2147483647", "-2147483648", "-2147483647", "2147483648", "9999999999"] {
-            assert!(queue(&["lock-0000000001", &format!("lock-{name}")]).is_exhausted(), "{name}");
+            let name = format!("lock-{name}");
+            assert_eq!(queue(&["lock-0000000001", &name]).exhausted_by(), Some(&name[..]));
         }
-        assert!(queue(&["a-lock-0000000007", "b-lock-0000000007"]).is_exhausted());
         assert!(is_exhausted(-1) && is_exhausted(i64::from(i32::MAX)) && !is_exhausted(ROTATE_FROM));
+    }
+
+    #[test]
+    fn two_nodes_with_one_number_wait_for_each_other() {
+        let twins = ["a-lock-0000000007", "b-lock-0000000007"];
+        let queue = queue(&twins);
+        assert_eq!(queue.exhausted_by(), None);
+        for (own, other) in [(twins[0], twins[1]), (twins[1], twins[0])] {
+            assert_eq!(queue.obstacles(7, own, Mode::Exclusive).unwrap().near, [other]);
+        }
     }
 
     #[test]
     fn a_downgrade_leaves_two_nodes_with_one_number() {
         let downgrade = queue(&["_c_1-__READ__0000000005", "_c_2-__WRIT__0000000005", "lock-0000000006"]);
-        assert!(!downgrade.is_exhausted());
+        assert_eq!(downgrade.exhausted_by(), None);
         let obstacles = downgrade.obstacles(6, "lock-0000000006", Mode::Exclusive).unwrap();
         assert_eq!((obstacles.before, obstacles.last), (2, false));
         assert_eq!(downgrade.obstacles(5, "lock-0000000005", Mode::Exclusive).unwrap().before, 2);
@@ -370,7 +378,7 @@ mod tests {
         #[test]
         fn listings_never_panic(names in proptest::collection::vec(".{0,30}", 0..5)) {
             let queue = Queue::parse(names);
-            let _ = (queue.is_exhausted(), queue.holders(), queue.obstacles(3, "x", permit(2)), queue.is_busy(Mode::Shared));
+            let _ = (queue.exhausted_by(), queue.holders(), queue.obstacles(3, "x", permit(2)), queue.is_busy(Mode::Shared));
         }
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{FusedFuture, OptionFuture, join, join_all, join3};
 use lock_core::{AcquireRequest, Error, ErrorKind, Result, Standing, Token};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::BACKEND;
@@ -382,8 +382,9 @@ impl<'a> Place<'a> {
 
     /// What keeps us from the lock; nothing when it is our turn.
     fn obstacles<'q>(&self, queue: &'q Queue) -> Result<Option<Obstacles<'q>>, Stop> {
-        if is_exhausted(self.made.sequence) || queue.is_exhausted() {
-            return Err(Stop::Failed(exhausted(&self.spot.dir)));
+        let own = Some(self.made.name()).filter(|_| is_exhausted(self.made.sequence));
+        if let Some(name) = own.or_else(|| queue.exhausted_by()) {
+            return Err(Stop::Failed(exhausted(&self.spot.dir, name)));
         }
         if !queue.has(self.made.name()) {
             return Err(Stop::Again);
@@ -393,8 +394,11 @@ impl<'a> Place<'a> {
 
     /// Waits for our turn.
     async fn wait(&mut self, mut queue: Queue, steady: &mut Steadiness) -> Result<(), Stop> {
+        let mut reported = None;
         while let Some(obstacles) = self.obstacles(&queue)? {
-            self.request.queued_behind(obstacles.before);
+            if reported.replace(obstacles.before) != Some(obstacles.before) {
+                self.request.queued_behind(obstacles.before);
+            }
             let moved = self.moved(&obstacles).await?;
             if obstacles.last && matches!(moved, Moved::Near) && steady.holds() {
                 break;
@@ -405,9 +409,11 @@ impl<'a> Place<'a> {
         confirm(self.session, self.spot).await
     }
 
-    /// Waits until the queue has moved.
+    /// Waits until the queue has moved, or may have: an event that the driver, a proxy or the server has lost must not
+    /// hang the waiter, so that it [looks again](Session::second_look) after a while.
     async fn moved(&mut self, obstacles: &Obstacles<'_>) -> Result<Moved, Stop> {
         let looks_ahead = obstacles.before <= LONG;
+        let mut second_look = pin!(sleep(self.session.second_look()));
         while self.watch(obstacles, looks_ahead).await? {
             let Self { session, own, near, far, .. } = &mut *self;
             tokio::select! {
@@ -443,6 +449,7 @@ impl<'a> Place<'a> {
                         Event::Over => return Err(Stop::Again),
                     }
                 }
+                () = &mut second_look => return Ok(Moved::Other),
             }
         }
         Ok(Moved::Other)
@@ -533,12 +540,14 @@ async fn set(
     Ok(Neighbour { name, watch, data, czxid: stat.czxid })
 }
 
-fn exhausted(dir: &str) -> Error {
+fn exhausted(dir: &str, name: &str) -> Error {
     Error::new(ErrorKind::Exhausted, BACKEND)
         .with_message(format!(
-            "the sequence numbers of {dir} are used up, so that the order of its queue is not known"
+            "the sequence numbers of {dir} are used up ({name}), so that the order of its queue is not known"
         ))
-        .with_hint(format!("stop everybody who uses this lock, and delete {dir} with all that is in it"))
+        .with_hint(format!(
+            "delete {name} if no lock made it; otherwise stop all that use this lock, and delete {dir} with its nodes"
+        ))
 }
 
 /// From so many before it on, a waiter does not look ahead.

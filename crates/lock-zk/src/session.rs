@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join};
 use futures_util::{FutureExt, TryFutureExt};
 use lock_core::{BootInstant, Clock, Error, ErrorKind, LossReason, Result, Standing, Validity, ValidityCell};
+use rand::Rng;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -150,48 +151,37 @@ impl Steadiness {
 impl Session {
     /// Opens a session, on this runtime, and tries again for as long as connecting may take: what fails at once may be a
     /// server that restarts.
+    ///
+    /// A session whose opening took long is returned when it is [proven](Fresh::prove), which may take half of its
+    /// timeout beyond that.
     pub(crate) async fn open(config: &ZkConfig, runtime: Handle) -> Result<Arc<Self>> {
         let until = Instant::now() + config.patience();
         let (mut pause, mut last) = (PAUSE, None);
         loop {
-            let opened = timeout_at(until, Self::connect(config, runtime.clone())).await;
+            let opened = match timeout_at(until, Fresh::connect(config)).await {
+                Ok(Ok(mut fresh)) => fresh.prove(config).await.map(|()| fresh),
+                Ok(Err(error)) => Err(error),
+                Err(_) => return Err(last.unwrap_or_else(|| unreachable(config))),
+            };
             match opened {
-                Ok(Err(error))
-                    if error.kind() == ErrorKind::Unavailable && Instant::now() + pause < until =>
-                {
+                Err(error) if error.kind() == ErrorKind::Unavailable && Instant::now() + pause < until => {
                     tracing::debug!(%error, "the opening of a session is repeated");
                     last = Some(error);
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
-                Ok(opened) => return opened,
-                Err(_) => return Err(last.unwrap_or_else(|| unreachable(config))),
+                opened => return Ok(Self::new(opened?, config, runtime)),
             }
         }
     }
 
-    async fn connect(config: &ZkConfig, runtime: Handle) -> Result<Arc<Self>> {
+    fn new(fresh: Fresh, config: &ZkConfig, runtime: Handle) -> Arc<Self> {
+        let Fresh { client, confirmed, until } = fresh;
         let clock = config.lease_clock().clone();
-        let began = clock.now();
-        let client = match config.opener()?.open(config.asked_timeout()).await {
-            Ok(client) => client,
-            Err(zk::Error::Unimplemented) => {
-                return Err(too_old(first_version(config.hosts()).await.as_deref()));
-            }
-            Err(error) => return Err(not_open(error, config)),
-        };
-        let sent = clock.now();
-        let (passed, root) = join(pass_quorum(&*client, "/"), async { client.stat("/").await }).await;
-        passed.map_err(|error| not_open(error, config))?;
-        if matches!(root, Ok(None)) {
-            return Err(no_chroot(config.chroot_path()));
-        }
-        let (id, timeout) = (client.id(), client.timeout());
-        let mut confirmed = Confirmed::opened(began, timeout);
-        let cell = ValidityCell::new(clock.clone(), confirmed.answer(sent, clock.now()));
+        let cell = ValidityCell::new(clock.clone(), until);
         let session = Arc::new(Self {
-            id,
-            timeout,
+            id: client.id(),
+            timeout: client.timeout(),
             validity: cell.validity(),
             cell,
             nodes: AtomicUsize::new(0),
@@ -208,7 +198,7 @@ impl Session {
         if let Ok(states) = session.states() {
             drop(session.runtime.spawn(Monitor::new(&session, states).run()));
         }
-        Ok(session)
+        session
     }
 
     /// The id, which the ephemeral nodes of this session carry.
@@ -251,6 +241,12 @@ impl Session {
         bases.retain(|base| base.strong_count() > 0);
         bases.push(Arc::downgrade(&base));
         base
+    }
+
+    /// How long a waiter stands still before it looks again whether it has missed something: about a session timeout.
+    /// Random, so that those that were woken together do not all ask at once.
+    pub(crate) fn second_look(&self) -> Duration {
+        self.timeout.mul_f64(lock_core::random::rng().random_range(1.0..1.25))
     }
 
     /// How long a caller waits for an answer that is not about getting a lock.
@@ -321,11 +317,16 @@ impl Session {
         lock(&self.client).clone().ok_or(Fault::Over)
     }
 
+    /// When the next heartbeat is due.
+    fn next_beat(&self) -> BootInstant {
+        lock(&self.confirmed).next_beat(self.validity.remaining())
+    }
+
     /// Notes that a request was answered that the quorum has committed, and says whether the session goes on.
     fn confirm(&self, sent: BootInstant) -> Result<(), Fault> {
         // Whoever waits for the loss of a lock wakes up when the deadline moves, so it does not for little.
         let mut confirmed = lock(&self.confirmed);
-        let little = sent < confirmed.last + self.timeout / 24;
+        let little = sent < confirmed.last + self.timeout / 24 && sent < confirmed.next_proof();
         if little && self.validity.standing() == Standing::Valid {
             return Ok(());
         }
@@ -677,7 +678,7 @@ impl Monitor {
         let mut not_before = BootInstant::from_boot(Duration::ZERO);
         loop {
             let Some(session) = self.session.upgrade() else { return };
-            let due = (lock(&session.confirmed).last + self.pause).max(not_before);
+            let due = session.next_beat().max(not_before);
             drop(session);
             tokio::select! {
                 biased;
@@ -704,8 +705,8 @@ impl Monitor {
                 }
                 () = self.clock.sleep_until(due), if beat.is_none() => {
                     // The answer to something else may have done the same by now.
-                    let confirmed = self.session.upgrade().map(|session| lock(&session.confirmed).last);
-                    if confirmed.is_some_and(|at| at + self.pause <= self.clock.now()) {
+                    let due = self.session.upgrade().map(|session| session.next_beat());
+                    if due.is_some_and(|due| due <= self.clock.now()) {
                         beat = Some(self.beat());
                     }
                 }
@@ -767,6 +768,62 @@ fn is_committed<T>(answer: &Result<T, Fault>) -> bool {
     }
 }
 
+/// A session that was just opened and that no lock uses yet.
+struct Fresh {
+    client: Arc<dyn SessionClient>,
+    confirmed: Confirmed,
+    until: BootInstant,
+}
+
+impl Fresh {
+    async fn connect(config: &ZkConfig) -> Result<Self> {
+        let clock = config.lease_clock();
+        let began = clock.now();
+        let client = match config.opener()?.open(config.asked_timeout()).await {
+            Ok(client) => client,
+            Err(zk::Error::Unimplemented) => {
+                return Err(too_old(first_version(config.hosts()).await.as_deref()));
+            }
+            Err(error) => return Err(not_open(error, config)),
+        };
+        let sent = clock.now();
+        let (passed, root) = join(pass_quorum(&*client, "/"), async { client.stat("/").await }).await;
+        passed.map_err(|error| not_open(error, config))?;
+        if matches!(root, Ok(None)) {
+            return Err(no_chroot(config.chroot_path()));
+        }
+        let mut confirmed = Confirmed::opened(began, client.timeout());
+        let until = confirmed.answer(sent, clock.now());
+        Ok(Self { client, confirmed, until })
+    }
+
+    /// Waits for a proof if less than half of the timeout is left.
+    ///
+    /// The opening counts from its begin, which may be long ago: silent hosts came first, or the servers granted another
+    /// timeout than was asked for. What is left may then be over before the heartbeats prove more. So two requests do it
+    /// here: by the answer to the second, the first is proven.
+    async fn prove(&mut self, config: &ZkConfig) -> Result<()> {
+        let (clock, timeout) = (config.lease_clock(), self.client.timeout());
+        if self.until >= clock.now() + timeout / 2 {
+            return Ok(());
+        }
+        clock.sleep_until(self.confirmed.next_proof()).await;
+        let proof = async {
+            loop {
+                let sent = clock.now();
+                match pass_quorum(&*self.client, "/").await {
+                    Ok(()) => return Ok(sent),
+                    Err(error) if matches!(Fault::of(error.clone()), Fault::Unknown(_)) => sleep(PAUSE).await,
+                    Err(error) => return Err(not_open(error, config)),
+                }
+            }
+        };
+        let sent = tokio::time::timeout(timeout / 4, proof).await.map_err(|_| unreachable(config))??;
+        self.until = self.confirmed.answer(sent, clock.now());
+        Ok(())
+    }
+}
+
 /// The requests that the quorum is known to have committed, and what they say about the session.
 #[derive(Debug)]
 struct Confirmed {
@@ -783,6 +840,18 @@ impl Confirmed {
     /// A session whose opening began at this time.
     const fn opened(began: BootInstant, timeout: Duration) -> Self {
         Self { timeout, last: began, proven: began, answered: VecDeque::new() }
+    }
+
+    /// The earliest time at which a request proves more than is proven.
+    fn next_proof(&self) -> BootInstant {
+        self.answered.front().map_or(self.last, |(_, at)| *at + self.timeout / 4)
+    }
+
+    /// When the next heartbeat is due, with so much time left. A session with less than half of its timeout has come
+    /// through a long silence: a heartbeat that proves nothing is of no use to it, and one that proves something may not
+    /// be late.
+    fn next_beat(&self, left: Duration) -> BootInstant {
+        if left < self.timeout / 2 { self.next_proof() } else { self.last + self.timeout / 6 }
     }
 
     /// Notes a request that was answered `now`, and gives the new deadline.
@@ -929,6 +998,36 @@ mod tests {
             assert!(soon && deadline <= at(ms + 6_000), "{ms}: {deadline:?}");
         }
         assert!(confirmed.answered.len() < 10, "what is proven is forgotten");
+    }
+
+    #[test]
+    fn a_session_that_comes_through_a_silence_is_proven_in_time() {
+        let (timeout, latency) = (Duration::from_secs(12), Duration::from_millis(400));
+        // Until a silence that began at any time between two heartbeats is over, at the last moment.
+        for began in 0..2_000 {
+            let mut now = BootInstant::from_boot(Duration::from_secs(1_000));
+            let silent_from = now + Duration::from_millis(30_000 + began);
+            let mut confirmed = Confirmed::opened(now, timeout);
+            let mut until = confirmed.answer(now, now);
+            let (mut silent, mut beats) = (false, 0);
+            while beats < 10 {
+                let due = confirmed.next_beat(until.saturating_duration_since(now)).max(now);
+                let mut answered = due + latency;
+                if answered >= silent_from && !silent {
+                    // What is under way is lost, and the session moves.
+                    (silent, answered) = (true, until - Duration::from_millis(1));
+                    now = answered - latency;
+                } else {
+                    now = due;
+                }
+                // What a loaded machine may need.
+                let spare = if silent && beats > 0 { timeout / 25 } else { Duration::ZERO };
+                assert!(answered + spare < until, "{began}: over at {until:?}, and answered at {answered:?}");
+                until = confirmed.answer(now, answered);
+                now = answered;
+                beats += u32::from(silent);
+            }
+        }
     }
 
     #[tokio::test]

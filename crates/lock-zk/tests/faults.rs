@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -725,3 +727,71 @@ async fn closing_without_a_server_ends_all_the_same() {
     assert_eq!(guard.standing(), Standing::Lost(LossReason::SessionEnded));
     assert_eq!(scene.locks.mutex("b").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
 }
+
+/// The event that a waiter needs never comes: it has to look for itself, whatever it waits for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_event_is_lost_gets_its_turn() {
+    let long = 20;
+    for (recipe, before) in [(Recipe::Queue, 1), (Recipe::Queue, 2), (Recipe::Queue, long), (EPHEMERAL, 1)] {
+        let server = server().await;
+        let (client, proxy) = (client(&server).await, proxy(&server));
+        let locks = opened(&through(&proxy).session_timeout(SHORT).recipe(recipe)).await;
+        let mut others = Vec::new();
+        for number in 0..before {
+            let other = opened(&config(&server).recipe(recipe)).await;
+            let mutex = other.mutex("a");
+            others.push((other, tokio::spawn(async move { mutex.acquire().await.unwrap() })));
+            if recipe == Recipe::Queue {
+                until_children(&client, "a", number + 1).await;
+            }
+        }
+        let (_first, holder) = others.remove(0);
+        let holder = holder.await.unwrap();
+        let mutex = locks.mutex("a");
+        let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        // Its watches are set.
+        tokio::time::sleep(SHORT / 2).await;
+        assert!(!waiter.is_finished());
+        proxy.reset_counters();
+        proxy.lose_pushes(true);
+        for (_other, waiter) in others.drain(..).rev() {
+            waiter.abort();
+            assert!(waiter.await.is_err());
+        }
+        assert_eq!(holder.release().await.unwrap(), Released::Released);
+        let guard = tokio::time::timeout(SHORT * 5, waiter).await.expect("it looks again").unwrap();
+        assert!(proxy.pushes() > 0, "{recipe:?} {before}: no event was lost");
+        proxy.lose_pushes(false);
+        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+/// What a waiter costs while nothing moves: a listing in each session timeout, beside the heartbeats.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_looks_again_asks_once_in_a_session_timeout() {
+    for recipe in [Recipe::Queue, EPHEMERAL] {
+        let server = server().await;
+        let proxy = proxy(&server);
+        let locks = opened(&through(&proxy).session_timeout(SHORT).recipe(recipe)).await;
+        let other = opened(&config(&server).recipe(recipe)).await;
+        let holder = other.mutex("a").acquire().await.unwrap();
+        let (mutex, timeouts) = (locks.mutex("a"), 4);
+        let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        tokio::time::sleep(SHORT / 2).await;
+        let looks = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&looks);
+        proxy.cut_when(move |request| {
+            counter.fetch_add(u64::from(!is_check(request)), Ordering::SeqCst);
+            false
+        });
+        tokio::time::sleep(SHORT * timeouts).await;
+        let count = looks.load(Ordering::SeqCst);
+        proxy.heal();
+        assert!((1..=u64::from(timeouts)).contains(&count), "{recipe:?}: {count} requests");
+        assert_eq!(holder.release().await.unwrap(), Released::Released);
+        assert_eq!(waiter.await.unwrap().release().await.unwrap(), Released::Released);
+    }
+}
+
+const EPHEMERAL: Recipe = Recipe::Ephemeral(WaitBy::Watch);

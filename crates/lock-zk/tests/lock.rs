@@ -377,19 +377,48 @@ async fn a_queue_without_an_order_is_refused() {
     let (locks, client) = (connect(&server).await, client(&server).await);
     mkdir(&client, "/locks/a").await;
     let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
-    for names in [vec!["x-2147483647"], vec!["x--2147483648"], vec!["x-0000000009", "y-0000000009"]] {
+    for name in ["x-2147483647", "x--2147483648"] {
+        client.create(&format!("/locks/a/{name}"), b"", &options).await.unwrap();
+        let error = locks.mutex("a").acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{name}");
+        assert!(error.to_string().contains("/locks/a") && error.to_string().contains(name), "{error}");
+        until_children(&client, "a", 1).await;
+        client.delete(&format!("/locks/a/{name}"), None).await.unwrap();
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+/// A node that no lock made, with the number that ours gets: it is waited for as any other before us.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_foreign_node_with_our_number_is_waited_for() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    mkdir(&client, "/locks/a").await;
+    let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    // Each creation counts, so that ours gets the number 3; as its name would sort before ours, and behind.
+    for names in
+        [["!-0000000003", "x-0000000009", "y-0000000009"], ["~-0000000007", "x-0000000009", "y-0000000009"]]
+    {
         for name in &names {
             client.create(&format!("/locks/a/{name}"), b"", &options).await.unwrap();
         }
-        let error = locks.mutex("a").acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Exhausted, "{names:?}");
-        assert!(error.to_string().contains("/locks/a"), "{error}");
-        until_children(&client, "a", names.len()).await;
-        for name in &names {
+        let mutex = locks.mutex("a");
+        let waiter = tokio::spawn(async move { mutex.acquire().await });
+        until_children(&client, "a", 4).await;
+        let digits = names[0].len() - 10;
+        let twins =
+            children(&client, "a").await.into_iter().filter(|name| name.ends_with(&names[0][digits..]));
+        assert_eq!(twins.count(), 2, "ours has another number");
+        assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
+        assert!(!waiter.is_finished());
+        client.delete(&format!("/locks/a/{}", names[0]), None).await.unwrap();
+        let guard = waiter.await.unwrap().unwrap();
+        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        for name in &names[1..] {
             client.delete(&format!("/locks/a/{name}"), None).await.unwrap();
         }
-        let guard = locks.mutex("a").acquire().await.unwrap();
-        guard.release().await.unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
 }
 

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::{SHORT, Servers, TIMEOUT, client, proxy};
-use lock_core::{ErrorKind, Guard, Locks, LossReason, Outcome, Released, Standing};
-use lock_testkit::ZooKeeper;
+use lock_core::{ErrorKind, Guard, LeaseKind, Locks, LossReason, Outcome, Released, Standing};
 use lock_testkit::proxy::Direction;
+use lock_testkit::{FaultProxy, ZooKeeper};
 use lock_zk::ZkConfig;
 use lock_zk::zookeeper_client::Client;
 
@@ -127,6 +127,42 @@ async fn until_watches(server: &ZooKeeper, count: usize) {
         assert!(start.elapsed() < TIMEOUT * 2, "{watches} watches, and not {count}");
         tokio::time::sleep(Duration::from_millis(5)).await;
         watches = server.mntr().await.unwrap().remove("zk_watch_count").unwrap_or_default();
+    }
+}
+
+fn black_hole(proxy: &FaultProxy, on: bool) {
+    proxy.black_hole(Direction::ToServer, on);
+    proxy.black_hole(Direction::ToClient, on);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_session_that_took_long_to_open_gives_locks_that_last() {
+    // What is asked for, the longest that the server grants, and for how long its hosts are silent.
+    for (asked, longest, silent) in
+        [(10_000, 4_000, 3_200), (2_000, 60_000, 1_500)].map(|(asked, longest, silent)| {
+            let millis = Duration::from_millis;
+            (millis(asked), millis(longest), millis(silent))
+        })
+    {
+        let server =
+            common::Server::from(ZooKeeper::builder().max_session_timeout(longest).start().await.unwrap());
+        let proxy = proxy(&server);
+        black_hole(&proxy, true);
+        let start = Instant::now();
+        // One host thrice: so the silent ones are tried first.
+        let config = ZkConfig::new(vec![proxy.addr().to_string(); 3].join(",")).private_session(true);
+        let connecting = tokio::spawn(config.session_timeout(asked).connect());
+        tokio::time::sleep(silent).await;
+        black_hole(&proxy, false);
+        let locks = connecting.await.unwrap().unwrap();
+        assert!(start.elapsed() >= silent, "it did not take long");
+        let LeaseKind::Session { timeout } = locks.capabilities().lease else { panic!("there is a session") };
+        assert_eq!(timeout, asked.min(longest));
+        let guard = take(&locks, 0).await;
+        // Nothing is wrong any more.
+        let lost = tokio::time::timeout(timeout * 2, guard.lost()).await;
+        assert!(lost.is_err(), "of a session of {timeout:?} the lock was lost: {lost:?}");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
 }
 

@@ -128,7 +128,8 @@ pub(super) async fn a_cancelled_extend_leaves_the_lease_usable(harness: &dyn Har
         must_be_busy(&two, &name).await;
         // Again, to the end: what the dropped one did is not in the way.
         let until = within(SOON, "the extension", guard.extend(2 * LONG)).await.unwrap();
-        assert!(until > before);
+        // Where a session keeps the lock, the deadline is the session's, which moves on by itself.
+        assert!(until >= before);
         give_back(guard).await;
         give_back(take(&two, &name).await).await;
         nothing_left(harness, &name).await;

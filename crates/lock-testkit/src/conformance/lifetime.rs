@@ -4,7 +4,9 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, ErrorKind, Guard, LeaseKind, LockOptions, LossReason, Released, Standing};
+use lock_core::{
+    BootInstant, Clock, ErrorKind, Guard, LeaseKind, LockOptions, LossReason, Released, Standing,
+};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -58,7 +60,7 @@ async fn renewed(harness: &dyn Harness, lease: Duration, leases: u32) -> Result<
 }
 
 pub(super) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {
-    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
     let start = Instant::now();
     let guard = Arc::new(take_fixed(&one, &name, ttl).await);
@@ -82,7 +84,7 @@ pub(super) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {
 }
 
 pub(super) async fn a_forgotten_guard_ends_with_its_lease(harness: &dyn Harness) {
-    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take_fixed(&one, &name, harness.short_lease()).await;
     let token = guard.token();
     mem::forget(guard);
@@ -107,13 +109,13 @@ pub(super) async fn a_forgotten_guard_ends_with_its_session(harness: &dyn Harnes
 }
 
 pub(super) async fn an_extended_lease_lasts_longer(harness: &dyn Harness) {
-    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
     let guard = take_fixed(&one, &name, ttl).await;
     let (first, before) = (guard.valid_until(), Clock::boot().now());
     let until = within(SOON, "the extension", guard.extend(4 * ttl)).await.unwrap();
-    assert_eq!(until, guard.valid_until());
-    assert!(until > first && until >= before + 3 * ttl, "{first:?} became {until:?}");
+    must_be_extended(harness, &guard, until, before + 3 * ttl);
+    assert!(until > first || !has_ttl(harness), "{first:?} became {until:?}");
     assert!(until <= Clock::boot().now() + 4 * ttl, "believes longer than the extension lasts");
     tokio::time::sleep(2 * ttl).await;
     assert!(guard.is_valid());
@@ -130,7 +132,7 @@ pub(super) async fn an_extended_lease_lasts_longer(harness: &dyn Harness) {
 }
 
 pub(super) async fn a_lost_lock_is_not_extended(harness: &dyn Harness) {
-    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take_fixed(&one, &name, harness.short_lease()).await;
     within(harness.short_lease() + NOISE, "the guard to say that it lost", guard.lost()).await;
     let next = take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await;
@@ -144,13 +146,44 @@ pub(super) async fn a_lost_lock_is_not_extended(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn sessions_cannot_be_extended(harness: &dyn Harness) {
-    let (locks, name) = (client(harness).await, fresh());
-    let guard = take(&locks, &name).await;
-    let error = within(SOON, "the answer", guard.extend(LONG)).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(guard.is_valid());
-    give_back(guard).await;
+pub(super) async fn a_lock_that_lasts_takes_another_ttl(harness: &dyn Harness) {
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
+    let ttl = harness.short_lease();
+    let guard = take(&one, &name).await;
+    for ttl in [3 * ttl, ttl] {
+        let until = within(SOON, "the extension", guard.extend(ttl)).await.unwrap();
+        assert!(until <= Clock::boot().now() + ttl, "believes longer than the extension lasts");
+    }
+    // It is renewed all the same.
+    tokio::time::sleep(3 * ttl).await;
+    assert!(guard.is_valid(), "lost: {:?}", guard.standing());
+    must_be_busy(&two, &name).await;
+    two.break_lock(&name).await.unwrap();
+    let error = within(SOON, "the extension", guard.extend(ttl)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    drop(guard);
+    give_back(take(&two, &name).await).await;
+    nothing_left(harness, &name).await;
+}
+
+/// Whether every lock has a lease of its own; if not, its deadline is that of the session, which moves on by itself.
+fn has_ttl(harness: &dyn Harness) -> bool {
+    matches!(harness.capabilities().lease, LeaseKind::Ttl { .. })
+}
+
+/// The answer to an extension is the deadline from then on, no nearer than `at_least`.
+pub(super) fn must_be_extended(
+    harness: &dyn Harness,
+    guard: &Guard,
+    until: BootInstant,
+    at_least: BootInstant,
+) {
+    if has_ttl(harness) {
+        assert_eq!(until, guard.valid_until());
+        assert!(until >= at_least, "{until:?} is nearer than {at_least:?}");
+    } else {
+        assert!(guard.is_valid() && until <= guard.valid_until());
+    }
 }
 
 pub(super) async fn max_hold_ends_a_lock(harness: &dyn Harness) {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use lock_core::{Error, ErrorKind, LeaseKind, LockOptions};
 
 use super::Harness;
-use super::steps::{LONG, client, client_with, fresh, nothing_left};
+use super::client::Client;
+use super::steps::{LONG, SOON, client, client_with, fresh, give_back, nothing_left, take, within};
 
 pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
     let (told, declared) = (client(harness).await.capabilities().clone(), harness.capabilities());
@@ -34,13 +35,14 @@ pub(super) async fn impossible_lease_options_are_refused(harness: &dyn Harness) 
     let (locks, name) = (client(harness).await, fresh());
     let backend = locks.capabilities().backend;
     let mut refused = vec![LockOptions::new().max_hold(Duration::ZERO)];
-    if let LeaseKind::Ttl { min, .. } = locks.capabilities().lease {
-        assert!(!min.is_zero(), "a ttl of nothing is no ttl");
-        for ttl in [Duration::ZERO, Duration::from_nanos(1), min - Duration::from_nanos(1)] {
-            refused.push(LockOptions::new().ttl(ttl));
-            refused.push(LockOptions::new().fixed_ttl(ttl));
-        }
-        assert!(locks.mutex_with(&name, LockOptions::new().ttl(min)).is_ok());
+    let least = shortest_ttl(&locks);
+    assert!(!least.is_zero(), "a ttl of nothing is no ttl");
+    for ttl in [Duration::ZERO, Duration::from_nanos(1), least - Duration::from_nanos(1), Duration::MAX] {
+        refused.push(LockOptions::new().ttl(ttl));
+        refused.push(LockOptions::new().fixed_ttl(ttl));
+    }
+    for options in [LockOptions::new().ttl(least), LockOptions::new().fixed_ttl(least)] {
+        assert!(locks.mutex_with(&name, options).is_ok());
     }
     for options in refused {
         let shown = format!("{options:?}");
@@ -54,14 +56,27 @@ pub(super) async fn impossible_lease_options_are_refused(harness: &dyn Harness) 
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn impossible_session_options_are_refused(harness: &dyn Harness) {
+pub(super) async fn an_impossible_extension_is_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
-    for options in [LockOptions::new().ttl(LONG), LockOptions::new().fixed_ttl(LONG)] {
-        let error = locks.mutex_with(&name, options).map(drop).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let guard = take(&locks, &name).await;
+    let least = shortest_ttl(&locks);
+    for ttl in [Duration::ZERO, least - Duration::from_nanos(1), Duration::MAX] {
+        let error = within(SOON, "the answer", guard.extend(ttl)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{ttl:?}: {error}");
         must_name(&error, locks.capabilities().backend);
     }
+    assert!(guard.is_valid());
+    within(SOON, "the extension", guard.extend(least.max(harness.short_lease()))).await.unwrap();
+    give_back(guard).await;
     nothing_left(harness, &name).await;
+}
+
+/// The shortest time to live of a lock.
+fn shortest_ttl(locks: &Client) -> Duration {
+    match locks.capabilities().lease {
+        LeaseKind::Ttl { min, .. } => min,
+        LeaseKind::Session { timeout } => timeout,
+    }
 }
 
 fn must_name(error: &Error, backend: &str) {

@@ -13,7 +13,7 @@ use super::Harness;
 use super::shares::Share::Permit;
 use super::steps::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, must_be_busy,
-    nothing_left, take, within,
+    nothing_left, short_client, take, within,
 };
 
 pub(super) async fn as_many_holders_as_permits(harness: &dyn Harness) {
@@ -103,7 +103,7 @@ pub(super) async fn a_freed_permit_goes_to_the_next_waiter(harness: &dyn Harness
 
 pub(super) async fn an_expired_permit_goes_to_the_next_waiter(harness: &dyn Harness) {
     let (one, two, three, name) =
-        (client(harness).await, client(harness).await, client(harness).await, fresh());
+        (short_client(harness).await, client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
     // Which is not renewed: nothing happens until the other one ends.
     let alive = Permit(2).take_fixed(&two, &name, 6 * LONG).await;

@@ -14,7 +14,8 @@ use super::Harness;
 use super::client::Client;
 use super::shares::Share::Reader;
 use super::steps::{
-    LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, nothing_left, within,
+    LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, nothing_left,
+    short_client, within,
 };
 use crate::cancel::cancel_after;
 
@@ -226,7 +227,7 @@ pub(super) async fn a_stream_of_writers_starves_no_reader(harness: &dyn Harness)
 
 pub(super) async fn a_dead_reader_blocks_until_its_lease_ends(harness: &dyn Harness) {
     let (one, two, three, name) =
-        (client(harness).await, client(harness).await, client(harness).await, fresh());
+        (short_client(harness).await, client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
     let alive = Reader.take(&two, &name).await;
     mem::forget(Reader.take_fixed(&one, &name, ttl).await);
@@ -249,7 +250,7 @@ pub(super) async fn a_dead_reader_blocks_until_its_lease_ends(harness: &dyn Harn
 }
 
 pub(super) async fn a_released_reader_does_not_keep_the_lock(harness: &dyn Harness) {
-    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let (one, two, name) = (client(harness).await, short_client(harness).await, fresh());
     let ttl = harness.short_lease();
     for long_first in [true, false] {
         let short = async || mem::forget(Reader.take_fixed(&two, &name, ttl).await);

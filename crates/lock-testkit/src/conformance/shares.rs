@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Harness;
 use super::client::Client;
+use super::lifetime::must_be_extended;
 use super::steps::{
     LEASE_SLACK, LOOK, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, within,
@@ -132,13 +133,14 @@ pub(super) async fn a_permit_extends_its_own_lease(harness: &dyn Harness) {
 }
 
 async fn extends_its_own(harness: &dyn Harness, share: Share) {
-    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let (one, two, name) = (short_client(harness).await, short_client(harness).await, fresh());
     let ttl = harness.short_lease();
     let guard = share.take_fixed(&one, &name, ttl).await;
     let other = share.take_fixed(&two, &name, ttl).await;
     let before = Clock::boot().now();
     let until = within(SOON, "the extension", guard.extend(4 * ttl)).await.unwrap();
-    assert!(until >= before + 3 * ttl && until <= Clock::boot().now() + 4 * ttl, "{until:?}");
+    must_be_extended(harness, &guard, until, before + 3 * ttl);
+    assert!(until <= Clock::boot().now() + 4 * ttl, "{until:?}");
     within(ttl + NOISE, "the other to lose its share", other.lost()).await;
     sleep(ttl).await;
     assert!(guard.is_valid());
@@ -159,7 +161,7 @@ pub(super) async fn a_late_release_of_a_permit_frees_nobody(harness: &dyn Harnes
 }
 
 async fn late_release(harness: &dyn Harness, share: Share) {
-    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let alive = share.take(&two, &name).await;
     for by_drop in [false, true] {
         let late = share.take_fixed(&one, &name, harness.short_lease()).await;

@@ -186,6 +186,7 @@ impl Link<'_> {
                 match verdict {
                     Verdict::Forward { push } => {
                         self.shared.pushes.fetch_add(u64::from(push), Ordering::SeqCst);
+                        lost |= push && self.shared.faults.borrow().lose_pushes;
                     }
                     Verdict::Swallow(then) => {
                         self.push(DIRECTION, &queue, Load::Bytes(buffer[pending..start].to_vec()));

@@ -43,6 +43,8 @@ struct Network {
     server: usize,
     /// Whether a `sync` is sent where the quorum is to be asked.
     trusts_sync: bool,
+    /// How likely the event of a watch is to get lost.
+    lost_events: f64,
 }
 
 /// What becomes of a request.
@@ -65,12 +67,19 @@ impl Link {
             sessions: Vec::new(),
             server: 0,
             trusts_sync: false,
+            lost_events: 0.0,
         };
         Self(Arc::new(Shared { ensemble: ensemble.clone(), network: Mutex::new(network) }))
     }
 
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.network().faults = faults;
+    }
+
+    /// From now on so many events of watches are lost. The base of tokens is not among them: its changes decide what is
+    /// granted, and not only when.
+    pub(crate) fn lose_events(&self, chance: f64) {
+        self.network().lost_events = chance;
     }
 
     /// From now on a `sync` is sent in the place of a mere check.
@@ -119,6 +128,10 @@ impl Network {
         }
         *last = at.max(*last);
         *last
+    }
+
+    fn loses_event(&mut self, path: &str) -> bool {
+        self.lost_events > 0.0 && !path.ends_with("!token-base") && self.dice.chance(self.lost_events)
     }
 
     fn fate(&mut self) -> Fate {
@@ -524,6 +537,7 @@ impl Driver {
                     self.heard = Instant::now();
                     match packet {
                         Packet::Pong => {}
+                        Packet::Event(path, _) if self.link.network().loses_event(&path) => {}
                         Packet::Event(path, change) => self.fire(&path, change),
                         Packet::Answer { zxid, answer } => {
                             self.seen = self.seen.max(zxid);

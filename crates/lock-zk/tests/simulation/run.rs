@@ -45,7 +45,10 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
         }
         clients.push(connect(scenario, &clock, link).await);
     }
-    links.iter().for_each(|link| link.set_faults(scenario.faults.clone()));
+    for link in &links {
+        link.set_faults(scenario.faults.clone());
+        link.lose_events(scenario.lost_events);
+    }
 
     let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), diary));
     let world = Arc::new(World { scenario: scenario.clone(), clock, ensemble, links, stage });
@@ -107,6 +110,7 @@ async fn spoil(world: Arc<World>) {
     ensemble.calm_down();
     for link in links {
         link.set_faults(Faults { delay_ms: 0..=2, ..Faults::default() });
+        link.lose_events(0.0);
         link.resume();
     }
 }

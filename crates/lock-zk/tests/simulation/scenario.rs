@@ -38,6 +38,8 @@ pub(crate) struct Scenario {
     /// How they are taken.
     pub(crate) shares: &'static [Share],
     pub(crate) faults: Faults,
+    /// How likely the event of a watch is to get lost.
+    pub(crate) lost_events: f64,
     /// Whether some are held for a limited time.
     pub(crate) limited: bool,
     /// For how long things go wrong.
@@ -87,11 +89,17 @@ impl simulation::Scenario for Scenario {
             locks: dice.within(1..=2) as usize,
             shares: SHARES[dice.below(SHARES.len() as u64) as usize],
             faults: faults(&mut dice),
+            lost_events: 0.0,
             limited: dice.chance(0.5),
             chaos,
             events: Vec::new(),
         };
         scenario.events = scenario.events(&mut dice);
+        // Whose node is removed has to hear of that before it hears of the one before it.
+        let removes = scenario.events.iter().any(|(_, event)| matches!(event, Event::Remove { .. }));
+        if dice.chance(0.3) && !removes {
+            scenario.lost_events = 0.3;
+        }
         scenario
     }
 
