@@ -12,7 +12,7 @@ use lock_core::{
 use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{Direction, FaultProxy, opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
-use lock_zk::{Layout, ZkConfig};
+use lock_zk::{Layout, Recipe, WaitBy, ZkConfig};
 use tokio::sync::Semaphore;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -25,7 +25,7 @@ async fn acquire_and_release() {
     assert!(nodes[0].starts_with("_c_") && nodes[0].ends_with("-lock-0000000000"), "{nodes:?}");
     assert!(guard.is_valid() && guard.remaining() > TIMEOUT / 2 && guard.remaining() <= TIMEOUT * 3 / 4);
     assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
-    assert_eq!(guard.extend(TIMEOUT).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert!(guard.extend(TIMEOUT).await.unwrap() <= guard.valid_until());
     let token = guard.token();
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     assert!(children(&client, "a").await.is_empty());
@@ -463,6 +463,77 @@ async fn a_lock_is_lost_when_it_was_held_for_too_long() {
     let other = one.mutex("a").acquire().await.unwrap();
     tokio::time::sleep(hold * 2).await;
     assert!(other.is_valid(), "max_hold of an earlier guard");
+}
+
+/// How long a lock outlives a dead holder is the session's to say, and the URL's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_ttl_below_the_session_timeout_is_refused() {
+    let server = server().await;
+    let locks = connect(&server).await;
+    for options in [LockOptions::new().ttl(SHORT), LockOptions::new().fixed_ttl(SHORT)] {
+        let error = locks.mutex_with("a", options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains("session_timeout=2000ms"), "{error}");
+    }
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let error = guard.extend(SHORT).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+
+    // With the option that the error names.
+    let url = format!("{}/?session_timeout=2000ms&session=private", server.url());
+    let locks = ZkConfig::from_url(&url).unwrap().connect().await.unwrap();
+    let mutex = locks.mutex_with("a", LockOptions::new().ttl(SHORT)).unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    tokio::time::sleep(SHORT * 2).await;
+    assert_eq!(
+        guard.release().await.unwrap(),
+        Released::Released,
+        "it is kept for as long as the guard lives"
+    );
+}
+
+/// The end of a fixed ttl is kept also when it can be told to the server only later: by a deletion, not by the end of the
+/// session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_fixed_ttl_ends_while_the_server_is_silent() {
+    for recipe in [Recipe::Queue, Recipe::Ephemeral(WaitBy::Watch)] {
+        let server = server().await;
+        let proxy = proxy(&server);
+        let locks = opened(&through(&proxy).session_timeout(LONG).recipe(recipe)).await;
+        let other = opened(&config(&server).recipe(recipe)).await;
+        let kept = locks.mutex("kept").acquire().await.unwrap();
+        let mutex = locks.mutex_with("a", LockOptions::new().fixed_ttl(LONG)).unwrap();
+        let guard = mutex.acquire().await.unwrap();
+        tokio::time::sleep(LONG * 7 / 8).await;
+        proxy.refuse(true);
+        proxy.rst();
+        assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
+        assert!(other.mutex("a").try_acquire().await.unwrap().is_none(), "the server does not know");
+        proxy.refuse(false);
+        let next =
+            tokio::time::timeout(LONG, other.mutex("a").acquire()).await.expect("it is deleted").unwrap();
+        assert!(next.token() > guard.token());
+        assert_eq!(kept.verify().await.unwrap(), Standing::Valid, "{recipe:?}: the session ended");
+        assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        for guard in [next, kept] {
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn max_hold_limits_a_fixed_ttl() {
+    let server = server().await;
+    let locks = connect(&server).await;
+    let hold = Duration::from_millis(500);
+    let options = LockOptions::new().fixed_ttl(TIMEOUT).max_hold(hold);
+    let guard = locks.mutex_with("a", options).unwrap().acquire().await.unwrap();
+    assert!(guard.extend(TIMEOUT * 2).await.is_ok() && guard.remaining() <= hold);
+    assert_eq!(guard.lost().await, LossReason::MaxHold);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
