@@ -34,6 +34,18 @@ impl OwnerId {
         }
         str::from_utf8(buffer).unwrap_or_default()
     }
+
+    /// Reads an identity as [`encode`](Self::encode) writes it; `None` when the text is none.
+    #[must_use]
+    pub fn decode(text: &str) -> Option<Self> {
+        let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
+        let mut bytes = [0; 16];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let value = |digit: &u8| HEX.iter().position(|known| known == digit);
+            *byte = u8::try_from(value(&pair[0])? << 4 | value(&pair[1])?).ok()?;
+        }
+        Some(Self(bytes))
+    }
 }
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
@@ -98,5 +110,8 @@ mod tests {
         assert_eq!(OwnerId([0; 16]).to_string(), "0".repeat(32));
         let bytes = std::array::from_fn(|at| 15 * u8::try_from(at).unwrap() + 3);
         assert_eq!(OwnerId(bytes).to_string(), format!("{:032x}", u128::from_be_bytes(bytes)));
+        assert_eq!(OwnerId::decode(&one.to_string()), Some(one));
+        assert_eq!(OwnerId::decode(&format!("{:032X}", u128::MAX)), None);
+        assert_eq!(OwnerId::decode("0"), None);
     }
 }

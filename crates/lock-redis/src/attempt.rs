@@ -90,7 +90,7 @@ impl Attempt {
             self.queue_up(what);
         }
         if let Some(queued) = &self.queued {
-            self.undo.queues(&queued.entry);
+            self.undo.queues(&queued.entry, what.backend.push.acquisitions());
         }
         let sent = server.moment();
         self.since.get_or_insert(sent.at);
@@ -127,7 +127,8 @@ impl Attempt {
         if backend.clock.now() >= until {
             return Err(too_late(*ttl));
         }
-        Ok(backend.lease(keys, request, (self.undo.disarm(), token), (sent.at, until)))
+        let lease = backend.lease(keys, request, (self.undo.owner, token), (sent.at, until));
+        Ok(lease.registered(self.undo.disarm()))
     }
 
     /// Notes that a request failed, and says whether the attempt can go on.

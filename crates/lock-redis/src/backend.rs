@@ -83,7 +83,8 @@ impl Redis {
         (options.clock, options.tells_free) = (config.clock.clone(), wait == WaitBy::Notify);
         (options.wait_replicas, options.timestamps) = (config.wait_replicas, timestamps.map(Arc::new));
         let server = Arc::new(Server::new(options)?);
-        let push = Pushes::new(Arc::clone(&server), config.connect_timeout);
+        // No waiter has a turn on one server.
+        let push = Pushes::new(Arc::clone(&server), config.connect_timeout, &Arc::default(), Duration::ZERO);
         let looking_ahead = async {
             if wait != WaitBy::Poll {
                 push.look_ahead(wait).await;

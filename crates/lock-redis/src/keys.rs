@@ -29,10 +29,19 @@ impl Keys {
     /// The keys of the lock of this name.
     #[must_use]
     pub fn new(prefix: &str, name: &LockName) -> Self {
-        let lock = prefix.len() + name.as_str().len();
+        Self::join(prefix, name.as_str())
+    }
+
+    /// The keys of the lock that contends for this key.
+    pub(crate) fn of(lock: &str) -> Self {
+        Self::join("", lock)
+    }
+
+    fn join(prefix: &str, name: &str) -> Self {
+        let lock = prefix.len() + name.len();
         let beside: usize = HELPERS.iter().map(|what| what.len() + ":{}".len() + lock).sum();
         let mut text = String::with_capacity(lock + beside);
-        text.extend([prefix, name.as_str()]);
+        text.extend([prefix, name]);
         // Two names never meet: what follows the kind tells which of the two forms it is.
         let (before, after) = if has_hash_tag(&text) { ("/", "") } else { (":{", "}") };
         let of_the_lock = [before, &text, after].concat();

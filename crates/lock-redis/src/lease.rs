@@ -14,6 +14,7 @@ use lock_core::{
 use crate::backend::{BACKEND, Shared};
 use crate::server::{Ask, Extension, Hold, Rotated};
 use crate::undo::Undo;
+use crate::unwanted::Registration;
 use crate::{Keys, Server};
 
 /// A lock that is held.
@@ -30,6 +31,8 @@ pub(crate) struct RedisLease {
     handovers: u32,
     /// Whether it had to be waited for, so that others most likely wait for it too.
     contended: bool,
+    /// As one that has waited in the queue: a grant that it is notified of is its own.
+    _registration: Option<Registration>,
 }
 
 /// A release that was sent and is not answered yet.
@@ -67,7 +70,16 @@ impl RedisLease {
             releasing: None,
             handovers: 0,
             contended: false,
+            _registration: None,
         }
+    }
+
+    /// Has the registration of its acquisition from now on.
+    pub(crate) fn registered(self, registration: Option<Registration>) -> Self {
+        if let Some(registration) = &registration {
+            registration.holds(self.validity.clone());
+        }
+        Self { _registration: registration, ..self }
     }
 
     pub(crate) fn contended(self, contended: bool) -> Self {
@@ -216,8 +228,8 @@ impl RedisLease {
                     undo.now().await;
                     return Ok(Some(HandOver::Released(releasing.in_time())));
                 }
-                let lease = backend.lease(&keys, next, (undo.disarm(), token), (sent.at, until));
-                let mut lease = lease.contended(self.contended);
+                let lease = backend.lease(&keys, next, (undo.owner, token), (sent.at, until));
+                let mut lease = lease.contended(self.contended).registered(undo.disarm());
                 lease.handovers = self.handovers.saturating_add(1);
                 Ok(Some(HandOver::Passed(Box::new(lease))))
             }

@@ -32,6 +32,7 @@ mod slot;
 mod tls;
 mod topology;
 mod undo;
+pub mod unwanted;
 mod waiting;
 
 pub use backend::Redis;

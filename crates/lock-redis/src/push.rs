@@ -18,6 +18,7 @@ use crate::config::WaitBy;
 use crate::error::Cause;
 use crate::line::{Event, Hear, Line, is_refusal};
 use crate::probe::{Probe, gave_up};
+use crate::unwanted::{Acquisitions, Grant, Interest, Returns};
 use crate::{Keys, Server};
 
 /// A channel without listeners stays subscribed for this long: whoever waited once may wait again.
@@ -36,6 +37,10 @@ pub struct Pushes {
     process: String,
     /// Whether it was told that nobody can be told anything.
     warned: Arc<AtomicBool>,
+    acquisitions: Arc<Acquisitions>,
+    /// For how long a waiter goes first on one of several masters.
+    turn: Duration,
+    returns: Arc<Returns>,
     by_node: Mutex<BTreeMap<String, Push>>,
 }
 
@@ -53,6 +58,9 @@ struct Shared {
     /// The inbox for all locks; `None` in a cluster.
     inbox: Option<String>,
     warned: Arc<AtomicBool>,
+    acquisitions: Arc<Acquisitions>,
+    turn: Duration,
+    returns: Arc<Returns>,
     book: Mutex<Book>,
     /// The set of channels changed.
     changed: Notify,
@@ -130,11 +138,23 @@ pub enum Told {
 }
 
 impl Pushes {
-    /// Those to this server; none is made before somebody listens. `timeout` is for each request.
+    /// Those to this server; none is made before somebody listens. `timeout` is for each request. What is granted to
+    /// others than these acquisitions is given back; the next waiter goes first for a `turn` then, where that is so.
     #[must_use]
-    pub fn new(server: Arc<Server>, timeout: Duration) -> Self {
+    pub fn new(
+        server: Arc<Server>,
+        timeout: Duration,
+        acquisitions: &Arc<Acquisitions>,
+        turn: Duration,
+    ) -> Self {
         let (process, warned, by_node) = (OwnerId::random().to_string(), Arc::default(), Mutex::default());
-        Self { server, timeout, process, warned, by_node }
+        let (acquisitions, returns) = (Arc::clone(acquisitions), Returns::new(Arc::clone(&server)));
+        Self { server, timeout, process, warned, acquisitions, turn, returns, by_node }
+    }
+
+    /// The acquisitions to which grants are wanted.
+    pub(crate) const fn acquisitions(&self) -> &Arc<Acquisitions> {
+        &self.acquisitions
     }
 
     /// Warns now if whoever waits in this way would have to poll.
@@ -176,6 +196,9 @@ impl Pushes {
             timeout: self.timeout,
             process: self.process.clone(),
             warned: Arc::clone(&self.warned),
+            acquisitions: Arc::clone(&self.acquisitions),
+            turn: self.turn,
+            returns: Arc::clone(&self.returns),
             inbox: (!self.server.is_cluster()).then(|| format!("polylock:inbox:{}", self.process)),
             book: Mutex::default(),
             changed: Notify::new(),
@@ -408,7 +431,7 @@ impl Shared {
         self.heard.store(true, Ordering::Relaxed);
         match event {
             Event::Message { channel, text } => match self.is_inbox(&channel) {
-                true => self.deliver(&text),
+                true => self.deliver(&channel, &text),
                 false => self.tell(&channel, |signal| signal.live),
             },
             Event::Gone { .. } => return Some(event),
@@ -438,18 +461,30 @@ impl Shared {
         }
     }
 
-    /// Puts a message of a script into the mailbox of the one whom it is for: see tell in lua/waiter.lua.
-    fn deliver(&self, text: &str) {
+    /// Puts a message of a script into the mailbox of the owner that it names: see tell in lua/waiter.lua.
+    fn deliver(&self, inbox: &str, text: &str) {
         let mut parts = text.splitn(3, ' ');
-        let (what, owner, rest) = (parts.next(), parts.next(), parts.next());
-        // Who has left in the meantime takes back by itself what was granted.
-        let Some(mail) = owner.and_then(|owner| self.book().mailboxes.get(owner).cloned()) else { return };
-        match (what, rest.and_then(|rest| rest.parse().ok())) {
-            (Some("passed"), Some(token)) => mail.tell(Told::Passed(Token::new(token))),
-            (Some("next"), Some(millis)) => mail.tell(Told::AskIn(Duration::from_millis(millis))),
+        let (Some(what), Some(owner), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
+            return;
+        };
+        let mail = self.book().mailboxes.get(owner).cloned();
+        let Some(mail) = mail else { return self.return_unwanted(inbox, what, owner, rest) };
+        // Behind the number of a grant comes its lock.
+        match (what, rest.split(' ').next().and_then(|number| number.parse().ok())) {
+            ("passed", Some(token)) => mail.tell(Told::Passed(Token::new(token))),
+            ("next", Some(millis)) => mail.tell(Told::AskIn(Duration::from_millis(millis))),
             // The lock does not end by itself.
-            (Some("next"), None) => mail.tell(Told::AskIn(Duration::MAX)),
+            ("next", None) => mail.tell(Told::AskIn(Duration::MAX)),
             _ => mail.tell(Told::Granted),
+        }
+    }
+
+    /// Gives back at once what was granted to an owner that has no mailbox, unless it got the lock already.
+    fn return_unwanted(&self, inbox: &str, what: &str, owner: &str, rest: &str) {
+        let Some(grant) = Grant::read(what, owner, rest, self.turn) else { return };
+        match self.acquisitions.interest(grant.owner) {
+            Interest::Wanted => {}
+            interest => self.returns.give_back(&grant, inbox, interest == Interest::Unknown),
         }
     }
 

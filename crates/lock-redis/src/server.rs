@@ -1,6 +1,7 @@
 //! One Redis server: the part that a single lock server and each master of a quorum have in common.
 
 use std::borrow::Cow;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ const USUAL_FENCE_TTL: &str = "604800000";
 const EXCLUSIVE: &str = "x";
 /// From here on the score of a sorted set is not exact.
 const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
+/// For so long a server that does not answer may hang, for what it was sent to be taken back.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(600);
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -905,6 +908,24 @@ impl Server {
         self.take_back(keys, ttl, sent, || self.release(keys, owner, entry)).await
     }
 
+    /// As [`undo`](Self::undo), in the background: while the server does not answer, the time does not begin, but for ten
+    /// minutes at most. A server that hangs carries out what it has buffered when it goes on.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`undo`](Self::undo).
+    pub(crate) async fn undo_over_outage(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        entry: Option<&str>,
+        ttl: Duration,
+        sent: Sent,
+    ) -> Option<bool> {
+        let release = || self.release(keys, owner, entry);
+        self.take_back_over(LONGEST_OUTAGE, keys, ttl, sent, release).await
+    }
+
     /// As [`undo`](Self::undo), by requests that [release](Self::release) or [vacate](Self::vacate).
     ///
     /// # Cancel safety
@@ -920,10 +941,30 @@ impl Server {
     where
         F: Future<Output = Result<Option<bool>>> + Send,
     {
-        let until = self.clock.now() + ttl + self.command_timeout();
-        let (mut pause, mut in_doubt) = (FIRST_PAUSE, false);
+        self.take_back_over(Duration::ZERO, keys, ttl, sent, release).await
+    }
+
+    async fn take_back_over<F>(
+        &self,
+        outage: Duration,
+        keys: &Keys,
+        ttl: Duration,
+        sent: Sent,
+        release: impl Fn() -> F + Send,
+    ) -> Option<bool>
+    where
+        F: Future<Output = Result<Option<bool>>> + Send,
+    {
+        let lasting = ttl + self.command_timeout();
+        let mut until = self.clock.now() + lasting + outage;
+        let (mut pause, mut in_doubt, mut has_answered) = (FIRST_PAUSE, false, false);
         while self.clock.now() < until {
-            match release().await {
+            let released = release().await;
+            let answers = released.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Unavailable);
+            if answers && !mem::replace(&mut has_answered, true) {
+                until = until.min(self.clock.now() + lasting);
+            }
+            match released {
                 Ok(Some(true)) => return Some(true),
                 Ok(removed) => {
                     in_doubt |= removed.is_none();

@@ -7,6 +7,7 @@ use lock_core::OwnerId;
 use tokio::runtime::Handle;
 
 use crate::server::Sent;
+use crate::unwanted::{Acquisitions, Registration};
 use crate::{Keys, Server};
 
 /// One acquisition, which is taken back when this is dropped: the lock, or the place in the queue.
@@ -17,6 +18,8 @@ pub(crate) struct Undo {
     pub(crate) owner: OwnerId,
     /// What may stand in the queue.
     entry: Option<Arc<str>>,
+    /// From before it may stand there.
+    registration: Option<Registration>,
     ttl: Duration,
     /// `None` when nothing can be left.
     sent: Option<Sent>,
@@ -31,6 +34,7 @@ impl Undo {
             keys: Arc::clone(keys),
             owner: OwnerId::random(),
             entry: None,
+            registration: None,
             ttl,
             sent: None,
             runtime: Handle::try_current().ok(),
@@ -42,9 +46,10 @@ impl Undo {
         self.sent = Some(Sent::InDoubt { connection: self.server.generation(&self.keys) });
     }
 
-    /// Notes that the request that is about to leave may put this into the queue.
-    pub(crate) fn queues(&mut self, entry: &Arc<str>) {
+    /// Notes that the request that is about to leave may put this into the queue: what is granted to it there is wanted.
+    pub(crate) fn queues(&mut self, entry: &Arc<str>, acquisitions: &Arc<Acquisitions>) {
         self.entry = Some(Arc::clone(entry));
+        self.registration.get_or_insert_with(|| acquisitions.register(self.owner));
     }
 
     /// Notes that the request was answered: nothing is left but a place in the queue.
@@ -57,10 +62,10 @@ impl Undo {
         self.sent = self.sent.map(|_| Sent::Answered);
     }
 
-    /// Gives the acquisition to a holder.
-    pub(crate) fn disarm(mut self) -> OwnerId {
+    /// Gives the acquisition to a holder, which has its registration from now on.
+    pub(crate) fn disarm(mut self) -> Option<Registration> {
         self.sent = None;
-        self.owner
+        self.registration.take()
     }
 
     /// Takes it back at once, as far as one request can; the rest goes on in the background.
@@ -78,8 +83,13 @@ impl Drop for Undo {
         let (Some(sent), Some(runtime)) = (self.sent.take(), self.runtime.take()) else { return };
         let (server, keys, owner) = (Arc::clone(&self.server), Arc::clone(&self.keys), self.owner);
         let (entry, ttl) = (self.entry.take(), self.ttl);
+        let registration = self.registration.take();
+        if let Some(registration) = &registration {
+            registration.ends();
+        }
         drop(runtime.spawn(async move {
-            let undo = || server.undo(&keys, owner, entry.as_deref(), ttl, sent);
+            let _registration = registration;
+            let undo = || server.undo_over_outage(&keys, owner, entry.as_deref(), ttl, sent);
             while undo().await == Some(true) && may_be_more(&server, &keys, entry.as_deref(), sent) {}
         }));
     }

@@ -123,12 +123,12 @@ impl<'a> Waiting<'a> {
     ///
     /// When there is no sense in waiting.
     async fn ask(&mut self) -> Result<Option<RedisLease>> {
-        if let Some((lease, attempt)) = self.take_over() {
+        if let Some((mut lease, attempt)) = self.take_over() {
             // The holder may keep this thread busy from now on: the confirmation leaves before, as the renewal and the
             // connection get their turn, one after the other: now and then who yields goes on before all are through.
             yield_now().await;
             yield_now().await;
-            attempt.undo.disarm();
+            lease = lease.registered(attempt.undo.disarm());
             return Ok(Some(lease));
         }
         let asked = match self.what.request.wait {

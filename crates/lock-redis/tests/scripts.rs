@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Token};
-use lock_redis::redis::IntoConnectionInfo;
+use lock_redis::redis::{Client, IntoConnectionInfo};
 use lock_redis::server::{
     Ask, Claim, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, Vacated, Verdict, Waiter,
 };
@@ -110,6 +110,28 @@ fn owners() -> (OwnerId, OwnerId) {
 
 fn granted(token: u64) -> Verdict {
     Verdict::Granted(Token::new(token))
+}
+
+/// A waiter that has left names itself as the owner, and hears whether it was its turn.
+#[tokio::test]
+async fn a_turn_that_nobody_wants_goes_to_the_next() {
+    let bench = Bench::new().await;
+    let (me, ghost) = owners();
+    let next = OwnerId::random();
+    let client = Client::open(bench.redis.url()).unwrap();
+    let mut inbox = client.get_async_pubsub().await.unwrap();
+    inbox.subscribe("polylock:inbox:here").await.unwrap();
+    let waiter = |id, since| Waiter { id, inbox: "polylock:inbox:here", since };
+    bench.granted(me).await;
+    assert!(!bench.queue_up(ghost, &waiter(ghost, Some(1))).await);
+    assert!(!bench.queue_up(next, &waiter(next, Some(2))).await);
+    assert!(bench.vacate(me, None, true).await);
+    let turn = async || bench.redis(&["GET", "polylock:turn:{lock:a}"]).await;
+    assert_eq!(turn().await, ghost.to_string());
+    assert!(bench.vacate(ghost, Some(&waiter(ghost, None)), true).await, "it was its turn");
+    assert_eq!(turn().await, next.to_string());
+    assert!(!bench.vacate(ghost, Some(&waiter(ghost, None)), true).await, "it is the turn of another");
+    assert_eq!(turn().await, next.to_string());
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use lock_core::{
     ValidityCell, View, runtime,
 };
 use lock_redis::server::{Request, ServerOptions, Sight};
+use lock_redis::unwanted::Acquisitions;
 use lock_redis::{Identity, Infos, Keys, Server, WallClock, state, trusted_until};
 use tokio::time::Instant;
 
@@ -69,6 +70,8 @@ pub struct Redlock {
     pub(crate) tally: Tally,
     pub(crate) infos: Infos,
     pub(crate) contention: Arc<Contention>,
+    /// The waits whose calls are wanted, on all masters.
+    pub(crate) acquisitions: Arc<Acquisitions>,
 }
 
 impl Redlock {
@@ -86,7 +89,7 @@ impl Redlock {
         config.check()?;
         runtime::current(BACKEND)?;
         let (roll, longest_ttl) = (Arc::new(Roll::default()), config.longest_ttl_of_all());
-        let master_timeout = config.timeout_of_a_master();
+        let (master_timeout, acquisitions) = (config.timeout_of_a_master(), Arc::default());
         let masters = config.masters.into_iter().map(|master| {
             let mut options = ServerOptions::new(BACKEND, master.info);
             (options.pool, options.dial) = (master.pool, master.dial);
@@ -94,7 +97,7 @@ impl Redlock {
             options.command_timeout = master_timeout;
             (options.clock, options.asks_identity) = (config.clock.clone(), true);
             let server = Server::new(options)?;
-            Ok(Master::new(server, config.connect_timeout, longest_ttl, &roll))
+            Ok(Master::new(server, config.connect_timeout, longest_ttl, &roll, &acquisitions))
         });
         let masters: Arc<[_]> = masters.collect::<Result<Vec<_>>>()?.into();
         connect_quorum(&masters, longest_ttl).await?;
@@ -112,6 +115,7 @@ impl Redlock {
             tally: Tally::default(),
             infos: Infos::default(),
             contention: Arc::default(),
+            acquisitions,
         })
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lock_core::OwnerId;
 use lock_redis::Keys;
 use lock_redis::server::{Request, Waiter};
+use lock_redis::unwanted::{Acquisitions, Registration};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -32,6 +33,8 @@ pub(crate) struct Seat {
     stood: AtomicU64,
     left: AtomicBool,
     runtime: Option<Handle>,
+    /// A call for it is its own, as long as it exists.
+    _registration: Registration,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -70,9 +73,11 @@ pub(crate) struct Place {
 
 impl Seat {
     /// A wait that began at `since`, in microseconds since 1970.
-    pub(crate) fn new(masters: usize, since: u64) -> Arc<Self> {
+    pub(crate) fn new(masters: usize, since: u64, acquisitions: &Arc<Acquisitions>) -> Arc<Self> {
+        let id = OwnerId::random();
         Arc::new(Self {
-            id: OwnerId::random(),
+            id,
+            _registration: acquisitions.register(id),
             since,
             inboxes: Mutex::new(vec![Inbox::default(); masters]),
             stood: AtomicU64::new(0),

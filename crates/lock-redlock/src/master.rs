@@ -8,11 +8,13 @@ use std::time::Duration;
 use lock_core::{Error, ErrorKind, Outcome, Result};
 use lock_redis::push::Pushes;
 use lock_redis::server::{Extension, Outright, Request, Verdict};
+use lock_redis::unwanted::Acquisitions;
 use lock_redis::{Identity, Server};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::backend::BACKEND;
+use crate::line::TURN;
 use crate::quarantine::after_restart;
 use crate::round_trip::RoundTrip;
 
@@ -72,9 +74,10 @@ impl Master {
         timeout: Duration,
         longest_ttl: Duration,
         roll: &Arc<Roll>,
+        acquisitions: &Arc<Acquisitions>,
     ) -> Arc<Self> {
         let server = Arc::new(server);
-        let pushes = Pushes::new(Arc::clone(&server), timeout);
+        let pushes = Pushes::new(Arc::clone(&server), timeout, acquisitions, TURN);
         Arc::new(Self { server, pushes, longest_ttl, roll: Arc::clone(roll), state: Mutex::default() })
     }
 
@@ -403,7 +406,7 @@ pub(crate) mod tests {
         let master = |port: u16| {
             let info = format!("redis://127.0.0.1:{port}").into_connection_info().unwrap();
             let server = Server::new(ServerOptions::new(BACKEND, info)).unwrap();
-            Master::new(server, Duration::from_secs(1), Duration::from_secs(30), &roll)
+            Master::new(server, Duration::from_secs(1), Duration::from_secs(30), &roll, &Arc::default())
         };
         (1..=count).map(master).collect()
     }

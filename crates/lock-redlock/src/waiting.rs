@@ -289,7 +289,8 @@ impl<'a> Waiting<'a> {
     /// Listens where we are called; stands in line, from the next request on, where we hear.
     fn sit_down(&mut self) {
         let masters = &self.backend.masters;
-        let seat = self.seat.get_or_insert_with(|| Seat::new(masters.len(), self.backend.micros()));
+        let (since, acquisitions) = (self.backend.micros(), &self.backend.acquisitions);
+        let seat = self.seat.get_or_insert_with(|| Seat::new(masters.len(), since, acquisitions));
         self.mailboxes.resize_with(masters.len(), || None);
         self.opening.clear();
         for (number, master) in masters.iter().enumerate() {

@@ -16,7 +16,7 @@ local function pass_on(mint)
   if not token.err then
     redis.call('SET', KEYS[1], owner, 'PX', short)
     local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
-    heard = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token)
+    heard = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. KEYS[1])
     if publish == 'PUBLISH' and type(heard) == 'number' and heard > 0 then
       -- Some may listen to patterns.
       local listeners = redis.pcall('PUBSUB', 'NUMSUB', inbox)
