@@ -299,7 +299,7 @@ fn meaning(error: &RedisError) -> (ErrorKind, String) {
 
 /// The code of an error. An error inside a script has that of the command that failed; before Redis 7
 /// it is only told in the text, and a missing right has never a code there.
-fn code(error: &RedisError) -> &str {
+pub(crate) fn code(error: &RedisError) -> &str {
     const INSIDE: [&str; 7] =
         ["READONLY", "NOREPLICAS", "OOM", "MISCONF", "WRONGTYPE", "NOPERM", "MASTERDOWN"];
     let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
@@ -346,6 +346,11 @@ fn rights() -> String {
          {SHARD_RIGHTS} and for wait_replicas +wait",
         commands.join(" ")
     )
+}
+
+/// Whether the server wants another password, or none of ours.
+pub(crate) fn wants_login(error: &RedisError) -> bool {
+    matches!(code(&first_of_pipeline(error)), "NOAUTH" | "WRONGPASS")
 }
 
 fn is_auth(error: &RedisError) -> bool {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
-use lock_core::{ErrorKind, Result};
+use lock_core::Result;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::Server;
-use crate::error::Cause;
+use crate::error::{Cause, code};
 
 /// A push connection: RESP3 where the server has it, RESP2 where not.
 pub(crate) enum Line {
@@ -45,10 +45,10 @@ impl Line {
             }
         };
         match server.pushes(&node, Arc::new(told)).await {
-            Ok(connection) => Ok(Self::Resp3 { connection, rest }),
-            Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
+            Ok(Some(connection)) => Ok(Self::Resp3 { connection, rest }),
+            Err(error) => Err(error),
             // It speaks no RESP3, or a proxy before it does not.
-            Err(_) => {
+            Ok(None) => {
                 let (sink, messages) = server.messages(&node).await?.split();
                 Ok(Self::Resp2 { sink, messages, hear })
             }
@@ -70,7 +70,7 @@ impl Line {
         let mut command = redis::cmd("CLIENT");
         match command.arg("TRACKING").arg("ON").query_async::<()>(connection).await {
             Ok(()) => Ok(Some(connection.clone())),
-            Err(error) if error.code().is_some() => {
+            Err(error) if is_refusal(&error) => {
                 let error = Cause::of(&error);
                 tracing::debug!(%error, "no client-side caching: what other clients do is seen later");
                 Ok(None)
@@ -128,9 +128,10 @@ impl Line {
     }
 }
 
-/// Whether the server, or the driver for it, says that this is not to be had.
+/// Whether the server, or the driver for it, says that this is not allowed, or that it does not know it. What passes, as
+/// while a password is changed or a server loads its data, is no refusal.
 pub(crate) fn is_refusal(error: &RedisError) -> bool {
-    error.code().is_some() || error.kind() == redis::ErrorKind::Client
+    matches!(code(error), "NOPERM" | "ERR") || error.kind() == redis::ErrorKind::Client
 }
 
 fn event(push: &PushInfo) -> Option<Event> {
@@ -158,7 +159,20 @@ fn text_of(value: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use redis::make_extension_error;
+
     use super::*;
+
+    #[test]
+    fn only_what_may_not_be_is_refused() {
+        let refused =
+            |code: &str, detail: &str| is_refusal(&make_extension_error(code.into(), Some(detail.into())));
+        assert!(refused("NOPERM", "this user has no permissions to run the 'subscribe' command"));
+        assert!(refused("ERR", "unknown command 'SUBSCRIBE'"));
+        for passes in ["NOAUTH", "WRONGPASS", "LOADING", "MASTERDOWN", "BUSY", "CLUSTERDOWN"] {
+            assert!(!refused(passes, "for now"), "{passes}");
+        }
+    }
 
     fn bulk(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())

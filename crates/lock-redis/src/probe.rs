@@ -85,10 +85,8 @@ impl Probe {
 pub(crate) fn gave_up(server: &str) -> Finding {
     warning(
         server,
-        String::from(
-            "SUBSCRIBE or PUBLISH was refused when somebody first waited: this process polls since then",
-        ),
-        String::from("connect anew once the user has the rights"),
+        String::from("SUBSCRIBE or PUBLISH was refused to this process, which polls since then"),
+        String::from("nothing is left to do: it tries again within a minute"),
     )
 }
 

@@ -25,6 +25,8 @@ use crate::{Keys, Server};
 const LINGER: Duration = Duration::from_secs(60);
 /// How often a silent server is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(5);
+/// After the server said that we may not listen, it is asked again after a random part of this, half of it at least.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -76,8 +78,8 @@ struct Book {
     tracking: Option<MultiplexedConnection>,
     running: bool,
     closed: bool,
-    /// The server allows no pub/sub: nobody tries again.
-    refused: bool,
+    /// The server allowed no pub/sub the last time: nobody tries again until then.
+    refused_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -178,7 +180,8 @@ impl Pushes {
             let address = if node.is_empty() { self.server.address() } else { &node };
             let probe = timeout(self.timeout, Probe::of(&self.server, &node, by)).await.ok().flatten();
             findings.extend(probe.iter().flat_map(|probe| probe.findings(address)));
-            let refused = self.by_node().get(&node).is_some_and(|push| push.shared.book().refused);
+            let refused =
+                self.by_node().get(&node).is_some_and(|push| push.shared.book().refused_until.is_some());
             if refused && !probe.is_some_and(|probe| probe.has_to_poll()) {
                 findings.push(gave_up(address));
             }
@@ -415,7 +418,8 @@ impl Shared {
     fn start(self: &Arc<Self>) {
         let starts = {
             let mut book = self.book();
-            let starts = !book.running && !book.refused && !book.closed;
+            let may_try = book.refused_until.is_none_or(|until| Instant::now() >= until);
+            let starts = !book.running && may_try && !book.closed;
             book.running |= starts;
             starts
         };
@@ -445,6 +449,17 @@ impl Shared {
             }
         }
         None
+    }
+
+    /// Notes that the server allows what it refused before.
+    fn note_allowed(&self) {
+        if self.book().refused_until.take().is_some() {
+            self.warned.store(false, Ordering::Relaxed);
+            tracing::info!(
+                server = self.server.address(),
+                "the server allows SUBSCRIBE and PUBLISH again; waiting for locks polls no longer"
+            );
+        }
     }
 
     /// What hears for us as long as we are there.
@@ -565,11 +580,12 @@ async fn follow(shared: &Shared, line: &mut Line, moves: Option<watch::Receiver<
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         match subscribe(shared, line, &mut subscribed).await {
-            Subscribed::Yes => {}
+            Subscribed::Yes => shared.note_allowed(),
             Subscribed::Broken => return false,
             Subscribed::Refused => {
                 warn_of_polling(&shared.warned);
-                shared.book().refused = true;
+                let part = lock_core::random::rng().random_range(0.5..=1.0);
+                shared.book().refused_until = Some(Instant::now() + REFUSED_FOR.mul_f64(part));
                 return true;
             }
         }
@@ -610,7 +626,8 @@ async fn answers(shared: &Shared, line: &mut Line) -> bool {
 fn warn_of_polling(warned: &AtomicBool) {
     if !warned.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "the server allows no SUBSCRIBE or no PUBLISH; waiting for locks falls back to polling"
+            "the server allows no SUBSCRIBE or no PUBLISH; waiting for locks falls back to polling, and tries again \
+             within a minute"
         );
     }
 }

@@ -18,7 +18,7 @@ use crate::Keys;
 use crate::cluster::Cluster;
 pub use crate::dial::with_nodelay;
 use crate::dial::{Dial, DriverDial};
-use crate::error::Place;
+use crate::error::{Place, wants_login};
 use crate::lease::trusted_until;
 use crate::link::{Failure, Identity, Link, Route, Settings};
 use crate::recipe::{Moment, Timestamps};
@@ -504,11 +504,11 @@ impl Server {
     }
 
     /// A RESP3 connection of its own to a [node](Self::node_of) that hands everything that the node
-    /// pushes to `told`.
+    /// pushes to `told`; `None` where RESP3 is refused.
     ///
     /// # Errors
     ///
-    /// When there is no connection, or no RESP3.
+    /// When there is no connection.
     ///
     /// # Cancel safety
     ///
@@ -517,10 +517,15 @@ impl Server {
         &self,
         node: &ConnectionInfo,
         told: Arc<dyn AsyncPushSender>,
-    ) -> Result<MultiplexedConnection> {
+    ) -> Result<Option<MultiplexedConnection>> {
         let limit = self.settings.connect_timeout;
         match timeout(limit, self.settings.dialer.pushes(node, told)).await {
-            Ok(made) => made.map_err(|error| self.place.unreachable(&error)),
+            Ok(Ok(made)) => Ok(Some(made)),
+            Ok(Err(error)) => {
+                let passes = wants_login(&error);
+                let error = self.place.unreachable(&error);
+                if passes || error.kind() == ErrorKind::Unavailable { Err(error) } else { Ok(None) }
+            }
             Err(_) => Err(self.place.connect_timeout(limit)),
         }
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use lock_core::{Locks, Released};
 use lock_redis::RedisConfig;
+use lock_redis::redis::aio::MultiplexedConnection;
+use lock_redis::redis::{Client, cmd};
 use lock_testkit::proxy::{Protocol, Then, redis_command};
 use lock_testkit::{FaultProxy, Log, RedisCluster, RedisServer};
 use tokio::time::{sleep, timeout};
@@ -229,4 +231,67 @@ async fn nothing_is_told_of_a_server_that_allows_all() {
     let redis = RedisServer::start().await.unwrap();
     let _locks = connect(&redis.url()).await;
     assert!(log.warnings("").is_empty(), "{:?}", log.lines());
+}
+
+/// The process listens again once it may, and says so.
+async fn listens_again(redis: &mut MultiplexedConnection) -> bool {
+    for _ in 0..500 {
+        let mut ask = cmd("PUBSUB");
+        let channels: Vec<String> =
+            ask.arg("CHANNELS").arg("polylock:inbox:*").query_async(redis).await.unwrap();
+        if !channels.is_empty() {
+            return true;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    false
+}
+
+#[tokio::test]
+async fn rights_that_are_given_back_end_the_polling() {
+    let (log, _guard) = Log::begin();
+    let redis = RedisServer::start().await.unwrap();
+    let mut admin = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let command = async |words: &[&str]| redis.command(words).await.unwrap();
+    command(&["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all", "-subscribe"]).await;
+    let locks = connect(&format!("redis://worker:pw@{}", redis.addr())).await;
+    command(&["SET", "lock:a", "other"]).await;
+    let waits = async || locks.mutex("a").try_acquire_for(Duration::from_millis(300)).await.unwrap();
+    assert!(waits().await.is_none());
+    command(&["ACL", "SETUSER", "worker", "+subscribe"]).await;
+    let polls = log.warnings("falls back to polling").len();
+    assert!(polls >= 1);
+    // Nobody tries again soon.
+    assert!(waits().await.is_none());
+    assert!(
+        log.warnings("").len() == polls
+            && !log.lines().iter().any(|(_, line)| line.contains("again; waiting"))
+    );
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    tokio::time::resume();
+    let waiter = tokio::spawn(contender(locks.clone()));
+    assert!(listens_again(&mut admin).await, "the process polls for ever");
+    assert!(log.lines().iter().any(|(_, line)| line.contains("allows SUBSCRIBE and PUBLISH again")));
+    command(&["DEL", "lock:a"]).await;
+    timeout(PATIENCE, waiter).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_password_that_changes_is_no_refusal() {
+    let (log, _guard) = Log::begin();
+    let redis = RedisServer::start().await.unwrap();
+    let mut admin = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let locks = connect(&redis.url()).await;
+    redis.command(&["SET", "lock:a", "other"]).await.unwrap();
+    let waiter = tokio::spawn(contender(locks.clone()));
+    assert!(listens_again(&mut admin).await);
+    cmd("CONFIG").arg("SET").arg("requirepass").arg(PASSWORD).exec_async(&mut admin).await.unwrap();
+    cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").exec_async(&mut admin).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    cmd("CONFIG").arg("SET").arg("requirepass").arg("").exec_async(&mut admin).await.unwrap();
+    assert!(listens_again(&mut admin).await, "the process polls for ever");
+    assert!(log.warnings("falls back to polling").is_empty(), "{:?}", log.lines());
+    redis.command(&["DEL", "lock:a"]).await.unwrap();
+    timeout(PATIENCE, waiter).await.unwrap().unwrap();
 }
