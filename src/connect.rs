@@ -53,7 +53,8 @@ macro_rules! with_config {
 
 /// A connection to a store of locks; derefs to [`lock_core::Locks`], which has the methods.
 ///
-/// Clones share the connection. Keep one for the whole process.
+/// Clones share the connection. Keep one for the whole process, or one for each tokio runtime: a connection is driven by the
+/// runtime that made it, and one of a `current_thread` runtime is silent outside its `block_on`. What then fails says so.
 #[derive(Clone, Debug)]
 pub struct Locks(lock_core::Locks);
 
@@ -74,8 +75,9 @@ impl Locks {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] for a URL that is malformed, of an unknown scheme or with an unknown
-    /// option; [`ErrorKind::Unsupported`] when the backend's feature is not enabled;
-    /// [`ErrorKind::Unavailable`] and [`ErrorKind::Denied`] when the server does not let us in.
+    /// option; [`ErrorKind::Unsupported`] when the backend's feature is not enabled,
+    /// or outside a tokio runtime; [`ErrorKind::Unavailable`] and [`ErrorKind::Denied`] when the server does not let us in,
+    /// with a [code](Error::code) that tells why.
     ///
     /// # Cancel safety
     ///
