@@ -80,7 +80,7 @@ pub(crate) enum Role {
     /// Lets processes use locks while they and the servers are killed, frozen and cut off, and judges what they saw.
     ///
     /// Starts servers of its own, twelve processes for each backend, and one fault after the other, chosen by a seed. Exits
-    /// with 1 when two held a lock at the same time by their own deadlines, when fencing tokens did not grow, when a lock was
+    /// with 1 when two guards of one lock were valid at the same time, when fencing tokens did not grow, when a lock was
     /// not granted for longer than its lease and two seconds after a fault had ended, or when a process got stuck. Ctrl-C ends
     /// it early: what was done by then is judged. The memory backend is left out: its locks are those of one process.
     #[command(hide = true, override_usage = "cargo xtask soak [OPTIONS]")]

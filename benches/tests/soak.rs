@@ -30,7 +30,7 @@ fn a_sound_lock_passes() {
 
 #[test]
 fn a_lock_that_does_not_exclude_fails() {
-    fails("every-process-alone", "two held a lock by their own deadlines");
+    fails("every-process-alone", "two guards of one lock were valid at once");
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn tokens_that_shrink_fail() {
 
 #[test]
 fn a_lock_that_stays_away_fails() {
-    let text = fails("never-releases", "nobody got a lock for");
+    let text = fails("never-releases", "a lock was not granted for");
     assert!(text.contains("has not come to an end: it asks"), "{text}");
 }
 

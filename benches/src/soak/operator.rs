@@ -1,4 +1,4 @@
-//! Who breaks things: one fault after the other, chosen by a seed, with time to recover after each.
+//! The operator of a soak: one fault after the other, chosen by a seed, with time to recover after each.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,13 +26,13 @@ use crate::worker::{self, Job, News, Order};
 pub(super) struct Fault {
     /// Its kind.
     pub(super) kind: FaultKind,
-    /// Whom it befell, in words.
+    /// The servers or workers, in words.
     pub(super) whom: String,
-    /// Whether it is the end of another one, from which time counts again.
+    /// Whether it is the end of a pause: the limit counts from there again.
     pub(super) resumes: bool,
     /// When it began, on the clock of the histories.
     pub(super) from_ns: u64,
-    /// When it was over; for a worker that was killed or stopped, when that happened: from then on its lease runs out.
+    /// When it was over. For a worker that was killed or stopped: when that happened, as its lease runs out from then on.
     pub(super) until_ns: u64,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Operator<'a> {
         Ok(operator)
     }
 
-    /// Breaks one thing after the other until `end`. Each fault is over in time for all to recover before that.
+    /// Carries out faults until `end`; the last one is over in time for all to recover.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl<'a> Operator<'a> {
     ///
     /// # Cancel safety
     ///
-    /// What is stopped stays stopped, and its fault has no end.
+    /// Dropped in the middle of a fault, it leaves that as it is.
     pub(super) async fn disturb(&mut self, end: Instant) -> Outcome<()> {
         let mut bag = Vec::new();
         sleep(CALM).await;
@@ -116,7 +116,7 @@ impl<'a> Operator<'a> {
         Ok(())
     }
 
-    /// Has all workers come to an end, and gives what they complain of.
+    /// Ends all workers, and returns their complaints.
     pub(super) async fn dismiss(&self) -> Vec<String> {
         for hand in &self.crew {
             // One that is gone is told below.
@@ -136,13 +136,13 @@ impl<'a> Operator<'a> {
         complaints
     }
 
-    /// The time that is needed after a fault until everything must be as before, and a bit.
+    /// The longest time after a fault until all locks must be granted again, and a margin.
     fn recovery(&self) -> Duration {
         self.stage.lease() + super::SLACK + MARGIN
     }
 
-    /// Waits until every lock was granted after the last fault, so that no fault hides how long another one lasts. It
-    /// waits until the end of the soak, if need be.
+    /// Waits until every lock was granted after the last fault, at most until the end of the soak: the next fault must not
+    /// hide the length of an outage.
     async fn granted_again(&mut self, end: Instant) -> Outcome<()> {
         let over_ns = self.faults.iter().map(|fault| fault.until_ns).max().unwrap_or(0);
         while Instant::now() < end {
@@ -216,7 +216,7 @@ impl<'a> Operator<'a> {
                 self.end(fault);
                 sleep(plan.span).await;
                 plan.workers.iter().for_each(|&worker| self.crew[worker].cont());
-                // Whoever goes on may be in the way of others once more.
+                // A worker that goes on may disturb the others once more.
                 let now_ns = now_ns();
                 let stopped = self.faults[fault].clone();
                 self.faults.push(Fault { resumes: true, from_ns: now_ns, until_ns: now_ns, ..stopped });
@@ -267,7 +267,7 @@ impl<'a> Operator<'a> {
         Ok(())
     }
 
-    /// The time of a fault of servers, in which a worker may be killed as well.
+    /// The time that a fault of servers takes; workers may be killed meanwhile.
     async fn meanwhile(&mut self, plan: &Plan) -> Outcome<()> {
         sleep(plan.span / 2).await;
         if plan.also_kills && self.kinds.contains(&FaultKind::Kill) {
@@ -286,7 +286,7 @@ impl<'a> Operator<'a> {
     async fn kill(&mut self, worker: usize) -> Outcome<()> {
         let process = self.crew[worker].process();
         self.crew[worker].kill();
-        // Not before it is gone: it may have got a lock in its last moment.
+        // The time is taken when it is gone: it may have acquired a lock in its last moment.
         let (client, lock, at_ns) = (0, String::new(), now_ns());
         self.deaths.write(&Event { process, client, lock, at_ns, kind: EventKind::Died });
         let job = self.job();
@@ -355,12 +355,12 @@ const MOST_WORKERS: usize = 3;
 const OPERATOR: u32 = 0;
 const CALM: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_secs(1);
-/// More than any client insists on an answer after its lease.
+/// Requests that a frozen server carries out afterwards are then older than any lease and timeout of their clients.
 const LONGER: Duration = Duration::from_secs(4);
-/// More than is promised, so that what is too long is not cut off.
+/// An outage that is too long is not cut off at the limit.
 const MARGIN: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(1);
 /// Beside the lease, what a worker needs to end, and to say what is stuck.
 const DISMISSAL: Duration = Duration::from_secs(30);
-/// By how much a lock outlives its release that is broken so.
+/// How much longer a lock lives that is never released.
 const LEFT: Duration = Duration::from_secs(60);

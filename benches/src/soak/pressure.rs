@@ -1,4 +1,4 @@
-//! How busy the machine was: an outage on a machine that has no time for anybody says little about a lock.
+//! How busy the machine was: an outage on an overloaded machine says little about a lock.
 
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};

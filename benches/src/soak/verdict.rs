@@ -1,4 +1,4 @@
-//! What the histories of a soak say: whether the locks excluded, whether tokens grew, and for how long nobody got a lock.
+//! Judges the histories of a soak: exclusion, tokens, and how long locks were free.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +19,7 @@ pub(super) struct Verdict {
     pub(super) grants: usize,
     /// How many faults of each kind there were.
     pub(super) faults: BTreeMap<FaultKind, usize>,
-    /// How often two held a lock by their own deadlines.
+    /// How often two guards of one lock were valid at once.
     pub(super) overlaps: usize,
     /// How often a token did not grow.
     pub(super) inversions: usize,
@@ -39,7 +39,7 @@ pub(super) struct Verdict {
     pub(super) report: String,
 }
 
-/// A time in which nobody held a lock, as far as no fault explains it.
+/// A time in which a lock was free and no fault went on.
 #[derive(Clone, Debug)]
 pub(super) struct Gap {
     /// The lock.
@@ -75,7 +75,7 @@ pub(super) fn judge(
     }
     let inversions = report.token_order.count + report.shared_tokens.count;
     for (what, count) in [
-        ("two held a lock by their own deadlines", report.l2.count),
+        ("two guards of one lock were valid at once", report.l2.count),
         ("fencing tokens went backwards", report.token_order.count),
         ("fencing tokens were given twice", report.shared_tokens.count),
     ] {
@@ -92,7 +92,7 @@ pub(super) fn judge(
     violations.extend(long.iter().take(MOST_GAPS).map(|gap| {
         let (length, at) = (seconds(gap.length_ns), seconds(gap.from_ns.saturating_sub(began_ns)));
         let busy = percent(pressure.between(gap.from_ns, gap.from_ns + gap.length_ns));
-        format!("nobody got a lock for {length}, from {at} on: {}; cpu pressure {busy}", gap.place())
+        format!("a lock was not granted for {length}, from {at} on: {}; cpu pressure {busy}", gap.place())
     }));
     if long.len() > MOST_GAPS {
         violations.push(format!("the same {} times more", long.len() - MOST_GAPS));
@@ -116,7 +116,7 @@ pub(super) fn judge(
     }
 }
 
-/// The times in which each lock was free: nobody held it by his own deadline.
+/// The times in which each lock was free: no guard was valid.
 fn free(events: &[Event], end_ns: u64) -> Vec<(String, u64, u64)> {
     let mut open: HashMap<(u32, u64, &str), (u64, u64)> = HashMap::new();
     let mut held: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
@@ -273,7 +273,7 @@ mod tests {
     fn a_lock_that_nobody_gets_is_told() {
         let verdict = judged(&[hold(1, 1, 2), hold(2, 7, 8)], &[], 9);
         assert!(
-            verdict.violations[0].starts_with("nobody got a lock for 5.00 s, from 2.00 s on: a, before"),
+            verdict.violations[0].starts_with("a lock was not granted for 5.00 s, from 2.00 s on: a, before"),
             "{verdict:?}"
         );
         // Nor at the end, nor at the beginning.
@@ -299,7 +299,7 @@ mod tests {
         let freezes = [fault(FaultKind::Freeze, 3, 4), fault(FaultKind::Freeze, 10, 14)];
         let verdict = judged(&events, &freezes, 19);
         assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
-        assert!(verdict.violations[0].starts_with("nobody got a lock for 6.00 s"), "{verdict:?}");
+        assert!(verdict.violations[0].starts_with("a lock was not granted for 6.00 s"), "{verdict:?}");
         // One that is not over explains everything, one that comes later nothing.
         assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 30)], 19).violations.len(), 0);
         assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 18, 30)], 19).violations.len(), 1);
