@@ -82,17 +82,19 @@ async fn until_watched() {
     sleep(Duration::from_millis(500)).await;
 }
 
-/// The paths of these locks are more than what the driver watches anew in one request.
+/// The paths of these locks are more than what the driver watches anew in one request, and the chroot is part of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_thousand_locks_with_long_names_survive_a_reset() {
     let server = common::server().await;
     let proxy = proxy(&server);
-    let locks = common::opened(&through(&proxy).session_timeout(PATIENT / 2)).await;
+    let chroot = format!("/{:c<150}", "");
+    let config = through(&proxy).session_timeout(PATIENT / 2).chroot(chroot).create_chroot(true);
+    let locks = common::opened(&config).await;
     let guards = take(&locks, "held", 1_000).await;
     until_watched().await;
     let counters = server.mntr().await.unwrap();
     // No more sessions than are needed, and the question.
-    assert_eq!((&counters["zk_num_alive_connections"][..], &counters["zk_watch_count"][..]), ("4", "1003"));
+    assert_eq!((&counters["zk_num_alive_connections"][..], &counters["zk_watch_count"][..]), ("5", "1004"));
     proxy.rst();
     until_confirmed(&guards, "a reset").await;
     release(guards).await;
