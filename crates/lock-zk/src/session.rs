@@ -848,10 +848,10 @@ impl Confirmed {
     }
 
     /// When the next heartbeat is due, with so much time left. A session with less than half of its timeout has come
-    /// through a long silence: a heartbeat that proves nothing is of no use to it, and one that proves something may not
-    /// be late.
+    /// through a long silence: it is proven as soon as that can be done.
     fn next_beat(&self, left: Duration) -> BootInstant {
-        if left < self.timeout / 2 { self.next_proof() } else { self.last + self.timeout / 6 }
+        let regular = self.last + self.timeout / 6;
+        if left < self.timeout / 2 { regular.min(self.next_proof()) } else { regular }
     }
 
     /// Notes a request that was answered `now`, and gives the new deadline.
