@@ -12,7 +12,7 @@ use lock_core::{
     runtime,
 };
 
-use crate::config::{RedisConfig, WaitBy};
+use crate::config::{LeaveFree, RedisConfig, WaitBy};
 use crate::lease::{Held, RedisLease};
 use crate::push::Pushes;
 use crate::recipe::{Recipe, danger};
@@ -51,6 +51,7 @@ pub(crate) struct Shared {
     clock_skew: Duration,
     pub(crate) wait: WaitBy,
     pub(crate) local_handovers: u32,
+    leave_free: Option<LeaveFree>,
     pub(crate) clock: Clock,
     pub(crate) infos: Infos,
     /// In microseconds.
@@ -101,6 +102,7 @@ impl Redis {
             clock_skew,
             wait,
             local_handovers,
+            leave_free: config.leave_free,
             clock: config.clock,
             infos: Infos::default(),
             round_trip: AtomicU64::new(0),
@@ -202,7 +204,8 @@ impl Shared {
         let terms = Terms { ttl: self.ttl_of(&request.lease), auto: request.lease.renewed, hold_until };
         let held = Held::new(keys, owner, Hold::of(request.mode));
         let renewal = self.renewers.add(keys, Arc::clone(&held), terms, cell.clone());
-        RedisLease::new(Arc::clone(self), held, token, cell, renewal)
+        let lease = RedisLease::new(Arc::clone(self), held, token, cell, renewal);
+        lease.leaves_free(self.leave_free.and_then(LeaveFree::draw))
     }
 
     /// About how long a round trip takes; a busy server counts for a while.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use deadpool_redis::Pool;
 use lock_core::url::LockUrl;
 use lock_core::{Clock, Error, ErrorKind, Lazy, Locks, Result};
+use rand::Rng;
 
 use crate::Redis;
 use crate::backend::{BACKEND, capabilities, check_ttl};
@@ -22,11 +23,16 @@ const CLOCK_SKEW: Duration = Duration::from_secs(1);
 /// Nobody waits for an answer for longer than an hour.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
 const LARGEST_SKEW: Duration = Duration::from_secs(24 * 3600);
-const OPTIONS: [&str; 11] = [
+/// How long a lock is left free for other clients when nothing else is said: for longer than they sleep between two tries.
+const FREE_FOR: Duration = Duration::from_millis(150);
+const LONGEST_FREE: Duration = Duration::from_secs(2);
+const OPTIONS: [&str; 13] = [
     "ttl",
     "prefix",
     "wait",
     "local_handovers",
+    "leave_free",
+    "leave_free_for",
     "recipe",
     "recipe_unit",
     "clock_skew",
@@ -71,6 +77,8 @@ pub enum WaitBy {
 /// | `prefix` | `lock:` | what stands before the lock name in the key |
 /// | `wait` | `queue` | how a lock is waited for: `queue`, `notify` or `poll`, see [`WaitBy`] |
 /// | `local_handovers` | `16` | how many tasks of one process may have the lock in a row before others get a chance; 0 or 1 to ask the server each time |
+/// | `leave_free` | `0%` | how many releases leave the lock free for a moment, see [`leave_free`](Self::leave_free) |
+/// | `leave_free_for` | `150ms` | how long that moment is |
 /// | `recipe` | `set-nx-px` | what is written into the key: `set-nx-px` or, for older fleets, `setnx-timestamp`, see [`Recipe`] |
 /// | `recipe_unit` | `ms` | what the times of `setnx-timestamp` are counted in: `ms` or `s`, see [`RecipeUnit`] |
 /// | `clock_skew` | `1s` | by how much the clocks of clients of `setnx-timestamp` are assumed to differ at most |
@@ -89,6 +97,7 @@ pub struct RedisConfig {
     pub(crate) prefix: String,
     wait: Option<WaitBy>,
     local_handovers: Option<u32>,
+    pub(crate) leave_free: Option<LeaveFree>,
     pub(crate) recipe: Recipe,
     recipe_unit: Option<RecipeUnit>,
     clock_skew: Option<Duration>,
@@ -111,6 +120,7 @@ impl RedisConfig {
             prefix: String::from("lock:"),
             wait: None,
             local_handovers: None,
+            leave_free: None,
             recipe: Recipe::default(),
             recipe_unit: None,
             clock_skew: None,
@@ -134,6 +144,7 @@ impl RedisConfig {
         // Replaced below: the options say how to get in.
         let mut config = Self::new(Topology::Cluster(Vec::new()));
         let (mut replicas, mut patience) = (0, WAIT_REPLICAS_TIMEOUT);
+        let (mut percent, mut moment) = (0, FREE_FOR);
         let options = [&OPTIONS[..], &scheme.options()].concat();
         url.options(BACKEND, &options, |key, value| {
             if access.set(key, value)? {
@@ -153,6 +164,12 @@ impl RedisConfig {
                 "local_handovers" => {
                     config.local_handovers = Some(value.parse("give a number, such as 16")?);
                 }
+                "leave_free" => {
+                    let number = value.text().strip_suffix('%').and_then(|number| number.parse().ok());
+                    percent =
+                        number.ok_or_else(|| value.invalid("use a share of all releases, such as 10%"))?;
+                }
+                "leave_free_for" => moment = value.duration()?,
                 "recipe" => {
                     config.recipe = match value.text() {
                         "set-nx-px" => Recipe::SetNxPx,
@@ -175,7 +192,7 @@ impl RedisConfig {
             }
             Ok(())
         })?;
-        config = config.wait_replicas(replicas, patience);
+        config = config.wait_replicas(replicas, patience).leave_free(percent, moment);
         config.topology = scheme.topology(BACKEND, &url, &access)?;
         config.check()?;
         Ok(config)
@@ -223,6 +240,22 @@ impl RedisConfig {
     #[must_use]
     pub fn local_handovers(mut self, most: u32) -> Self {
         self.local_handovers = Some(most);
+        self
+    }
+
+    /// Leaves the lock free for a moment after so many percent of all releases, chosen at random, so that clients of other
+    /// libraries can take it. With 0, the default, none does.
+    ///
+    /// A release hands the lock over to the next waiter of this library, and the key is never free while there is one.
+    /// Other clients try again and again, and may never find it free. With this option they do: waiters of this library
+    /// hold back for the `moment`. Choose a moment that is longer than the
+    /// pause between two tries of the other clients: redis-py sleeps for 100 ms, node-redlock for 200 to 400 ms.
+    ///
+    /// The moment is lost time when nobody takes the lock: nobody of this library can acquire it then, and `try_acquire`
+    /// finds it busy. Set the option alike on all clients of this library, and only on locks that others share.
+    #[must_use]
+    pub fn leave_free(mut self, percent: u8, moment: Duration) -> Self {
+        self.leave_free = (percent > 0).then_some(LeaveFree { percent, moment });
         self
     }
 
@@ -335,6 +368,20 @@ impl RedisConfig {
                 .with_message("the time that replicas are given is zero, or longer than the lock lasts")
                 .with_hint("give wait_replicas_timeout a few milliseconds, well below the ttl"));
         }
+        if let Some(LeaveFree { percent, moment }) = self.leave_free {
+            if percent > 100 || moment.as_millis() == 0 || moment > LONGEST_FREE {
+                return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                    .with_message(
+                        "leave_free is more than 100%, or leave_free_for is zero or longer than two seconds",
+                    )
+                    .with_hint("try leave_free=10% and leave_free_for=150ms"));
+            }
+            if self.wait_by() != WaitBy::Queue {
+                return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+                    .with_message("leave_free has waiters hold back, and only those in the queue can")
+                    .with_hint("leave it out, or use wait=queue"));
+            }
+        }
         if self.topology.named().is_empty() {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
                 .with_message("no server is named")
@@ -404,6 +451,20 @@ impl RedisConfig {
     }
 }
 
+/// How often a release leaves the lock free for other clients, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeaveFree {
+    percent: u8,
+    moment: Duration,
+}
+
+impl LeaveFree {
+    /// The moment, if it is the turn of this lease to leave the lock free.
+    pub(crate) fn draw(self) -> Option<Duration> {
+        (lock_core::random::rng().random_range(0..100) < self.percent).then_some(self.moment)
+    }
+}
+
 /// Refuses a timeout that is zero, or so long that it is none.
 ///
 /// # Errors
@@ -460,6 +521,19 @@ mod tests {
     }
 
     #[test]
+    fn some_releases_leave_the_lock_free() {
+        let read = |options: &str| RedisConfig::from_url(&format!("redis://h?{options}")).unwrap().leave_free;
+        let every = |percent| Some(LeaveFree { percent, moment: FREE_FOR });
+        assert_eq!([read(""), read("leave_free=0%"), read("leave_free=10%")], [None, None, every(10)]);
+        assert_eq!(read("leave_free=10%25"), every(10), "as an escaped URL has it");
+        let half = LeaveFree { percent: 50, moment: Duration::from_millis(300) };
+        assert_eq!(read("leave_free=50%&leave_free_for=300ms"), Some(half));
+        let drawn = (0..10_000).filter(|_| half.draw() == Some(half.moment)).count();
+        assert!((4_000..6_000).contains(&drawn), "{drawn} of 10 000");
+        assert!(every(100).unwrap().draw().is_some());
+    }
+
+    #[test]
     fn urls_of_other_topologies() {
         let read = |url: &str| RedisConfig::from_url(url).unwrap().topology;
         let unix = read("redis+unix://me:s3cret@/run/redis.sock?db=3");
@@ -497,6 +571,12 @@ mod tests {
             "redis://h?wait_replicas=-1",
             "redis://h?wait_replicas=1&wait_replicas_timeout=0s",
             "redis://h?wait_replicas=1&wait_replicas_timeout=1m",
+            "redis://h?leave_free=101%",
+            "redis://h?leave_free=0.1",
+            "redis://h?leave_free=10%&leave_free_for=3s",
+            "redis://h?leave_free=10%&leave_free_for=0s",
+            "redis://h?leave_free=10%&wait=notify",
+            "redis://h?leave_free=10%&recipe=setnx-timestamp",
             "redis://h?tls=yes",
             "redis://h?tls_ca=x",
             "zk://h",

@@ -31,6 +31,8 @@ pub(crate) struct RedisLease {
     handovers: u32,
     /// Whether it had to be waited for, so that others most likely wait for it too.
     contended: bool,
+    /// For how long its release leaves the lock free for clients that stand in no queue, if it does.
+    leaves_free: Option<Duration>,
     /// As one that has waited in the queue: a grant that it is notified of is its own.
     _registration: Option<Registration>,
 }
@@ -70,6 +72,7 @@ impl RedisLease {
             releasing: None,
             handovers: 0,
             contended: false,
+            leaves_free: None,
             _registration: None,
         }
     }
@@ -84,6 +87,10 @@ impl RedisLease {
 
     pub(crate) fn contended(self, contended: bool) -> Self {
         Self { contended, ..self }
+    }
+
+    pub(crate) fn leaves_free(self, leaves_free: Option<Duration>) -> Self {
+        Self { leaves_free, ..self }
     }
 }
 
@@ -140,9 +147,11 @@ impl Lease for RedisLease {
             Err(known) => return Ok(known),
         };
         let (server, keys, owner) = (&self.backend.server, &self.held.keys, self.held.owner);
-        let ours = match self.contended {
-            true => server.release_to_next(keys, owner).await?,
-            false => server.release(keys, owner, None).await?,
+        let ours = match (self.leaves_free, self.contended) {
+            // Boxed, as what is rare here would make each release large.
+            (Some(moment), _) => Box::pin(server.release_and_leave_free(keys, owner, moment)).await?,
+            (None, true) => server.release_to_next(keys, owner).await?,
+            (None, false) => server.release(keys, owner, None).await?,
         };
         self.cell.lose(LossReason::Released);
         let known_lost = ours == Some(false) && !sent.maybe_done;
@@ -195,6 +204,7 @@ impl RedisLease {
         next.mode == Mode::Exclusive
             && self.held.hold() == Hold::Alone
             && self.handovers + 1 < self.backend.local_handovers
+            && self.leaves_free.is_none()
             && self.releasing.is_none()
             && self.validity.is_valid()
     }

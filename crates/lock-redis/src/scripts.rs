@@ -42,6 +42,8 @@ pub(crate) static CONFIRM: LazyLock<Script> =
     script!(value waiter confirm clock ask_fast mint_fast number mint lock ask_held queue ask);
 pub(crate) static RELEASE: LazyLock<Script> =
     script!(value release_fast clock mint_fast pass_on number mint pass_on_late lock waiter queue release);
+pub(crate) static LEAVE_FREE: LazyLock<Script> =
+    script!(value clock mint_fast number mint lock waiter queue leave_free release);
 pub(crate) static ROTATE: LazyLock<Script> = script!(clock mint_fast rotate_fast number mint rotate);
 pub(crate) static EXTEND: LazyLock<Script> =
     script!(value extend_fast lock clock mint_fast number mint waiter queue extend);

@@ -23,7 +23,7 @@ use crate::lease::trusted_until;
 use crate::link::{Failure, Identity, Link, Route, Settings};
 use crate::recipe::{Moment, Timestamps};
 use crate::scripts::{
-    ACQUIRE, Call, DOWNGRADE, EXTEND_VOTE, INSPECT_VOTE, KEEP, RAISE_VOTE, ROTATE, SET_NX_PX,
+    ACQUIRE, Call, DOWNGRADE, EXTEND_VOTE, INSPECT_VOTE, KEEP, LEAVE_FREE, RAISE_VOTE, ROTATE, SET_NX_PX,
     SETNX_TIMESTAMP, Script, Scripts, VACATE,
 };
 use crate::tls::unsupported;
@@ -757,6 +757,26 @@ impl Server {
     /// As [`release`](Self::release).
     pub async fn release_to_next(&self, keys: &Keys, owner: OwnerId) -> Result<Option<bool>> {
         self.removed(&self.releasing(keys, owner, None).answered_last()).await
+    }
+
+    /// As [`release`](Self::release), of a lock that is then left free for this long: waiters in its queue hold back, and
+    /// other clients can take it.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    pub async fn release_and_leave_free(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        moment: Duration,
+    ) -> Result<Option<bool>> {
+        let call = LEAVE_FREE.on(&keys.all()).arg(owner.encode(&mut [0; 32]));
+        self.removed(&call.arg(self.channel(keys)).arg("").arg(millis(moment))).await
     }
 
     fn releasing(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call {

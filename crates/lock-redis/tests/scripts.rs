@@ -5,7 +5,8 @@ use std::time::Duration;
 use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Token};
 use lock_redis::redis::{Client, IntoConnectionInfo};
 use lock_redis::server::{
-    Ask, Claim, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, Vacated, Verdict, Waiter,
+    Ask, Claim, Entry, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, Vacated, Verdict,
+    Waiter,
 };
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
@@ -110,6 +111,84 @@ fn owners() -> (OwnerId, OwnerId) {
 
 fn granted(token: u64) -> Verdict {
     Verdict::Granted(Token::new(token))
+}
+
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// What a release does that leaves the lock free for clients that stand in no queue.
+#[tokio::test]
+async fn a_lock_that_is_left_free_is_for_others_for_a_moment() {
+    let bench = Bench::new().await;
+    let (me, other) = owners();
+    let free = async |owner| bench.server.release_and_leave_free(&bench.keys, owner, MOMENT).await.unwrap();
+    let ends_in = async || match bench.ask(other).await {
+        Verdict::Busy { ends_in: Some(left), place: None, foreign_type: None } => left,
+        answer => panic!("{answer:?}"),
+    };
+    const QUEUE: &str = "polylock:queue:{lock:a}";
+
+    // Of one who does not hold it, nothing.
+    assert_eq!(free(me).await, Some(false));
+    bench.asked(other).await;
+    assert_eq!(free(me).await, Some(false));
+    assert_eq!(bench.redis(&["EXISTS", QUEUE]).await, "Int(0)");
+    assert_eq!(free(other).await, Some(true));
+    assert_eq!(free(other).await, Some(false), "a second release takes nothing away, and adds nothing");
+    // Ours hold back, and nobody is told of a waiter.
+    assert!(ends_in().await <= MOMENT);
+    assert_eq!(bench.look().await.waiters, 0);
+    // A client of another library takes it, and then it is an ordinary lock.
+    assert_eq!(bench.redis(&["SET", "lock:a", "other", "NX", "PX", "5000"]).await, "OK");
+    assert!(ends_in().await > MOMENT);
+    // The moment lasts as long as it was meant to.
+    bench.redis(&["DEL", "lock:a"]).await;
+    tokio::time::sleep(ends_in().await + Duration::from_millis(5)).await;
+    bench.asked(other).await;
+    // When nobody takes it, it is ours again after the moment.
+    assert_eq!(free(other).await, Some(true));
+    assert!(bench.redis.command(&["PTTL", QUEUE]).await.unwrap().int().unwrap() <= 1000);
+    tokio::time::sleep(ends_in().await + Duration::from_millis(5)).await;
+    bench.asked(other).await;
+    // A moment that never ends, as after the clock was set back, is none.
+    bench.redis(&["DEL", "lock:a"]).await;
+    bench.redis(&["LPUSH", QUEUE, "free 99999999999999"]).await;
+    bench.asked(me).await;
+    assert_eq!(bench.redis(&["EXISTS", QUEUE]).await, "Int(0)");
+}
+
+/// The first waiter learns when it may ask, and has the lock then; those who share a lock release it as ever.
+#[tokio::test]
+async fn waiters_learn_how_long_a_lock_is_left_free() {
+    let bench = Bench::new().await;
+    let (me, waiter) = owners();
+    let mut inbox = Client::open(bench.redis.url()).unwrap().get_async_pubsub().await.unwrap();
+    inbox.subscribe("polylock:inbox:here").await.unwrap();
+    let (keys, info, mode, ttl) = (&bench.keys, "me", Mode::Exclusive, TTL);
+    let (grace, inbox_name) = (Duration::from_secs(1), "polylock:inbox:here");
+    let entry = Entry { owner: waiter, mode, grace, ttl, inbox: inbox_name, info }.to_string();
+    let queue_up = async || {
+        let ask = Ask { keys, owner: waiter, mode, ttl, info, entry: Some(&entry), is_told: false };
+        bench.server.ask(&ask).await.unwrap()
+    };
+    bench.asked(me).await;
+    assert!(matches!(queue_up().await, Verdict::Busy { place: Some(0), .. }));
+    let free = bench.server.release_and_leave_free(keys, me, MOMENT).await.unwrap();
+    assert_eq!(free, Some(true));
+    let told = futures_util::StreamExt::next(&mut inbox.on_message()).await.unwrap();
+    assert_eq!(told.get_payload::<String>().unwrap(), format!("next {waiter} 1000"));
+    let Verdict::Busy { ends_in: Some(left), place: Some(1), .. } = queue_up().await else {
+        panic!("it is not free")
+    };
+    assert!(left <= MOMENT);
+    assert_eq!(bench.look().await.waiters, 1);
+    tokio::time::sleep(left + Duration::from_millis(5)).await;
+    assert!(matches!(queue_up().await, Verdict::Granted(_)));
+    assert_eq!(bench.server.release(keys, waiter, None).await.unwrap(), Some(true));
+
+    let ask = Ask { keys, owner: me, mode: Mode::Shared, ttl, info, entry: None, is_told: false };
+    assert!(matches!(bench.server.ask(&ask).await.unwrap(), Verdict::Granted(_)));
+    assert_eq!(bench.server.release_and_leave_free(keys, me, MOMENT).await.unwrap(), Some(true));
+    bench.asked(me).await;
 }
 
 /// A waiter that has left names itself as the owner, and hears whether it was its turn.
@@ -512,7 +591,7 @@ async fn a_claim_that_arrives_after_it_was_undone_is_undone_again() {
 
 /// Somebody listens on these channels.
 async fn listen(bench: &Bench, channels: &[&str]) -> redis::aio::PubSub {
-    let client = redis::Client::open(bench.redis.url()).unwrap();
+    let client = Client::open(bench.redis.url()).unwrap();
     let mut connection = client.get_async_pubsub().await.unwrap();
     for channel in channels {
         connection.subscribe(channel).await.unwrap();

@@ -12,4 +12,8 @@ end
 local waiters = redis.pcall('LLEN', KEYS[3])
 local listeners = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
 waiters = (type(waiters) == 'number' and waiters or 0) + (listeners[2] or 0)
+if string.find(redis.pcall('LRANGE', KEYS[3], 0, 0)[1] or '', '^free ') then
+  -- It is left free: see leave_free.lua.
+  waiters = waiters - 1
+end
 return {kind, holder, fence, waiters, holds(ARGV[2]) and 1 or 0}
