@@ -13,12 +13,13 @@ use crate::interrupt;
 pub(crate) struct Steps {
     started: Instant,
     done: Vec<(String, Duration)>,
+    left_out: Vec<String>,
 }
 
 impl Steps {
     /// No step yet; the clock runs.
     pub(crate) fn start() -> Self {
-        Self { started: Instant::now(), done: Vec::new() }
+        Self { started: Instant::now(), done: Vec::new(), left_out: Vec::new() }
     }
 
     /// Runs a command as a step.
@@ -62,11 +63,20 @@ impl Steps {
         }
     }
 
-    /// Prints every step with its duration.
+    /// Notes a step that cannot run here, and why.
+    pub(crate) fn leave_out(&mut self, what: String) {
+        eprintln!("\n==> left out: {what}");
+        self.left_out.push(what);
+    }
+
+    /// Prints every step with its duration, and what was left out.
     pub(crate) fn summary(&self) {
         eprintln!("\nAll {} steps passed in {}:", self.done.len(), seconds(self.started.elapsed()));
         for (name, took) in &self.done {
             eprintln!("{:>10}  {name}", seconds(*took));
+        }
+        for what in &self.left_out {
+            eprintln!("  left out  {what}");
         }
     }
 }

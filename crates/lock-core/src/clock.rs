@@ -4,16 +4,14 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
-/// No sleep is longer than this: tokio's timers stand still while the host is suspended, the lease
-/// clock does not.
+/// No sleep is longer than this: tokio's timers may stop while the host is suspended, the lease clock does not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// A point on the lease clock: the time since the machine booted, suspension included.
 ///
 /// [`std::time::Instant`] stops while a laptop or a virtual machine is suspended; a server's lease
-/// does not. Points of the same boot can be compared across processes of one machine.
+/// does not. Which clock it is, and what it does not see, stands with [`Clock`]. On Unix, points of the same boot can be
+/// compared across processes of one machine; on Windows they count from a day before the first look of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootInstant(Duration);
 
@@ -66,8 +64,22 @@ impl fmt::Debug for BootInstant {
 
 /// Where a backend takes the time from.
 ///
-/// The default is `CLOCK_BOOTTIME` on Linux (`CLOCK_MONOTONIC` elsewhere). [`Clock::tokio`] follows
-/// [`tokio::time`], so that tests can pause and advance it.
+/// A lease ends on the server while the host of its holder is suspended, so the default clock goes on then, where the
+/// platform has one that does:
+///
+/// | platform | clock | suspended host |
+/// |---|---|---|
+/// | Linux, Android, Fuchsia, OpenBSD | `CLOCK_BOOTTIME` | counted |
+/// | macOS, iOS | `CLOCK_MONOTONIC` | counted; to the microsecond |
+/// | Windows | `QueryPerformanceCounter`, by [`std::time::Instant`] | counted |
+/// | FreeBSD and other Unix | `CLOCK_MONOTONIC` | **perhaps not counted** |
+///
+/// What no clock of a guest sees is a virtual machine that its host stops and resumes (a snapshot, a live migration),
+/// unless the host corrects the clock. After that, and where suspension is not counted, a guard says that it is valid for
+/// as long as the machine stood still: let the resource check the [fencing token](crate::Token). The tests of this
+/// library run on Linux; the others are built, not run.
+///
+/// [`Clock::tokio`] follows [`tokio::time`], so that tests can pause and advance it.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Source);
 
@@ -116,15 +128,32 @@ impl Clock {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const CLOCK: ClockId = ClockId::Boottime;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const CLOCK: ClockId = ClockId::Monotonic;
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia", target_os = "openbsd"))]
+const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+/// Apple's goes on while the machine sleeps.
+#[cfg(all(
+    unix,
+    not(any(target_os = "linux", target_os = "android", target_os = "fuchsia", target_os = "openbsd"))
+))]
+const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
+#[cfg(unix)]
 fn boot_time() -> BootInstant {
-    let now = clock_gettime(CLOCK);
+    let now = rustix::time::clock_gettime(CLOCK);
     let (seconds, nanoseconds) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
     BootInstant(Duration::from_secs(seconds) + Duration::from_nanos(nanoseconds))
+}
+
+#[cfg(not(unix))]
+fn boot_time() -> BootInstant {
+    since_first_look()
+}
+
+/// The time since the first look, a day later: spans that are subtracted from a point end at zero.
+#[cfg(any(not(unix), test))]
+fn since_first_look() -> BootInstant {
+    static FIRST: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    BootInstant(Duration::from_secs(24 * 3600) + FIRST.get_or_init(std::time::Instant::now).elapsed())
 }
 
 #[cfg(test)]
@@ -137,6 +166,15 @@ mod tests {
         let earlier = clock.now();
         std::thread::sleep(Duration::from_millis(2));
         assert!(clock.now() >= earlier + Duration::from_millis(2));
+    }
+
+    #[test]
+    fn a_clock_without_a_boot_moves_forward_and_has_a_past() {
+        let earlier = since_first_look();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(since_first_look() >= earlier + Duration::from_millis(2));
+        let hour = Duration::from_secs(3600);
+        assert_eq!(earlier.saturating_duration_since(earlier - hour), hour);
     }
 
     #[tokio::test(start_paused = true)]

@@ -79,8 +79,7 @@ impl OwnerInfo {
     /// This process.
     #[must_use]
     pub fn this_process() -> Self {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { host, pid: process::id(), label: None }
+        Self { host: host(), pid: process::id(), label: None }
     }
 
     /// The same owner with a label.
@@ -89,6 +88,17 @@ impl OwnerInfo {
         self.label = Some(label.into());
         self
     }
+}
+
+#[cfg(unix)]
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The name that Windows gives to every process.
+#[cfg(not(unix))]
+fn host() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_else(|_| "an unknown host".into())
 }
 
 impl fmt::Display for OwnerInfo {

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 use lock_core::{
-    BootInstant, Clock, Error, ErrorKind, Finding, Level, Mode, Outcome, OwnerId, Result, Token,
+    BootInstant, Clock, Error, ErrorKind, Finding, Level, LockMode, Mode, Outcome, OwnerId, Result, Token,
+    WaiterInfo,
 };
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
-use redis::{ConnectionInfo, Pipeline, RedisError, Value};
+use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -374,7 +375,8 @@ impl Server {
         let place = Place { backend: options.backend, address: options.topology.to_string() };
         let ServerOptions { topology, pool, connect_timeout, command_timeout, .. } = options;
         if topology.named().iter().any(|info| !info.addr().is_supported()) {
-            return Err(unsupported(place.backend));
+            let sockets = topology.named().iter().any(|info| matches!(info.addr(), ConnectionAddr::Unix(_)));
+            return Err(if sockets { no_sockets(place.backend) } else { unsupported(place.backend) });
         }
         let driver = DriverDial { pool, connect_timeout, command_timeout };
         let dialer = options.dial.unwrap_or_else(|| Arc::new(driver));
@@ -1198,6 +1200,13 @@ impl std::fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServerOptions").field("topology", &self.topology).finish_non_exhaustive()
     }
+}
+
+/// The error of a platform without Unix sockets.
+fn no_sockets(backend: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, backend)
+        .message("there are no Unix sockets on this platform")
+        .hint("connect to the server by its host and port, as in redis://host:6379")
 }
 
 /// What a request says of one who waits; nothing of one who does not.
