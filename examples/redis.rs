@@ -19,7 +19,7 @@ pub async fn run(url: &str) -> Result<()> {
 
     let Some(guard) = report.try_acquire_for(Duration::from_secs(5)).await? else {
         let state = locks.inspect("report").await?;
-        println!("busy: {:?} has held it since {:?}", state.holder, state.since);
+        println!("busy: {state}");
         return Ok(());
     };
 

@@ -32,9 +32,10 @@ mod connect;
 
 pub use connect::Locks;
 pub use lock_core::{
-    BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Guard, Holder, LeaseKind, Level, LockName,
-    LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released,
-    Report, Result, RwLock, Semaphore, ServerView, Standing, Support, Token, Validity, View,
+    BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Guard, Holder, HolderInfo, LeaseKind, Level,
+    LockMode, LockName, LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId,
+    OwnerInfo, Released, Report, Result, RwLock, Semaphore, ServerView, Standing, Support, Token, Validity,
+    View, WaiterInfo,
 };
 /// All of the Redis backend: for configurations made in code, with its driver and pool.
 #[cfg(feature = "redis")]

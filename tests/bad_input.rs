@@ -275,7 +275,7 @@ async fn a_key_of_another_type_is_busy_and_named() {
             );
             let waited = locks.mutex(kind).try_acquire_for(Duration::from_millis(100)).await;
             assert!(waited.unwrap().is_none(), "{url}: took a {kind} for free");
-            let holder = locks.inspect(kind).await.unwrap().holder;
+            let holder = locks.inspect(kind).await.unwrap().holder().cloned();
             assert!(
                 matches!(&holder, Some(Holder::Foreign(text)) if text.contains(kind)),
                 "{url}: {holder:?}"
@@ -301,7 +301,7 @@ async fn a_lock_of_another_client_is_busy_and_shown() {
         let locks = Locks::connect(&url).await.unwrap();
         everywhere(servers, &["SET", "lock:a", "somebody-else", "NX", "PX", "60000"]).await;
         assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
-        let holder = locks.inspect("a").await.unwrap().holder;
+        let holder = locks.inspect("a").await.unwrap().holder().cloned();
         let shown = matches!(&holder, Some(Holder::Foreign(text)) if text.contains("somebody-else"));
         assert!(shown, "{url}: {holder:?}");
         everywhere(servers, &["DEL", "lock:a"]).await;

@@ -200,7 +200,7 @@ async fn their_lock_excludes_us(at: At) {
     assert!(theirs.acquire(&at.name, Some(LONG), NOW).await);
     assert!(ours.mutex(&at.name).try_acquire().await.unwrap().is_none());
     assert!(ours.mutex(&at.name).try_acquire_for(MOMENT).await.unwrap().is_none());
-    let holder = ours.inspect(&at.name).await.unwrap().holder;
+    let holder = ours.inspect(&at.name).await.unwrap().holder().cloned();
     assert!(matches!(holder, Some(Holder::Foreign(_))), "{holder:?}");
     assert_ne!(theirs.release().await, Some(false));
     let guard = ours.mutex(&at.name).try_acquire().await.unwrap().expect("they gave it back");
@@ -417,7 +417,7 @@ async fn a_lock_without_a_ttl_is_waited_for(at: At) {
     assert!(theirs.acquire(&at.name, None, NOW).await);
     assert_eq!(site.first(&["PTTL", &at.key()]).await.int(), Some(-1));
     let value = site.first(&["GET", &at.key()]).await;
-    let holder = ours.inspect(&at.name).await.unwrap().holder;
+    let holder = ours.inspect(&at.name).await.unwrap().holder().cloned();
     let value = value.text().unwrap();
     assert!(matches!(&holder, Some(Holder::Foreign(text)) if text.contains(value)), "{holder:?}");
 
@@ -482,7 +482,7 @@ async fn a_lock_of_another_type_excludes_us(at: TypeAt) {
     at.store.set_everywhere(&["PEXPIRE", &at.name, "60000"]).await;
     assert!(ours.mutex(&at.name).try_acquire().await.unwrap().is_none());
     assert!(ours.mutex(&at.name).try_acquire_for(MOMENT).await.unwrap().is_none());
-    let holder = ours.inspect(&at.name).await.unwrap().holder;
+    let holder = ours.inspect(&at.name).await.unwrap().holder().cloned();
     assert!(matches!(holder, Some(Holder::Foreign(_))), "{holder:?}");
 
     let mutex = ours.mutex(&at.name);

@@ -232,7 +232,7 @@ async fn their_lock_excludes_us(at: At) {
     assert!(theirs.acquire(NOW).await);
     assert!(ours.acquire(NOW).await.is_none());
     assert!(ours.acquire(MOMENT).await.is_none());
-    let holder = ours.locks.inspect(&at.name).await.unwrap().holder;
+    let holder = ours.locks.inspect(&at.name).await.unwrap().holder().cloned();
     assert!(matches!(holder, Some(Holder::Foreign(_))), "{holder:?}");
     at.until_there_are(1).await;
     theirs.release().await;

@@ -211,6 +211,14 @@ impl Backend for Broken {
         self.inner.break_lock(name).await
     }
 
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        self.inner.break_lock_if(name, token).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.inner.list(prefix).await
+    }
+
     async fn close(&self) -> Result<()> {
         self.inner.close().await
     }

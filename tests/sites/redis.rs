@@ -109,6 +109,7 @@ impl Harness for RedisHarness {
             (capabilities.fifo, capabilities.counts_waiters) = (true, true);
             (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         }
+        (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
         capabilities
     }
 

@@ -64,6 +64,8 @@ impl Harness for ZkHarness {
         (capabilities.fifo, capabilities.counts_waiters) = (true, true);
         (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         capabilities.revocation = Support::Yes;
+        capabilities.names_sharers = true;
+        (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
         capabilities
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Report, Result};
+use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Report, Result, Token};
 
 /// A store that grants locks.
 ///
@@ -54,6 +54,33 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///
     /// When the server cannot be asked, or refuses.
     async fn break_lock(&self, name: &LockName) -> Result<bool>;
+
+    /// Takes the lock away from the holder with this token, if it still holds the lock, and says whether it did. Others
+    /// that share the lock keep it. A backend whose [`Capabilities::breaks_one`] is there has its own way to do it.
+    ///
+    /// The token is the one that [`inspect`](Self::inspect) shows. The store compares and removes in one step: a later
+    /// holder is never touched.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot tell the holder by its token; when the
+    /// server cannot be asked, or refuses.
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let _ = (name, token);
+        self.capabilities().check_breaks_one().map(|()| false)
+    }
+
+    /// Gives the names of the locks that begin with this prefix, in any order and perhaps several times, at most
+    /// [`MAX_LISTED`]. A backend whose [`Capabilities::listing`] is there has its own way to do it.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where there is no list, or too many names are in it; when the server
+    /// cannot be asked, or refuses.
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let _ = prefix;
+        self.capabilities().check_listing().map(|()| Vec::new())
+    }
 
     /// Asks all who hold the lock to give it up, and says whether somebody did hold it. A backend whose
     /// [`Capabilities::revocation`] is there has its own way to do it.
@@ -241,12 +268,18 @@ pub struct Capabilities {
     pub fifo: bool,
     /// Whether [`Backend::inspect`] counts the waiters of other processes.
     pub counts_waiters: bool,
+    /// Whether [`Backend::inspect`] shows who each of several holders is; else of one of them only.
+    pub names_sharers: bool,
     /// Whether locks can be shared by readers, and a writer can [become one](crate::Lease::downgrade).
     pub shared: Support,
     /// Whether locks can be held by a limited number at once.
     pub permits: Support,
     /// Whether holders can be asked to give a lock up.
     pub revocation: Support,
+    /// Whether a lock can be taken away from [one holder](Backend::break_lock_if), and only while it holds it.
+    pub breaks_one: Support,
+    /// Whether the locks can be [listed](Backend::list).
+    pub listing: Support,
 }
 
 /// Whether a backend can do something.
@@ -296,10 +329,45 @@ impl Capabilities {
             cross_process: true,
             fifo: false,
             counts_waiters: false,
+            names_sharers: false,
             shared: not_built,
             permits: not_built,
             revocation: Support::No("its holders cannot be told anything"),
+            breaks_one: not_built,
+            listing: not_built,
         }
+    }
+
+    fn check_breaks_one(&self) -> Result<()> {
+        match self.breaks_one {
+            Support::Yes => Ok(()),
+            Support::No(why) => Err(Error::new(ErrorKind::Unsupported, self.backend)
+                .with_message(format!("a lock cannot be taken away from one holder only: {why}"))
+                .with_hint("inspect the lock, and break it for whoever holds it")),
+        }
+    }
+
+    fn check_listing(&self) -> Result<()> {
+        match self.listing {
+            Support::Yes => Ok(()),
+            Support::No(why) => Err(Error::new(ErrorKind::Unsupported, self.backend)
+                .with_message(format!("the locks cannot be listed: {why}"))
+                .with_hint("look at those whose names you know")),
+        }
+    }
+
+    /// Refuses a list of more than [`MAX_LISTED`] names.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`].
+    pub fn check_listed(&self, names: usize) -> Result<()> {
+        if names <= MAX_LISTED {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unsupported, self.backend)
+            .with_message(format!("there are more than {MAX_LISTED} locks whose names begin so"))
+            .with_hint("ask for a longer prefix"))
     }
 
     /// Refuses to ask holders where they cannot be asked.
@@ -394,6 +462,8 @@ impl Capabilities {
     }
 }
 
+/// The most names that [`Backend::list`] gives.
+pub const MAX_LISTED: usize = 100_000;
 /// A lock that is to outlive its holder by more than this is a mistake.
 const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use crate::single_flight::SingleFlight;
 use crate::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, LockName, LockState, Report, Result,
+    Token,
 };
 
 /// A connection takes longer only on a runtime that is not running.
@@ -116,6 +117,14 @@ impl Backend for Lazy {
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
         self.connected().await?.break_lock(name).await
+    }
+
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        self.connected().await?.break_lock_if(name, token).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.connected().await?.list(prefix).await
     }
 
     async fn request_revocation(&self, name: &LockName) -> Result<bool> {

@@ -1,14 +1,14 @@
 //! The entry: a store, and the locks in it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::background::Background;
 use crate::guard::Origin;
 use crate::queue::LocalQueue;
 use crate::runtime::Runtimes;
 use crate::{
-    Backend, Capabilities, Error, ErrorKind, LockName, LockOptions, Mutex, OwnerInfo, Report, Result, RwLock,
+    Backend, Capabilities, Error, ErrorKind, LockName, LockOptions, LockState, Mutex, OwnerInfo, Report, Result, RwLock,
     Semaphore, Token,
 };
 
@@ -31,94 +31,6 @@ pub(crate) struct Shared {
 
 /// How long [`Locks::close`] waits for the releases of dropped guards.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
-
-/// What [`Locks::inspect`] saw. It may have changed by the time that you read it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockState {
-    /// Who holds the lock, `None` when it is free. When several share it, one of them, where the store
-    /// knows who they are; the memory backend shows the one that has had it for longest.
-    pub holder: Option<Holder>,
-    /// Since when that one holds it, where the store keeps it: by the server's clock, or by the holder's where there are
-    /// several servers.
-    pub since: Option<SystemTime>,
-    /// How many wait: the processes that the backend counts, and the tasks of this one.
-    pub waiters: usize,
-    /// The fencing token of that holder, or the last one that was granted; `None` if there was none, or where the store
-    /// does not tell. On Redlock perhaps a larger one, which one who asked meanwhile has proposed.
-    pub token: Option<Token>,
-    /// What each of several independent servers sees, where a quorum of them keeps the lock; empty elsewhere.
-    pub servers: Vec<ServerView>,
-}
-
-/// What one of several servers sees of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ServerView {
-    /// The server, as host and port.
-    pub server: String,
-    /// What it sees.
-    pub view: View,
-}
-
-impl ServerView {
-    /// What this server sees.
-    #[must_use]
-    pub fn new(server: impl Into<String>, view: View) -> Self {
-        Self { server: server.into(), view }
-    }
-}
-
-/// What a server sees of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum View {
-    /// The lock is free.
-    Free,
-    /// It is held.
-    Held(Holder),
-    /// The server did not say; the text tells why.
-    Unknown(String),
-}
-
-/// Who holds a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Holder {
-    /// A process that uses this library.
-    Known(OwnerInfo),
-    /// Another client; the text says what the store holds.
-    Foreign(String),
-}
-
-impl std::fmt::Display for Holder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Known(owner) => owner.fmt(f),
-            Self::Foreign(text) => f.write_str(text),
-        }
-    }
-}
-
-impl LockState {
-    /// A free lock.
-    #[must_use]
-    pub fn free() -> Self {
-        Self::default()
-    }
-
-    /// A lock that is held.
-    #[must_use]
-    pub fn held(holder: Holder) -> Self {
-        Self { holder: Some(holder), ..Self::default() }
-    }
-
-    /// Whether somebody holds the lock.
-    #[must_use]
-    pub const fn is_held(&self) -> bool {
-        self.holder.is_some()
-    }
-}
 
 impl Locks {
     /// The locks of this backend.
@@ -189,15 +101,32 @@ impl Locks {
         Semaphore::new(Arc::clone(&self.shared), name.as_ref(), max, &options).check()
     }
 
-    /// Looks at a lock without touching it.
+    /// Looks at a lock without touching it: its holders and their tokens, its waiters in order.
+    ///
+    /// [`LockState`] tells what each backend shows. It is for people and for programs that help them; a lock that it
+    /// shows as free may be held by the time that you read it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lock_core::Result<()> {
+    /// # let locks = lock_core::MemoryConfig::new().connect()?;
+    /// let guard = locks.mutex("orders/42").acquire().await?;
+    /// let state = locks.inspect("orders/42").await?;
+    /// println!("{state}"); // held by pid 4242 on web-1, exclusive, token 1, since ..., 29s left
+    /// assert_eq!(state.holders[0].token, Some(guard.token()));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer,
+    /// [`InvalidName`](crate::ErrorKind::InvalidName), [`Denied`](crate::ErrorKind::Denied) and
+    /// [`Closed`](crate::ErrorKind::Closed) as for an acquisition.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockState> {
         let name = LockName::new(name)?;
         let state = self.shared.ask(|backend| backend.inspect(&name)).await;
@@ -225,6 +154,93 @@ impl Locks {
         let name = LockName::new(name)?;
         let broken = self.shared.ask(|backend| backend.break_lock(&name)).await;
         broken.map_err(|error| error.during("break").on(&name))
+    }
+
+    /// Takes the lock away from the holder with this token, if it still holds the lock, and says whether it did.
+    ///
+    /// A later holder is never touched, and others that share the lock keep it. For operators: take the token from
+    /// [`inspect`](Self::inspect), and break what you have seen. The holder learns of it as with
+    /// [`break_lock`](Self::break_lock); until then it works on, so that two may work at once.
+    ///
+    /// Use the token that `inspect` shows. After [`raise_token`](crate::Guard::raise_token), and on Redlock where clocks
+    /// differ, it can be another than that of the guard; then nothing is broken by the token of the guard, and the answer is
+    /// `false`.
+    ///
+    /// On ZooKeeper with `recipe=ephemeral` or `layout=plain`, the names of nodes come again. There the next holder loses
+    /// the lock if it takes it between the last look at the node and its deletion.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lock_core::Result<()> {
+    /// # let locks = lock_core::MemoryConfig::new().connect()?;
+    /// let stuck = locks.mutex("orders/42").acquire().await?;
+    /// let state = locks.inspect("orders/42").await?;
+    /// let token = state.holders[0].token.expect("this store keeps it");
+    /// assert!(locks.break_lock_if("orders/42", token).await?);
+    /// let next = locks.mutex("orders/42").acquire().await?;
+    /// assert!(!locks.break_lock_if("orders/42", token).await?); // not the next holder
+    /// assert!(next.is_valid() && !stuck.is_valid());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the backend cannot do it
+    /// ([`Capabilities::breaks_one`]), and on Redis for a lock that several share, unless the token is the last one:
+    /// of the others the store keeps no token. Else as [`break_lock`](Self::break_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the lock may or may not have been broken.
+    pub async fn break_lock_if(&self, name: impl AsRef<str>, token: Token) -> Result<bool> {
+        let name = LockName::new(name)?;
+        let broken = self.shared.ask(|backend| backend.break_lock_if(&name, token)).await;
+        broken.map_err(|error| error.during("break").on(&name))
+    }
+
+    /// Lists the locks whose names begin with this prefix, in the order of their names; all with an empty prefix.
+    ///
+    /// It is not a snapshot: a lock that is taken or released meanwhile may be missing or listed. What counts as a lock
+    /// depends on the store: in memory what is held; on Redis and Redlock every key behind the `prefix` of the URL,
+    /// those of other programs too if they share it; on ZooKeeper every directory or node below `dir`, which stays for a
+    /// while after a release. [`inspect`](Self::inspect) tells which are held.
+    ///
+    /// It costs more than anything else here, as Redis goes through all keys of the database (`SCAN`, a thousand at a
+    /// time): it is for operators, not for programs that run all day.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lock_core::Result<()> {
+    /// # let locks = lock_core::MemoryConfig::new().connect()?;
+    /// let one = locks.mutex("orders/1").acquire().await?;
+    /// let two = locks.mutex("orders/2").acquire().await?;
+    /// let names = locks.list("orders/").await?;
+    /// assert_eq!(names.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["orders/1", "orders/2"]);
+    /// for name in names {
+    ///     println!("{name}: {}", locks.inspect(&name).await?);
+    /// }
+    /// # drop((one, two));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the backend cannot list ([`Capabilities::listing`]), or when
+    /// more than [`MAX_LISTED`](crate::backend::MAX_LISTED) names begin so;
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when a server does not answer,
+    /// [`Denied`](crate::ErrorKind::Denied) when it refuses, [`Closed`](crate::ErrorKind::Closed).
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockName>> {
+        let mut names =
+            self.shared.ask(|backend| backend.list(prefix.as_ref())).await.map_err(|error| error.during("list"))?;
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
     }
 
     /// Asks whoever holds the lock, all who share it, to give it up, and says whether somebody did hold it.

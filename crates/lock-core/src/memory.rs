@@ -12,9 +12,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::renewal::{Renew, Renewal, Renewed, Renewer, Terms};
 use crate::url::LockUrl;
 use crate::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, Lease,
-    LeaseKind, LockName, LockState, Locks, LossReason, Mode, OwnerId, OwnerInfo, Released, Result,
-    Revocation, RevocationCell, Standing, Support, Token, Validity, ValidityCell, Wait,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder,
+    HolderInfo, Lease, LeaseKind, LockName, LockState, Locks, LossReason, Mode, OwnerId, OwnerInfo, Released,
+    Result, Revocation, RevocationCell, Standing, Support, Token, Validity, ValidityCell, Wait, WaiterInfo,
 };
 
 const BACKEND: &str = "memory";
@@ -154,6 +154,7 @@ struct Waiter {
     owner: OwnerId,
     mode: Mode,
     info: Arc<OwnerInfo>,
+    since: SystemTime,
     ttl: Duration,
     grant: oneshot::Sender<Grant>,
 }
@@ -180,6 +181,8 @@ impl Memory {
         (capabilities.cross_process, capabilities.fifo, capabilities.counts_waiters) = (false, true, true);
         (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         capabilities.revocation = Support::Yes;
+        capabilities.names_sharers = true;
+        (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
         let store = match config.name {
             Some(name) => Store::named(name, &config.clock),
             None => Store::new(&config.clock),
@@ -220,11 +223,10 @@ impl Backend for Memory {
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
         let Some(lock) = table.locks.get(name) else { return Ok(LockState::free()) };
-        let mut state = LockState { waiters: lock.waiters.len(), ..LockState::free() };
-        if let Some(hold) = lock.holds.first() {
-            state.holder = Some(Holder::Known(OwnerInfo::clone(&hold.info)));
-            (state.since, state.token) = (Some(hold.since), Some(hold.token));
-        }
+        let now = self.store.clock.now();
+        let mut state = LockState::held(lock.holds.iter().map(|hold| hold.info(now)));
+        state.waiters = lock.waiters.len();
+        state.queue = lock.waiters.iter().take(LockState::MAX_QUEUE).map(Waiter::info).collect();
         Ok(state)
     }
 
@@ -232,6 +234,23 @@ impl Backend for Memory {
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
         Ok(table.end_holds(name, &self.store.clock, LossReason::Removed, |_| true))
+    }
+
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let mut table = self.store.table();
+        table.expire(name, &self.store.clock);
+        Ok(table.end_holds(name, &self.store.clock, LossReason::Removed, |hold| hold.token == token))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let mut table = self.store.table();
+        let begins_so = |name: &&LockName| name.as_str().starts_with(prefix);
+        let mut names: Vec<_> = table.locks.keys().filter(begins_so).cloned().collect();
+        names.retain(|name| {
+            table.expire(name, &self.store.clock);
+            table.locks.contains_key(name)
+        });
+        self.capabilities.check_listed(names.len()).map(|()| names)
     }
 
     async fn request_revocation(&self, name: &LockName) -> Result<bool> {
@@ -444,8 +463,9 @@ impl Store {
         }
         let (sender, mut grant) = oneshot::channel();
         let (owner, mode, info) = (OwnerId::random(), request.mode, Arc::clone(&request.owner));
+        let since = SystemTime::now();
         let lock = table.locks.entry(request.name.clone()).or_default();
-        lock.waiters.push_back(Waiter { owner, mode, info, ttl, grant: sender });
+        lock.waiters.push_back(Waiter { owner, mode, info, since, ttl, grant: sender });
         table.advance(&request.name, &self.clock);
         if let Ok(grant) = grant.try_recv() {
             return Asked::Granted(owner, grant);
@@ -474,6 +494,24 @@ impl Store {
             }
             None => Renewed::NotOurs,
         }
+    }
+}
+
+impl Hold {
+    fn info(&self, now: BootInstant) -> HolderInfo {
+        HolderInfo {
+            token: Some(self.token),
+            since: Some(self.since),
+            remaining: Some(self.expires.saturating_duration_since(now)),
+            ..HolderInfo::new(Holder::Known(OwnerInfo::clone(&self.info)), self.mode.into())
+        }
+    }
+}
+
+impl Waiter {
+    fn info(&self) -> WaiterInfo {
+        let since = Some(self.since);
+        WaiterInfo { since, ..WaiterInfo::new(Holder::Known(OwnerInfo::clone(&self.info)), self.mode.into()) }
     }
 }
 

@@ -35,16 +35,12 @@ impl OwnerId {
         str::from_utf8(buffer).unwrap_or_default()
     }
 
-    /// Reads an identity as [`encode`](Self::encode) writes it; `None` when the text is none.
+    /// The identity that is written so; `None` when the text is none.
     #[must_use]
     pub fn decode(text: &str) -> Option<Self> {
-        let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
-        let mut bytes = [0; 16];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let value = |digit: &u8| HEX.iter().position(|known| known == digit);
-            *byte = u8::try_from(value(&pair[0])? << 4 | value(&pair[1])?).ok()?;
-        }
-        Some(Self(bytes))
+        let id = Self(u128::from_str_radix(text, 16).ok()?.to_be_bytes());
+        // As it was written: no sign, no digit left out.
+        (id.encode(&mut [0; 32]) == text).then_some(id)
     }
 }
 
@@ -120,8 +116,12 @@ mod tests {
         assert_eq!(OwnerId([0; 16]).to_string(), "0".repeat(32));
         let bytes = std::array::from_fn(|at| 15 * u8::try_from(at).unwrap() + 3);
         assert_eq!(OwnerId(bytes).to_string(), format!("{:032x}", u128::from_be_bytes(bytes)));
-        assert_eq!(OwnerId::decode(&one.to_string()), Some(one));
-        assert_eq!(OwnerId::decode(&format!("{:032X}", u128::MAX)), None);
-        assert_eq!(OwnerId::decode("0"), None);
+        for id in [one, two, OwnerId([0; 16]), OwnerId(bytes), OwnerId([255; 16])] {
+            assert_eq!(OwnerId::decode(&id.to_string()), Some(id));
+        }
+        let [short, long, upper] = ["0".repeat(31), "0".repeat(33), "F".repeat(32)];
+        for text in ["", "x", &short, &long, &upper, &format!("+{short}"), &format!("{short}g")] {
+            assert_eq!(OwnerId::decode(text), None, "{text:?}");
+        }
     }
 }

@@ -2,22 +2,24 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use lock_core::backend::MAX_LISTED;
 use lock_core::renewal::Terms;
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Holder,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding,
     LeaseKind, LeasePolicy, LockName, LockState, OwnerId, Report, Result, Support, Token, ValidityCell,
     runtime,
 };
 
 use crate::config::{LeaveFree, RedisConfig, WaitBy};
+use crate::inspect::state;
 use crate::lease::{Held, RedisLease};
 use crate::push::Pushes;
 use crate::recipe::{Recipe, danger};
 use crate::renewers::Renewers;
-use crate::server::{Hold, ServerOptions, Sight};
+use crate::server::{Hold, ServerOptions};
 use crate::topology::Topology;
 use crate::{Infos, Keys, Server, waiting};
 
@@ -136,6 +138,25 @@ impl Backend for Redis {
         }
     }
 
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let keys = self.keys(name)?;
+        let sight = self.shared.server.look(&keys, None).await?;
+        if !matches!(sight.kind.as_str(), "string" | "none") {
+            return Err(not_a_lock(BACKEND, &sight.kind));
+        }
+        let Some(owner) = sight.holder_with(token, BACKEND)? else { return Ok(false) };
+        // It compares the owner, which no two acquisitions have in common. When the first of two sendings got no answer,
+        // the lock was the owner's a moment ago and is not now.
+        Ok(self.shared.server.release(&keys, owner, None).await?.unwrap_or(true))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let beginning = format!("{}{prefix}", self.shared.prefix);
+        let keys = self.shared.server.keys_that_begin(&beginning, MAX_LISTED).await?;
+        let names = Keys::names(&self.shared.prefix, keys);
+        self.capabilities.check_listed(names.len()).map(|()| names)
+    }
+
     async fn doctor(&self) -> Result<Report> {
         let mut findings = self.shared.server.examine().await?;
         findings.extend(self.danger.clone());
@@ -175,6 +196,7 @@ pub(crate) fn capabilities(config: &RedisConfig) -> Capabilities {
         Recipe::SetnxTimestamp => Support::No(ONE_TIME),
     };
     (capabilities.shared, capabilities.permits) = (shared, shared);
+    (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
     capabilities
 }
 
@@ -233,36 +255,6 @@ pub fn not_a_lock(backend: &'static str, kind: &str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
         .with_message(format!("the key holds a {kind}, which is no lock of this protocol"))
         .with_hint("remove it with the client that made it, or use another prefix in the URL (?prefix=...)")
-}
-
-/// What a sight of the server means, for users.
-#[must_use]
-pub fn state(sight: &Sight) -> LockState {
-    let mut state = match (sight.kind.as_str(), sight.value == sight.owner) {
-        ("none", _) => LockState::free(),
-        ("string", true) => match serde_json::from_str(&sight.info) {
-            Ok(owner) => LockState::held(Holder::Known(owner)),
-            Err(_) => LockState::held(Holder::Foreign(format!("a client with the value {:?}", sight.value))),
-        },
-        ("string", false) if sight.value == "polylock:shared" => {
-            LockState::held(Holder::Foreign("readers".into()))
-        }
-        ("string", false) if sight.value == "polylock:permits" => {
-            LockState::held(Holder::Foreign("holders of permits".into()))
-        }
-        ("string", false) => {
-            LockState::held(Holder::Foreign(format!("a client with the value {:?}", sight.value)))
-        }
-        (kind, _) => LockState::held(Holder::Foreign(format!("a key of type {kind}"))),
-    };
-    if let Some(Holder::Known(_)) = state.holder {
-        state.since = sight
-            .since
-            .map(|micros| UNIX_EPOCH + Duration::from_micros(micros))
-            .filter(|at| *at > SystemTime::UNIX_EPOCH);
-    }
-    (state.token, state.waiters) = (sight.token, sight.waiters);
-    state
 }
 
 pub(crate) fn too_late(ttl: Duration) -> Error {

@@ -343,7 +343,7 @@ fn rights() -> String {
         "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
          for waiting without polling {LISTEN_RIGHTS} {TRACK_RIGHTS} \
          and with a database (redis://host/1) +select and in a cluster +cluster|slots +cluster|info +asking \
-         {SHARD_RIGHTS} and for wait_replicas +wait",
+         {SHARD_RIGHTS} and for wait_replicas +wait and to list locks +scan",
         commands.join(" ")
     )
 }

@@ -111,6 +111,13 @@ impl Keys {
         format!("{RESERVED}inbox:{process}{tagged}")
     }
 
+    /// The names of the locks that have these keys; what stands beside a lock is left out, and what can be no name.
+    #[must_use]
+    pub fn names(prefix: &str, keys: Vec<String>) -> Vec<LockName> {
+        let locks = keys.iter().filter(|key| !key.starts_with(RESERVED));
+        locks.filter_map(|key| LockName::new(key.strip_prefix(prefix)?).ok()).collect()
+    }
+
     /// Refuses a lock that would be a helper of another one.
     ///
     /// # Errors

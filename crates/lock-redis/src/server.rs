@@ -1,6 +1,7 @@
 //! One Redis server: the part that a single lock server and each master of a quorum have in common.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::cluster::Cluster;
 pub use crate::dial::with_nodelay;
 use crate::dial::{Dial, DriverDial};
 use crate::error::{Place, wants_login};
+use crate::inspect::glob;
 use crate::lease::trusted_until;
 use crate::link::{Failure, Identity, Link, Route, Settings};
 use crate::recipe::{Moment, Timestamps};
@@ -40,6 +42,10 @@ const EXCLUSIVE: &str = "x";
 const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 /// For so long a server that does not answer may hang, for what it was sent to be taken back.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(600);
+/// How many keys one `SCAN` goes through.
+const SCANNED: usize = 1_000;
+/// How often all keys are gone through, when the connection breaks meanwhile.
+const SCANS: usize = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -288,6 +294,14 @@ pub struct Sight {
     pub waiters: usize,
     /// Whether it is held by the owner that was asked about.
     pub is_ours: bool,
+    /// In which mode it is held.
+    pub mode: Option<LockMode>,
+    /// When the key ends, if it does.
+    pub ends_in: Option<Duration>,
+    /// The owners that share the lock, and when the share of each ends.
+    pub shares: Vec<(String, Duration)>,
+    /// The first waiters, in order.
+    pub queue: Vec<WaiterInfo>,
 }
 
 impl Claim<'_> {
@@ -865,7 +879,7 @@ impl Server {
         self.flag(&call.arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))).await
     }
 
-    /// Looks at a lock, for this owner if there is one: one round trip.
+    /// Looks at a lock: one round trip. For an owner only at whether it holds the lock, and at the last grant.
     ///
     /// # Errors
     ///
@@ -878,7 +892,7 @@ impl Server {
         let call = self.call(keys, |recipe| recipe.inspect).arg(keys.channel());
         let call = call.arg(owner.map_or_else(String::new, |owner| owner.to_string()));
         let (answer, _) = self.run(&self.with_over(call)).await?;
-        sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
+        Sight::read(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
     /// Looks at a lock as one of several masters sees it: one round trip.
@@ -893,7 +907,7 @@ impl Server {
     pub async fn look_at_vote(&self, keys: &Keys) -> Result<Sight> {
         let call = INSPECT_VOTE.on(&[keys.lock(), keys.tokens(), keys.line()]);
         let (answer, _) = self.run(&call).await?;
-        sight(&answer).ok_or_else(|| self.place.unexpected(&answer))
+        Sight::read(&answer).ok_or_else(|| self.place.unexpected(&answer))
     }
 
     /// Takes a lock away from whoever holds it, and gives the type of the key that was there. A key
@@ -1006,6 +1020,62 @@ impl Server {
             pause = (pause * 2).min(LAST_PAUSE);
         }
         Some(false).filter(|_| !in_doubt)
+    }
+
+    /// The keys that begin with this text, in any order and perhaps several times; more than `most` if there are more. Goes
+    /// through all keys of all servers that have locks, a thousand for each round trip. It is not a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// When a server cannot be asked, or refuses, or is replaced by another again and again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn keys_that_begin(&self, with: &str, most: usize) -> Result<Vec<String>> {
+        let links = match &self.nodes {
+            Nodes::One(link) => vec![Arc::clone(link)],
+            Nodes::Cluster(cluster) => cluster.links().await?,
+        };
+        let (pattern, mut found) = (glob(with), Vec::new());
+        for link in links {
+            found.extend(self.scan(&link, &pattern, most).await?);
+            if found.len() > most {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn scan(&self, link: &Arc<Link>, pattern: &str, most: usize) -> Result<Vec<String>> {
+        let mut tries = 0;
+        'anew: loop {
+            tries += 1;
+            let (mut found, mut cursor, mut on) = (HashSet::new(), String::from("0"), None);
+            loop {
+                let mut scan = redis::cmd("SCAN");
+                scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
+                let answer = match link.query(&scan).await {
+                    Err(Failure::Dropped) if tries < SCANS => continue 'anew,
+                    answer => answer.map_err(|failure| link.place.told(failure))?,
+                };
+                // A cursor means nothing to another server.
+                if *on.get_or_insert(link.generation()) != link.generation() {
+                    if tries < SCANS {
+                        continue 'anew;
+                    }
+                    return Err(link.place.dropped());
+                }
+                let keys: Vec<Vec<u8>>;
+                (cursor, keys) =
+                    redis::from_redis_value_ref(&answer).map_err(|_| link.place.unexpected(&answer))?;
+                // What is no text is no name.
+                found.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
+                if cursor == "0" || found.len() > most {
+                    return Ok(found.into_iter().collect());
+                }
+            }
+        }
     }
 
     /// Who the server was when the last connection to it was made, if it [was asked](ServerOptions::asks_identity) and
@@ -1205,8 +1275,8 @@ impl std::fmt::Debug for ServerOptions {
 /// The error of a platform without Unix sockets.
 fn no_sockets(backend: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
-        .message("there are no Unix sockets on this platform")
-        .hint("connect to the server by its host and port, as in redis://host:6379")
+        .with_message("there are no Unix sockets on this platform")
+        .with_hint("connect to the server by its host and port, as in redis://host:6379")
 }
 
 /// What a request says of one who waits; nothing of one who does not.
@@ -1267,24 +1337,6 @@ fn flag(answer: &Value) -> Option<bool> {
         Value::Int(1) => Some(true),
         _ => None,
     }
-}
-
-fn sight(answer: &Value) -> Option<Sight> {
-    let (kind, value, fence, waiters, is_ours) =
-        redis::from_redis_value_ref::<(String, Vec<u8>, Vec<u8>, usize, bool)>(answer).ok()?;
-    let (value, fence) = (String::from_utf8_lossy(&value).into_owned(), String::from_utf8_lossy(&fence));
-    let mut parts = fence.splitn(4, ' ');
-    let mut part = || parts.next().unwrap_or_default();
-    Some(Sight {
-        kind,
-        value,
-        token: part().parse().ok().filter(|number| *number <= i64::MAX as u64).map(Token::new),
-        owner: part().to_owned(),
-        since: part().parse().ok(),
-        info: part().to_owned(),
-        waiters,
-        is_ours,
-    })
 }
 
 fn token_of(value: &Value) -> Option<Token> {

@@ -1393,7 +1393,7 @@ async fn the_options_of_the_heir_count() {
     let (guard, _) = come(heir).await;
     assert!((50_000..=60_000).contains(&crew.pttl().await));
     let state = crew.locks.inspect("a").await.unwrap();
-    assert!(state.holder.unwrap().to_string().contains("heir"));
+    assert!(state.holder().unwrap().to_string().contains("heir"));
     give_back(guard).await;
 }
 

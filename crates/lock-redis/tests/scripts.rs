@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockName, Mode, Outcome, OwnerId, Token};
+use lock_core::{ErrorKind, LockMode, LockName, Mode, Outcome, OwnerId, Token};
 use lock_redis::redis::{Client, IntoConnectionInfo};
 use lock_redis::server::{
     Ask, Claim, Entry, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, Vacated, Verdict,
@@ -351,14 +351,17 @@ async fn what_an_owner_tells_about_itself_is_shown_as_it_is() {
             owner: me.to_string(),
             info: info.into(),
             since: Some(SINCE),
-            waiters: 0,
-            is_ours: false,
+            mode: Some(LockMode::Exclusive),
+            ends_in: sight.ends_in,
+            ..Sight::default()
         };
         assert_eq!(sight, wanted);
+        assert!(sight.ends_in.is_some_and(|left| left > TTL / 4 && left <= TTL), "{sight:?}");
         assert!(matches!(bench.server.claim(&claim.request(None)).await.unwrap(), Verdict::Granted(_)));
         assert!(bench.extend(me, Hold::OnMaster, TTL).await && bench.vacate(me, None, false).await);
         let sight = bench.look_at_vote().await;
-        let free = Sight { kind: "none".into(), token: Some(Token::new(5001)), ..Sight::default() };
+        let token = Some(Token::new(5001));
+        let free = Sight { kind: "none".into(), token, mode: sight.mode, ..Sight::default() };
         assert_eq!(sight, free);
     }
 }

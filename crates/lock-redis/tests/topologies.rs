@@ -437,6 +437,10 @@ async fn a_cluster_has_locks_on_every_master() {
         assert_eq!(there.int(), Some(1), "{name}");
         guards.push((name, guard));
     }
+    let mut names: Vec<_> = guards.iter().map(|(name, _)| name.clone()).collect();
+    names.sort_unstable();
+    let listed = theirs.list("").await.unwrap();
+    assert_eq!(listed.iter().map(ToString::to_string).collect::<Vec<_>>(), names);
     for (name, guard) in guards {
         let (token, mutex) = (guard.token(), theirs.mutex(&name));
         let waiter = tokio::spawn(async move { mutex.acquire().await });
@@ -444,8 +448,9 @@ async fn a_cluster_has_locks_on_every_master() {
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         let next = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
         assert!(next.token() > token);
-        assert!(theirs.inspect(&name).await.unwrap().holder.is_some());
-        assert!(theirs.break_lock(&name).await.unwrap());
+        assert!(theirs.inspect(&name).await.unwrap().is_held());
+        assert!(!theirs.break_lock_if(&name, token).await.unwrap(), "it has given the lock back");
+        assert!(theirs.break_lock_if(&name, next.token()).await.unwrap());
     }
 }
 
@@ -1005,7 +1010,7 @@ async fn waits_for_replicas(recipe: &str) {
     sleep(Duration::from_millis(200)).await;
     // The connection that all share is not held up meanwhile.
     let start = Instant::now();
-    assert!(locks.inspect("a").await.unwrap().holder.is_some());
+    assert!(locks.inspect("a").await.unwrap().is_held());
     assert!(start.elapsed() < Duration::from_millis(600), "held up for {:?}", start.elapsed());
     let error = waiting.await.unwrap().unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("0 of 1 replicas"), "{error}");

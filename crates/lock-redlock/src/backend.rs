@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
+use lock_core::backend::MAX_LISTED;
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind,
@@ -31,6 +33,8 @@ use crate::waiting::Waiting;
 pub(crate) const BACKEND: &str = "redlock";
 /// The shortest time to live: below it the drift margin and the round trips eat the lease up.
 const MIN_TTL: Duration = Duration::from_millis(100);
+/// How much the clocks of clients may differ before a token is taken for one that was raised, in microseconds.
+const AHEAD: u64 = 60_000_000;
 /// How often the way to the masters is measured before they are found to be too far away.
 const MEASUREMENTS: u32 = 5;
 const NO_READERS: &str =
@@ -140,15 +144,15 @@ impl Backend for Redlock {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let looks = self.look(&self.keys(name)?).await?;
-        // A master that has restarted may have forgotten the lock.
-        let votes = looks.into_iter().zip(&*self.masters);
-        let votes = votes.map(|(sight, master)| sight.and_then(|sight| master.may_vote().map(|()| sight)));
-        let looks = self.of_a_quorum(votes.collect())?;
+        let looks = self.look_by_voters(&self.keys(name)?).await?;
         let masters = looks.iter().zip(&*self.masters);
         let servers = masters.map(|(sight, master)| view(master.server.address(), sight)).collect();
         let sights = looks.into_iter().flatten().collect();
-        let mut state = state(&agreed(sights, self.masters.len()));
+        let seen = agreed(sights, self.masters.len());
+        let mut state = state(&seen);
+        if let Some(holder) = state.holders.first_mut().filter(|holder| holder.owner().is_some()) {
+            holder.token = token_of(&seen, self.micros());
+        }
         state.servers = servers;
         Ok(state)
     }
@@ -184,6 +188,54 @@ impl Backend for Redlock {
         let broken = kinds.iter().filter(|kind| *kind == "string").count();
         // With masters that do not answer it may have been held.
         Ok(broken > 0 && broken + unseen >= quorum(self.masters.len()))
+    }
+
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let keys = self.keys(name)?;
+        let looks = self.look_by_voters(&keys).await?;
+        if let Some(sight) = looks.iter().flatten().find(|sight| !matches!(&*sight.kind, "string" | "none")) {
+            return Err(lock_redis::not_a_lock(BACKEND, &sight.kind));
+        }
+        let seen = agreed(looks.into_iter().flatten().collect(), self.masters.len());
+        // Whoever gets the lock after the largest token was seen has a larger one, and so has a quorum then. And two holders
+        // have the same proposal only if the clock of the second says, to the microsecond, what the token of the first was.
+        let is_its = seen.token == Some(token) || seen.since == Some(token.get());
+        let Some(owner) = OwnerId::decode(&seen.owner).filter(|_| is_its) else { return Ok(false) };
+        // Each master compares the owner, which no two acquisitions have in common.
+        let removed = self.ask_all(|master| {
+            let keys = Arc::clone(&keys);
+            async move {
+                let vacated = master.server.vacate(&Request::vacate(&keys, owner, None, Some(TURN))).await?;
+                // A master that has restarted may have forgotten the lock.
+                Ok(vacated.was_ours.filter(|ours| *ours || master.may_vote().is_ok()))
+            }
+        });
+        let removed: Vec<_> = removed.await?.into_iter().map(|removed| removed.ok().flatten()).collect();
+        let count = |what: Option<bool>| removed.iter().filter(|removed| **removed == what).count();
+        let (broken, unseen) = (count(Some(true)), count(None));
+        // With masters that do not answer it may have been held.
+        Ok(broken > 0 && broken + unseen >= quorum(self.masters.len()))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let beginning = format!("{}{prefix}", self.prefix);
+        let scan = |master: &Arc<Master>| {
+            let (master, beginning) = (Arc::clone(master), beginning.clone());
+            async move {
+                let keys = master.server.keys_that_begin(&beginning, MAX_LISTED).await?;
+                // One that has restarted may have forgotten locks.
+                master.may_vote().map(|()| keys)
+            }
+        };
+        let answers = self.of_a_quorum(join_all(self.masters.iter().map(scan)).await)?;
+        let unseen = answers.iter().filter(|answer| answer.is_err()).count();
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        for key in answers.into_iter().flatten().flatten() {
+            *seen.entry(key).or_default() += 1;
+        }
+        seen.retain(|_, masters| *masters + unseen >= quorum(self.masters.len()));
+        let names = Keys::names(&self.prefix, seen.into_keys().collect());
+        self.capabilities.check_listed(names.len()).map(|()| names)
     }
 
     async fn doctor(&self) -> Result<Report> {
@@ -252,6 +304,13 @@ impl Redlock {
         .await
     }
 
+    /// As [`look`](Self::look), without the masters that may not vote: one that has restarted may have forgotten the lock.
+    async fn look_by_voters(&self, keys: &Arc<Keys>) -> Result<Vec<Result<Sight>>> {
+        let votes = self.look(keys).await?.into_iter().zip(&*self.masters);
+        let votes = votes.map(|(sight, master)| sight.and_then(|sight| master.may_vote().map(|()| sight)));
+        self.of_a_quorum(votes.collect())
+    }
+
     /// What each master answers, if a quorum does.
     async fn ask_all<T, F>(&self, ask: impl Fn(Arc<Master>) -> F) -> Result<Vec<Result<T>>>
     where
@@ -305,6 +364,7 @@ where
 pub(crate) fn capabilities(ttl: Duration) -> Capabilities {
     let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MIN_TTL });
     (capabilities.shared, capabilities.permits) = (Support::No(NO_READERS), Support::No(NO_PERMITS));
+    (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
     capabilities
 }
 
@@ -419,7 +479,7 @@ async fn meet(masters: &Arc<[Arc<Master>]>, ttl: Duration, wall_clock: &WallCloc
 /// What one master sees of a lock.
 fn view(address: &str, sight: &Result<Sight>) -> ServerView {
     let view = match sight {
-        Ok(sight) => state(sight).holder.map_or(View::Free, View::Held),
+        Ok(sight) => state(sight).holders.pop().map_or(View::Free, |first| View::Held(first.holder)),
         Err(error) => View::Unknown(error.to_string()),
     };
     ServerView::new(address, view)
@@ -437,12 +497,59 @@ fn agreed(sights: Vec<Sight>, masters: usize) -> Sight {
     let most = votes.into_values().max_by_key(Vec::len);
     let winner = most.filter(|sights| sights.len() + unseen >= quorum(masters));
     let free = Sight { kind: "none".into(), ..Sight::default() };
-    Sight { token, ..winner.and_then(|mut sights| sights.pop()).unwrap_or(free) }
+    let ends_in = winner.as_ref().and_then(|sights| ends_in(sights, masters));
+    Sight { token, ends_in, ..winner.and_then(|mut sights| sights.pop()).unwrap_or(free) }
+}
+
+/// The token of the holder, which the masters do not keep: the one that it proposed, from which it differs only if the
+/// tokens are ahead of the clocks. Others propose theirs meanwhile, and so the last one may be larger; but not if it is far
+/// ahead.
+fn token_of(seen: &Sight, now: u64) -> Option<Token> {
+    let proposed = seen.since.filter(|since| *since > 0 && *since <= i64::MAX as u64).map(Token::new);
+    proposed.filter(|_| seen.token.is_none_or(|last| last.get() <= now + AHEAD)).or(seen.token)
+}
+
+/// When there is no quorum any more of those masters that see a holder, if its keys end.
+fn ends_in(sights: &[Sight], masters: usize) -> Option<Duration> {
+    let mut ends: Vec<_> = sights.iter().map(|sight| sight.ends_in.unwrap_or(Duration::MAX)).collect();
+    ends.sort_unstable_by(|one, other| other.cmp(one));
+    ends.into_iter().take(quorum(masters)).last().filter(|end| *end < Duration::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_holder_has_the_token_that_it_proposed_unless_tokens_were_raised() {
+        let token = |since, last: Option<u64>| {
+            let seen = Sight { since, token: last.map(Token::new), ..Sight::default() };
+            token_of(&seen, 5_000).map(Token::get)
+        };
+        assert_eq!(token(Some(4_000), Some(4_000)), Some(4_000));
+        assert_eq!(token(Some(4_000), Some(4_700)), Some(4_000), "another has proposed it meanwhile");
+        assert_eq!(token(Some(4_000), Some(1 << 40)), Some(1 << 40));
+        assert_eq!(
+            (token(None, Some(7)), token(Some(0), Some(7)), token(None, None)),
+            (Some(7), Some(7), None)
+        );
+        assert_eq!(token(Some(u64::MAX), None), None);
+    }
+
+    #[test]
+    fn a_lock_ends_when_the_quorum_does() {
+        let sights = |ends: &[Option<u64>]| {
+            let sight =
+                |end: &Option<u64>| Sight { ends_in: end.map(Duration::from_secs), ..Sight::default() };
+            ends.iter().map(sight).collect::<Vec<_>>()
+        };
+        let ends_in = |ends: &[Option<u64>]| ends_in(&sights(ends), 5).map(|end| end.as_secs());
+        assert_eq!(ends_in(&[Some(9), Some(1), Some(8), Some(7), Some(2)]), Some(7));
+        assert_eq!(ends_in(&[Some(9), Some(8)]), Some(8), "others are not seen");
+        assert_eq!(ends_in(&[None, Some(8), None, Some(1)]), Some(8));
+        assert_eq!(ends_in(&[None, Some(8), None, None]), None);
+        assert_eq!(ends_in(&[]), None);
+    }
 
     #[test]
     fn an_outage_is_told_apart_from_masters_that_will_never_vote() {

@@ -169,15 +169,15 @@ async fn inspect_shows_what_each_master_sees() {
     .await;
     let ours = masters[0].command(&["GETSET", "lock:a", "theirs"]).await.unwrap();
     let state = locks.inspect("a").await.unwrap();
-    assert!(matches!(state.holder, Some(Holder::Known(_))), "{state:?}");
+    assert!(matches!(state.holder(), Some(Holder::Known(_))), "{state:?}");
     masters[2].kill();
     let state = locks.inspect("a").await.unwrap();
-    assert_ne!(state.holder, None, "the one that is not seen may have it for either");
+    assert_ne!(state.holder(), None, "the one that is not seen may have it for either");
     assert!(matches!(&state.servers[0].view, View::Held(Holder::Foreign(_))), "{state:?}");
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();
     masters[0].command(&["SET", "lock:a", ours.text().unwrap()]).await.unwrap();
     let state = locks.inspect("a").await.unwrap();
-    assert!(matches!(state.holder, Some(Holder::Known(_))), "{state:?}");
+    assert!(matches!(state.holder(), Some(Holder::Known(_))), "{state:?}");
     let views: Vec<_> = state.servers.iter().map(|seen| (seen.server.clone(), &seen.view)).collect();
     let address = |number: usize| masters[number].addr().to_string();
     assert!(

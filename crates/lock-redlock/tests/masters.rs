@@ -191,7 +191,7 @@ async fn masters_that_have_not_answered_yet_are_waited_for_again() {
     let swift = Swift::new("").await;
     swift.become_busy();
     swift.miss_the_deadlines().await;
-    assert_eq!(swift.locks.inspect("a").await.unwrap().holder, None);
+    assert_eq!(swift.locks.inspect("a").await.unwrap().holder(), None);
 }
 
 /// By 5 % of the ttl every answer is late.
@@ -366,13 +366,102 @@ async fn a_lock_that_masters_may_have_that_are_not_seen_is_not_free() {
     masters[3].stop();
     masters[4].stop();
     let state = locks.inspect("a").await.unwrap();
-    assert!(guard.is_valid() && state.holder.is_some(), "{state:?}");
+    assert!(guard.is_valid() && state.is_held(), "{state:?}");
     assert!(locks.break_lock("a").await.unwrap());
     let state = locks.inspect("a").await.unwrap();
-    assert_eq!(state.holder, None, "two are no quorum");
+    assert_eq!(state.holder(), None, "two are no quorum");
     assert!(!locks.break_lock("a").await.unwrap());
     masters[3].cont();
     masters[4].cont();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_holder_that_was_seen_is_broken_on_a_quorum_or_not_at_all() {
+    let (five, locks) = five().await;
+    let masters = five.servers();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    masters[3].stop();
+    masters[4].stop();
+    let seen = locks.inspect("a").await.unwrap();
+    assert_eq!(seen.holders[0].token, Some(guard.token()));
+    assert!(seen.holders[0].remaining.is_some_and(|left| left <= Duration::from_secs(60)), "{seen:?}");
+    assert!(!locks.break_lock_if("a", Token::new(guard.token().get() - 1)).await.unwrap());
+    // Somebody proposes a larger token meanwhile, and does not get the lock.
+    let larger = Token::new(guard.token().get() + 1_000_000);
+    masters[1].command(&["ZADD", TOKENS, "GT", &larger.to_string(), "last"]).await.unwrap();
+    let seen = locks.inspect("a").await.unwrap();
+    assert_eq!((seen.holders[0].token, seen.token), (Some(guard.token()), Some(larger)), "{seen}");
+    masters[2].stop();
+    let error = timeout(PATIENCE, locks.break_lock_if("a", guard.token())).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    masters[2].cont();
+    let broken = async {
+        loop {
+            // The master that was frozen may still be left alone for a moment.
+            match locks.break_lock_if("a", guard.token()).await {
+                Ok(broken) => return broken,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert!(timeout(PATIENCE, broken).await.unwrap());
+    assert_eq!(holder(&masters[0]).await, None);
+    assert!(matches!(guard.verify().await.unwrap(), Standing::Lost(_)));
+    masters[3].cont();
+    masters[4].cont();
+    let next = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap();
+    assert!(next.token() > larger);
+    for before in [guard.token(), larger] {
+        assert!(!locks.break_lock_if("a", before).await.unwrap(), "somebody else holds it");
+    }
+    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    // Tokens that are far ahead of the clocks were not proposed by somebody who asked for the lock.
+    let ahead = Token::new(1 << 52);
+    for master in masters {
+        master.command(&["ZADD", TOKENS, "GT", &ahead.to_string(), "last"]).await.unwrap();
+    }
+    assert_eq!(locks.inspect("a").await.unwrap().holders[0].token, Some(ahead));
+    assert!(locks.break_lock_if("a", ahead).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_a_quorum_may_have_are_listed_and_waiters_are_told_by_their_time() {
+    let (five, locks) = five().await;
+    let masters = five.servers();
+    let _guard = locks.mutex("held").acquire().await.unwrap();
+    for master in &masters[..2] {
+        master.command(&["SET", "lock:on two", "x"]).await.unwrap();
+    }
+    masters[4].command(&["SET", "lock:held elsewhere", "x"]).await.unwrap();
+    let names = async || {
+        let names = timeout(PATIENCE, locks.list("")).await.unwrap().unwrap();
+        names.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(names().await, ["held"]);
+    masters[3].stop();
+    masters[4].stop();
+    assert_eq!(names().await, ["held", "on two"], "the two that are not seen may have it");
+    masters[3].cont();
+    masters[4].cont();
+
+    let before = std::time::SystemTime::now();
+    let waiting = connect(&five).await;
+    let waiter = tokio::spawn(async move { waiting.mutex("held").acquire().await });
+    let deadline = Instant::now() + PATIENCE;
+    let state = loop {
+        let state = locks.inspect("held").await.unwrap();
+        if !state.queue.is_empty() {
+            break state;
+        }
+        assert!(Instant::now() < deadline, "{state:?}");
+        sleep(Duration::from_millis(20)).await;
+    };
+    let since = state.queue[0].since.expect("it says since when it waits");
+    assert!(since >= before - Duration::from_secs(1) && since <= std::time::SystemTime::now(), "{state:?}");
+    assert_eq!((state.queue[0].owner(), state.waiters), (None, 1), "{state:?}");
+    waiter.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -306,7 +306,7 @@ async fn inspect_does_not_believe_masters_that_may_have_forgotten_the_lock() {
     sleep(SECOND).await;
     fleet.masters[0].restart(false);
     let state = locks.inspect("a").await.unwrap();
-    assert!(state.holder.is_some(), "{state:?}");
+    assert!(state.is_held(), "{state:?}");
     let restarted = |view: &View| matches!(view, View::Unknown(why) if why.contains("has restarted"));
     let restarted: Vec<_> = state.servers.iter().map(|seen| restarted(&seen.view)).collect();
     assert_eq!(restarted, [true, false, false, false, false], "{state:?}");

@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lock_core::{
-    AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, Holder, LeaseKind, LockName,
-    LockState, Report, Result, Support, Wait, runtime,
+    AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, LeaseKind, LockName, LockState, Mode,
+    Report, Result, Support, Token, Wait, runtime,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client as zk;
@@ -19,10 +19,11 @@ use zookeeper_client::Stat;
 use crate::deadline::Deadline;
 use crate::doctor::examine;
 use crate::fault::{Fault, unavailable};
-use crate::layout::Spot;
+use crate::inspect::{Seen, inspect, token_unknown};
+use crate::layout::{Spot, name_of};
 use crate::lease::{REVOKE, card_with_wish, limits};
-use crate::node::{Card, Gone, Made, Origin, delete_once};
-use crate::queue::{is_readers, reader_in_place_of};
+use crate::node::{Gone, Made, Origin, delete_once};
+use crate::queue::{Contender, reader_in_place_of};
 use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
 use crate::sessions::Sessions;
@@ -106,6 +107,8 @@ pub(crate) fn capabilities(config: &ZkConfig, timeout: Duration) -> Capabilities
     let shares = if is_queue { Support::Yes } else { Support::No(ONE_NODE) };
     (capabilities.shared, capabilities.permits) = (shares, shares);
     capabilities.revocation = Support::Yes;
+    capabilities.names_sharers = true;
+    (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
     capabilities
 }
 
@@ -157,10 +160,49 @@ impl Backend for Zk {
         let mut broken = None;
         loop {
             let (session, silent) = self.session(&spot).await?;
-            match timeout(session.patience(), break_lock(&session, &spot, &mut broken)).await {
+            match timeout(session.patience(), break_lock(&session, &spot, None, &mut broken)).await {
                 Err(_) => return Err(silent),
                 Ok(Err(Fault::Over)) => {}
-                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir)),
+                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir))?,
+            }
+        }
+    }
+
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let spot = self.spot(name);
+        let mut broken = None;
+        loop {
+            let (session, silent) = self.session(&spot).await?;
+            let base = self.sessions.base(&session, &spot.dir);
+            let only = Some((&*base, token));
+            match timeout(session.patience(), break_lock(&session, &spot, only, &mut broken)).await {
+                Err(_) => return Err(silent),
+                Ok(Err(Fault::Over)) => {}
+                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir))?,
+            }
+        }
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let base = self.sessions.config().base();
+        loop {
+            let session = self.sessions.get().await?;
+            let children = session.insist(|| session.children(base));
+            match timeout(session.patience(), children).await {
+                Err(_) => {
+                    return Err(unavailable(&format!(
+                        "no answer about {base} within {:?}",
+                        session.patience()
+                    )));
+                }
+                Ok(Err(Fault::Over)) => {}
+                Ok(Err(fault)) if fault.is_no_node() => return Ok(Vec::new()),
+                Ok(children) => {
+                    let children = children.map_err(|fault| fault.on(base))?;
+                    let names = children.iter().filter_map(|child| name_of(base, child));
+                    let names: Vec<_> = names.filter(|name| name.as_str().starts_with(prefix)).collect();
+                    return self.capabilities.check_listed(names.len()).map(|()| names);
+                }
             }
         }
     }
@@ -241,43 +283,33 @@ impl Outage {
 
 /// What a look at a lock showed.
 #[derive(Debug, Default)]
-struct Sight {
-    /// The nodes of its holders.
-    holders: Vec<String>,
-    waiters: usize,
+pub(crate) struct Sight {
+    pub(crate) holders: Vec<Contending>,
+    pub(crate) waiters: Vec<Contending>,
     /// What else is in its directory.
-    strangers: Vec<String>,
+    pub(crate) strangers: Vec<String>,
 }
 
-async fn look(session: &Session, spot: &Spot) -> Result<Sight, Fault> {
+/// A node of somebody who holds the lock, or waits for it.
+#[derive(Debug)]
+pub(crate) struct Contending {
+    pub(crate) path: String,
+    pub(crate) mode: Mode,
+}
+
+pub(crate) async fn look(session: &Session, spot: &Spot) -> Result<Sight, Fault> {
     if let Recipe::Ephemeral(_) = spot.recipe {
         let stat = session.insist(|| session.stat(&spot.dir)).await?;
-        return Ok(Sight { holders: stat.iter().map(|_| spot.dir.clone()).collect(), ..Sight::default() });
+        let alone = |_| Contending { path: spot.dir.clone(), mode: Mode::Exclusive };
+        return Ok(Sight { holders: stat.map(alone).into_iter().collect(), ..Sight::default() });
     }
     let queue = list(session, spot).await?.unwrap_or_default();
-    let holders: Vec<_> = queue.holders().iter().map(|holder| spot.child(&holder.name)).collect();
-    Ok(Sight { waiters: queue.contenders.len() - holders.len(), holders, strangers: queue.strangers })
-}
-
-/// The state of the lock, and what else is in its directory.
-async fn inspect(session: &Session, base: &Base, spot: &Spot) -> Result<(LockState, Vec<String>), Fault> {
-    loop {
-        let sight = look(session, spot).await?;
-        let Some(path) = sight.holders.first() else { return Ok((LockState::free(), sight.strangers)) };
-        let (data, stat) = match session.insist(|| session.data(path)).await {
-            // It has just released the lock.
-            Err(fault) if fault.is_no_node() => continue,
-            answer => answer?,
-        };
-        let name = path.rsplit('/').next().unwrap_or_default();
-        let mut state = LockState::held(read_holder(name, &data));
-        if let Some(origin) = origin(spot, name, &data, &stat) {
-            state.since = origin.time();
-            state.token = base.token(session, origin.czxid).await.ok();
-        }
-        state.waiters = sight.waiters;
-        return Ok((state, sight.strangers));
-    }
+    let (holders, waiters) = queue.contenders.split_at(queue.holders().len());
+    let contending = |all: &[Contender]| {
+        let one = |one: &Contender| Contending { path: spot.child(&one.name), mode: one.mode };
+        all.iter().map(one).collect()
+    };
+    Ok(Sight { holders: contending(holders), waiters: contending(waiters), strangers: queue.strangers })
 }
 
 /// The holders that a lock is taken from.
@@ -293,17 +325,26 @@ struct Broken {
     held: bool,
 }
 
-/// Deletes the nodes of those who hold the lock at one look, and of nobody else.
-async fn break_lock(session: &Session, spot: &Spot, broken: &mut Option<Broken>) -> Result<bool, Fault> {
+/// Deletes the nodes of those who hold the lock at one look, and of nobody else; `only` of the one with this token.
+async fn break_lock(
+    session: &Session,
+    spot: &Spot,
+    only: Option<(&Base, Token)>,
+    broken: &mut Option<Broken>,
+) -> Result<Result<bool>, Fault> {
     loop {
-        let now = match broken {
-            Some(broken) => broken,
-            None => broken.insert(Broken::look(session, spot).await?),
+        let now = match (&mut *broken, only) {
+            (Some(broken), _) => broken,
+            (None, None) => broken.insert(Broken::look(session, spot).await?),
+            (None, Some((base, token))) => match Broken::find(session, base, spot, token).await? {
+                Ok(found) => broken.insert(found),
+                Err(error) => return Ok(Err(error)),
+            },
         };
         let nobody = now.nobody;
         now.end(session, spot).await?;
         if nobody || now.held {
-            return Ok(now.held);
+            return Ok(Ok(now.held));
         }
         // All of them had released it just now, or become readers, and there are others who hold it.
         *broken = None;
@@ -323,10 +364,37 @@ impl Broken {
         let mut left = Vec::new();
         let holders = look(session, spot).await?.holders;
         let nobody = holders.is_empty();
-        for path in holders {
-            left.extend(Holding::at(session, path).await?);
+        for holder in holders {
+            left.extend(Holding::at(session, holder.path).await?);
         }
         Ok(Self { nobody, left, sent: false, held: false })
+    }
+
+    /// Looks for the holder with this token.
+    async fn find(
+        session: &Session,
+        base: &Base,
+        spot: &Spot,
+        token: Token,
+    ) -> Result<Result<Self, Error>, Fault> {
+        let (mut left, mut unknown) = (Vec::new(), false);
+        for holder in look(session, spot).await?.holders {
+            let Some(seen) = Seen::at(session, holder.path).await? else { continue };
+            let Some(origin) = seen.origin(spot) else {
+                unknown = true;
+                continue;
+            };
+            match base.token(session, origin.czxid).await {
+                Ok(its) if its == token => left.extend(Holding::of(seen.path, &seen.stat)),
+                Ok(_) => {}
+                Err(_) if session.is_over() => return Err(Fault::Over),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        if left.is_empty() && unknown {
+            return Ok(Err(token_unknown(spot, token)));
+        }
+        Ok(Ok(Self { nobody: left.is_empty(), left, sent: false, held: false }))
     }
 
     async fn end(&mut self, session: &Session, spot: &Spot) -> Result<(), Fault> {
@@ -355,11 +423,13 @@ impl Holding {
     /// What is at this path.
     async fn at(session: &Session, path: String) -> Result<Option<Self>, Fault> {
         let stat = session.insist(|| session.stat(&path)).await?;
+        Ok(stat.and_then(|stat| Self::of(path, &stat)))
+    }
+
+    fn of(path: String, stat: &Stat) -> Option<Self> {
         let digits = path.len();
-        Ok(stat.and_then(|stat| {
-            let made = Made::at(path, digits, stat.czxid)?;
-            Some(Self { made, session: stat.ephemeral_owner })
-        }))
+        let made = Made::at(path, digits, stat.czxid)?;
+        Some(Self { made, session: stat.ephemeral_owner })
     }
 
     /// The node of the same holder that has taken the place of this one, if it was a writer's.
@@ -395,7 +465,7 @@ async fn wish(session: &Session, spot: &Spot, path: &str) -> Result<(), Fault> {
 
 /// Asks all holders to give up the lock.
 async fn request_revocation(session: &Session, spot: &Spot) -> Result<bool, Fault> {
-    let ask = |path: String| async move { wish(session, spot, &path).await };
+    let ask = |holder: Contending| async move { wish(session, spot, &holder.path).await };
     loop {
         let sight = look(session, spot).await?;
         let nobody = sight.holders.is_empty();
@@ -414,45 +484,4 @@ async fn request_revocation(session: &Session, spot: &Spot) -> Result<bool, Faul
     }
 }
 
-/// How the node was made by which a holder got the lock. Of a reader that was a writer only its new node tells; where
-/// somebody has written over that, such as a wish for revocation, nobody knows whether it was one.
-fn origin(spot: &Spot, name: &str, data: &[u8], stat: &Stat) -> Option<Origin> {
-    let of_this_node = Origin { czxid: stat.czxid, ctime: stat.ctime };
-    match serde_json::from_slice::<Card>(data) {
-        Ok(card) => Some(card.writer.unwrap_or(of_this_node)),
-        Err(_) => Some(of_this_node).filter(|_| spot.recipe != Recipe::Queue || !is_readers(name)),
-    }
-}
-
-fn read_holder(name: &str, data: &[u8]) -> Holder {
-    if let Ok(card) = serde_json::from_slice::<Card>(data) {
-        return Holder::Known(card.info);
-    }
-    let text: String = String::from_utf8_lossy(data).chars().take(LONGEST_TEXT).collect();
-    Holder::Foreign(if text.is_empty() {
-        format!("node {name}")
-    } else {
-        format!("node {name} with data {text:?}")
-    })
-}
-
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_TEXT: usize = 200;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use lock_core::OwnerInfo;
-
-    #[test]
-    fn foreign_holders_are_told_in_readable_text() {
-        let text = |data: &[u8]| read_holder("lock-0000000001", data).to_string();
-        assert_eq!(text(b"10.0.0.7"), "node lock-0000000001 with data \"10.0.0.7\"");
-        assert_eq!(text(b""), "node lock-0000000001");
-        assert_eq!(text(b"\x00\xff\n"), "node lock-0000000001 with data \"\\0\u{fffd}\\n\"");
-        assert!(text(&[b'x'; 5000]).len() < 300);
-        let card = Card::new(OwnerInfo::this_process().with_label("job"), "7".into());
-        let holder = read_holder("n", &serde_json::to_vec(&card).unwrap());
-        assert_eq!(holder, Holder::Known(card.info));
-    }
-}

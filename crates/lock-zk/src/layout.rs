@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::str::FromStr;
 
 use lock_core::{LockName, Mode, OwnerId};
+use percent_encoding::percent_decode_str;
 
 use crate::Recipe;
 
@@ -84,12 +85,7 @@ impl Spot {
     pub(crate) fn new(base: &str, name: &LockName, layout: Layout) -> Self {
         let parent = if base == "/" { "" } else { base };
         let mut dir = format!("{parent}/");
-        // ZooKeeper keeps that name at the root of its tree.
-        if base == "/" && name.as_str() == "zookeeper" {
-            dir.push_str("%7Aookeeper");
-        } else {
-            escape(name.as_str(), &mut dir);
-        }
+        append(base, name, &mut dir);
         Self { dir, layout, recipe: Recipe::Queue, rotate_from: ROTATE_FROM }
     }
 
@@ -117,6 +113,24 @@ impl Spot {
     pub(crate) fn child(&self, name: &str) -> String {
         format!("{}/{name}", self.dir)
     }
+}
+
+/// Appends the name of the directory of a lock below `base`.
+fn append(base: &str, name: &LockName, path: &mut String) {
+    // ZooKeeper keeps that name at the root of its tree.
+    if base == "/" && name.as_str() == "zookeeper" {
+        path.push_str("%7Aookeeper");
+    } else {
+        escape(name.as_str(), path);
+    }
+}
+
+/// The lock whose directory below `base` is called so; `None` when that is no directory of a lock.
+pub(crate) fn name_of(base: &str, child: &str) -> Option<LockName> {
+    let name = percent_decode_str(child).decode_utf8().ok()?;
+    let (name, mut path) = (LockName::new(name).ok()?, String::new());
+    append(base, &name, &mut path);
+    (path == child).then_some(name)
 }
 
 /// What the text before its number says how a node wants the lock. One that says nothing wants it alone.
@@ -177,17 +191,6 @@ mod tests {
         let mut path = String::new();
         escape(name, &mut path);
         path
-    }
-
-    fn unescaped(path: &str) -> String {
-        let (mut bytes, mut rest) = (Vec::new(), path);
-        while let Some(first) = rest.bytes().next() {
-            let (byte, length) =
-                if first == b'%' { (u8::from_str_radix(&rest[1..3], 16).unwrap(), 3) } else { (first, 1) };
-            bytes.push(byte);
-            rest = &rest[length..];
-        }
-        String::from_utf8(bytes).unwrap()
     }
 
     const ALL: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
@@ -274,6 +277,22 @@ mod tests {
         assert_eq!(dir("/locks", "a b\0\u{1f600}%"), "/locks/a%20b%00%F0%9F%98%80%25");
         assert_eq!(dir("/locks", "zookeeper"), "/locks/zookeeper");
         assert_eq!(dir("/", "zookeeper"), "/%7Aookeeper");
+        let name = |base: &str, child: &str| name_of(base, child).map(|name| name.to_string());
+        assert_eq!(name("/locks", "orders%2F42").as_deref(), Some("orders/42"));
+        assert_eq!(name("/", "%7Aookeeper").as_deref(), Some("zookeeper"));
+        assert_eq!(name("/locks", "zookeeper").as_deref(), Some("zookeeper"));
+        for (base, other) in [
+            ("/", "zookeeper"),
+            ("/locks", "%7Aookeeper"),
+            ("/locks", "!token-base"),
+            ("/locks", "a%2f"),
+            ("/locks", "a%"),
+            ("/locks", "%FF"),
+            ("/locks", "%61"),
+            ("/locks", ""),
+        ] {
+            assert_eq!(name(base, other), None, "{base} {other}");
+        }
     }
 
     proptest! {
@@ -282,7 +301,15 @@ mod tests {
             let path = escaped(&name);
             prop_assert!(path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/'));
             prop_assert!(path != "." && path != "..");
-            prop_assert_eq!(unescaped(&path), name);
+            let name = LockName::new(name).unwrap();
+            prop_assert_eq!(name_of("/locks", &path), Some(name));
+        }
+
+        #[test]
+        fn what_is_read_is_written_so(child in ".{1,40}|[a-z%0-9A-F]{1,40}") {
+            if let Some(name) = name_of("/locks", &child) {
+                prop_assert_eq!(escaped(name.as_str()), child);
+            }
         }
 
         #[test]

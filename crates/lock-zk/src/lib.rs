@@ -19,6 +19,7 @@ mod fault;
 mod fenced;
 mod four_letter;
 mod gate;
+mod inspect;
 mod layout;
 mod lease;
 mod node;

@@ -76,7 +76,7 @@ async fn the_node_is_the_lock() {
     assert!(two.mutex("a").try_acquire_for(patience).await.unwrap().is_none());
     assert!(start.elapsed() >= patience && start.elapsed() < SOON / 2, "{:?}", start.elapsed());
     let state = two.inspect("a").await.unwrap();
-    let Some(Holder::Known(owner)) = &state.holder else { panic!("{state:?}") };
+    let Some(Holder::Known(owner)) = state.holder() else { panic!("{state:?}") };
     assert_eq!((owner.label.as_deref(), state.token), (Some("nightly"), Some(guard.token())));
 
     assert!(two.request_revocation("a").await.unwrap());
@@ -340,7 +340,7 @@ async fn other_nodes_of_that_name_are_not_taken() {
     client.create("/locks/a", b"10.0.0.7", &options).await.unwrap();
     assert!(one.mutex("a").try_acquire().await.unwrap().is_none());
     let state = one.inspect("a").await.unwrap();
-    assert_eq!(state.holder, Some(Holder::Foreign("node a with data \"10.0.0.7\"".into())));
+    assert_eq!(state.holder(), Some(&Holder::Foreign("node a with data \"10.0.0.7\"".into())));
     let waiter = wait(&one);
     sleep(SETTLED).await;
     client.delete("/locks/a", None).await.unwrap();

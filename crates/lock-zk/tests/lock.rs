@@ -307,10 +307,10 @@ async fn inspect_and_break() {
     };
     until_children(&client, "a", 2).await;
     let state = one.inspect("a").await.unwrap();
-    let Some(Holder::Known(owner)) = &state.holder else { panic!("{state:?}") };
+    let Some(Holder::Known(owner)) = state.holder() else { panic!("{state:?}") };
     assert_eq!((owner.pid, owner.label.as_deref()), (std::process::id(), Some("nightly")));
     assert_eq!((state.token, state.waiters), (Some(guard.token()), 1));
-    assert!(state.since.unwrap().elapsed().unwrap() < Duration::from_secs(5));
+    assert!(state.since().unwrap().elapsed().unwrap() < Duration::from_secs(5));
 
     assert!(one.break_lock("a").await.unwrap());
     assert_eq!(guard.lost().await, LossReason::Removed);
@@ -341,7 +341,7 @@ async fn foreign_clients_exclude_us() {
         until_children(&client, "a", 3).await;
         let state = locks.inspect("a").await.unwrap();
         let node = format!("{prefix}{sequence}");
-        assert_eq!(state.holder, Some(Holder::Foreign(format!("node {node} with data \"10.0.0.7\""))));
+        assert_eq!(state.holder(), Some(&Holder::Foreign(format!("node {node} with data \"10.0.0.7\""))));
         client.set_data(&format!("/locks/a/{node}"), b"", None).await.unwrap();
         tokio::time::sleep(Duration::from_millis(30)).await;
         assert!(!waiter.is_finished(), "{prefix}");

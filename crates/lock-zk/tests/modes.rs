@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use lock_core::{ErrorKind, Guard, Holder, LockOptions, Locks, LossReason, Released, Standing};
+use lock_core::{
+    ErrorKind, Guard, Holder, LockMode, LockOptions, LockState, Locks, LossReason, Released, Standing,
+};
 use lock_testkit::proxy::{Then, opcode, zk_opcode};
 use lock_testkit::{FaultProxy, Log};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
@@ -209,7 +211,7 @@ async fn our_writer_becomes_a_reader_under_its_own_number() {
         assert!(!writer.is_finished() && !alone.is_finished(), "{layout:?}: somebody reads");
         let state = holder.inspect("a").await.unwrap();
         assert_eq!((state.token, state.waiters), (Some(guard.token()), 2), "{layout:?}");
-        assert!(matches!(state.holder, Some(Holder::Known(_))), "{layout:?}: {state:?}");
+        assert!(matches!(state.holder(), Some(Holder::Known(_))), "{layout:?}: {state:?}");
         assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
         let token = guard.token();
         give_back(guard).await;
@@ -256,6 +258,55 @@ async fn the_node_of_a_writer_that_became_a_reader_is_watched() {
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_and_the_first_waiters_are_shown_in_the_order_of_their_nodes() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    mkdir(&client, "/locks/a").await;
+    let mut nodes = Vec::new();
+    for number in 0..140 {
+        nodes.push(foreign(&client, if number < 70 { "read-" } else { "permit-3-" }).await);
+    }
+    let state = locks.inspect("a").await.unwrap();
+    let shown = |text: String| text.trim_start_matches("node ").to_owned();
+    let holders: Vec<_> = state.holders.iter().map(|holder| shown(holder.holder.to_string())).collect();
+    let queue: Vec<_> = state.queue.iter().map(|waiter| shown(waiter.waiter.to_string())).collect();
+    let names: Vec<_> = nodes.iter().map(|path| path.trim_start_matches("/locks/a/").to_owned()).collect();
+    assert_eq!((&holders[..], &queue[..]), (&names[..70], &names[70..]), "{state}");
+    assert!(state.holders.iter().all(|holder| holder.mode == LockMode::Shared), "{state}");
+    assert!(state.queue.iter().all(|waiter| waiter.mode.to_string() == "one of 3 permits"), "{state}");
+    assert!(state.queue.iter().all(|waiter| waiter.since.is_some()), "{state}");
+    for _ in 0..60 {
+        foreign(&client, "lock-").await;
+    }
+    let state = locks.inspect("a").await.unwrap();
+    assert_eq!((state.queue.len(), state.waiters), (LockState::MAX_QUEUE, 130), "{state}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directories_of_locks_are_listed_and_nothing_else() {
+    let server = server().await;
+    let (locks, client) = (connect(&server).await, client(&server).await);
+    assert_eq!(locks.list("").await.unwrap(), [], "there is no directory yet");
+    let guard = locks.mutex("a/b").acquire().await.unwrap();
+    guard.raise_token(lock_core::Token::new(1 << 40)).await.unwrap();
+    for other in ["/locks/not%2a", "/locks/x y"] {
+        mkdir(&client, other).await;
+    }
+    let names = locks.list("").await.unwrap();
+    assert_eq!(names.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a/b"]);
+    // By the token as it was, and as it is shown since.
+    assert!(!locks.break_lock_if("a/b", guard.token()).await.unwrap());
+    let shown = locks.inspect("a/b").await.unwrap().holders[0].token.unwrap();
+    assert!(shown > guard.token() && locks.break_lock_if("a/b", shown).await.unwrap());
+    timeout(SOON, guard.lost()).await.expect("it is told");
+    let root = config(&server).dir("/").connect().await.unwrap();
+    let guard = root.mutex("zookeeper").acquire().await.unwrap();
+    let names = root.list("").await.unwrap();
+    assert_eq!(names.iter().map(ToString::to_string).collect::<Vec<_>>(), ["locks", "zookeeper"]);
+    give_back(guard).await;
+}
+
 /// A wish for revocation is written over what the node says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
@@ -265,27 +316,44 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
     for wish_first in [false, true] {
         let mut guard = locks.rw("a").write().await.unwrap();
         let (written, token) = (locks.inspect("a").await.unwrap(), guard.token());
-        assert!(written.since.is_some() && written.token == Some(token));
+        assert!(written.since().is_some() && written.token == Some(token));
         sleep(SETTLED).await;
         if wish_first {
             client.set_data(&only_node().await, b"__REVOKE__", None).await.unwrap();
             let state = locks.inspect("a").await.unwrap();
-            assert_eq!((state.since, state.token), (written.since, Some(token)), "a writer has one node");
+            assert_eq!((state.since(), state.token), (written.since(), Some(token)), "a writer has one node");
         }
         guard.downgrade().await.unwrap();
         if !wish_first {
-            assert_eq!(locks.inspect("a").await.unwrap(), written);
+            let state = locks.inspect("a").await.unwrap();
+            assert_eq!((state.since(), state.token), (written.since(), written.token), "it is the same hold");
+            assert_eq!(
+                (written.holders[0].mode, state.holders[0].mode),
+                (LockMode::Exclusive, LockMode::Shared)
+            );
             client.set_data(&only_node().await, b"__REVOKE__", None).await.unwrap();
         }
         let state = locks.inspect("a").await.unwrap();
-        assert_eq!((state.is_held(), state.since, state.token), (true, None, None), "{wish_first}");
+        assert_eq!((state.is_held(), state.since(), state.token), (true, None, None), "{wish_first}");
         assert_eq!((guard.token(), guard.verify().await.unwrap()), (token, Standing::Valid));
         give_back(guard).await;
     }
+    // A reader whose token nobody knows cannot be told from another one.
+    let mut guard = locks.rw("a").write().await.unwrap();
+    guard.downgrade().await.unwrap();
+    assert!(locks.break_lock_if("a", guard.token()).await.unwrap(), "its node says what it was");
+    timeout(SOON, guard.lost()).await.expect("it is told");
+    let mut guard = locks.rw("a").write().await.unwrap();
+    guard.downgrade().await.unwrap();
+    client.set_data(&only_node().await, b"__REVOKE__", None).await.unwrap();
+    let error = locks.break_lock_if("a", guard.token()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    give_back(guard).await;
     // Who reads from the start says so.
     let guard = locks.rw("a").read().await.unwrap();
     let state = locks.inspect("a").await.unwrap();
-    assert!(state.since.is_some() && state.token == Some(guard.token()), "{state:?}");
+    assert!(state.since().is_some() && state.token == Some(guard.token()), "{state:?}");
     give_back(guard).await;
 }
 

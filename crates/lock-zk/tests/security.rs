@@ -73,7 +73,10 @@ async fn who_may_do_what_can_be_chosen() {
     let locks = with(NodeAcl::CreatorAndReaders, "readable").await.unwrap();
     let guard = locks.mutex("a").acquire().await.unwrap();
     assert_eq!(acl(&watcher, "/readable/a").await, ["digest:ALL", "world:READ"]);
-    assert!(matches!(other.inspect("a").await.unwrap().holder, Some(Holder::Known(_))), "everybody may look");
+    assert!(
+        matches!(other.inspect("a").await.unwrap().holder(), Some(Holder::Known(_))),
+        "everybody may look"
+    );
     assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
     must_name(&other.break_lock("a").await.unwrap_err(), "delete", "/readable/a");
     guard.release().await.unwrap();

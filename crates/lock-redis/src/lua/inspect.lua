@@ -1,6 +1,9 @@
 -- Looks at the lock.
 -- KEYS: lock, fence, queue, holders. ARGV: channel of those who wait in no queue, owner or ''.
--- Answers {type, value, fence, waiters, whether it is the owner's}. Of those who share a lock it shows the last.
+-- Answers {type, value, fence, waiters, whether it is the owner's}. Of those who share a lock the value is the last that
+-- was granted.
+-- Without an owner also: mode, ms until the lock ends, the holders that share it as {owner, ms until its share ends, ...},
+-- the first 100 waiters as {mode, info, '', ...}. A mode is 'x', 'r', or 'p' of holders and the number of permits of waiters.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local holder = kind == 'string' and value or ''
 local fence = redis.pcall('GET', KEYS[2])
@@ -16,4 +19,27 @@ if string.find(redis.pcall('LRANGE', KEYS[3], 0, 0)[1] or '', '^free ') then
   -- It is left free: see leave_free.lua.
   waiters = waiters - 1
 end
-return {kind, holder, fence, waiters, holds(ARGV[2]) and 1 or 0}
+if ARGV[2] ~= '' then
+  return {kind, holder, fence, waiters, holds(ARGV[2]) and 1 or 0}
+end
+
+local shares, queue = {}, {}
+if is_shared() then
+  local all = redis.pcall('ZRANGE', holders, 0, -1, 'WITHSCORES')
+  for at = 1, #all, 2 do
+    if all[at + 1] - now > 0 then
+      shares[#shares + 1] = all[at]
+      shares[#shares + 1] = all[at + 1] - now
+    end
+  end
+end
+for _, entry in ipairs(redis.pcall('LRANGE', KEYS[3], 0, 99)) do
+  local owner, mode, _, _, _, info = parts(entry)
+  if owner then
+    queue[#queue + 1] = mode
+    queue[#queue + 1] = info
+    queue[#queue + 1] = ''
+  end
+end
+local mode = value == SHARED and 'r' or value == PERMITS and 'p' or 'x'
+return {kind, holder, fence, waiters, 0, mode, redis.call('PTTL', KEYS[1]), shares, queue}

@@ -1,6 +1,7 @@
 -- Looks at the lock as one of several masters sees it.
 -- KEYS: lock, tokens, line.
--- Answers {type, owner or another value, "token owner since info" or only the token, how many stand in the line, 0}.
+-- Answers {type, owner or another value, "token owner since info" or only the token, how many stand in the line, 0, 'x', ms
+-- until the lock ends, {}, the first 100 of the line as {'x', waiter, since, ...}}.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local last = redis.pcall('ZSCORE', KEYS[2], 'last')
 last = type(last) == 'string' and last or ''
@@ -8,4 +9,11 @@ value = type(value) == 'string' and value or ''
 local owner = string.match(value, '^(%x+) %d+ ')
 local waiters = redis.pcall('ZCARD', KEYS[3])
 waiters = type(waiters) == 'number' and waiters or 0
-return {kind, owner or value, owner and last .. ' ' .. value or last, waiters, 0}
+local line, queue = redis.pcall('ZRANGE', KEYS[3], 0, 99, 'WITHSCORES'), {}
+for at = 1, #line, 2 do
+  queue[#queue + 1] = 'x'
+  queue[#queue + 1] = string.match(line[at], '^[^ ]*')
+  queue[#queue + 1] = line[at + 1]
+end
+local fence = owner and last .. ' ' .. value or last
+return {kind, owner or value, fence, waiters, 0, 'x', redis.call('PTTL', KEYS[1]), {}, queue}

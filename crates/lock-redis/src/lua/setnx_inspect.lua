@@ -1,9 +1,10 @@
 -- Looks at the lock.
 -- KEYS: lock, fence. ARGV: -, owner or '', unit in ms, the time before which a lock is over.
--- Answers {type, value, fence, waiters, whether it is the owner's}. A lock that is over is none, and the value of
--- one that was taken by these scripts is its owner.
+-- Answers {type, value, fence, waiters, whether it is the owner's, 'x', ms until the lock is over or -1, {}, {}}. A lock that
+-- is over is none, and the value of one that was taken by these scripts is its owner.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local value = kind == 'string' and redis.call('GET', KEYS[1]) or ''
+local time = time_of(value, ARGV[3])
 if is_over(value, ARGV[3], ARGV[4]) then
   kind, value = 'none', ''
 end
@@ -15,4 +16,4 @@ if fence then
     value = fence.owner
   end
 end
-return {kind, value, text, 0, holds(ARGV[2]) and 1 or 0}
+return {kind, value, text, 0, holds(ARGV[2]) and 1 or 0, 'x', time and time - ARGV[4] or -1, {}, {}}

@@ -69,8 +69,8 @@ impl Harness for MemoryHarness {
             return Vec::new();
         }
         let state = Locks::new(self.store.clone()).inspect(part).await.expect("the store can be looked at");
-        let holder = state.holder.map(|holder| format!("{part} is held by {holder}"));
-        holder.into_iter().chain((0..state.waiters).map(|_| format!("a waiter for {part}"))).collect()
+        let holders = state.holders.iter().map(|holder| format!("{part} is held by {holder}"));
+        holders.chain((0..state.waiters).map(|_| format!("a waiter for {part}"))).collect()
     }
 
     async fn delete_behind_the_back(&self, name: &str) {

@@ -115,6 +115,20 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         &["inspect_shows_the_holder", "inspect_shows_one_of_the_readers", "inspect_shows_one_of_the_permits"],
     ),
     (Defect::CountsNoWaiters, &["inspect_counts_the_waiters", "inspect_shows_one_of_the_readers"]),
+    (Defect::ShowsOneHolder, &["inspect_shows_all_of_the_readers", "inspect_shows_all_of_the_permits"]),
+    (Defect::ShowsTheLastWaiterFirst, &["inspect_lists_the_waiters_in_order"]),
+    (Defect::ListsNothing, &["held_locks_are_listed"]),
+    (Defect::ListsEverything, &["held_locks_are_listed"]),
+    (Defect::BreaksWhoeverHolds, &["a_lock_is_broken_for_the_holder_that_was_seen"]),
+    (
+        Defect::OnlySaysThatItBreaks,
+        &[
+            "a_lock_is_broken_for_the_holder_that_was_seen",
+            "one_of_the_readers_is_broken",
+            "one_of_the_permits_is_broken",
+        ],
+    ),
+    (Defect::BreaksAllWithOne, &["one_of_the_readers_is_broken", "one_of_the_permits_is_broken"]),
     (Defect::TakesAnyTtl, &["impossible_lease_options_are_refused"]),
     (Defect::SaysLessThanItCan, &["capabilities_are_as_declared"]),
     (Defect::NeverCloses, &["closed_locks_refuse"]),
@@ -238,6 +252,13 @@ enum Defect {
     RepeatsTokens,
     ShowsNoLabel,
     CountsNoWaiters,
+    ShowsOneHolder,
+    ShowsTheLastWaiterFirst,
+    ListsNothing,
+    ListsEverything,
+    BreaksWhoeverHolds,
+    OnlySaysThatItBreaks,
+    BreaksAllWithOne,
     TakesAnyTtl,
     SaysLessThanItCan,
     NeverCloses,
@@ -318,7 +339,8 @@ fn exhibit(defect: Defect) -> Vec<Trial> {
         None EveryClientAlone OneLockForAll FoldsCase EndsNamesAtNul TryTakesTheLockAway ContentionIsAnError GivesUpEarly
         Overstays SkipsShortDeadlines LastComesFirst SleepsLong NeverReleases ReleasesWhoeverHolds LeaksWhatWasDropped
         NeverRenews BelievesLonger RenewsForEver OnlySaysThatItExtends TakesAgainByExtend IgnoresMaxHold NeverNoticesLoss
-        RepeatsTokens ShowsNoLabel CountsNoWaiters TakesAnyTtl SaysLessThanItCan NeverCloses ClosesTheStore
+        RepeatsTokens ShowsNoLabel CountsNoWaiters ShowsOneHolder ShowsTheLastWaiterFirst ListsNothing ListsEverything
+        BreaksWhoeverHolds OnlySaysThatItBreaks BreaksAllWithOne TakesAnyTtl SaysLessThanItCan NeverCloses ClosesTheStore
         LeaksCancelledGrants ForgetsACancelledRelease DiesOfACancelledExtend LeavesWaiters PanicsOutsideOfRuntimes
         OnlySaysThatItRaises OnlySaysThatItAsks AsksWhoComesNext TellsNoPlace PretendsToHaveModes ReadersGoUnseen ReadersFollowEachOther WritersOnlyLookIn
         DowngradesByRelease OnlySaysThatItDowngrades ReadersOnlyLookIn FirstToLeaveEndsAll FirstToDieEndsAll SharersStayForLong OnePermitTooMany OnePermitForAll
@@ -427,12 +449,42 @@ impl Backend for Broken {
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         let mut state = self.inner.inspect(&self.rename(name)).await?;
-        match (self.defect, &mut state.holder) {
-            (Defect::ShowsNoLabel, Some(Holder::Known(owner))) => owner.label = None,
-            (Defect::CountsNoWaiters, _) => state.waiters = 0,
+        match self.defect {
+            Defect::ShowsNoLabel => {
+                for holder in &mut state.holders {
+                    if let Holder::Known(owner) = &mut holder.holder {
+                        owner.label = None;
+                    }
+                }
+            }
+            Defect::CountsNoWaiters => state.waiters = 0,
+            Defect::ShowsOneHolder => state.holders.truncate(1),
+            Defect::ShowsTheLastWaiterFirst => state.queue.reverse(),
             _ => {}
         }
         Ok(state)
+    }
+
+    async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let name = self.rename(name);
+        let holds = async || {
+            let state = self.inner.inspect(&name).await?;
+            Ok(state.holders.iter().any(|holder| holder.token == Some(token)))
+        };
+        match self.defect {
+            Defect::BreaksWhoeverHolds => self.inner.break_lock(&name).await,
+            Defect::OnlySaysThatItBreaks => holds().await,
+            Defect::BreaksAllWithOne => Ok(holds().await? && self.inner.break_lock(&name).await?),
+            _ => self.inner.break_lock_if(&name, token).await,
+        }
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        match self.defect {
+            Defect::ListsNothing => Ok(Vec::new()),
+            Defect::ListsEverything => self.inner.list("").await,
+            _ => self.inner.list(prefix).await,
+        }
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {

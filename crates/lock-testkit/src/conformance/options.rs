@@ -17,6 +17,9 @@ pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
     assert_eq!(told.shared.is_there(), declared.shared.is_there());
     assert_eq!(told.permits.is_there(), declared.permits.is_there());
     assert_eq!(told.revocation.is_there(), declared.revocation.is_there());
+    assert_eq!(told.names_sharers, declared.names_sharers);
+    assert_eq!(told.breaks_one.is_there(), declared.breaks_one.is_there());
+    assert_eq!(told.listing.is_there(), declared.listing.is_there());
     assert_eq!(
         matches!(told.lease, LeaseKind::Session { .. }),
         matches!(declared.lease, LeaseKind::Session { .. }),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::{
-    Clock, Guard, Holder, LockOptions, LossReason, OwnerInfo, Released, Result, Standing, Token,
+    Clock, ErrorKind, Guard, LockMode, LockOptions, LossReason, OwnerInfo, Released, Result, Standing, Token,
 };
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
@@ -248,16 +248,20 @@ async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
     for known in [true, false] {
         let state = one.inspect(&name).await.unwrap();
         assert!(state.is_held(), "some hold the lock: {state:?}");
-        let Some(Holder::Known(owner)) = &state.holder else {
+        let Some((owner, holder)) = state.holders.iter().find_map(|holder| Some((holder.owner()?, holder)))
+        else {
             // Not every store keeps who all of them are.
-            assert!(!known, "the last who came is one of ours: {state:?}");
+            assert!(
+                !known && !harness.capabilities().names_sharers,
+                "the last who came is one of ours: {state:?}"
+            );
             break;
         };
         let shown =
             holders.iter().position(|(label, _)| *owner == OwnerInfo::this_process().with_label(*label));
         let (_, guard) =
             holders.remove(shown.unwrap_or_else(|| panic!("none of the holders is shown: {state:?}")));
-        assert_eq!(state.token, Some(guard.token()), "the token is not that of the holder");
+        assert_eq!(holder.token, Some(guard.token()), "the token is not that of the holder");
         assert!(guard.is_valid(), "a look disturbs nobody");
         give_back(guard).await;
     }
@@ -267,6 +271,104 @@ async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
     give_back(within(SOON, "the waiter to get the lock", waiter).await.unwrap()).await;
     let state = one.inspect(&name).await.unwrap();
     assert!(!state.is_held() && state.waiters == 0, "{state:?}");
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn inspect_shows_all_of_the_readers(harness: &dyn Harness) {
+    inspect_shows_all(harness, Share::Reader).await;
+}
+
+pub(super) async fn inspect_shows_all_of_the_permits(harness: &dyn Harness) {
+    inspect_shows_all(harness, PERMIT).await;
+}
+
+async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let mut guards = Vec::new();
+    for (locks, label) in [(&one, "first"), (&two, "second"), (&one, "third")] {
+        guards.push((label, share.take_with(locks, &name, LockOptions::new().label(label)).await));
+    }
+    let last = guards.last().expect("there are three").1.token();
+    while !guards.is_empty() {
+        let state = two.inspect(&name).await.unwrap();
+        assert_eq!(state.holders.len(), guards.len(), "{state:?}");
+        assert_eq!((state.waiters, state.queue.len()), (0, 0), "{state:?}");
+        for holder in &state.holders {
+            let is_so = match (share, holder.mode) {
+                (Share::Reader, mode) => mode == LockMode::Shared,
+                (Share::Permit(own), LockMode::Permit { max }) => max.is_none_or(|max| max.get() == own),
+                (Share::Permit(_), _) => false,
+            };
+            assert!(is_so, "{state:?}");
+            let Some(owner) = holder.owner() else {
+                assert!(!harness.capabilities().names_sharers, "{state:?}");
+                assert_eq!((holder.token, holder.since), (None, None), "{state:?}");
+                continue;
+            };
+            let guard = guards.iter().find(|(label, _)| owner.label.as_deref() == Some(*label));
+            let (_, guard) = guard.unwrap_or_else(|| panic!("{owner} does not hold it: {state:?}"));
+            assert!(holder.token == Some(guard.token()) && holder.since.is_some(), "{state:?}");
+        }
+        let mut tokens: Vec<_> = state.holders.iter().filter_map(|holder| holder.token).collect();
+        tokens.sort_unstable();
+        if harness.capabilities().names_sharers {
+            let all: Vec<_> = guards.iter().map(|(_, guard)| guard.token()).collect();
+            assert_eq!(tokens, all, "{state:?}");
+        } else {
+            assert_eq!(tokens, [last], "the last who came is known: {state:?}");
+        }
+        give_back(guards.remove(0).1).await;
+    }
+    assert!(!two.inspect(&name).await.unwrap().is_held());
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn one_of_the_readers_is_broken(harness: &dyn Harness) {
+    one_is_broken(harness, Share::Reader).await;
+}
+
+pub(super) async fn one_of_the_permits_is_broken(harness: &dyn Harness) {
+    one_is_broken(harness, PERMIT).await;
+}
+
+async fn one_is_broken(harness: &dyn Harness, share: Share) {
+    let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
+    let mut guards = Vec::new();
+    for locks in [&one, &two, &one] {
+        guards.push(share.take(locks, &name).await);
+    }
+    let last = guards.pop().expect("there are three");
+    assert!(within(SOON, "the answer", two.break_lock_if(&name, last.token())).await.unwrap());
+    let limit = harness.short_lease() + LEASE_SLACK;
+    assert_eq!(within(limit, "the holder to notice", last.lost()).await, LossReason::Removed);
+    assert_eq!(last.release().await.unwrap(), Released::AlreadyLost);
+    must_be_busy(&two, &name).await;
+    for guard in &guards {
+        assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "others keep their shares");
+    }
+    assert!(!within(SOON, "the answer", two.break_lock_if(&name, Token::new(1))).await.unwrap_or(false));
+
+    let first = guards.remove(0);
+    match within(SOON, "the answer", two.break_lock_if(&name, first.token())).await {
+        Ok(broken) => {
+            assert!(broken && harness.capabilities().names_sharers);
+            assert_eq!(within(limit, "the holder to notice", first.lost()).await, LossReason::Removed);
+            assert_eq!(first.release().await.unwrap(), Released::AlreadyLost);
+        }
+        Err(error) => {
+            assert!(
+                error.kind() == ErrorKind::Unsupported && !harness.capabilities().names_sharers,
+                "{error}"
+            );
+            assert_eq!(first.verify().await.unwrap(), Standing::Valid, "nothing has happened");
+            give_back(first).await;
+        }
+    }
+    for guard in guards {
+        assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "others keep their shares");
+        give_back(guard).await;
+    }
+    give_back(take(&two, &name).await).await;
     nothing_left(harness, &name).await;
 }
 

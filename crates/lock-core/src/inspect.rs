@@ -1,0 +1,393 @@
+//! What an inspection shows of a lock: its holders, its waiters, its last token.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::{Duration, SystemTime};
+
+use serde::{Serialize, Serializer};
+
+use crate::{Mode, OwnerInfo, Token};
+
+/// The state of a lock, as [`Locks::inspect`](crate::Locks::inspect) shows it.
+///
+/// It may have changed by the time that you read it. To end what it shows and nothing newer, use
+/// [`Locks::break_lock_if`](crate::Locks::break_lock_if) with the token of a holder.
+///
+/// What a store does not keep is `None` or absent:
+///
+/// | | memory | redis | redlock | zk |
+/// |---|---|---|---|---|
+/// | holders | all | all | one | all |
+/// | who they are | yes | of several sharers only the last that was granted; of the others the mode and the end | yes | yes |
+/// | [`token`](HolderInfo::token), [`since`](HolderInfo::since) | yes | as above | the token may differ a little | yes |
+/// | [`remaining`](HolderInfo::remaining) | yes | yes | yes | no: a session keeps the lock |
+/// | the maximum of a semaphore | yes | waiters only | no semaphores | yes |
+/// | [`queue`](Self::queue) | yes | with `wait=queue` | since when, not who | yes; not with `recipe=ephemeral` |
+///
+/// [`Display`](fmt::Display) prints it in a few lines. It serializes with serde.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// let reader = locks.rw("cfg").read().await?;
+/// let state = locks.inspect("cfg").await?;
+/// for holder in &state.holders {
+///     println!("{holder}"); // pid 4242 on web-1, shared, token 1, since ..., 29s left
+/// }
+/// assert_eq!(state.holders[0].token, Some(reader.token()));
+/// assert_eq!(state.holders[0].owner().map(|owner| owner.pid), Some(std::process::id()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LockState {
+    /// The holders; empty when the lock is free. Several only if they share it.
+    pub holders: Vec<HolderInfo>,
+    /// The first waiters that the store keeps, in the order in which they get the lock, at most
+    /// [`MAX_QUEUE`](Self::MAX_QUEUE). It has one for each process: the tasks of a process wait for each other
+    /// in that process.
+    pub queue: Vec<WaiterInfo>,
+    /// The number of waiters: those of the store, and the tasks of this process.
+    pub waiters: usize,
+    /// The last fencing token, as far as the store knows it: of a holder, or of one that has released the lock.
+    pub token: Option<Token>,
+    /// What each of several independent servers sees, where a quorum of them keeps the lock; empty elsewhere.
+    pub servers: Vec<ServerView>,
+}
+
+/// A holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HolderInfo {
+    /// Who it is.
+    pub holder: Holder,
+    /// In which mode it holds the lock. A client of another library holds it alone.
+    pub mode: LockMode,
+    /// Its fencing token. On Redlock the one that it proposed: where the clocks of clients differ, it may have a larger one.
+    /// After it was [raised](crate::Guard::raise_token), perhaps the floor.
+    pub token: Option<Token>,
+    /// Since when it holds the lock: by the server's clock, or by the holder's where there are several servers.
+    #[serde(serialize_with = "rfc3339")]
+    pub since: Option<SystemTime>,
+    /// The time until its lease ends, unless it is renewed. `None` for a session, and for a key without an end.
+    #[serde(rename = "remaining_ms", serialize_with = "millis")]
+    pub remaining: Option<Duration>,
+}
+
+/// A waiter for a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct WaiterInfo {
+    /// Who it is.
+    pub waiter: Holder,
+    /// In which mode it wants the lock.
+    pub mode: LockMode,
+    /// Since when it waits, where the store keeps that.
+    #[serde(serialize_with = "rfc3339")]
+    pub since: Option<SystemTime>,
+}
+
+/// Who holds a lock, or waits for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Holder {
+    /// A process that uses this library.
+    Known(OwnerInfo),
+    /// Another client; the text says what the store holds.
+    Foreign(String),
+    /// A client of which the store keeps no more than this text, such as a random id.
+    Unknown(String),
+}
+
+/// The mode in which a lock is held or waited for, as far as the store shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum LockMode {
+    /// Alone: a mutex, or the write side of a read/write lock.
+    Exclusive,
+    /// With other readers.
+    Shared,
+    /// By a permit of a semaphore.
+    Permit {
+        /// How many permits there are by what this client said, where the store keeps that.
+        max: Option<NonZeroU32>,
+    },
+}
+
+/// What one of several servers sees of a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ServerView {
+    /// The server, as host and port.
+    pub server: String,
+    /// What it sees.
+    pub view: View,
+}
+
+/// What a server sees of a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum View {
+    /// The lock is free.
+    Free,
+    /// It is held.
+    Held(Holder),
+    /// The server did not say; the text tells why.
+    Unknown(String),
+}
+
+impl LockState {
+    /// The longest [`queue`](Self::queue).
+    pub const MAX_QUEUE: usize = 100;
+
+    /// A free lock.
+    #[must_use]
+    pub fn free() -> Self {
+        Self::default()
+    }
+
+    /// A lock with these holders.
+    #[must_use]
+    pub fn held(holders: impl IntoIterator<Item = HolderInfo>) -> Self {
+        let holders = Vec::from_iter(holders);
+        Self { token: holders.iter().filter_map(|holder| holder.token).max(), holders, ..Self::default() }
+    }
+
+    /// Whether the lock is held.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.holders.is_empty()
+    }
+
+    /// Who holds the lock, `None` when it is free. Of several who share it, the first of [`holders`](Self::holders).
+    #[must_use]
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holders.first().map(|first| &first.holder)
+    }
+
+    /// Since when that one holds it, where the store keeps that.
+    #[must_use]
+    pub fn since(&self) -> Option<SystemTime> {
+        self.holders.first()?.since
+    }
+}
+
+impl HolderInfo {
+    /// A holder of which nothing else is known.
+    #[must_use]
+    pub const fn new(holder: Holder, mode: LockMode) -> Self {
+        Self { holder, mode, token: None, since: None, remaining: None }
+    }
+
+    /// The process that holds the lock, if it uses this library and the store keeps who it is.
+    #[must_use]
+    pub const fn owner(&self) -> Option<&OwnerInfo> {
+        self.holder.owner()
+    }
+}
+
+impl WaiterInfo {
+    /// A waiter of which nothing else is known.
+    #[must_use]
+    pub const fn new(waiter: Holder, mode: LockMode) -> Self {
+        Self { waiter, mode, since: None }
+    }
+
+    /// The process that waits, if it uses this library and the store keeps who it is.
+    #[must_use]
+    pub const fn owner(&self) -> Option<&OwnerInfo> {
+        self.waiter.owner()
+    }
+}
+
+impl Holder {
+    /// The process, if it uses this library and the store keeps who it is.
+    #[must_use]
+    pub const fn owner(&self) -> Option<&OwnerInfo> {
+        match self {
+            Self::Known(owner) => Some(owner),
+            Self::Foreign(_) | Self::Unknown(_) => None,
+        }
+    }
+}
+
+impl ServerView {
+    /// What this server sees.
+    #[must_use]
+    pub fn new(server: impl Into<String>, view: View) -> Self {
+        Self { server: server.into(), view }
+    }
+}
+
+impl From<Mode> for LockMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            Mode::Shared => Self::Shared,
+            Mode::Permit { max } => Self::Permit { max: Some(max) },
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(owner) => owner.fmt(f),
+            Self::Foreign(text) | Self::Unknown(text) => f.write_str(text),
+        }
+    }
+}
+
+impl fmt::Display for LockMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permit { max: Some(max) } => write!(f, "one of {max} permits"),
+            Self::Permit { max: None } => f.write_str("a permit"),
+        }
+    }
+}
+
+impl fmt::Display for HolderInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.holder, self.mode)?;
+        if let Some(token) = self.token {
+            write!(f, ", token {token}")?;
+        }
+        if let Some(since) = self.since {
+            write!(f, ", since {}", time(since))?;
+        }
+        if let Some(remaining) = self.remaining {
+            write!(f, ", {} left", span(remaining))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for WaiterInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.waiter, self.mode)?;
+        self.since.map_or(Ok(()), |since| write!(f, ", since {}", time(since)))
+    }
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Free => f.write_str("free"),
+            Self::Held(holder) => write!(f, "held by {holder}"),
+            Self::Unknown(why) => write!(f, "not known: {why}"),
+        }
+    }
+}
+
+/// A line for each holder, waiter and server.
+impl fmt::Display for LockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&*self.holders, self.token) {
+            ([], Some(token)) => write!(f, "free, last token {token}")?,
+            ([], None) => f.write_str("free")?,
+            ([holder], _) => write!(f, "held by {holder}")?,
+            (holders, _) => {
+                write!(f, "held by {}:", holders.len())?;
+                holders.iter().try_for_each(|holder| write!(f, "\n  {holder}"))?;
+            }
+        }
+        if self.waiters > 0 || !self.queue.is_empty() {
+            let colon = if self.queue.is_empty() { "" } else { ":" };
+            write!(f, "\nwaiters: {}{colon}", self.waiters)?;
+            for (waiter, place) in self.queue.iter().zip(1..) {
+                write!(f, "\n  {place}. {waiter}")?;
+            }
+        }
+        self.servers.iter().try_for_each(|seen| write!(f, "\n{}: {}", seen.server, seen.view))
+    }
+}
+
+fn time(at: SystemTime) -> impl fmt::Display {
+    // It prints no time before 1970, which a store may hold as well as any other number.
+    humantime::format_rfc3339_millis(at.max(SystemTime::UNIX_EPOCH))
+}
+
+fn span(span: Duration) -> impl fmt::Display {
+    humantime::format_duration(Duration::from_millis(to_millis(span)))
+}
+
+fn to_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[allow(clippy::ref_option, reason = "serde calls it so")]
+fn rfc3339<S: Serializer>(at: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    at.map(|at| time(at).to_string()).serialize(serializer)
+}
+
+#[allow(clippy::ref_option, reason = "serde calls it so")]
+fn millis<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    span.map(to_millis).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(label: &str) -> HolderInfo {
+        let owner = OwnerInfo { host: "web-1".into(), pid: 7, label: Some(label.into()) };
+        HolderInfo {
+            token: Some(Token::new(3)),
+            since: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(1_500)),
+            remaining: Some(Duration::from_micros(29_500_123)),
+            ..HolderInfo::new(Holder::Known(owner), LockMode::Shared)
+        }
+    }
+
+    #[test]
+    fn states_are_printed_in_lines() {
+        assert_eq!(LockState::free().to_string(), "free");
+        let one = "pid 7 on web-1 (job), shared, token 3, since 1970-01-01T00:00:01.500Z, 29s 500ms left";
+        let mut state = LockState::held([holder("job")]);
+        assert_eq!(state.to_string(), format!("held by {one}"));
+        state.waiters = 2;
+        assert!(state.to_string().ends_with("left\nwaiters: 2"), "{state}");
+        state.holders.push(HolderInfo::new(Holder::Unknown("a reader".into()), LockMode::Shared));
+        state.queue.push(WaiterInfo::new(Holder::Foreign("node x".into()), Mode::Exclusive.into()));
+        state.servers.push(ServerView::new("a:1", View::Unknown("no answer".into())));
+        assert_eq!(
+            state.to_string(),
+            format!(
+                "held by 2:\n  {one}\n  a reader, shared\nwaiters: 2:\n  1. node x, exclusive\na:1: not known: no answer"
+            )
+        );
+        assert_eq!(LockMode::from(Mode::Permit { max: NonZeroU32::MIN }).to_string(), "one of 1 permits");
+        let before = SystemTime::UNIX_EPOCH - Duration::from_secs(5);
+        assert_eq!(time(before).to_string(), "1970-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn the_last_token_of_a_held_lock_is_the_largest() {
+        let mut newer = holder("newer");
+        newer.token = Some(Token::new(9));
+        let unknown = HolderInfo::new(Holder::Unknown("x".into()), LockMode::Shared);
+        assert_eq!(LockState::held([holder("older"), newer, unknown]).token, Some(Token::new(9)));
+    }
+
+    #[test]
+    fn states_serialize() {
+        let mut state = LockState::held([holder("job")]);
+        let max = NonZeroU32::new(4);
+        state.queue.push(WaiterInfo::new(Holder::Unknown("x".into()), LockMode::Permit { max }));
+        let json = serde_json::to_value(&state).unwrap();
+        assert_eq!(json["holders"][0]["holder"]["known"]["host"], "web-1");
+        assert_eq!(json["holders"][0]["mode"], "shared");
+        assert_eq!(json["holders"][0]["since"], "1970-01-01T00:00:01.500Z");
+        assert_eq!(json["holders"][0]["remaining_ms"], 29_500);
+        assert_eq!(json["queue"][0]["mode"]["permit"]["max"], 4);
+        assert_eq!(json["token"], 3);
+    }
+}
