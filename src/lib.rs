@@ -58,7 +58,11 @@ pub mod backend {
     pub use lock_core::backend::*;
     pub use lock_core::renewal;
     pub use lock_core::url::{LockUrl, OptionValue};
-    pub use lock_core::{Lease, ValidityCell};
+    pub use lock_core::{HandOver, Lazy, Lease, Revocation, RevocationCell, ValidityCell};
+
+    /// The locks of any backend, and what a typed configuration connects to. [`polylock::Locks`](crate::Locks) derefs to it,
+    /// and is made from it by `From`.
+    pub use lock_core::Locks;
 }
 
 /// The program in the README compiles and runs.

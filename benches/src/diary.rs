@@ -110,6 +110,6 @@ const fn granted(claim: Claim) -> EventKind {
 pub(crate) const fn outcome(released: Released) -> ReleaseOutcome {
     match released {
         Released::Released => ReleaseOutcome::Released,
-        Released::AlreadyLost => ReleaseOutcome::AlreadyLost,
+        _ => ReleaseOutcome::AlreadyLost,
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_testkit::Event;
-use polylock::backend::{Backend, LeaseKind, LockUrl};
+use polylock::backend::{Backend, LockUrl};
 use polylock::{Locks, Redlock, RedlockConfig, Votes};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
@@ -170,10 +170,7 @@ async fn work() -> Outcome<()> {
 /// Works with a lock of ours.
 async fn lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
     let (locks, redlock) = connect(&job.url).await?;
-    let lease = match locks.capabilities().lease {
-        LeaseKind::Ttl { default, .. } => default,
-        LeaseKind::Session { timeout } => timeout,
-    };
+    let lease = locks.capabilities().lease.default_ttl();
     tell(&News::Ready { lease })?;
     let mut diary = Diary::new(job.process, 0, &job.recorded_as);
     let mutex = locks.mutex(&job.lock);

@@ -231,7 +231,7 @@ impl Broken {
             Acquired::Held(lease) => {
                 Ok(Acquired::Held(Box::new(BrokenLease::new(self.clone(), name, lease))))
             }
-            Acquired::Busy => Ok(Acquired::Busy),
+            busy => Ok(busy),
         }
     }
 
@@ -246,7 +246,7 @@ impl Broken {
                     self.inner.break_lock(&once.name).await?;
                 }
                 Err(error) if self.defect == Defect::GivesUpAtOnce => return Err(error),
-                Ok(Acquired::Busy) => {}
+                Ok(_) => {}
                 Err(_) => outage = true,
             }
             sleep(Duration::from_millis(20)).await;

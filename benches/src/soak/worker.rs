@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lock_testkit::history::{EventKind, Mode, Recorder, ReleaseOutcome};
-use polylock::backend::LeaseKind;
 use polylock::{
     Error, ErrorKind, Guard, LockOptions, Locks, Mutex, Outcome as ErrorOutcome, RwLock, Semaphore,
 };
@@ -152,12 +151,9 @@ impl Client {
             RW => Handle::Rw(locks.rw(name)),
             SEMAPHORE => Handle::Semaphore(locks.semaphore(name, PERMITS)),
             _ => {
-                let fixed = match locks.capabilities().lease {
-                    LeaseKind::Ttl { .. } => {
-                        Some(locks.mutex_with(&name, LockOptions::new().fixed_ttl(task.lease))?)
-                    }
-                    LeaseKind::Session { .. } => None,
-                };
+                let options = LockOptions::new().fixed_ttl(task.lease);
+                let has_ttl = !locks.capabilities().lease.is_session();
+                let fixed = has_ttl.then(|| locks.mutex_with(&name, options)).transpose()?;
                 Handle::Mutex(locks.mutex(name), fixed)
             }
         };

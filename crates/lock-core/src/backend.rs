@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
+/// The attribute that implementations of [`Backend`] and [`Lease`] need.
+pub use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Report, Result, Token};
@@ -114,6 +115,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
 
 /// What an acquisition ended with.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Acquired {
     /// The lock is ours.
     Held(Box<dyn Lease>),
@@ -123,6 +125,7 @@ pub enum Acquired {
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Wait {
     /// Not at all.
     Never,
@@ -143,6 +146,16 @@ impl Wait {
         }
     }
 
+    /// Until when, `None` for ever; in the past when not at all.
+    #[must_use]
+    pub fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Never => Some(Instant::now()),
+            Self::Until(deadline) => Some(deadline),
+            Self::Forever => None,
+        }
+    }
+
     /// The time left, `None` for ever.
     #[must_use]
     pub fn left(self) -> Option<Duration> {
@@ -156,6 +169,7 @@ impl Wait {
 
 /// How the lock ends when its holder does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LeasePolicy {
     /// The time to live: the lock ends at most this long after its holder died. `None` for the backend's default.
     pub ttl: Option<Duration>,
@@ -284,6 +298,7 @@ pub struct Capabilities {
 
 /// Whether a backend can do something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Support {
     /// It can.
     Yes,
@@ -297,10 +312,20 @@ impl Support {
     pub const fn is_there(self) -> bool {
         matches!(self, Self::Yes)
     }
+
+    /// Why it cannot.
+    #[must_use]
+    pub const fn why_not(self) -> Option<&'static str> {
+        match self {
+            Self::Yes => None,
+            Self::No(why) => Some(why),
+        }
+    }
 }
 
 /// What keeps a lock while its holder does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LeaseKind {
     /// A lease of its own, with a time to live.
     Ttl {
@@ -315,6 +340,32 @@ pub enum LeaseKind {
         /// The session timeout that was negotiated.
         timeout: Duration,
     },
+}
+
+impl LeaseKind {
+    /// For how long a lock outlives its holder when nothing else is said.
+    #[must_use]
+    pub const fn default_ttl(self) -> Duration {
+        match self {
+            Self::Ttl { default, .. } => default,
+            Self::Session { timeout } => timeout,
+        }
+    }
+
+    /// The shortest time to live that a lock can have.
+    #[must_use]
+    pub const fn min_ttl(self) -> Duration {
+        match self {
+            Self::Ttl { min, .. } => min,
+            Self::Session { timeout } => timeout,
+        }
+    }
+
+    /// Whether a session keeps the locks.
+    #[must_use]
+    pub const fn is_session(self) -> bool {
+        matches!(self, Self::Session { .. })
+    }
 }
 
 impl Capabilities {

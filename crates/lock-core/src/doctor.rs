@@ -4,6 +4,7 @@ use std::fmt;
 
 /// What [`Locks::doctor`](crate::Locks::doctor) found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The findings, in the order of the examination.
     pub findings: Vec<Finding>,
@@ -11,6 +12,7 @@ pub struct Report {
 
 /// One thing that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub level: Level,
@@ -24,6 +26,7 @@ pub struct Finding {
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Level {
     /// Good to know.
     Note,
@@ -32,9 +35,28 @@ pub enum Level {
 }
 
 impl Report {
+    /// A report of these findings.
+    #[must_use]
+    pub fn new(findings: Vec<Finding>) -> Self {
+        Self { findings }
+    }
+
     /// The findings that something should be done about.
     pub fn warnings(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.level >= Level::Warning)
+    }
+}
+
+impl Finding {
+    /// A finding about this server, `""` for all of them; the advice is `""` when nothing has to be done.
+    #[must_use]
+    pub fn new(
+        level: Level,
+        server: impl Into<String>,
+        what: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self { level, server: server.into(), what: what.into(), advice: advice.into() }
     }
 }
 

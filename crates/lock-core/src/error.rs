@@ -88,6 +88,7 @@ impl ErrorKind {
 
 /// What became of the request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Outcome {
     /// It had no effect on the server.
     NotApplied,

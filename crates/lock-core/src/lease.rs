@@ -115,6 +115,7 @@ pub trait Lease: Any + Debug + Send + Sync {
 
 /// What a [hand-over](Lease::hand_over) ended with.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum HandOver {
     /// The lock was ours until now, and is the next acquisition's from now on.
     Passed(Box<dyn Lease>),
@@ -124,6 +125,7 @@ pub enum HandOver {
 
 /// What a release found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Released {
     /// The lock was ours until now.
     Released,
@@ -133,6 +135,7 @@ pub enum Released {
 
 /// Whether a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Standing {
     /// The server confirmed it, and the deadline is ahead.
     Valid,

@@ -8,8 +8,8 @@ use crate::guard::Origin;
 use crate::queue::LocalQueue;
 use crate::runtime::Runtimes;
 use crate::{
-    Backend, Capabilities, Error, ErrorKind, LockName, LockOptions, LockState, Mutex, OwnerInfo, Report, Result, RwLock,
-    Semaphore, Token,
+    Backend, Capabilities, Error, ErrorKind, LockName, LockOptions, LockState, Mutex, OwnerInfo, Report,
+    Result, RwLock, Semaphore, Token,
 };
 
 /// A connection to a store of locks. Clones share it.
@@ -235,9 +235,10 @@ impl Locks {
     /// # Cancel safety
     ///
     /// This method is cancel safe.
-    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockName>> {
-        let mut names =
-            self.shared.ask(|backend| backend.list(prefix.as_ref())).await.map_err(|error| error.during("list"))?;
+    pub async fn list(&self, prefix: impl AsRef<str> + Send + Sync) -> Result<Vec<LockName>> {
+        let prefix = prefix.as_ref();
+        let listed = self.shared.ask(|backend| backend.list(prefix)).await;
+        let mut names = listed.map_err(|error| error.during("list"))?;
         names.sort_unstable();
         names.dedup();
         Ok(names)

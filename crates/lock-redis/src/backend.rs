@@ -163,7 +163,7 @@ impl Backend for Redis {
         if self.shared.wait != WaitBy::Poll {
             findings.extend(self.shared.push.examine(self.shared.wait).await);
         }
-        Ok(Report { findings })
+        Ok(Report::new(findings))
     }
 
     async fn close(&self) -> Result<()> {

@@ -133,12 +133,7 @@ impl Chart<'_> {
     }
 
     fn find(&mut self, level: Level, what: &str, advice: &str) {
-        self.findings.push(Finding {
-            level,
-            server: self.server.to_owned(),
-            what: what.to_owned(),
-            advice: advice.to_owned(),
-        });
+        self.findings.push(Finding::new(level, self.server, what, advice));
     }
 }
 

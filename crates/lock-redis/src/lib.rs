@@ -23,31 +23,45 @@ mod lease;
 mod line;
 mod link;
 mod probe;
+#[doc(hidden)]
 pub mod push;
 mod recipe;
 mod renewers;
 mod scripts;
 mod sentinel;
+#[doc(hidden)]
 pub mod server;
 mod slot;
 mod tls;
 mod topology;
 mod undo;
+#[doc(hidden)]
 pub mod unwanted;
 mod waiting;
 
 pub use backend::Redis;
-pub use backend::not_a_lock;
-pub use config::{RedisConfig, WaitBy, check_timeout};
+pub use config::{RedisConfig, WaitBy};
 pub use deadpool_redis;
 pub use dial::{Dial, Stream, StreamDial, with_nodelay};
-pub use info::Infos;
-pub use inspect::state;
-pub use keys::Keys;
-pub use lease::trusted_until;
-pub use link::Identity;
 pub use recipe::{Recipe, RecipeUnit, WallClock};
 pub use redis;
-pub use server::Server;
 pub use tls::Tls;
 pub use topology::{SentinelInfo, Topology, connection_info};
+
+// What the backend for several masters shares with this one.
+#[doc(hidden)]
+pub use backend::not_a_lock;
+#[doc(hidden)]
+pub use config::check_timeout;
+#[doc(hidden)]
+pub use info::Infos;
+#[doc(hidden)]
+pub use inspect::state;
+#[doc(hidden)]
+pub use keys::Keys;
+#[doc(hidden)]
+pub use lease::trusted_until;
+#[doc(hidden)]
+pub use link::Identity;
+#[doc(hidden)]
+pub use server::Server;

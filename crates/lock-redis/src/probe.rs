@@ -91,5 +91,5 @@ pub(crate) fn gave_up(server: &str) -> Finding {
 }
 
 fn warning(server: &str, what: String, advice: String) -> Finding {
-    Finding { level: Level::Warning, server: server.to_owned(), what, advice }
+    Finding::new(Level::Warning, server, what, advice)
 }

@@ -149,15 +149,13 @@ impl Timestamps {
 
 /// What those who use the recipe have to know.
 pub(crate) fn danger() -> Finding {
-    Finding {
-        level: Level::Warning,
-        server: String::new(),
-        what: String::from(
-            "recipe=setnx-timestamp is for fleets that run it already: two may hold a lock at once when the clocks of \
+    Finding::new(
+        Level::Warning,
+        "",
+        "recipe=setnx-timestamp is for fleets that run it already: two may hold a lock at once when the clocks of \
              their hosts differ",
-        ),
-        advice: String::from("once no other client is left, go over to recipe=set-nx-px"),
-    }
+        "once no other client is left, go over to recipe=set-nx-px",
+    )
 }
 
 #[cfg(test)]

@@ -735,12 +735,12 @@ impl Server {
         for link in links {
             match link.examine().await {
                 Ok(found) => findings.extend(found),
-                Err(error) => findings.push(Finding {
-                    level: Level::Warning,
-                    server: link.place.address.clone(),
-                    what: format!("a master of the cluster is not there: {error}"),
-                    advice: String::from("its locks cannot be taken until it or its replica is"),
-                }),
+                Err(error) => findings.push(Finding::new(
+                    Level::Warning,
+                    link.place.address.clone(),
+                    format!("a master of the cluster is not there: {error}"),
+                    "its locks cannot be taken until it or its replica is",
+                )),
             }
         }
         Ok(findings)
@@ -1060,7 +1060,7 @@ impl Server {
                     answer => answer.map_err(|failure| link.place.told(failure))?,
                 };
                 // A cursor means nothing to another server.
-                if *on.get_or_insert(link.generation()) != link.generation() {
+                if *on.get_or_insert_with(|| link.generation()) != link.generation() {
                     if tries < SCANS {
                         continue 'anew;
                     }

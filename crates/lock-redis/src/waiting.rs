@@ -147,11 +147,10 @@ impl<'a> Waiting<'a> {
 
     /// Waits until it makes sense to ask again, and says whether there is time to.
     async fn wait(&mut self) -> bool {
-        let end = match self.what.request.wait {
-            Wait::Forever => None,
-            Wait::Never => return false,
-            Wait::Until(deadline) => Some(deadline),
-        };
+        if self.what.request.wait == Wait::Never {
+            return false;
+        }
+        let end = self.what.request.wait.deadline();
         loop {
             let at = end.map_or(self.again_at, |end| end.min(self.again_at));
             let Some(news) = self.next_news(at).await else { break };

@@ -112,7 +112,8 @@ async fn only_the_holder_that_was_seen_is_ever_broken() {
         lost.extend(its);
         held += count;
     }
-    (lost.sort_unstable(), broken.sort_unstable());
+    lost.sort_unstable();
+    broken.sort_unstable();
     assert_eq!(lost, broken, "who lost the lock is who was broken");
     assert!(!lost.is_empty() && lost.len() < held, "{} of {held}", lost.len());
 }

@@ -513,7 +513,8 @@ fn token_of(seen: &Sight, now: u64) -> Option<Token> {
 fn ends_in(sights: &[Sight], masters: usize) -> Option<Duration> {
     let mut ends: Vec<_> = sights.iter().map(|sight| sight.ends_in.unwrap_or(Duration::MAX)).collect();
     ends.sort_unstable_by(|one, other| other.cmp(one));
-    ends.into_iter().take(quorum(masters)).last().filter(|end| *end < Duration::MAX)
+    ends.truncate(quorum(masters));
+    ends.pop().filter(|end| *end < Duration::MAX)
 }
 
 #[cfg(test)]

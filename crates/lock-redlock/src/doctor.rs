@@ -67,29 +67,24 @@ pub(crate) fn compare_clocks(clocks: &[ClockReading], ttl: Duration) -> Option<F
     let fast = clocks.iter().max_by_key(|clock| clock.ahead.0)?;
     let differ = Duration::from_micros(u64::try_from(fast.ahead.0 - slow.ahead.1).ok()?);
     let margin = ttl / 100 + Duration::from_millis(2);
-    (differ > margin).then(|| Finding {
-        level: Level::Warning,
-        server: String::new(),
-        what: format!(
+    (differ > margin).then(|| Finding::new(Level::Warning, "", format!(
             "the clock of {} is at least {differ:?} ahead of that of {}, and the drift margin is {margin:?}",
             fast.master, slow.master
-        ),
-        advice: String::from(
-            "check what keeps the clocks of the masters (chrony, ntpd): one that is stepped while locks are held \
-             ends them early, and two may hold a lock",
-        ),
-    })
+        ), "check what keeps the clocks of the masters (chrony, ntpd): one that is stepped while locks are held \
+             ends them early, and two may hold a lock"))
 }
 
 /// Warns when the masters are too far away for the time to live.
 fn far_away(masters: usize, clocks: &[ClockReading], ttl: Duration) -> Option<Finding> {
     let trip = round_trip(masters, clocks)?;
     // A renewal is sent when a third is left to go wrong in, and tried again.
-    (trip * 12 > ttl).then(|| Finding {
-        level: Level::Warning,
-        server: String::new(),
-        what: format!("a quorum answers in {trip:?}, which is long for a ttl of {ttl:?}"),
-        advice: String::from("use a longer ttl, or masters that are nearer"),
+    (trip * 12 > ttl).then(|| {
+        Finding::new(
+            Level::Warning,
+            "",
+            format!("a quorum answers in {trip:?}, which is long for a ttl of {ttl:?}"),
+            "use a longer ttl, or masters that are nearer",
+        )
     })
 }
 
@@ -102,7 +97,7 @@ pub(crate) fn round_trip(masters: usize, clocks: &[ClockReading]) -> Option<Dura
 
 fn about(master: &Master, what: String, advice: &str) -> Finding {
     let server = master.server.address().to_owned();
-    Finding { level: Level::Warning, server, what, advice: advice.to_owned() }
+    Finding::new(Level::Warning, server, what, advice)
 }
 
 #[cfg(test)]

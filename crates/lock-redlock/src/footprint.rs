@@ -143,7 +143,7 @@ impl Footprint {
                     Outcome::NotApplied => End::Refused,
                     // By a master that does not vote.
                     Outcome::Applied => End::Granted,
-                    Outcome::Unknown => End::Unknown,
+                    _ => End::Unknown,
                 },
             };
             answer

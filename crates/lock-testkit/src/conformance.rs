@@ -58,7 +58,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Capabilities, LeaseKind, Locks, Mode, Support};
+use lock_core::{Capabilities, Locks, Mode, Support};
 use serde::{Deserialize, Serialize};
 
 pub use memory::{Connect, Connecting, MemoryHarness};
@@ -438,9 +438,9 @@ fn every_backend(_: &Capabilities) -> Result<(), &'static str> {
 }
 
 fn sessions(capabilities: &Capabilities) -> Result<(), &'static str> {
-    match capabilities.lease {
-        LeaseKind::Session { .. } => Ok(()),
-        LeaseKind::Ttl { .. } => Err("every lock has a ttl of its own: there is no session"),
+    match capabilities.lease.is_session() {
+        true => Ok(()),
+        false => Err("every lock has a ttl of its own: there is no session"),
     }
 }
 
@@ -502,10 +502,7 @@ fn fair_readers_and_permits(capabilities: &Capabilities) -> Result<(), &'static 
 }
 
 fn there(support: Support) -> Result<(), &'static str> {
-    match support {
-        Support::Yes => Ok(()),
-        Support::No(why) => Err(why),
-    }
+    support.why_not().map_or(Ok(()), Err)
 }
 
 fn always(_: Handle) -> Result<(), &'static str> {

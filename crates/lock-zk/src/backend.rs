@@ -22,7 +22,7 @@ use crate::fault::{Fault, unavailable};
 use crate::inspect::{Seen, inspect, token_unknown};
 use crate::layout::{Spot, name_of};
 use crate::lease::{REVOKE, card_with_wish, limits};
-use crate::node::{Gone, Made, Origin, delete_once};
+use crate::node::{Gone, Made, delete_once};
 use crate::queue::{Contender, reader_in_place_of};
 use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
@@ -222,7 +222,7 @@ impl Backend for Zk {
     async fn doctor(&self) -> Result<Report> {
         let (session, config) = (self.sessions.get().await?, self.sessions.config());
         let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
-        Ok(Report { findings })
+        Ok(Report::new(findings))
     }
 
     async fn close(&self) -> Result<()> {

@@ -294,7 +294,8 @@ impl ZkConfig {
     }
 
     /// How long connecting may take before the servers count as unreachable; as long as the session timeout if not
-    /// said.
+    /// said. A session whose opening took more than half of its timeout is proven before it is used, which takes half of
+    /// the timeout more at most.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);

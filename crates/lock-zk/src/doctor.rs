@@ -182,7 +182,7 @@ impl Chart {
 
     fn find(&mut self, level: Level, server: &str, what: &str, advice: &str) {
         let (server, what, advice) = (server.to_owned(), what.to_owned(), advice.to_owned());
-        self.findings.push(Finding { level, server, what, advice });
+        self.findings.push(Finding::new(level, server, what, advice));
     }
 }
 

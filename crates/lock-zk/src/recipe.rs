@@ -324,7 +324,7 @@ pub(crate) async fn confirm(session: &Session, spot: &Spot) -> Result<(), Stop> 
         match session.validity().standing() {
             Standing::Valid => return Ok(()),
             Standing::Lost(_) => return Err(Stop::Again),
-            Standing::Suspect => {
+            _ => {
                 let passed = session.insist(|| session.pass_quorum(&spot.dir)).await;
                 passed.map_err(|fault| Stop::of(fault, &spot.dir))?;
             }

@@ -294,9 +294,9 @@ pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
     // The holder of a session counts from an earlier request, one that the server has surely noted. So it believes for
     // less than the timeout anyway, and its session does not outlive a longer delay: what is asked for only now and
     // then, and answered late, must not be taken for silence.
-    let (lease, delay) = match harness.capabilities().lease {
-        LeaseKind::Ttl { .. } => (Duration::from_secs(2), Duration::from_millis(100)),
-        LeaseKind::Session { .. } => (Duration::from_secs(6), Duration::from_millis(600)),
+    let (lease, delay) = match harness.capabilities().lease.is_session() {
+        false => (Duration::from_secs(2), Duration::from_millis(100)),
+        true => (Duration::from_secs(6), Duration::from_millis(600)),
     };
     let link = harness.link().await;
     let (locks, name) = (client_with(&*link, lease).await, fresh());

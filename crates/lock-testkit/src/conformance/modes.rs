@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Guard, LockOptions, Support};
+use lock_core::{Error, ErrorKind, Guard, LockOptions};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
@@ -16,24 +16,24 @@ use super::steps::{
 pub(super) async fn modes_are_there_or_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let capabilities = locks.capabilities().clone();
-    match capabilities.shared {
-        Support::Yes => {
+    match capabilities.shared.why_not() {
+        None => {
             assert!(locks.rw_with(&name, LockOptions::new()).is_ok());
             give_back(Share::Reader.take(&locks, &name).await).await;
         }
-        Support::No(why) => {
+        Some(why) => {
             must_refuse(locks.rw_with(&name, LockOptions::new()), why);
             must_refuse(locks.rw(&name).read().await, why);
             must_refuse(locks.rw(&name).try_read().await, why);
             must_refuse(locks.rw(&name).write().await, why);
         }
     }
-    match capabilities.permits {
-        Support::Yes => {
+    match capabilities.permits.why_not() {
+        None => {
             assert!(locks.semaphore_with(&name, 2, LockOptions::new()).is_ok());
             give_back(Share::Permit(2).take(&locks, &name).await).await;
         }
-        Support::No(why) => {
+        Some(why) => {
             must_refuse(locks.semaphore_with(&name, 2, LockOptions::new()), why);
             must_refuse(locks.semaphore(&name, 2).acquire().await, why);
             must_refuse(locks.semaphore(&name, 2).try_acquire_for(SOON).await, why);

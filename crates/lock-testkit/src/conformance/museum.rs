@@ -549,7 +549,7 @@ impl Broken {
                 }
                 Ok(Acquired::Held(Box::new(BrokenLease::new(self.clone(), request, inner))))
             }
-            busy @ Acquired::Busy => Ok(busy),
+            busy => Ok(busy),
         }
     }
 

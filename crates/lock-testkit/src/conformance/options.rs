@@ -28,9 +28,7 @@ pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
     // The lease that was asked for is the lease that is told.
     for asked in [harness.short_lease(), LONG] {
         let locks = client_with(harness, asked).await;
-        let (LeaseKind::Ttl { default: lease, .. } | LeaseKind::Session { timeout: lease }) =
-            locks.capabilities().lease;
-        assert_eq!(lease, asked);
+        assert_eq!(locks.capabilities().lease.default_ttl(), asked);
     }
 }
 
@@ -76,10 +74,7 @@ pub(super) async fn an_impossible_extension_is_refused(harness: &dyn Harness) {
 
 /// The shortest time to live of a lock.
 fn shortest_ttl(locks: &Client) -> Duration {
-    match locks.capabilities().lease {
-        LeaseKind::Ttl { min, .. } => min,
-        LeaseKind::Session { timeout } => timeout,
-    }
+    locks.capabilities().lease.min_ttl()
 }
 
 fn must_name(error: &Error, backend: &str) {

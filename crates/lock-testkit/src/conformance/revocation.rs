@@ -1,6 +1,6 @@
 //! Holders that are asked to give their lock up.
 
-use lock_core::{ErrorKind, Support};
+use lock_core::ErrorKind;
 
 use super::Harness;
 use super::steps::{NOISE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, within};
@@ -10,13 +10,13 @@ pub(super) async fn holders_can_be_asked_or_asking_is_refused(harness: &dyn Harn
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     assert!(!guard.is_revoke_requested());
-    match two.capabilities().revocation {
-        Support::Yes => {
+    match two.capabilities().revocation.why_not() {
+        None => {
             assert!(two.request_revocation(&name).await.unwrap(), "the lock is held");
             within(SOON, "the wish", guard.revoke_requested()).await;
             assert!(guard.is_revoke_requested());
         }
-        Support::No(why) => {
+        Some(why) => {
             let error = two.request_revocation(&name).await.map(drop).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert!(!why.is_empty() && error.to_string().contains(why), "{error}");

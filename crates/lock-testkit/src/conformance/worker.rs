@@ -174,7 +174,7 @@ async fn let_go(recorder: &Recorder, name: &str, guard: Guard) {
     recorder.record(CLIENT, name, EventKind::ReleaseCalled);
     let outcome = match guard.release().await {
         Ok(Released::Released) => ReleaseOutcome::Released,
-        Ok(Released::AlreadyLost) => ReleaseOutcome::AlreadyLost,
+        Ok(_) => ReleaseOutcome::AlreadyLost,
         Err(_) => ReleaseOutcome::Unknown,
     };
     recorder.record(CLIENT, name, EventKind::Released { outcome });

@@ -170,7 +170,7 @@ impl Task {
         };
         let outcome = match outcome {
             Some(Ok(Released::Released)) => ReleaseOutcome::Released,
-            Some(Ok(Released::AlreadyLost)) => ReleaseOutcome::AlreadyLost,
+            Some(Ok(_)) => ReleaseOutcome::AlreadyLost,
             Some(Err(_)) | None => ReleaseOutcome::Unknown,
         };
         self.record(lock, EventKind::Released { outcome });

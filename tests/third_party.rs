@@ -1,0 +1,132 @@
+//! A backend of somebody else's, written with nothing but what `polylock` exports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use polylock::backend::{
+    AcquireRequest, Acquired, Backend, HandOver, Lease, Revocation, RevocationCell, ValidityCell, async_trait,
+};
+use polylock::{
+    BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind, LockName, LockState, Locks, LossReason,
+    OwnerId, Released, Result, Standing, Support, Token, Validity,
+};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// One lock for all names.
+#[derive(Debug)]
+struct OneLock {
+    capabilities: Capabilities,
+    last: Arc<Mutex<u64>>,
+}
+
+#[derive(Debug)]
+struct OneLease {
+    last: Option<OwnedMutexGuard<u64>>,
+    token: Token,
+    owner: OwnerId,
+    cell: ValidityCell,
+    validity: Validity,
+    wish: RevocationCell,
+    revocation: Revocation,
+}
+
+#[async_trait]
+impl Backend for OneLock {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        self.capabilities.check_mode(request.mode)?;
+        let last = match request.wait.left() {
+            None => Some(Arc::clone(&self.last).lock_owned().await),
+            Some(left) => tokio::time::timeout(left, Arc::clone(&self.last).lock_owned()).await.ok(),
+        };
+        let Some(mut last) = last else { return Ok(Acquired::Busy) };
+        *last += 1;
+        let clock = Clock::boot();
+        let cell = ValidityCell::new(clock.clone(), clock.now() + TTL);
+        let wish = RevocationCell::new();
+        Ok(Acquired::Held(Box::new(OneLease {
+            token: Token::new(*last),
+            last: Some(last),
+            owner: OwnerId::random(),
+            validity: cell.validity(),
+            cell,
+            revocation: wish.revocation(),
+            wish,
+        })))
+    }
+
+    async fn inspect(&self, _: &LockName) -> Result<LockState> {
+        Ok(LockState::free())
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        Err(Error::new(ErrorKind::Unsupported, "one").with_message("it is never broken").on(name))
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Lease for OneLease {
+    fn token(&self) -> Token {
+        self.token
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    fn revocation(&self) -> Option<&Revocation> {
+        Some(&self.revocation)
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        self.cell.set_until(Clock::boot().now() + ttl);
+        Ok(self.validity.until())
+    }
+
+    async fn verify(&self) -> Result<Standing> {
+        Ok(self.validity.standing())
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        self.wish.request();
+        self.cell.lose(LossReason::Released);
+        Ok(self.last.take().map_or(Released::AlreadyLost, |_| Released::Released))
+    }
+
+    async fn hand_over(&mut self, _: &AcquireRequest) -> Result<HandOver> {
+        Ok(HandOver::Released(self.release().await?))
+    }
+}
+
+#[tokio::test]
+async fn a_backend_of_somebody_elses_needs_no_other_crate() {
+    let kind = LeaseKind::Ttl { default: TTL, min: Duration::from_millis(1) };
+    let mut capabilities = Capabilities::new("one", kind);
+    capabilities.revocation = Support::Yes;
+    let backend: Arc<dyn Backend> = Arc::new(OneLock { capabilities, last: Arc::default() });
+    let locks = Locks::from(backend);
+    let first = locks.mutex("a").acquire().await.unwrap();
+    assert!(locks.mutex("b").try_acquire().await.unwrap().is_none());
+    let token = first.token();
+    assert_eq!(first.release().await.unwrap(), Released::Released);
+    assert!(locks.mutex("b").acquire().await.unwrap().token() > token);
+    takes_either(&locks);
+}
+
+/// What typed configurations connect to has a name, and ours is taken for it.
+fn takes_either(locks: &polylock::backend::Locks) {
+    assert_eq!(locks.capabilities().backend, "one");
+}
