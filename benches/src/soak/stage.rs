@@ -175,8 +175,8 @@ impl Stage {
 
     /// Has the sentinels promote the replica, and returns when all of them name the new master.
     ///
-    /// When no write is to be lost, writes are paused until then, and the connections to the old master ended: the replica
-    /// has them all.
+    /// When no write is to be lost, writes are paused until then, so that the replica has them all, and the old master is
+    /// turned into a replica at once instead of by the sentinels some seconds later.
     ///
     /// # Errors
     ///
@@ -208,6 +208,10 @@ impl Stage {
         })
         .await?;
         if without_loss {
+            // Clients that connected to the old master a moment ago would use it until the sentinels announce the new one.
+            let new = sentinel.servers().iter().find(|server| server.port() != old.port());
+            let new = new.ok_or_else(|| Failure::new("there is no replica"))?.port().to_string();
+            old.command(&["REPLICAOF", "127.0.0.1", &new]).await?;
             end_connections(old).await?;
             old.command(&["CLIENT", "UNPAUSE"]).await?;
         }
