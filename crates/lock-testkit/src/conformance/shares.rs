@@ -346,7 +346,7 @@ async fn one_is_broken(harness: &dyn Harness, share: Share) {
     for guard in &guards {
         assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "others keep their shares");
     }
-    assert!(!within(SOON, "the answer", two.break_lock_if(&name, Token::new(1))).await.unwrap_or(false));
+    assert!(!within(SOON, "the answer", two.break_lock_if(&name, Token::new(0))).await.unwrap_or(false));
 
     let first = guards.remove(0);
     match within(SOON, "the answer", two.break_lock_if(&name, first.token())).await {
