@@ -32,6 +32,9 @@ const WAITS: &[&str] = &["queue", "notify", "poll"];
 /// The value of its option `recipe` for older fleets.
 const SETNX: &str = "setnx-timestamp";
 
+/// Our queue, with releases that leave the lock free for others.
+const LEAVE_FREE: &str = "leave-free";
+
 /// Most of a trial's time is spent asleep; more threads than that, and it is spent waiting for a processor.
 const THREADS: usize = 8;
 
@@ -45,6 +48,7 @@ fn trials() -> Vec<Trial> {
     let (one, five) = (Arc::new(Site::new(ONE)), Arc::new(Site::new(FIVE)));
     let redis = WAITS.iter().map(|wait| Store { name: wait, site: Arc::clone(&one) });
     let setnx = Store { name: SETNX, site: Arc::clone(&one) };
+    let leave_free = Store { name: LEAVE_FREE, site: Arc::clone(&one) };
     let redlock = Store { name: "redlock", site: five };
     let mut trials = Vec::new();
     for store in redis {
@@ -61,6 +65,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(with_type(&redlock));
     trials.extend(with_client(&setnx, Client::Setnx, &CASES_OF_SETNX));
     trials.extend(with_type(&setnx));
+    trials.extend(with_client(&leave_free, Client::RedisPy, &CASES_OF_LEAVE_FREE));
     trials
 }
 
@@ -98,6 +103,9 @@ const CASES_OF_SETNX: [Case<At>; 9] = cases![
     our_lock_excludes_them,
     we_cannot_touch_the_lock_that_replaced_ours,
 ];
+
+const CASES_OF_LEAVE_FREE: [Case<At>; 2] =
+    cases![they_get_grants_beside_our_queue, no_update_of_a_mixed_fleet_is_lost];
 
 const CASES_OF_QUORUM: [Case<At>; 2] = cases![their_majority_excludes_us, our_majority_excludes_them];
 
@@ -149,6 +157,7 @@ impl Store {
         // On a busy machine a server may be slow to answer, and is no less alive for it.
         let url = match self.name {
             "redlock" => format!("redlock://{addrs}?prefix={prefix}&master_timeout=500ms"),
+            LEAVE_FREE => format!("redis://{addrs}?prefix={prefix}&leave_free=10%"),
             SETNX => format!("redis://{addrs}?prefix={prefix}&recipe={SETNX}"),
             wait => format!("redis://{addrs}?prefix={prefix}&wait={wait}"),
         };
@@ -409,6 +418,48 @@ impl At {
     fn counter(&self) -> String {
         format!("counter/{}", self.name)
     }
+}
+
+/// Three of ours and three of theirs ask again as soon as they have given the lock back. Without the option theirs, which
+/// look at the lock ten times a second, never find it free.
+async fn they_get_grants_beside_our_queue(at: At) {
+    let (at, grants) = (Arc::new(at), Arc::new(Mutex::new((0, 0))));
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push((at.ours().await, at.theirs().await));
+    }
+    let end = Instant::now() + Duration::from_secs(6);
+    let mut fleet = JoinSet::new();
+    for (ours, mut theirs) in clients {
+        let (at_ours, at_theirs) = (Arc::clone(&at), Arc::clone(&at));
+        let (grants_of_ours, grants_of_theirs) = (Arc::clone(&grants), Arc::clone(&grants));
+        fleet.spawn(async move {
+            while Instant::now() < end {
+                let guard = ours.mutex(&at_ours.name).acquire().await.unwrap();
+                grants_of_ours.lock().unwrap().0 += 1;
+                sleep(UPDATE * 4).await;
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            }
+        });
+        fleet.spawn(async move {
+            while Instant::now() < end {
+                if theirs
+                    .acquire(&at_theirs.name, Some(LONG), end.saturating_duration_since(Instant::now()))
+                    .await
+                {
+                    grants_of_theirs.lock().unwrap().1 += 1;
+                    sleep(UPDATE * 4).await;
+                    assert_ne!(theirs.release().await, Some(false));
+                }
+            }
+        });
+    }
+    while let Some(client) = fleet.join_next().await {
+        client.unwrap();
+    }
+    let (ours, theirs) = *grants.lock().unwrap();
+    println!("{ours} grants to ours, {theirs} to theirs");
+    assert!(theirs >= 5 && ours >= 20, "{ours} grants to ours, {theirs} to theirs");
 }
 
 async fn a_lock_without_a_ttl_is_waited_for(at: At) {

@@ -14,6 +14,10 @@ local function queue_up()
   local place = redis.call('LPOS', KEYS[3], entry) or redis.call('RPUSH', KEYS[3], entry) - 1
   -- Whoever waits asks again every two seconds; entries of the dead are not to stay.
   redis.call('PEXPIRE', KEYS[3], 5000)
+  if place == 1 and string.find(redis.call('LINDEX', KEYS[3], 0), '^free ') then
+    -- No waiter is before it: see leave_free.lua. The first watches the key.
+    return 0
+  end
   return place
 end
 
