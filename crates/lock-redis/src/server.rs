@@ -972,17 +972,17 @@ impl Server {
     /// # Cancel safety
     ///
     /// As [`undo`](Self::undo).
-    pub async fn take_back<F>(
-        &self,
-        keys: &Keys,
+    pub fn take_back<'a, F>(
+        &'a self,
+        keys: &'a Keys,
         ttl: Duration,
         sent: Sent,
-        release: impl Fn() -> F + Send,
-    ) -> Option<bool>
+        release: impl Fn() -> F + Send + 'a,
+    ) -> impl Future<Output = Option<bool>> + Send + 'a
     where
-        F: Future<Output = Result<Option<bool>>> + Send,
+        F: Future<Output = Result<Option<bool>>> + Send + 'a,
     {
-        self.take_back_over(Duration::ZERO, keys, ttl, sent, release).await
+        self.take_back_over(Duration::ZERO, keys, ttl, sent, release)
     }
 
     async fn take_back_over<F>(

@@ -230,8 +230,11 @@ impl Case {
     }
 
     fn sight(&self, answer: Value) -> String {
+        // What follows is about holders that share and about the queue, which this recipe does not have.
+        let Value::Array(mut answer) = answer else { panic!("{answer:?}") };
+        answer.truncate(5);
         let (kind, value, fence, waiters, ours): (String, String, String, u32, u32) =
-            redis::from_redis_value(answer).unwrap();
+            redis::from_redis_value(Value::Array(answer)).unwrap();
         assert_eq!(waiters, 0);
         let name = |owner: &str| (0..NAMES.len()).map(Who).find(|who| id(*who) == owner);
         let value = match (value.as_str(), name(&value)) {

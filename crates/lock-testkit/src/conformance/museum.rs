@@ -50,6 +50,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
             "a_dropped_guard_releases",
             "a_guard_dropped_outside_a_runtime_releases",
             "a_panic_releases",
+            "closing_waits_for_dropped_guards",
             "inspect_shows_a_free_lock",
             "tasks_of_one_client_take_turns",
         ],
@@ -80,12 +81,14 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         Defect::OnlySaysThatItExtends,
         &[
             "an_extended_lease_lasts_longer",
+            "a_lock_that_lasts_takes_another_ttl",
+            "an_impossible_extension_is_refused",
             "a_reader_extends_its_own_lease",
             "a_permit_extends_its_own_lease",
         ],
     ),
     (Defect::TakesAgainByExtend, &["a_lost_lock_is_not_extended"]),
-    (Defect::IgnoresMaxHold, &["max_hold_ends_a_lock"]),
+    (Defect::IgnoresMaxHold, &["max_hold_ends_a_lock", "run_reports_a_body_that_ended_too_late"]),
     (
         Defect::NeverNoticesLoss,
         &[
