@@ -8,6 +8,7 @@ use std::time::Duration;
 use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
 use polylock::{ErrorKind, Guard, LockOptions, Locks, Mutex, Released, RwLock, Semaphore, Validity};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 /// Longer than any timeout of a connection or a command.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,16 +56,18 @@ fn a_guard_outside_its_runtime_says_what_to_do_and_is_released() {
 #[test]
 fn runtimes_that_run_in_turns_work_or_say_why_not() {
     let servers = Servers::start();
-    for url in servers.urls() {
+    let [redis, masters, ensemble] = servers.urls();
+    for url in [redis, masters, format!("{ensemble}?session_timeout=2s")] {
         let (one, two) = (one_thread(), one_thread());
         let locks = one.block_on(Locks::connect(&url)).unwrap();
         for round in 0..3 {
             for (which, runtime) in [("the first", &one), ("the second", &two)] {
-                let pair = runtime.block_on(async {
+                let pair = async {
                     let guard = locks.mutex("turns").acquire().await?;
                     guard.release().await
-                });
-                match pair {
+                };
+                let pair = runtime.block_on(async { timeout(PATIENCE, pair).await });
+                match pair.unwrap_or_else(|_| panic!("{url}, {round}, {which}: no answer")) {
                     Ok(released) => assert_eq!(released, Released::Released),
                     Err(error) => {
                         let text = error.to_string();

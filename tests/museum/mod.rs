@@ -49,7 +49,11 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
     (Defect::ReleasesForEver, &["a_release_ends_during_an_outage"]),
     (
         Defect::ReleasesOnce,
-        &["a_release_ends_during_an_outage", "a_drop_during_an_outage_releases_in_the_end"],
+        &[
+            "a_release_ends_during_an_outage",
+            "a_drop_during_an_outage_releases_in_the_end",
+            "closing_does_not_wait_for_a_silent_server_for_ever",
+        ],
     ),
     (Defect::ReleasesWhoeverHolds, &["a_stopped_holder_knows_that_it_lost"]),
     (Defect::TokensShrink, &["a_restart_keeps_locks_and_tokens", "a_killed_holder_is_followed"]),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 
 use lock_core::{Error, ErrorKind, Outcome};
 use redis::RedisError;
@@ -226,7 +227,9 @@ fn connect_trouble(error: &RedisError) -> (&'static str, String, &'static str) {
 }
 
 fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
-    let source = std::error::Error::source(error)?;
+    // The driver keeps what is below it behind a pointer, and answers that one.
+    let source =
+        std::error::Error::source(error)?.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()?;
     source.downcast_ref().map(io::Error::kind)
 }
 

@@ -12,6 +12,7 @@ use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, LeaseKind, LockName, LockState, Mode,
     Report, Result, Support, Token, Wait, runtime,
 };
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client as zk;
 use zookeeper_client::Stat;
@@ -91,6 +92,26 @@ impl Zk {
         }
     }
 
+    async fn take(&self, request: AcquireRequest) -> Result<Acquired> {
+        let spot = self.spot(&request.name);
+        let chroot = self.sessions.config().chroot_path();
+        let (mut outage, deadline) = (Outage::default(), Deadline::of(request.wait));
+        loop {
+            let session = match outage.end(&self.sessions, &spot, request.wait, &deadline).await {
+                Ok(Some(session)) => session,
+                Ok(None) => return Ok(Acquired::Busy),
+                Err(error) => return Err(error),
+            };
+            limits(&session).check(request.lease)?;
+            let base = self.sessions.base(&session, &spot.dir);
+            match attempt(&session, &base, &spot, chroot, &request, &deadline).await? {
+                Attempt::Held(lease) => return Ok(Acquired::Held(lease)),
+                Attempt::Busy => return Ok(Acquired::Busy),
+                Attempt::Again => outage.begin(&session),
+            }
+        }
+    }
+
     /// A session, and the error for one that does not answer about this lock.
     async fn session(&self, spot: &Spot) -> Result<(Arc<Session>, Error)> {
         let session = self.sessions.get().await?;
@@ -112,6 +133,19 @@ pub(crate) fn capabilities(config: &ZkConfig, timeout: Duration) -> Capabilities
     capabilities
 }
 
+/// Whether this runtime may run only now and then: one of one thread, from which we are not called.
+fn may_be_paused(runtime: &Handle) -> bool {
+    runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
+        && Handle::try_current().is_ok_and(|here| here.id() != runtime.id())
+}
+
+/// Waits until a task of this runtime does not get its turn for this long.
+async fn paused(runtime: &Handle, patience: Duration) {
+    while timeout(patience, runtime.spawn(async {})).await.is_ok() {
+        sleep(patience).await;
+    }
+}
+
 #[async_trait]
 impl Backend for Zk {
     fn capabilities(&self) -> &Capabilities {
@@ -119,21 +153,16 @@ impl Backend for Zk {
     }
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
-        let spot = self.spot(&request.name);
-        let chroot = self.sessions.config().chroot_path();
-        let (mut outage, deadline) = (Outage::default(), Deadline::of(request.wait));
-        loop {
-            let session = match outage.end(&self.sessions, &spot, request.wait, &deadline).await {
-                Ok(Some(session)) => session,
-                Ok(None) => return Ok(Acquired::Busy),
-                Err(error) => return Err(error),
-            };
-            limits(&session).check(request.lease)?;
-            let base = self.sessions.base(&session, &spot.dir);
-            match attempt(&session, &base, &spot, chroot, &request, &deadline).await? {
-                Attempt::Held(lease) => return Ok(Acquired::Held(lease)),
-                Attempt::Busy => return Ok(Acquired::Busy),
-                Attempt::Again => outage.begin(&session),
+        let runtime = self.sessions.runtime();
+        if !may_be_paused(runtime) {
+            return self.take(request).await;
+        }
+        // Boxed, as it is rare.
+        let taking = Box::pin(self.take(request));
+        tokio::select! {
+            acquired = taking => acquired,
+            () = paused(runtime, self.capabilities.lease.default_ttl()) => {
+                Err(unavailable("the tokio runtime of the session is paused, which ends the session"))
             }
         }
     }

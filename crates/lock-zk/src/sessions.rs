@@ -87,6 +87,11 @@ impl Sessions {
         &self.config
     }
 
+    /// Where the sessions live.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.pool.runtime
+    }
+
     fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::closed(BACKEND)) } else { Ok(()) }
     }

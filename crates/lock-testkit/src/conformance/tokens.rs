@@ -16,11 +16,11 @@ pub(super) async fn tokens_grow_from_holder_to_holder(harness: &dyn Harness) {
         let newcomer = if round % 5 == 4 { Some(client(harness).await) } else { None };
         let locks = newcomer.as_ref().unwrap_or(&clients[round % 2]);
         let guard = take(locks, &name).await;
-        assert_eq!(
-            clients[0].inspect(&name).await.unwrap().token,
-            Some(guard.token()),
-            "inspect and guard differ"
-        );
+        let seen = clients[0].inspect(&name).await.unwrap();
+        // One of several masters may be ahead, that of the holder is told all the same.
+        assert!(seen.token >= Some(guard.token()), "{seen:?}: inspect is behind {}", guard.token());
+        let of_holder = seen.holders.first().and_then(|holder| holder.token);
+        assert_eq!(of_holder.or(seen.token), Some(guard.token()), "inspect and guard differ: {seen:?}");
         tokens.push(guard.token());
         give_back(guard).await;
     }
