@@ -1,12 +1,12 @@
 //! What the locks log, for tests of what they say and of what they never say.
 
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// What was logged on this thread, which is all that a test with one thread does: at any level, by this library and not by
 /// the drivers.
@@ -16,6 +16,7 @@ pub struct Log(Arc<Mutex<Vec<(Level, String)>>>);
 impl Log {
     /// Listens for as long as the guard lives.
     pub fn begin() -> (Self, DefaultGuard) {
+        LazyLock::force(&SECOND_SUBSCRIBER);
         let log = Self::default();
         let guard = tracing::subscriber::set_default(log.clone());
         (log, guard)
@@ -69,6 +70,10 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
+/// While there is but one subscriber, `tracing` decides once and for all whether a line is logged by asking the thread that
+/// comes by it first. If that is the thread of another test, nobody ever hears the line. With two, all are asked.
+static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Log::default()));
+
 #[derive(Default)]
 struct Line(String);
 
@@ -87,6 +92,15 @@ impl Visit for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_another_thread_logs_first_is_heard() {
+        let late = || tracing::warn!(target: "lock_redis::x", "it is late");
+        let (log, _guard) = Log::begin();
+        std::thread::spawn(late).join().unwrap();
+        late();
+        assert_eq!(log.warnings("late").len(), 1);
+    }
 
     #[test]
     fn what_this_library_says_is_heard_and_nothing_else() {
