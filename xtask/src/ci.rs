@@ -39,7 +39,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let mut docs = cargo(words("doc --workspace --no-deps --all-features"));
     docs.env("RUSTDOCFLAGS", "-D warnings");
     steps.command("docs", docs)?;
-    test::all(&mut steps, vec![compare::build()])?;
+    test::full(&mut steps, vec![compare::build()])?;
     steps.command("compare", compare::harness(&["--quick".into()]))?;
     steps.summary();
     Ok(())

@@ -17,7 +17,7 @@ use failure::Failure;
 
 const HELP: &str = "\
 The project's own commands. Each one first installs what is missing (redis-server, ZooKeeper, Java) where it may.
-`test`, `ci` and `setup` also install Python, Node.js, a Java compiler and Curator, and the lock clients that
+`test --full`, `ci` and `setup` also install Python, Node.js, a Java compiler and Curator, and the lock clients that
 tests/peers/ pins into the folder peers/ of the target directory.
 
 Usage: cargo xtask <COMMAND> [ARGS...]
@@ -25,7 +25,7 @@ Usage: cargo xtask <COMMAND> [ARGS...]
 Commands:
   compare [ARGS...]  Measure the backends side by side; `compare --help` lists the arguments
   soak [ARGS...]     Use the locks under faults, and judge; `soak --help` lists the arguments
-  test [ARGS...]     Run every test: unit, property, conformance, cross-process, interop, doc; ARGS go to `cargo test`
+  test [ARGS...]     Run the tests of a few minutes, all with --full, or those of a name; `test --help` tells more
   ci                 All that a commit must pass: format, lints, features, docs, dependencies, test, compare --quick
   setup              Only install what is missing
   help               Print this text

@@ -1,360 +1,202 @@
-//! `cargo xtask test`: every test there is.
+//! `cargo xtask test`: the tests, in tiers.
 //!
-//! Cargo runs test programs one after another, and most of them wait: for sessions to end, leases to expire, servers to
-//! start. Here they run in two lanes. In the first, one after another, those that talk to real servers; in the
-//! second, at the lowest priority, those that only compute, and what the caller has to build by then. That takes the
-//! processors when nobody else wants them, and no test that measures time notices it.
+//! | tier | runs | needs |
+//! |---|---|---|
+//! | none named | all but what is marked `#[ignore = "full: ..."]`, and not the harness | redis-server, ZooKeeper |
+//! | `--full` | everything, as CI does | the lock clients of other languages too |
+//! | `--deep` | simulations and models, with new seeds until the time is over | nothing |
 //!
-//! The test programs end with us, however we end: otherwise a run that was killed would leave one behind, with its servers.
-//!
-//! A program stays one process: its tests share its servers, and a runner that gives every test a process of its own
-//! would start a ZooKeeper for each.
+//! A test says itself that it is slow or needs other clients, by `#[ignore]`, so that plain `cargo test` runs the first
+//! tier as well.
+
+mod lanes;
+mod output;
+mod programs;
 
 use std::ffi::OsString;
-use std::io;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::{Sender, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
+use self::lanes::{Job, run_in_lanes};
+use self::output::Results;
+use self::programs::{Program, Selection};
 use crate::failure::Failure;
-use crate::steps::{Steps, cargo, command_line, seconds, workspace};
+use crate::steps::{Steps, seconds};
 use crate::{interrupt, peers, setup};
 
-/// Set-up, and all tests and examples; with arguments what `cargo test` makes of them.
+const USAGE: &str = "\
+Usage: cargo xtask test [--full] [NAME...]
+       cargo xtask test --deep [--minutes N]
+
+Without arguments: the tests of a few minutes. With --full: all, as CI runs them. With --deep: new seeds for N minutes (10).
+NAME is that of a package (its tests of a few minutes, all with --full), of a test program, or a part of the names of tests;
+what it matches runs in whatever tier it is.";
+
+/// How many of the slowest tests are shown.
+const SLOWEST: usize = 10;
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq)]
+enum Wish {
+    Tier { full: bool },
+    Named { full: bool, names: Vec<String> },
+    Deep { minutes: f64 },
+    Help,
+}
+
+/// Runs what the arguments ask for.
 pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
+    let wish = Wish::read(args)?;
     let mut steps = Steps::start();
-    steps.run("set-up", setup::ensure)?;
-    steps.run("peers", peers::ensure)?;
-    if args.is_empty() {
-        all(&mut steps, Vec::new())?;
-    } else {
-        let mut tests = cargo(["test", "--workspace", "--all-features"]);
-        tests.args(args);
-        steps.command("tests", tests)?;
+    match wish {
+        Wish::Help => {
+            println!("{USAGE}");
+            return Ok(());
+        }
+        Wish::Tier { full: false } => few_minutes(&mut steps)?,
+        Wish::Tier { full: true } => {
+            steps.run("set-up", setup::ensure)?;
+            steps.run("peers", peers::ensure)?;
+            full(&mut steps, Vec::new())?;
+        }
+        Wish::Named { full, names } => {
+            for name in names {
+                named(&mut steps, &name, full)?;
+            }
+        }
+        Wish::Deep { minutes } => deep(&mut steps, minutes)?,
     }
     steps.summary();
     Ok(())
 }
 
+impl Wish {
+    fn read(args: &[OsString]) -> Result<Self, Failure> {
+        let (mut full, mut deep, mut minutes, mut names) = (false, false, None, Vec::new());
+        let usage = |what: String| Failure::usage(format!("{what}\n\n{USAGE}"));
+        let mut args = args.iter().map(|arg| arg.to_string_lossy());
+        while let Some(arg) = args.next() {
+            match &*arg {
+                "--help" | "-h" => return Ok(Self::Help),
+                "--full" => full = true,
+                "--deep" => deep = true,
+                "--minutes" => {
+                    let number =
+                        args.next().and_then(|text| text.parse().ok()).filter(|number| *number > 0.0);
+                    minutes = Some(number.ok_or_else(|| usage("--minutes needs a number".into()))?);
+                }
+                flag if flag.starts_with('-') => return Err(usage(format!("there is no flag `{flag}`"))),
+                name => names.push(name.to_owned()),
+            }
+        }
+        match (deep, full, names.is_empty()) {
+            (true, false, true) => Ok(Self::Deep { minutes: minutes.unwrap_or(10.0) }),
+            (true, ..) => Err(usage("--deep goes with --minutes alone".into())),
+            (false, ..) if minutes.is_some() => Err(usage("--minutes goes with --deep".into())),
+            (false, full, true) => Ok(Self::Tier { full }),
+            (false, full, false) => Ok(Self::Named { full, names }),
+        }
+    }
+}
+
+/// The first tier. The harness is left out: with the clients that it measures it takes as long to build as all else.
+fn few_minutes(steps: &mut Steps) -> Result<(), Failure> {
+    steps.run("set-up", setup::ensure)?;
+    let selection = Selection::all().without("lock-bench");
+    let programs = build(steps, &selection)?;
+    steps.leave_out("the harness (benches/), which `cargo xtask test --full` tests".into());
+    execute(steps, &programs, Vec::new(), |program| program.job())?;
+    steps.command("examples in the docs", selection.docs())
+}
+
 /// All tests and examples, and `beside` them these commands, at the lowest priority.
-pub(crate) fn all(steps: &mut Steps, beside: Vec<Command>) -> Result<(), Failure> {
+pub(crate) fn full(steps: &mut Steps, beside: Vec<Command>) -> Result<(), Failure> {
+    let selection = Selection::all();
+    let programs = build(steps, &selection)?;
+    execute(steps, &programs, beside, |program| program.job().with_ignored())?;
+    steps.command("examples in the docs", selection.docs())
+}
+
+/// What this name matches.
+fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
+    let selection = Selection::of(name)?;
+    steps.run("set-up", setup::ensure)?;
+    let programs = build(steps, &selection)?;
+    if programs.iter().any(Program::needs_peers) {
+        steps.run("peers", peers::ensure)?;
+    }
+    let filter = selection.filter().map(str::to_owned);
+    let results = execute(steps, &programs, Vec::new(), |program| match &filter {
+        Some(filter) => program.job().with_ignored().only(filter),
+        None if full || !selection.is_package() => program.job().with_ignored(),
+        None => program.job(),
+    })?;
+    if results.ran == 0 {
+        return Err(Failure::new(format!(
+            "no test has `{name}` in its name, and no package or test program is called so"
+        )));
+    }
+    Ok(())
+}
+
+/// Simulations and models share the time.
+fn deep(steps: &mut Steps, minutes: f64) -> Result<(), Failure> {
+    let programs = build(steps, &Selection::computing())?;
+    let each =
+        Duration::from_secs_f64(minutes * 60.0) / u32::try_from(programs.len().max(1)).unwrap_or(u32::MAX);
+    eprintln!("    {} for each of {} programs", seconds(each), programs.len());
+    execute(steps, &programs, Vec::new(), |program| {
+        program.job().with_ignored().env(SEED_SECONDS, &each.as_secs().max(1).to_string()).in_front()
+    })?;
+    Ok(())
+}
+
+/// How long simulations look for a seed that fails: see `Seeds` of the test kit.
+const SEED_SECONDS: &str = "SEED_SECONDS";
+
+fn build(steps: &mut Steps, selection: &Selection) -> Result<Vec<Program>, Failure> {
     let mut programs = Vec::new();
-    steps.run("build of the tests", || build().map(|built| programs = built))?;
-    steps.run("tests", || run_in_lanes(&programs, beside))?;
-    steps.command("examples in the docs", cargo(["test", "--workspace", "--all-features", "--doc"]))
+    steps.run("build of the tests", || selection.build().map(|built| programs = built))?;
+    Ok(programs)
 }
 
-/// Tests that do nothing but compute, in virtual time if in any.
-const COMPUTING: &[&str] = &[
-    "crates/lock-redis/tests/simulation.rs",
-    "crates/lock-redlock/tests/models.rs",
-    "crates/lock-redlock/tests/simulation.rs",
-    "crates/lock-redlock/tests/virtual_time.rs",
-    "crates/lock-zk/tests/model.rs",
-    "crates/lock-zk/tests/simulation.rs",
-];
-
-/// Others that print figures, or what happened, also when all is well.
-const TELLING: &[&str] =
-    &["crates/lock-redlock/tests/contention.rs", "crates/lock-redlock/tests/failover.rs"];
-
-/// A program that cargo made of tests.
-#[derive(Debug, PartialEq)]
-struct Program {
-    executable: PathBuf,
-    /// The folder of its package, in which cargo runs it.
-    package: PathBuf,
-    source: PathBuf,
-}
-
-/// Builds all tests, and the examples, as `cargo test` does.
-fn build() -> Result<Vec<Program>, Failure> {
-    let mut command = cargo(["test", "--workspace", "--all-features", "--no-run"]);
-    command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
-    let line = command_line(&command);
-    eprintln!("    {line}");
-    let output = command.output().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
-    interrupt::check()?;
-    if !output.status.success() {
-        return Err(Failure::new(format!("`{line}` ended with {}; its own output is above", output.status)));
-    }
-    let mut programs: Vec<_> =
-        String::from_utf8_lossy(&output.stdout).lines().filter_map(Program::of_message).collect();
-    // Cargo tells of them as they are built, in another order each time.
-    programs.sort_by(|one, other| one.source.cmp(&other.source));
-    let is_there = |source: &&&str| programs.iter().any(|program| program.source.ends_with(source));
-    // Otherwise a test that was renamed would be slow, or its figures missing, and nobody would know why.
-    match COMPUTING.iter().chain(TELLING).find(|source| !is_there(source)) {
-        Some(absent) => {
-            Err(Failure::new(format!("`{line}` built no {absent}, which xtask/src/test.rs names")))
-        }
-        None => Ok(programs),
-    }
-}
-
-impl Program {
-    /// The program that cargo tells of in this line of JSON, if it does.
-    fn of_message(message: &str) -> Option<Self> {
-        let (_, profile) = message.split_once(r#""profile":{"#)?;
-        let is_test = profile.split('}').next()?.contains(r#""test":true"#);
-        let text = |name: &str| {
-            let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
-            rest.split_once('"').map(|(text, _)| PathBuf::from(text))
-        };
-        let executable = text("executable").filter(|_| is_test)?;
-        Some(Self {
-            executable,
-            package: text("manifest_path")?.parent()?.to_owned(),
-            source: text("src_path")?,
-        })
-    }
-
-    fn name(&self) -> String {
-        let root = workspace().canonicalize().unwrap_or_default();
-        self.source.strip_prefix(root).unwrap_or(&self.source).display().to_string()
-    }
-
-    fn computes(&self) -> bool {
-        COMPUTING.iter().any(|source| self.source.ends_with(source))
-    }
-
-    /// Whether what its tests print is worth reading when they pass, which the test harness keeps to itself.
-    fn tells(&self) -> bool {
-        self.computes() || TELLING.iter().any(|source| self.source.ends_with(source))
-    }
-
-    /// To be run as cargo would.
-    fn job(&self) -> Job {
-        let mut command = Command::new(&self.executable);
-        command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
-        if self.tells() {
-            command.arg("--show-output");
-        }
-        Job { name: self.name(), command }
-    }
-}
-
-/// Runs all programs, also when one has failed: what the others say is worth knowing.
-fn run_in_lanes(programs: &[Program], beside: Vec<Command>) -> Result<(), Failure> {
-    let (computing, waiting): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.computes());
-    let beside = beside.into_iter().map(|command| Job { name: command_line(&command), command });
-    let behind: Vec<_> = computing.into_iter().map(Program::job).chain(beside).collect();
-    let (report, reports) = channel();
-    let (mut failed, mut failed_behind) = (Vec::new(), Vec::new());
-    thread::scope(|scope| {
-        scope.spawn(move || run_behind(behind, &report));
-        for program in waiting {
-            if interrupt::check().is_ok() {
-                failed.extend(program.job().run());
-                failed_behind.extend(reports.try_iter().filter_map(Report::tell));
-            }
-        }
-        failed_behind.extend(reports.iter().filter_map(Report::tell));
+fn execute(
+    steps: &mut Steps,
+    programs: &[Program],
+    beside: Vec<Command>,
+    job: impl Fn(&Program) -> Job,
+) -> Result<Results, Failure> {
+    let jobs = programs.iter().map(job).chain(beside.into_iter().map(Job::beside)).collect();
+    let mut results = Results::default();
+    let outcome = steps.run("tests", || {
+        results = run_in_lanes(jobs);
+        interrupt::check()?;
+        results.show(SLOWEST);
+        results.judge()
     });
-    interrupt::check()?;
-    // Named in the same order whichever lane was the faster.
-    failed.append(&mut failed_behind);
-    if failed.is_empty() { Ok(()) } else { Err(Failure::new(format!("failed: {}", failed.join(", ")))) }
-}
-
-/// Runs one after the other at the lowest priority.
-fn run_behind(jobs: Vec<Job>, reports: &Sender<Report>) {
-    for job in jobs {
-        if interrupt::check().is_ok() {
-            let started = Instant::now();
-            let outcome = tied_to_us(at_lowest_priority(&job.command)).stdin(Stdio::null()).output();
-            // Nobody who gave up waits for the report.
-            let _ = reports.send(Report { name: job.name, outcome, took: started.elapsed() });
-        }
+    for (reason, tests) in &results.left_out {
+        steps.leave_out(format!("{tests} tests: {reason}"));
     }
+    outcome.map(|()| results)
 }
-
-fn at_lowest_priority(command: &Command) -> Command {
-    let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]);
-    run_by(nice, command)
-}
-
-/// Has the kernel kill what the command runs as soon as we are gone, where that can be had. It does so when the *thread*
-/// that started it ends, which therefore has to wait for it.
-fn tied_to_us(command: Command) -> Command {
-    // The standard library sets a parent-death signal only through unsafe code.
-    let Some(setpriv) = setup::in_path("setpriv") else { return command };
-    let mut tie = Command::new(setpriv);
-    tie.args(["--pdeathsig", "KILL", "--"]);
-    run_by(tie, &command)
-}
-
-/// The command, started by another one that takes it as its last arguments.
-fn run_by(mut runner: Command, command: &Command) -> Command {
-    runner.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => runner.env(name, value),
-            None => runner.env_remove(name),
-        };
-    }
-    if let Some(folder) = command.get_current_dir() {
-        runner.current_dir(folder);
-    }
-    runner
-}
-
-/// One thing to run, which can fail.
-#[derive(Debug)]
-struct Job {
-    name: String,
-    command: Command,
-}
-
-impl Job {
-    /// Runs it in the foreground, and gives its name if it fails.
-    fn run(mut self) -> Option<String> {
-        eprintln!("\n    {}", self.name);
-        // Its tests wait more than they work.
-        if std::env::var_os(THREADS).is_none() {
-            let processors = thread::available_parallelism().map_or(1, usize::from);
-            self.command.env(THREADS, (2 * processors).to_string());
-        }
-        match tied_to_us(self.command).status() {
-            Ok(status) if status.success() => None,
-            Ok(_) => Some(self.name),
-            Err(error) => {
-                eprintln!("    cannot be run: {error}");
-                Some(self.name)
-            }
-        }
-    }
-}
-
-/// What a job in the background came to.
-#[derive(Debug)]
-struct Report {
-    name: String,
-    outcome: io::Result<Output>,
-    took: Duration,
-}
-
-impl Report {
-    /// Prints what the job printed, and gives its name if it failed.
-    fn tell(self) -> Option<String> {
-        eprintln!("\n    {}, in the background, {}", self.name, seconds(self.took));
-        match self.outcome {
-            Ok(output) => {
-                eprint!(
-                    "{}{}",
-                    String::from_utf8_lossy(&output.stdout),
-                    String::from_utf8_lossy(&output.stderr)
-                );
-                (!output.status.success()).then_some(self.name)
-            }
-            Err(error) => {
-                eprintln!("    cannot be run: {error}");
-                Some(self.name)
-            }
-        }
-    }
-}
-
-const THREADS: &str = "RUST_TEST_THREADS";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///p/crates/lock-zk#0.1.0","manifest_path":"/p/crates/lock-zk/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"model","src_path":"/p/crates/lock-zk/tests/model.rs","edition":"2024","doc":false,"doctest":false,"test":true},"profile":{"opt_level":"1","debuginfo":1,"debug_assertions":true,"overflow_checks":true,"test":true},"features":["tls"],"filenames":["/t/model-1"],"executable":"/t/model-1","fresh":true}"#;
-
-    #[test]
-    fn a_test_program_is_told_from_what_else_cargo_makes() {
-        let program = Program::of_message(MESSAGE).unwrap();
-        assert_eq!(program.executable, PathBuf::from("/t/model-1"));
-        assert_eq!(program.package, PathBuf::from("/p/crates/lock-zk"));
-        assert!(program.computes());
-        let library = MESSAGE.replace(r#""executable":"/t/model-1""#, r#""executable":null"#);
-        assert_eq!(Program::of_message(&library), None);
-        // Only its own profile says that a program is of tests; an example may have some.
-        let example = MESSAGE
-            .replace(r#""overflow_checks":true,"test":true"#, r#""overflow_checks":true,"test":false"#);
-        assert_eq!(Program::of_message(&example), None);
-        assert_eq!(Program::of_message("running 3 tests"), None);
+    fn read(line: &str) -> Result<Wish, String> {
+        let args: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
+        Wish::read(&args).map_err(|failure| failure.to_string())
     }
 
     #[test]
-    fn what_programs_tell_is_shown_in_both_lanes() {
-        let args = |source: &str| {
-            let program = Program {
-                executable: "true".into(),
-                package: ".".into(),
-                source: format!("/p/{source}").into(),
-            };
-            let in_front = program.job().command;
-            let behind = at_lowest_priority(&in_front);
-            let last = |command: &Command| command.get_args().last().map(|arg| arg == "--show-output");
-            (last(&in_front), last(&behind))
-        };
-        for source in COMPUTING.iter().chain(TELLING) {
-            assert_eq!(args(source), (Some(true), Some(true)), "{source}");
+    fn the_command_line_names_a_tier_or_tests() {
+        assert_eq!(read(""), Ok(Wish::Tier { full: false }));
+        assert_eq!(read("--full"), Ok(Wish::Tier { full: true }));
+        assert_eq!(read("lock_core"), Ok(Wish::Named { full: false, names: vec!["lock_core".into()] }));
+        assert_eq!(read("--deep --minutes 2.5"), Ok(Wish::Deep { minutes: 2.5 }));
+        for wrong in ["--deep --full", "--minutes 3", "--deep --minutes x", "--deep a", "--fast"] {
+            assert!(read(wrong).unwrap_err().contains("Usage:"), "{wrong}");
         }
-        assert_eq!(args("crates/lock-redlock/tests/masters.rs"), (None, Some(false)));
-    }
-
-    #[test]
-    fn every_failure_is_told_and_stops_nobody() {
-        let ran = |program: &str, executable: &str| Program {
-            executable: executable.into(),
-            package: ".".into(),
-            source: program.into(),
-        };
-        let programs = [ran("one", "false"), ran("two", "no-such-program-here"), ran("three", "true")];
-        let computing = ran(COMPUTING[0], "false");
-        let failure = run_in_lanes(&programs, vec![Command::new("false")]).unwrap_err().to_string();
-        assert_eq!(failure, "failed: one, two, false");
-        let failure = run_in_lanes(&[computing], Vec::new()).unwrap_err().to_string();
-        assert_eq!(failure, format!("failed: {}", COMPUTING[0]));
-        run_in_lanes(&[ran("three", "true")], vec![Command::new("true")]).unwrap();
-    }
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn what_we_run_ends_with_us() {
-        use std::io::{BufRead, BufReader};
-
-        let mut us = Command::new(std::env::current_exe().unwrap());
-        us.args(["--exact", "test::tests::runs_for_long", "--nocapture"]).env(RUNS_FOR_LONG, "1");
-        let mut us = us.stdout(Stdio::piped()).spawn().unwrap();
-        let mut output = BufReader::new(us.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("it runs") {
-            line.clear();
-            assert_ne!(output.read_line(&mut line).unwrap(), 0, "it did not start");
-        }
-        us.kill().unwrap();
-        us.wait().unwrap();
-        // Whatever writes to it must be gone before it ends.
-        let (ended, end) = channel();
-        thread::spawn(move || ended.send(io::copy(&mut output, &mut io::sink()).is_ok()));
-        assert!(end.recv_timeout(Duration::from_secs(5)).expect("it goes on"));
-    }
-
-    /// The far end of the test above.
-    #[test]
-    fn runs_for_long() {
-        if std::env::var_os(RUNS_FOR_LONG).is_some() {
-            let mut command = Command::new("sh");
-            command.args(["-c", "echo; echo it runs; exec sleep 60"]);
-            tied_to_us(at_lowest_priority(&command)).status().unwrap();
-        }
-    }
-
-    const RUNS_FOR_LONG: &str = "XTASK_RUNS_FOR_LONG";
-
-    #[test]
-    fn the_background_yields_to_everybody() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "nice; echo $WORD; pwd"]).env("WORD", "kept").current_dir("/");
-        let output = at_lowest_priority(&command).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "19\nkept\n/\n");
     }
 }

@@ -1,0 +1,151 @@
+//! What test programs print: which tests ran, how long each took, and what the failed ones say.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::steps::seconds;
+
+/// The results of all programs.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    pub(super) ran: usize,
+    /// By their reasons, how many tests were not run.
+    pub(super) left_out: BTreeMap<String, usize>,
+    slowest: Vec<(Duration, String)>,
+    failed: Vec<Failed>,
+}
+
+/// A program that failed.
+#[derive(Debug)]
+struct Failed {
+    program: String,
+    tests: Vec<String>,
+    /// What its tests said.
+    said: Vec<String>,
+}
+
+/// So much of what one program says is repeated at the end.
+const MOST_LINES: usize = 200;
+
+impl Results {
+    /// Adds a program whose output this is.
+    pub(super) fn add(&mut self, program: &str, lines: &[String], succeeded: bool) {
+        let mut tests = Vec::new();
+        for line in lines {
+            let Some(result) = TestLine::read(line) else { continue };
+            match result.verdict {
+                Verdict::Ignored => {
+                    let reason = result.reason.unwrap_or_else(|| "ignored".into());
+                    *self.left_out.entry(reason).or_default() += 1;
+                    continue;
+                }
+                Verdict::Failed => tests.push(result.name.to_owned()),
+                Verdict::Passed => {}
+            }
+            self.ran += 1;
+            self.slowest.extend(result.took.map(|took| (took, format!("{program}: {}", result.name))));
+        }
+        if !succeeded {
+            let report = lines.iter().position(|line| line == "failures:").unwrap_or(0);
+            let said = lines[report..].iter().take(MOST_LINES).cloned().collect();
+            self.failed.push(Failed { program: program.to_owned(), tests, said });
+        }
+    }
+
+    /// Prints the tests that took longest.
+    pub(super) fn show(&mut self, slowest: usize) {
+        self.slowest.sort_unstable_by(|one, other| other.cmp(one));
+        if !self.slowest.is_empty() {
+            eprintln!("\n    {} tests ran; the slowest:", self.ran);
+        }
+        for (took, test) in self.slowest.iter().take(slowest) {
+            eprintln!("{:>10}  {test}", seconds(*took));
+        }
+    }
+
+    /// Fails when a program has, and repeats what its tests said.
+    pub(super) fn judge(&self) -> Result<(), Failure> {
+        if self.failed.is_empty() {
+            return Ok(());
+        }
+        for failed in &self.failed {
+            eprintln!("\n==> FAILED: {}", failed.program);
+            failed.said.iter().for_each(|line| eprintln!("{line}"));
+        }
+        let names: Vec<_> = self.failed.iter().map(Failed::name).collect();
+        Err(Failure::new(format!("failed: {}", names.join(", "))))
+    }
+}
+
+impl Failed {
+    fn name(&self) -> String {
+        if self.tests.is_empty() {
+            return self.program.clone();
+        }
+        format!("{} ({})", self.program, self.tests.join(", "))
+    }
+}
+
+/// A line on one test: `test NAME ... ok <0.123s>`, `test NAME ... ignored, REASON`.
+#[derive(Debug, PartialEq)]
+struct TestLine<'a> {
+    name: &'a str,
+    verdict: Verdict,
+    reason: Option<String>,
+    took: Option<Duration>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Passed,
+    Failed,
+    Ignored,
+}
+
+impl<'a> TestLine<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        let name = name.trim_end();
+        let verdict = match rest.split([' ', ',']).next()? {
+            "ok" => Verdict::Passed,
+            "FAILED" => Verdict::Failed,
+            "ignored" => Verdict::Ignored,
+            _ => return None,
+        };
+        let reason = rest.strip_prefix("ignored, ").map(str::to_owned);
+        let took = rest.split_once('<').and_then(|(_, time)| time.strip_suffix("s>")?.parse().ok());
+        Some(Self { name, verdict, reason, took: took.map(Duration::from_secs_f64) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_on_a_test_is_read() {
+        let read = |line| TestLine::read(line).unwrap();
+        let passed = read("test queue::waits ... ok <1.500s>");
+        assert_eq!((passed.name, passed.verdict), ("queue::waits", Verdict::Passed));
+        assert_eq!(passed.took, Some(Duration::from_millis(1500)));
+        assert_eq!(read("test a ... FAILED <0.001s>").verdict, Verdict::Failed);
+        assert_eq!(read("test zk::dyn::a  ... ok").name, "zk::dyn::a");
+        let ignored = read("test a ... ignored, full: takes a minute");
+        assert_eq!(ignored.reason.as_deref(), Some("full: takes a minute"));
+        assert_eq!(TestLine::read("test result: ok. 3 passed"), None);
+    }
+
+    #[test]
+    fn a_failed_program_is_reported_with_its_tests_and_what_they_said() {
+        let output = "running 2 tests\ntest a ... ok <0.1s>\ntest b ... FAILED <0.2s>\n\nfailures:\n\n---- b stdout ----\nit broke";
+        let lines: Vec<String> = output.lines().map(str::to_owned).collect();
+        let mut results = Results::default();
+        results.add("tests/x.rs", &lines, false);
+        assert_eq!(results.ran, 2);
+        assert_eq!(results.judge().unwrap_err().to_string(), "failed: tests/x.rs (b)");
+        assert_eq!(results.failed[0].said.last().unwrap(), "it broke");
+        results.add("tests/y.rs", &[], false);
+        assert_eq!(results.judge().unwrap_err().to_string(), "failed: tests/x.rs (b), tests/y.rs");
+    }
+}

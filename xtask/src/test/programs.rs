@@ -1,0 +1,307 @@
+//! The test programs: which there are, which a name asks for, and how they are built.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{fs, io};
+
+use super::lanes::Job;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::steps::{cargo, command_line, workspace};
+
+/// Tests that do nothing but compute, in virtual time if in any.
+const COMPUTING: &[&str] = &[
+    "crates/lock-redis/tests/simulation.rs",
+    "crates/lock-redlock/tests/models.rs",
+    "crates/lock-redlock/tests/simulation.rs",
+    "crates/lock-redlock/tests/virtual_time.rs",
+    "crates/lock-zk/tests/model.rs",
+    "crates/lock-zk/tests/simulation.rs",
+];
+
+/// Tests that print figures, or what happened, also when all is well.
+const TELLING: &[&str] =
+    &["crates/lock-redlock/tests/contention.rs", "crates/lock-redlock/tests/failover.rs"];
+
+/// Tests with the lock clients of other languages.
+const WITH_PEERS: &[&str] = &["tests/interop.rs", "tests/interop_zk.rs"];
+
+/// Test programs that have a harness of their own, in which libtest's unstable options are unknown.
+const OWN_HARNESS: &[&str] = &["tests/conformance.rs", "tests/interop.rs", "tests/interop_zk.rs"];
+
+/// A program that cargo made of tests.
+#[derive(Debug, PartialEq)]
+pub(super) struct Program {
+    executable: PathBuf,
+    /// The folder of its package, in which cargo runs it.
+    package: PathBuf,
+    source: PathBuf,
+}
+
+impl Program {
+    /// The program of a line of cargo's JSON, if it is about one. Read without a JSON library, so that xtask builds in a
+    /// second or two.
+    fn of_message(message: &str) -> Option<Self> {
+        let (_, profile) = message.split_once(r#""profile":{"#)?;
+        let is_test = profile.split('}').next()?.contains(r#""test":true"#);
+        let text = |name: &str| {
+            let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
+            rest.split_once('"').map(|(text, _)| PathBuf::from(text))
+        };
+        let executable = text("executable").filter(|_| is_test)?;
+        Some(Self {
+            executable,
+            package: text("manifest_path")?.parent()?.to_owned(),
+            source: text("src_path")?,
+        })
+    }
+
+    fn name(&self) -> String {
+        let root = workspace().canonicalize().unwrap_or_default();
+        self.source.strip_prefix(root).unwrap_or(&self.source).display().to_string()
+    }
+
+    fn is_in(&self, list: &[&str]) -> bool {
+        list.iter().any(|source| self.source.ends_with(source))
+    }
+
+    pub(super) fn needs_peers(&self) -> bool {
+        self.is_in(WITH_PEERS)
+    }
+
+    /// To be run as cargo would.
+    pub(super) fn job(&self) -> Job {
+        let mut command = Command::new(&self.executable);
+        command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
+        let computes = self.is_in(COMPUTING);
+        // The test harness keeps what tests print to itself when they pass.
+        if computes || self.is_in(TELLING) {
+            command.arg("--show-output");
+        }
+        if !self.is_in(OWN_HARNESS) {
+            // The variable opens libtest's unstable options to a stable compiler.
+            command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+        }
+        Job::test(self.name(), command, computes)
+    }
+}
+
+/// Which tests are built.
+#[derive(Debug, Default)]
+pub(super) struct Selection {
+    args: Vec<String>,
+    filter: Option<String>,
+    is_package: bool,
+    /// Whether all programs are there that the lists of this file name.
+    is_whole: bool,
+}
+
+impl Selection {
+    pub(super) fn all() -> Self {
+        Self { args: words("--workspace"), is_whole: true, ..Self::default() }
+    }
+
+    pub(super) fn computing() -> Self {
+        let mut args = words("--workspace");
+        let mut names: Vec<_> = COMPUTING.iter().filter_map(|source| Path::new(source).file_stem()).collect();
+        names.sort_unstable();
+        names.dedup();
+        args.extend(
+            names.into_iter().flat_map(|name| ["--test".into(), name.to_string_lossy().into_owned()]),
+        );
+        Self { args, ..Self::default() }
+    }
+
+    pub(super) fn without(mut self, package: &str) -> Self {
+        self.args.extend(["--exclude".into(), package.into()]);
+        self
+    }
+
+    /// What this name matches: a package, test programs, or those programs whose sources have it in the name of a test.
+    pub(super) fn of(name: &str) -> Result<Self, Failure> {
+        let packages =
+            packages().map_err(|error| Failure::new(format!("cannot look for packages: {error}")))?;
+        let dashed = name.replace('_', "-");
+        if packages.iter().any(|(package, _)| *package == dashed) {
+            return Ok(Self { args: vec!["--package".into(), dashed], is_package: true, ..Self::default() });
+        }
+        let tests: Vec<_> = packages.iter().flat_map(|(_, folder)| tests_of(folder)).collect();
+        let mut args = words("--workspace");
+        if tests.iter().any(|test| test.file_stem().is_some_and(|stem| stem == name)) {
+            args.extend(["--test".into(), name.to_owned()]);
+            return Ok(Self { args, ..Self::default() });
+        }
+        let function = name.rsplit("::").next().unwrap_or(name);
+        let mut programs: Vec<String> =
+            tests.iter().filter(|test| defines(test, function)).map(|test| stem(test)).collect();
+        // Its cases are functions of the test kit, in modules that are named after backends and flavours.
+        let suite = workspace().join("crates/lock-testkit/src/conformance");
+        if name.contains("::") || any_file(&suite, &|file| mentions(file, function)) {
+            programs.push("conformance".into());
+        }
+        programs.sort_unstable();
+        programs.dedup();
+        args.extend(programs.into_iter().flat_map(|program| ["--test".into(), program]));
+        let is_unit = |file: &Path| !file.starts_with(&suite) && mentions(file, function);
+        for (package, folder) in packages {
+            if any_file(&folder.join("src"), &is_unit) {
+                let is_library = folder.join("src/lib.rs").exists();
+                args.extend(if is_library { vec!["--lib".into()] } else { vec!["--bin".into(), package] });
+            }
+        }
+        // A name that is put together by a macro is in no source.
+        Ok(Self { args, filter: Some(name.to_owned()), ..Self::default() })
+    }
+
+    /// A part of the names of the tests to run.
+    pub(super) fn filter(&self) -> Option<&str> {
+        self.filter.as_deref()
+    }
+
+    pub(super) fn is_package(&self) -> bool {
+        self.is_package
+    }
+
+    /// Runs the examples in the docs.
+    pub(super) fn docs(&self) -> Command {
+        let mut command = self.command();
+        command.arg("--doc");
+        command
+    }
+
+    fn command(&self) -> Command {
+        let mut command = cargo(["test", "--all-features"]);
+        command.args(&self.args);
+        command
+    }
+
+    /// Builds the tests, and the examples, as `cargo test` does.
+    pub(super) fn build(&self) -> Result<Vec<Program>, Failure> {
+        let mut command = self.command();
+        command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
+        let line = command_line(&command);
+        eprintln!("    {line}");
+        let output =
+            command.output().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
+        interrupt::check()?;
+        if !output.status.success() {
+            return Err(Failure::new(format!(
+                "`{line}` ended with {}; its own output is above",
+                output.status
+            )));
+        }
+        let messages = String::from_utf8_lossy(&output.stdout);
+        let mut programs: Vec<_> = messages.lines().filter_map(Program::of_message).collect();
+        // Cargo reports them as they are built, in another order each time.
+        programs.sort_by(|one, other| one.source.cmp(&other.source));
+        let is_there = |source: &&&str| programs.iter().any(|program| program.source.ends_with(source));
+        let mut named = [COMPUTING, TELLING, WITH_PEERS, OWN_HARNESS].into_iter().flatten();
+        // Otherwise a test that was renamed would be slow, or its figures missing, and nobody would know why.
+        match named.find(|source| !is_there(source)).filter(|_| self.is_whole) {
+            Some(absent) => Err(Failure::new(format!(
+                "`{line}` built no {absent}, which xtask/src/test/programs.rs names"
+            ))),
+            None => Ok(programs),
+        }
+    }
+}
+
+/// The packages of the workspace with their folders. Each folder in `crates/` is named after its package.
+fn packages() -> io::Result<Vec<(String, PathBuf)>> {
+    let root = workspace();
+    let mut packages: Vec<(String, PathBuf)> = vec![
+        ("polylock".into(), root.clone()),
+        ("lock-bench".into(), root.join("benches")),
+        ("xtask".into(), root.join("xtask")),
+    ];
+    for entry in fs::read_dir(root.join("crates"))? {
+        let entry = entry?;
+        packages.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+    }
+    Ok(packages)
+}
+
+fn tests_of(package: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(package.join("tests")).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "rs"))
+        .collect()
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Whether this test program has such a part of a name, in its own file or in its folder.
+fn defines(test: &Path, part: &str) -> bool {
+    mentions(test, part) || any_file(&test.with_extension(""), &|file| mentions(file, part))
+}
+
+fn any_file(folder: &Path, is_it: &impl Fn(&Path) -> bool) -> bool {
+    fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
+        let path = entry.path();
+        if path.is_dir() { any_file(&path, is_it) } else { is_it(&path) }
+    })
+}
+
+fn mentions(file: &Path, part: &str) -> bool {
+    file.extension().is_some_and(|kind| kind == "rs")
+        && fs::read_to_string(file).is_ok_and(|text| {
+            text.split("fn ")
+                .skip(1)
+                .any(|rest| rest.split('(').next().is_some_and(|name| name.contains(part)))
+        })
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///p/crates/lock-zk#0.1.0","manifest_path":"/p/crates/lock-zk/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"model","src_path":"/p/crates/lock-zk/tests/model.rs","edition":"2024","doc":false,"doctest":false,"test":true},"profile":{"opt_level":"1","debuginfo":1,"debug_assertions":true,"overflow_checks":true,"test":true},"features":["tls"],"filenames":["/t/model-1"],"executable":"/t/model-1","fresh":true}"#;
+
+    #[test]
+    fn a_test_program_is_told_from_what_else_cargo_makes() {
+        let program = Program::of_message(MESSAGE).unwrap();
+        assert_eq!(program.executable, PathBuf::from("/t/model-1"));
+        assert_eq!(program.package, PathBuf::from("/p/crates/lock-zk"));
+        assert!(program.is_in(COMPUTING));
+        let library = MESSAGE.replace(r#""executable":"/t/model-1""#, r#""executable":null"#);
+        assert_eq!(Program::of_message(&library), None);
+        // Only its own profile says that a program is of tests; an example may have some.
+        let example = MESSAGE
+            .replace(r#""overflow_checks":true,"test":true"#, r#""overflow_checks":true,"test":false"#);
+        assert_eq!(Program::of_message(&example), None);
+        assert_eq!(Program::of_message("running 3 tests"), None);
+    }
+
+    #[test]
+    fn what_programs_print_is_shown_where_it_is_worth_reading() {
+        let shows = |source: &str| {
+            let program = Program {
+                executable: "true".into(),
+                package: ".".into(),
+                source: format!("/p/{source}").into(),
+            };
+            program.job().args().any(|arg| arg == "--show-output")
+        };
+        for source in COMPUTING.iter().chain(TELLING) {
+            assert!(shows(source), "{source}");
+        }
+        assert!(!shows("crates/lock-redlock/tests/masters.rs"));
+    }
+
+    #[test]
+    fn a_name_is_that_of_a_package_a_program_or_a_part_of_a_test() {
+        let args = |name: &str| Selection::of(name).unwrap().args.join(" ");
+        assert_eq!(args("lock_core"), "--package lock-core");
+        assert_eq!(args("topologies"), "--workspace --test topologies");
+        assert_eq!(args("closed_locks_refuse"), "--workspace --test conformance");
+        assert!(args("zk::dyn").contains("--test conformance"));
+        assert_eq!(args("the_background_yields"), "--workspace --bin xtask");
+    }
+}
