@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 #[test]
 fn a_sound_lock_passes() {
     let out = tempfile::tempdir().unwrap();
-    let faults = "--fault kill --fault pause --fault reset --fault restart";
+    let faults = "--fault kill --fault pause --fault reset --fault restart --fault freeze";
     let output = soak(out.path(), &format!("--minutes 0.5 --seed 1 {faults}")).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let again = format!("again: cargo xtask soak --minutes 0.5 --backend redis {faults} --seed 1");

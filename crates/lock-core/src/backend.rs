@@ -105,6 +105,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
         Ok(Report::default())
     }
 
+    /// Waits until what dropped acquisitions may have left is removed, as far as the servers answer.
+    /// [`Locks::close`](crate::Locks::close) waits for it before it calls [`close`](Self::close), for some seconds at most.
+    async fn settle(&self) {}
+
     /// Ends the connections. Locks that are held end as their leases or sessions do.
     ///
     /// # Errors

@@ -29,16 +29,30 @@ impl Background {
         drop(self.0.spawn_on(cleanup, runtime));
     }
 
-    /// Waits until no clean-up is under way, for this time at most. Returns how many tasks are left.
+    /// Counts this future as a clean-up from now until it has ended or is dropped. Somebody else has to poll it.
+    pub fn track<F: Future>(&self, cleanup: F) -> impl Future<Output = F::Output> + use<F> {
+        self.0.track_future(cleanup)
+    }
+
+    /// Waits until no clean-up is under way.
     ///
     /// # Cancel safety
     ///
     /// This method is cancel safe: the tasks go on when the future is dropped.
-    pub async fn settle(&self, patience: Duration) -> usize {
+    pub async fn settled(&self) {
         // A closed tracker still takes tasks: those of guards that are dropped after `close`.
         self.0.close();
+        self.0.wait().await;
+    }
+
+    /// Waits as [`settled`](Self::settled) does, for this time at most. Returns how many tasks are left.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`settled`](Self::settled).
+    pub async fn settle(&self, patience: Duration) -> usize {
         // The tasks that are left are counted below.
-        let _ = timeout(patience, self.0.wait()).await;
+        let _ = timeout(patience, self.settled()).await;
         self.0.len()
     }
 }
@@ -59,6 +73,15 @@ mod tests {
         background.spawn(&runtime, tokio::time::sleep(PATIENCE / 2));
         background.spawn(&runtime, pending());
         assert_eq!(background.settle(PATIENCE).await, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_tracked_counts_until_it_is_dropped() {
+        let background = Background::default();
+        let tracked = background.track(pending::<()>());
+        assert_eq!(background.settle(PATIENCE).await, 1);
+        drop(tracked);
+        assert_eq!(background.settle(PATIENCE).await, 0);
     }
 
     #[tokio::test]

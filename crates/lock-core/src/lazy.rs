@@ -135,6 +135,12 @@ impl Backend for Lazy {
         self.connected().await?.doctor().await
     }
 
+    async fn settle(&self) {
+        if let Some(backend) = self.shared.backend.get() {
+            backend.settle().await;
+        }
+    }
+
     async fn close(&self) -> Result<()> {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         match self.shared.backend.get() {

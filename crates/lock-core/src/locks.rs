@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::{Instant, timeout_at};
+
 use crate::background::Background;
 use crate::guard::Origin;
 use crate::queue::LocalQueue;
@@ -29,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) origin: Arc<Origin>,
 }
 
-/// How long [`Locks::close`] waits for the releases of dropped guards.
+/// How long [`Locks::close`] waits for the releases of dropped guards and the roll-backs of dropped acquisitions.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Locks {
@@ -290,7 +292,8 @@ impl Locks {
         &self.shared.backend
     }
 
-    /// Waits for the releases of dropped guards, then ends the connections: the last call of a `main`.
+    /// Waits for the releases of dropped guards and the roll-backs of dropped acquisitions, then ends the connections: the
+    /// last call of a `main`.
     ///
     /// It waits for 5 s at most, as a server may not answer. Locks whose guards still live end as their leases or sessions
     /// do: a session at once, a lease when its time is over. Later calls fail with
@@ -316,7 +319,10 @@ impl Locks {
     /// When the future is dropped, the connections may stay open until the last clone is dropped.
     pub async fn close(&self) -> Result<()> {
         let closed = self.shared.ask(|backend| async {
+            let patience = Instant::now() + CLOSE_PATIENCE;
             let left = self.shared.origin.releases.settle(CLOSE_PATIENCE).await;
+            // After the releases, which may leave something to remove. What is not removed by then ends by itself.
+            let _ = timeout_at(patience, backend.settle()).await;
             backend.close().await?;
             self.all_released(left)
         });

@@ -166,6 +166,10 @@ impl Backend for Redis {
         Ok(Report::new(findings))
     }
 
+    async fn settle(&self) {
+        self.shared.server.cleanup().settled().await;
+    }
+
     async fn close(&self) -> Result<()> {
         self.shared.renewers.stop_all();
         self.shared.push.close();

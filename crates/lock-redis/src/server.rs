@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
+use lock_core::background::Background;
 use lock_core::{
     BootInstant, Clock, Error, ErrorKind, Finding, Level, LockMode, Mode, Outcome, OwnerId, Result, Token,
     WaiterInfo,
@@ -87,6 +88,7 @@ pub struct Server {
     wait_replicas: Option<(u32, Duration)>,
     tells_free: bool,
     timestamps: Option<Arc<Timestamps>>,
+    cleanup: Background,
 }
 
 enum Nodes {
@@ -414,6 +416,7 @@ impl Server {
             wait_replicas,
             tells_free,
             timestamps: options.timestamps,
+            cleanup: Background::default(),
         })
     }
 
@@ -1076,6 +1079,12 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// The removals of what dropped acquisitions may have left.
+    #[must_use]
+    pub fn cleanup(&self) -> &Background {
+        &self.cleanup
     }
 
     /// Who the server was when the last connection to it was made, if it [was asked](ServerOptions::asks_identity) and

@@ -87,11 +87,12 @@ impl Drop for Undo {
         if let Some(registration) = &registration {
             registration.ends();
         }
-        drop(runtime.spawn(async move {
+        let cleanup = self.server.cleanup().clone();
+        cleanup.spawn(&runtime, async move {
             let _registration = registration;
             let undo = || server.undo_over_outage(&keys, owner, entry.as_deref(), ttl, sent);
             while undo().await == Some(true) && may_be_more(&server, &keys, entry.as_deref(), sent) {}
-        }));
+        });
     }
 }
 

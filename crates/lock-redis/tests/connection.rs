@@ -62,6 +62,15 @@ async fn acquire_and_release_are_one_request_each() {
 }
 
 #[tokio::test]
+async fn close_waits_until_a_dropped_acquisition_is_undone() {
+    let link = Link::new().await;
+    link.proxy.delay(Direction::ToClient, Duration::from_millis(100));
+    assert!(timeout(Duration::from_millis(30), link.locks.mutex("a").acquire()).await.is_err());
+    link.locks.close().await.unwrap();
+    assert_eq!(link.keys().await, "Array([])");
+}
+
+#[tokio::test]
 async fn a_server_that_is_slow_to_greet_is_given_the_time_of_a_connection() {
     let redis = RedisServer::start().await.unwrap();
     let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();

@@ -242,6 +242,12 @@ impl Backend for Redlock {
         Ok(doctor::examine(&self.masters, self.ttl, &self.wall_clock).await)
     }
 
+    async fn settle(&self) {
+        // A key on a master that does not answer keeps nobody out: the others are a quorum, or no lock is granted anyway.
+        let answering = self.masters.iter().filter(|master| !master.is_sick());
+        join_all(answering.map(|master| master.server.cleanup().settled())).await;
+    }
+
     async fn close(&self) -> Result<()> {
         self.renewer.stop_all();
         self.masters.iter().for_each(|master| master.close());

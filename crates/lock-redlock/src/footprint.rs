@@ -189,7 +189,8 @@ impl Footprint {
         let for_all = self.seat.is_none().then(|| Arc::new(self.vacation(None, because)));
         Wave::new((0..self.masters.len()).map(|number| {
             let (footprint, for_all) = (Arc::clone(self), for_all.clone());
-            Erasing { footprint, number, ttl, because, for_all }.run()
+            let cleanup = self.masters[number].server.cleanup();
+            cleanup.track(Erasing { footprint, number, ttl, because, for_all }.run())
         }))
     }
 
@@ -306,7 +307,8 @@ impl Erasing {
     /// Looks for the other claims, in the background, until none has been found for as long as one may take to arrive.
     fn go_on(self, sent: Sent) {
         if let Ok(runtime) = Handle::try_current() {
-            drop(runtime.spawn(async move { while self.remove(sent).await == Some(true) {} }));
+            let cleanup = self.footprint.masters[self.number].server.cleanup().clone();
+            cleanup.spawn(&runtime, async move { while self.remove(sent).await == Some(true) {} });
         }
     }
 }

@@ -333,6 +333,7 @@ cases! {
         closing_ends_what_is_held: every_backend,
         closing_leaves_other_clients_alone: every_backend,
         closing_waits_for_dropped_guards: every_backend,
+        closing_waits_for_dropped_acquisitions: every_backend,
         closing_does_not_wait_for_a_silent_server_for_ever: with_a_server,
     }
     cancellation, always {

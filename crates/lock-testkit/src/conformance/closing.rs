@@ -10,6 +10,7 @@ use super::steps::{
     try_take, within,
 };
 use super::{Fault, Harness};
+use crate::cancel::cancel_after;
 
 pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
     let store = harness.private().await;
@@ -59,21 +60,34 @@ pub(super) async fn closing_leaves_other_clients_alone(harness: &dyn Harness) {
 pub(super) async fn closing_waits_for_dropped_guards(harness: &dyn Harness) {
     let store = harness.private().await;
     let (store, two, name) = (&*store, client(&*store).await, &fresh());
-    // With one thread nothing happens between the drop and `close`, as in a `main` that ends.
-    thread::scope(|scope| {
-        let main = scope.spawn(move || {
-            let one_thread = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            one_thread.block_on(async {
-                let one = client(store).await;
-                drop(take(&one, name).await);
-                within(SOON, "the farewell", one.close()).await.unwrap();
-            });
-        });
-        main.join().expect("the lock is released by then");
+    in_a_main_that_ends(async || {
+        let one = client(store).await;
+        drop(take(&one, name).await);
+        within(SOON, "the farewell", one.close()).await.unwrap();
     });
     let next = try_take(&two, name).await.expect("`close` came back before the lock was released");
     give_back(next).await;
     nothing_left(store, name).await;
+}
+
+pub(super) async fn closing_waits_for_dropped_acquisitions(harness: &dyn Harness) {
+    let store = harness.private().await;
+    let (store, two) = (&*store, client(&*store).await);
+    for polls in 0.. {
+        let (name, mut done) = (&fresh(), false);
+        in_a_main_that_ends(async || {
+            let one = client(store).await;
+            let acquired = within(SOON, "the lock", cancel_after(polls, one.mutex(name).acquire())).await;
+            done = acquired.transpose().unwrap().is_some();
+            within(SOON, "the farewell", one.close()).await.unwrap();
+        });
+        let next = try_take(&two, name).await.expect("`close` came back before the acquisition was undone");
+        give_back(next).await;
+        nothing_left(store, name).await;
+        if done {
+            break;
+        }
+    }
 }
 
 pub(super) async fn closing_does_not_wait_for_a_silent_server_for_ever(harness: &dyn Harness) {
@@ -86,4 +100,15 @@ pub(super) async fn closing_does_not_wait_for_a_silent_server_for_ever(harness: 
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::Unavailable);
     link.fault(Fault::None).await;
     give_back(take_within(LONG + LEASE_SLACK, &direct, &name).await).await;
+}
+
+/// Runs this on a runtime of one thread that ends with it: nothing goes on between its awaits, or after its end.
+fn in_a_main_that_ends(main: impl AsyncFnOnce() + Send) {
+    thread::scope(|scope| {
+        let main = scope.spawn(|| {
+            let one_thread = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            one_thread.block_on(main());
+        });
+        main.join().expect("it ends well");
+    });
 }

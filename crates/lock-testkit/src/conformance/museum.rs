@@ -140,6 +140,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         Defect::LeaksCancelledGrants,
         &[
             "a_cancelled_acquire_of_a_free_lock_leaves_nothing",
+            "closing_waits_for_dropped_acquisitions",
             "a_wait_cancelled_during_the_hand_over_leaves_nothing",
             "cancelled_readers_leave_nothing",
             "cancelled_permits_leave_nothing",
