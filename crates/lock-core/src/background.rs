@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// The clean-up tasks of one `Locks` or backend: releases of dropped guards, roll-backs of dropped acquisitions.
 ///
@@ -29,9 +30,16 @@ impl Background {
         drop(self.0.spawn_on(cleanup, runtime));
     }
 
-    /// Counts this future as a clean-up from now until it has ended or is dropped. Somebody else has to poll it.
-    pub fn track<F: Future>(&self, cleanup: F) -> impl Future<Output = F::Output> + use<F> {
-        self.0.track_future(cleanup)
+    /// Counts a clean-up that runs elsewhere, until the answer is dropped.
+    #[must_use]
+    pub fn count(&self) -> Counted {
+        Counted(self.0.token())
+    }
+
+    /// How many clean-ups are under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.0.len()
     }
 
     /// Waits until no clean-up is under way.
@@ -57,6 +65,10 @@ impl Background {
     }
 }
 
+/// A clean-up that counts until this is dropped: see [`Background::count`].
+#[derive(Debug)]
+pub struct Counted(#[allow(dead_code, reason = "it counts by being there")] TaskTrackerToken);
+
 #[cfg(test)]
 mod tests {
     use std::future::pending;
@@ -76,11 +88,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_tracked_counts_until_it_is_dropped() {
+    async fn what_runs_elsewhere_counts_until_it_is_dropped() {
         let background = Background::default();
-        let tracked = background.track(pending::<()>());
+        let counted = background.count();
         assert_eq!(background.settle(PATIENCE).await, 1);
-        drop(tracked);
+        drop(counted);
         assert_eq!(background.settle(PATIENCE).await, 0);
     }
 

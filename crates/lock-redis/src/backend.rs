@@ -153,8 +153,8 @@ impl Backend for Redis {
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         let beginning = format!("{}{prefix}", self.shared.prefix);
         let keys = self.shared.server.keys_that_begin(&beginning, MAX_LISTED).await?;
-        let names = Keys::names(&self.shared.prefix, keys);
-        self.capabilities.check_listed(names.len()).map(|()| names)
+        self.capabilities.check_listed(keys.len())?;
+        Ok(Keys::names(&self.shared.prefix, keys))
     }
 
     async fn doctor(&self) -> Result<Report> {

@@ -3,7 +3,7 @@
 use lock_core::{Error, ErrorKind, LockName, Result};
 
 /// What the helper keys and channels of all locks begin with.
-const RESERVED: &str = "polylock:";
+pub(crate) const RESERVED: &str = "polylock:";
 
 /// What one lock is called on the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,11 +111,10 @@ impl Keys {
         format!("{RESERVED}inbox:{process}{tagged}")
     }
 
-    /// The names of the locks that have these keys; what stands beside a lock is left out, and what can be no name.
+    /// The names of the locks that have these keys; what can be no name is left out.
     #[must_use]
     pub fn names(prefix: &str, keys: Vec<String>) -> Vec<LockName> {
-        let locks = keys.iter().filter(|key| !key.starts_with(RESERVED));
-        locks.filter_map(|key| LockName::new(key.strip_prefix(prefix)?).ok()).collect()
+        keys.iter().filter_map(|key| LockName::new(key.strip_prefix(prefix)?).ok()).collect()
     }
 
     /// Refuses a lock that would be a helper of another one.

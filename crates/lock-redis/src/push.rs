@@ -499,7 +499,7 @@ impl Shared {
         let Some(grant) = Grant::read(what, owner, rest, self.turn) else { return };
         match self.acquisitions.interest(grant.owner) {
             Interest::Wanted => {}
-            interest => self.returns.give_back(&grant, inbox, interest == Interest::Unknown),
+            interest => self.returns.give_back(&grant, inbox, interest == Interest::Unwanted),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::Pool;
-use lock_core::background::Background;
+use lock_core::background::{Background, Counted};
 use lock_core::{
     BootInstant, Clock, Error, ErrorKind, Finding, Level, LockMode, Mode, Outcome, OwnerId, Result, Token,
     WaiterInfo,
@@ -23,6 +23,7 @@ pub use crate::dial::with_nodelay;
 use crate::dial::{Dial, DriverDial};
 use crate::error::{Place, wants_login};
 use crate::inspect::glob;
+use crate::keys::RESERVED;
 use crate::lease::trusted_until;
 use crate::link::{Failure, Identity, Link, Route, Settings};
 use crate::recipe::{Moment, Timestamps};
@@ -43,6 +44,8 @@ const EXCLUSIVE: &str = "x";
 const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 /// For so long a server that does not answer may hang, for what it was sent to be taken back.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(600);
+/// So many clean-ups wait for a server to answer again: those that come later look for less long.
+const MOST_OVER_AN_OUTAGE: usize = 1024;
 /// How many keys one `SCAN` goes through.
 const SCANNED: usize = 1_000;
 /// How often all keys are gone through, when the connection breaks meanwhile.
@@ -254,7 +257,7 @@ pub enum Verdict {
     Broken,
 }
 
-/// What is known of a claim that is to be [undone](Server::undo).
+/// What is known of a claim that is to be [taken back](Server::take_back).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// It was answered, or never sent.
@@ -273,6 +276,39 @@ impl Sent {
             Self::Answered => true,
             Self::InDoubt { connection } => connection.is_some() && connection == present,
         }
+    }
+}
+
+/// How a claim is [taken back](Server::take_back).
+#[derive(Debug)]
+pub struct TakeBack<'a> {
+    keys: &'a Keys,
+    ttl: Duration,
+    sent: Sent,
+    is_over_an_outage: bool,
+    counted: Option<Counted>,
+}
+
+impl<'a> TakeBack<'a> {
+    /// Of a claim of a lock of this `ttl`.
+    #[must_use]
+    pub fn new(keys: &'a Keys, ttl: Duration, sent: Sent) -> Self {
+        Self { keys, ttl, sent, is_over_an_outage: false, counted: None }
+    }
+
+    /// While the server does not answer, the time to look does not begin, but for ten minutes at most: a server that hangs
+    /// carries out what it has buffered when it goes on. When many wait for that already, the time begins at once.
+    #[must_use]
+    pub fn over_an_outage(mut self, cleanup: &Background) -> Self {
+        self.is_over_an_outage = cleanup.under_way() <= MOST_OVER_AN_OUTAGE;
+        self
+    }
+
+    /// Has it count until the server has answered once.
+    #[must_use]
+    pub fn counted(mut self, counted: Option<Counted>) -> Self {
+        self.counted = counted;
+        self
     }
 }
 
@@ -930,103 +966,72 @@ impl Server {
         redis::from_redis_value_ref(&answer).map_err(|_| self.place.unexpected(&answer))
     }
 
-    /// Removes what a claim may have left, and says whether there was something; `None` when an earlier request of this
-    /// very call may have removed it.
+    /// Removes what a claim may have left by requests that [release](Self::release) or [vacate](Self::vacate), and says
+    /// whether there was something; `None` when an earlier request of this very call may have removed it.
     ///
     /// After an answered claim, and on the connection that carried it, one answer settles it. After
-    /// that connection broke, the claim may still be on its way: it is looked for until a lease of `ttl`
+    /// that connection broke, the claim may still be on its way: it is looked for until a lease
     /// taken now would have ended and for the time of one answer more, or until something is found: an owner that made
     /// several claims has to ask again. What a server carries out still later, as one that hung, ends by itself.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, something may be left until its time to live is over.
-    pub async fn undo(
-        &self,
-        keys: &Keys,
-        owner: OwnerId,
-        entry: Option<&str>,
-        ttl: Duration,
-        sent: Sent,
-    ) -> Option<bool> {
-        self.take_back(keys, ttl, sent, || self.release(keys, owner, entry)).await
-    }
-
-    /// As [`undo`](Self::undo), in the background: while the server does not answer, the time does not begin, but for ten
-    /// minutes at most. A server that hangs carries out what it has buffered when it goes on.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`undo`](Self::undo).
-    pub(crate) async fn undo_over_outage(
-        &self,
-        keys: &Keys,
-        owner: OwnerId,
-        entry: Option<&str>,
-        ttl: Duration,
-        sent: Sent,
-    ) -> Option<bool> {
-        let release = || self.release(keys, owner, entry);
-        self.take_back_over(LONGEST_OUTAGE, keys, ttl, sent, release).await
-    }
-
-    /// As [`undo`](Self::undo), by requests that [release](Self::release) or [vacate](Self::vacate).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`undo`](Self::undo).
-    pub fn take_back<'a, F>(
-        &'a self,
-        keys: &'a Keys,
-        ttl: Duration,
-        sent: Sent,
-        release: impl Fn() -> F + Send + 'a,
-    ) -> impl Future<Output = Option<bool>> + Send + 'a
+    pub async fn take_back<F>(&self, terms: TakeBack<'_>, release: impl Fn() -> F + Send) -> Option<bool>
     where
-        F: Future<Output = Result<Option<bool>>> + Send + 'a,
+        F: Future<Output = Result<Option<bool>>> + Send,
     {
-        self.take_back_over(Duration::ZERO, keys, ttl, sent, release)
+        match release().await {
+            Ok(Some(true)) => Some(true),
+            // In a box, as it is seldom needed and large.
+            first => Box::pin(self.take_back_after(first, terms, release)).await,
+        }
     }
 
-    async fn take_back_over<F>(
+    async fn take_back_after<F>(
         &self,
-        outage: Duration,
-        keys: &Keys,
-        ttl: Duration,
-        sent: Sent,
+        first: Result<Option<bool>>,
+        mut terms: TakeBack<'_>,
         release: impl Fn() -> F + Send,
     ) -> Option<bool>
     where
         F: Future<Output = Result<Option<bool>>> + Send,
     {
-        let lasting = ttl + self.command_timeout();
+        let lasting = terms.ttl + self.command_timeout();
+        let outage = if terms.is_over_an_outage { LONGEST_OUTAGE } else { Duration::ZERO };
         let mut until = self.clock.now() + lasting + outage;
-        let (mut pause, mut in_doubt, mut has_answered) = (FIRST_PAUSE, false, false);
-        while self.clock.now() < until {
-            let released = release().await;
+        let (mut pause, mut in_doubt, mut has_answered, mut released) = (FIRST_PAUSE, false, false, first);
+        loop {
             let answers = released.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Unavailable);
-            if answers && !mem::replace(&mut has_answered, true) {
-                until = until.min(self.clock.now() + lasting);
+            if answers {
+                terms.counted = None;
+                if !mem::replace(&mut has_answered, true) {
+                    until = until.min(self.clock.now() + lasting);
+                }
             }
             match released {
                 Ok(Some(true)) => return Some(true),
                 Ok(removed) => {
                     in_doubt |= removed.is_none();
-                    if sent.is_settled_on(self.generation(keys)) {
+                    if terms.sent.is_settled_on(self.generation(terms.keys)) {
                         break;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Closed => break,
                 Err(error) => in_doubt |= error.outcome() != Outcome::NotApplied,
             }
-            Box::pin(sleep(pause)).await;
+            sleep(pause).await;
             pause = (pause * 2).min(LAST_PAUSE);
+            if self.clock.now() >= until {
+                break;
+            }
+            released = release().await;
         }
         Some(false).filter(|_| !in_doubt)
     }
 
-    /// The keys that begin with this text, in any order and perhaps several times; more than `most` if there are more. Goes
-    /// through all keys of all servers that have locks, a thousand for each round trip. It is not a snapshot.
+    /// The keys that begin with this text and may be those of locks, in any order and perhaps several times; more than `most`
+    /// if there are more, and then not all. Goes through all keys of all servers that have locks, a thousand for each round trip. It is not a snapshot.
     ///
     /// # Errors
     ///
@@ -1073,7 +1078,8 @@ impl Server {
                 (cursor, keys) =
                     redis::from_redis_value_ref(&answer).map_err(|_| link.place.unexpected(&answer))?;
                 // What is no text is no name.
-                found.extend(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()));
+                let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
+                found.extend(keys.filter(|key| !key.starts_with(RESERVED)));
                 if cursor == "0" || found.len() > most {
                     return Ok(found.into_iter().collect());
                 }

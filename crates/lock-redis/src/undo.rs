@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::OwnerId;
 use tokio::runtime::Handle;
 
-use crate::server::Sent;
+use crate::server::{Sent, TakeBack};
 use crate::unwanted::{Acquisitions, Registration};
 use crate::{Keys, Server};
 
@@ -85,14 +85,22 @@ impl Drop for Undo {
         let (entry, ttl) = (self.entry.take(), self.ttl);
         let registration = self.registration.take();
         if let Some(registration) = &registration {
-            registration.ends();
+            registration.ends(sent);
         }
-        let cleanup = self.server.cleanup().clone();
-        cleanup.spawn(&runtime, async move {
+        // From now on, as the task may not have begun when the locks are closed.
+        let mut counted = Some(server.cleanup().count());
+        drop(runtime.spawn(async move {
             let _registration = registration;
-            let undo = || server.undo_over_outage(&keys, owner, entry.as_deref(), ttl, sent);
-            while undo().await == Some(true) && may_be_more(&server, &keys, entry.as_deref(), sent) {}
-        });
+            let entry = entry.as_deref();
+            let release = || server.release(&keys, owner, entry);
+            loop {
+                let terms = TakeBack::new(&keys, ttl, sent).over_an_outage(server.cleanup());
+                let removed = server.take_back(terms.counted(counted.take()), release).await;
+                if removed != Some(true) || !may_be_more(&server, &keys, entry, sent) {
+                    break;
+                }
+            }
+        }));
     }
 }
 

@@ -14,7 +14,7 @@ use lock_core::{OwnerId, Standing, Validity};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use crate::server::{Request, Sent, Waiter};
+use crate::server::{Request, Sent, TakeBack, Waiter};
 use crate::{Keys, Server};
 
 /// How long a grant is tried to be given back: by then it has ended by itself.
@@ -42,7 +42,10 @@ enum Stage {
     Waits,
     Held(Validity),
     /// What it may have left is being removed.
-    Ends,
+    Ends {
+        /// Whether its last request was not answered.
+        in_doubt: bool,
+    },
 }
 
 /// Whether a grant is to be given back.
@@ -51,7 +54,8 @@ pub(crate) enum Interest {
     Wanted,
     /// Given up a moment ago: a grant that crosses the removal of its entry is nothing unusual.
     GivenUp,
-    Unknown,
+    /// Nobody has pursued it for some time.
+    Unwanted,
 }
 
 impl Acquisitions {
@@ -64,8 +68,8 @@ impl Acquisitions {
 
     pub(crate) fn interest(&self, owner: OwnerId) -> Interest {
         match self.by_owner().get(&owner) {
-            None => Interest::Unknown,
-            Some(Stage::Ends) => Interest::GivenUp,
+            None | Some(Stage::Ends { in_doubt: true }) => Interest::Unwanted,
+            Some(Stage::Ends { in_doubt: false }) => Interest::GivenUp,
             // A lease that was lost stays lost, also if the server grants it again.
             Some(Stage::Held(validity)) if matches!(validity.standing(), Standing::Lost(_)) => {
                 Interest::GivenUp
@@ -85,9 +89,10 @@ impl Registration {
         self.all.by_owner().insert(self.owner, Stage::Held(validity));
     }
 
-    /// Notes that it was given up.
-    pub(crate) fn ends(&self) {
-        self.all.by_owner().insert(self.owner, Stage::Ends);
+    /// Notes that it was given up, and what is known of its last request.
+    pub fn ends(&self, last: Sent) {
+        let in_doubt = last != Sent::Answered;
+        self.all.by_owner().insert(self.owner, Stage::Ends { in_doubt });
     }
 }
 
@@ -154,7 +159,7 @@ impl Returns {
         drop(runtime.spawn(async move {
             let this = Arc::clone(&running.0);
             let given_back = match turn {
-                None => this.server.undo(&keys, owner, None, GRACE, Sent::Answered).await,
+                None => this.return_lock(&keys, owner).await,
                 Some(turn) => this.return_turn(&keys, owner, &inbox, turn).await,
             };
             drop(running);
@@ -165,22 +170,35 @@ impl Returns {
         }));
     }
 
+    async fn return_lock(&self, keys: &Keys, owner: OwnerId) -> Option<bool> {
+        let terms = TakeBack::new(keys, GRACE, Sent::Answered);
+        self.server.take_back(terms, || self.server.release(keys, owner, None)).await
+    }
+
     async fn return_turn(&self, keys: &Keys, owner: OwnerId, inbox: &str, turn: Duration) -> Option<bool> {
         let waiter = Waiter { id: owner, inbox, since: None };
         let vacate = Request::vacate(keys, owner, Some(&waiter), Some(turn));
         let vacate = || async { Ok(self.server.vacate(&vacate).await?.was_ours) };
-        self.server.take_back(keys, turn, Sent::Answered, vacate).await
+        self.server.take_back(TakeBack::new(keys, turn, Sent::Answered), vacate).await
     }
 
     /// Warns of all that were given back within a second.
-    async fn report(&self) {
-        if self.unreported.fetch_add(1, Ordering::AcqRel) > 0 {
-            return;
+    async fn report(self: &Arc<Self>) {
+        if self.unreported.fetch_add(1, Ordering::AcqRel) == 0 {
+            let _report = Report(Arc::clone(self));
+            sleep(REPORT_AFTER).await;
         }
-        sleep(REPORT_AFTER).await;
-        let given_back = self.unreported.swap(0, Ordering::AcqRel);
+    }
+}
+
+/// A warning that is given when this is dropped: also when the runtime ends first, or there would never be another.
+struct Report(Arc<Returns>);
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let given_back = self.0.unreported.swap(0, Ordering::AcqRel);
         tracing::warn!(
-            server = self.server.address(),
+            server = self.0.server.address(),
             given_back,
             "locks were granted to waiters that had left, and were given back at once: the server answered so late that \
              they had given up, or a failover brought their entries back"
@@ -199,6 +217,7 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::ServerOptions;
 
     #[test]
     fn a_grant_names_its_owner_and_its_lock() {
@@ -218,12 +237,33 @@ mod tests {
     fn an_acquisition_is_known_until_it_has_ended() {
         let all = Arc::<Acquisitions>::default();
         let owner = OwnerId::random();
-        assert_eq!(all.interest(owner), Interest::Unknown);
+        assert_eq!(all.interest(owner), Interest::Unwanted);
         let registration = all.register(owner);
         assert_eq!(all.interest(owner), Interest::Wanted);
-        registration.ends();
+        registration.ends(Sent::Answered);
         assert_eq!(all.interest(owner), Interest::GivenUp);
+        // Its request was carried out when nobody waited for it any more.
+        registration.ends(Sent::InDoubt { connection: None });
+        assert_eq!(all.interest(owner), Interest::Unwanted);
         drop(registration);
-        assert_eq!(all.interest(owner), Interest::Unknown);
+        assert_eq!(all.interest(owner), Interest::Unwanted);
+    }
+
+    #[test]
+    fn a_report_whose_runtime_ends_is_given_and_does_not_silence_the_next() {
+        let (log, _guard) = lock_testkit::Log::begin();
+        let address = redis::IntoConnectionInfo::into_connection_info("redis://127.0.0.1:1").unwrap();
+        let server = Server::new(ServerOptions::new("redis", address)).unwrap();
+        let returns = Returns::new(Arc::new(server));
+        for reports in 1..=2 {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(async {
+                let returns = Arc::clone(&returns);
+                drop(tokio::spawn(async move { returns.report().await }));
+                tokio::task::yield_now().await;
+            });
+            drop(runtime);
+            assert_eq!(log.warnings("given_back=1").len(), reports);
+        }
     }
 }

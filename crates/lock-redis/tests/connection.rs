@@ -70,6 +70,20 @@ async fn close_waits_until_a_dropped_acquisition_is_undone() {
     assert_eq!(link.keys().await, "Array([])");
 }
 
+/// What a broken connection may have carried is looked for over a whole lease: the first answer is enough for `close`.
+#[tokio::test]
+async fn close_waits_for_one_answer_only() {
+    let Link { redis: _redis, proxy, .. } = Link::new().await;
+    let url = format!("redis://{}?ttl=60s", proxy.addr());
+    let locks = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    proxy.rst();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    let asked = Instant::now();
+    locks.close().await.unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+}
+
 #[tokio::test]
 async fn a_server_that_is_slow_to_greet_is_given_the_time_of_a_connection() {
     let redis = RedisServer::start().await.unwrap();

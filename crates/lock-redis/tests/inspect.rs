@@ -152,6 +152,17 @@ async fn a_list_that_is_too_long_is_refused() {
     assert_eq!(names(&locks, "9999").await.len(), 11);
 }
 
+/// What stands beside a lock stays for a week after it.
+#[tokio::test]
+async fn what_stands_beside_locks_is_none_too_many() {
+    let redis = RedisServer::start().await.unwrap();
+    let locks = connect(&format!("{}?prefix=", redis.url())).await;
+    let script = "for i = 1, 110000 do redis.call('SET', 'polylock:fence:{' .. i .. '}', '1') end
+        for i = 1, 5 do redis.call('SET', 'held/' .. i, 'x') end";
+    redis.command(&["EVAL", script, "0"]).await.unwrap();
+    assert_eq!(names(&locks, "").await.len(), 5);
+}
+
 #[tokio::test]
 async fn a_list_begins_anew_when_its_connection_breaks_and_not_for_ever() {
     let redis = RedisServer::start().await.unwrap();

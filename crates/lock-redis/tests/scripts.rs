@@ -5,8 +5,8 @@ use std::time::Duration;
 use lock_core::{ErrorKind, LockMode, LockName, Mode, Outcome, OwnerId, Token};
 use lock_redis::redis::{Client, IntoConnectionInfo};
 use lock_redis::server::{
-    Ask, Claim, Entry, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, Vacated, Verdict,
-    Waiter,
+    Ask, Claim, Entry, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, TakeBack, Vacated,
+    Verdict, Waiter,
 };
 use lock_redis::{Keys, Server};
 use lock_testkit::RedisServer;
@@ -181,6 +181,22 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     };
     assert!(left <= MOMENT);
     assert_eq!(bench.look().await.waiters, 1);
+    // Who comes up in the moment learns of it, though processes that are gone stand between.
+    let next = OwnerId::random();
+    let behind = |owner, inbox| Entry { owner, mode, grace, ttl, inbox, info }.to_string();
+    for entry in [behind(OwnerId::random(), "polylock:inbox:gone"), behind(next, inbox_name)] {
+        bench.redis(&["RPUSH", "polylock:queue:{lock:a}", &entry]).await;
+    }
+    assert_eq!(bench.server.release(keys, waiter, Some(&entry)).await.unwrap(), Some(false));
+    let mut messages = inbox.on_message();
+    let told = futures_util::StreamExt::next(&mut messages);
+    let told = tokio::time::timeout(TTL / 2, told).await.expect("it is told").unwrap();
+    let told = told.get_payload::<String>().unwrap();
+    drop(messages);
+    assert!(told.starts_with(&format!("next {next} ")), "{told}");
+    assert_eq!(bench.look().await.waiters, 1);
+    bench.server.release(keys, next, Some(&behind(next, inbox_name))).await.unwrap();
+    let Verdict::Busy { ends_in: Some(left), .. } = queue_up().await else { panic!("it is not free") };
     tokio::time::sleep(left + Duration::from_millis(5)).await;
     assert!(matches!(queue_up().await, Verdict::Granted(_)));
     assert_eq!(bench.server.release(keys, waiter, None).await.unwrap(), Some(true));
@@ -582,7 +598,8 @@ async fn plain_clients_exclude_us_and_are_excluded() {
 #[tokio::test]
 async fn a_claim_that_arrives_after_it_was_undone_is_undone_again() {
     let (bench, (me, _)) = (Bench::new().await, owners());
-    let undo = bench.server.undo(&bench.keys, me, None, TTL, Sent::InDoubt { connection: None });
+    let terms = TakeBack::new(&bench.keys, TTL, Sent::InDoubt { connection: None });
+    let undo = bench.server.take_back(terms, || bench.server.release(&bench.keys, me, None));
     let late = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         bench.redis(&["SET", "lock:a", &me.to_string(), "NX", "PX", "20000"]).await

@@ -16,7 +16,7 @@ use lock_core::{
 use lock_redis::server::{Request, ServerOptions, Sight};
 use lock_redis::unwanted::Acquisitions;
 use lock_redis::{Identity, Infos, Keys, Server, WallClock, state, trusted_until};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::RedlockConfig;
 use crate::doctor::{self, compare_clocks};
@@ -228,14 +228,16 @@ impl Backend for Redlock {
             }
         };
         let answers = self.of_a_quorum(join_all(self.masters.iter().map(scan)).await)?;
+        // What a master shows of too many is another part of them than what the next one shows.
+        let longest = answers.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        self.capabilities.check_listed(longest)?;
         let unseen = answers.iter().filter(|answer| answer.is_err()).count();
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         for key in answers.into_iter().flatten().flatten() {
             *seen.entry(key).or_default() += 1;
         }
         seen.retain(|_, masters| *masters + unseen >= quorum(self.masters.len()));
-        let names = Keys::names(&self.prefix, seen.into_keys().collect());
-        self.capabilities.check_listed(names.len()).map(|()| names)
+        Ok(Keys::names(&self.prefix, seen.into_keys().collect()))
     }
 
     async fn doctor(&self) -> Result<Report> {
@@ -244,8 +246,13 @@ impl Backend for Redlock {
 
     async fn settle(&self) {
         // A key on a master that does not answer keeps nobody out: the others are a quorum, or no lock is granted anyway.
-        let answering = self.masters.iter().filter(|master| !master.is_sick());
-        join_all(answering.map(|master| master.server.cleanup().settled())).await;
+        let settled = self.masters.iter().map(|master| async {
+            tokio::select! {
+                () = master.server.cleanup().settled() => {}
+                () = until(|| master.is_sick()) => {}
+            }
+        });
+        join_all(settled).await;
     }
 
     async fn close(&self) -> Result<()> {
@@ -521,6 +528,12 @@ fn ends_in(sights: &[Sight], masters: usize) -> Option<Duration> {
     ends.sort_unstable_by(|one, other| other.cmp(one));
     ends.truncate(quorum(masters));
     ends.pop().filter(|end| *end < Duration::MAX)
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lock_core::background::Counted;
 use lock_core::{Error, Outcome, OwnerId, Result, Token};
 use lock_redis::Keys;
-use lock_redis::server::{Claim, Outright, Proposal, Request, Sent, Vacated, Verdict};
+use lock_redis::server::{Claim, Outright, Proposal, Request, Sent, TakeBack, Vacated, Verdict};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -189,8 +190,8 @@ impl Footprint {
         let for_all = self.seat.is_none().then(|| Arc::new(self.vacation(None, because)));
         Wave::new((0..self.masters.len()).map(|number| {
             let (footprint, for_all) = (Arc::clone(self), for_all.clone());
-            let cleanup = self.masters[number].server.cleanup();
-            cleanup.track(Erasing { footprint, number, ttl, because, for_all }.run())
+            let counted = Some(self.masters[number].server.cleanup().count());
+            Erasing { footprint, number, ttl, because, for_all, counted }.run()
         }))
     }
 
@@ -264,23 +265,25 @@ struct Erasing {
     because: Because,
     /// What is sent to all masters, if it is the same.
     for_all: Option<Arc<Request>>,
+    /// Until the master has answered.
+    counted: Option<Counted>,
 }
 
 impl Erasing {
-    async fn run(self) -> Option<bool> {
-        let Self { footprint, number, because, .. } = &self;
-        let sent = footprint.ended(*number).await;
-        let Some(sent) = sent.or_else(|| footprint.may_be_called(*number, *because)) else {
+    async fn run(mut self) -> Option<bool> {
+        let counted = self.counted.take();
+        let sent = self.footprint.ended(self.number).await;
+        let Some(sent) = sent.or_else(|| self.footprint.may_be_called(self.number, self.because)) else {
             return Some(false);
         };
-        let removed = self.remove(sent).await;
-        if removed == Some(true) && sent != Sent::Answered && footprint.is_claimed_again(*number) {
+        let removed = self.remove(sent, counted).await;
+        if removed == Some(true) && sent != Sent::Answered && self.footprint.is_claimed_again(self.number) {
             self.go_on(sent);
         }
         removed
     }
 
-    async fn remove(&self, sent: Sent) -> Option<bool> {
+    async fn remove(&self, sent: Sent, counted: Option<Counted>) -> Option<bool> {
         let Self { footprint, number, .. } = self;
         let master = &footprint.masters[*number];
         let vacate = || async {
@@ -295,7 +298,11 @@ impl Erasing {
             }
             Ok(vacated.was_ours)
         };
-        master.server.take_back(&footprint.keys, self.ttl, sent, vacate).await
+        let mut terms = TakeBack::new(&footprint.keys, self.ttl, sent).counted(counted);
+        if sent != Sent::Answered {
+            terms = terms.over_an_outage(master.server.cleanup());
+        }
+        master.server.take_back(terms, vacate).await
     }
 
     /// Of one who waits, or did.
@@ -307,8 +314,7 @@ impl Erasing {
     /// Looks for the other claims, in the background, until none has been found for as long as one may take to arrive.
     fn go_on(self, sent: Sent) {
         if let Ok(runtime) = Handle::try_current() {
-            let cleanup = self.footprint.masters[self.number].server.cleanup().clone();
-            cleanup.spawn(&runtime, async move { while self.remove(sent).await == Some(true) {} });
+            drop(runtime.spawn(async move { while self.remove(sent, None).await == Some(true) {} }));
         }
     }
 }
@@ -359,7 +365,7 @@ mod tests {
         let claim = footprint.claim(0, ttl, Token::new(1), None, None);
         assert!(size_of_val(&claim) <= 768, "{}", size_of_val(&claim));
         let (number, because, for_all) = (0, Because::Released, None);
-        let erasing = Erasing { footprint, number, ttl, because, for_all }.run();
+        let erasing = Erasing { footprint, number, ttl, because, for_all, counted: None }.run();
         assert!(size_of_val(&erasing) <= 1024, "{}", size_of_val(&erasing));
     }
 }

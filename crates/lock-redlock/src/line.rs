@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::OwnerId;
 use lock_redis::Keys;
-use lock_redis::server::{Request, Waiter};
+use lock_redis::server::{Request, Sent, Waiter};
 use lock_redis::unwanted::{Acquisitions, Registration};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -34,7 +34,7 @@ pub(crate) struct Seat {
     left: AtomicBool,
     runtime: Option<Handle>,
     /// A call for it is its own, as long as it exists.
-    _registration: Registration,
+    registration: Registration,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -77,7 +77,7 @@ impl Seat {
         let id = OwnerId::random();
         Arc::new(Self {
             id,
-            _registration: acquisitions.register(id),
+            registration: acquisitions.register(id),
             since,
             inboxes: Mutex::new(vec![Inbox::default(); masters]),
             stood: AtomicU64::new(0),
@@ -130,17 +130,20 @@ impl Seat {
         if self.left.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.registration.ends(Sent::Answered);
         let Some(runtime) = &self.runtime else { return };
         let _runtime = runtime.enter();
         let stood = self.stood.load(Ordering::Acquire);
         let leaves = (0..masters.len()).filter(|master| stood & (1 << master) != 0).map(|number| {
             let (seat, master, keys) = (Arc::clone(self), Arc::clone(&masters[number]), Arc::clone(keys));
+            let counted = master.server.cleanup().count();
             async move {
                 if let Some(place) = seat.place(number) {
                     // One that fails ends with the line, a few seconds after the last has asked.
                     let vacate = Request::vacate(&keys, seat.id, Some(&place.waiter()), Some(TURN));
                     drop(master.server.vacate(&vacate).await);
                 }
+                drop(counted);
             }
         });
         drop(Wave::new(leaves));

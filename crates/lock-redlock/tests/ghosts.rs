@@ -1,6 +1,7 @@
 //! Ghosts: places in the line that no acquisition stands behind any more, while their process still listens.
 //!
-//! A master that hung lines up a waiter long after it gave up. When it is called, its process lets the next one go at once.
+//! A master that hung lines up a waiter long after it gave up. When it is called, its process lets the next one go at once. So
+//! it is with a claim that is carried out late.
 
 use std::time::Duration;
 
@@ -65,4 +66,29 @@ async fn calls_for_waiters_that_have_left_cost_nothing() {
     took.sort_unstable();
     // Without the ghosts it is a few milliseconds; a turn is kept for 100 ms, and then nobody is called.
     assert!(took[took.len() / 2] < Duration::from_millis(90), "{took:?}");
+}
+
+/// A claim that masters carry out when its clean-up would have been over is cleaned up all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_frozen_masters_carry_out_late_is_taken_back() {
+    let five = RedisFive::start().await.unwrap();
+    let url = format!("{}?ttl=2s&master_timeout=300ms&connect_timeout=300ms", five.url());
+    let locks = RedlockConfig::from_url(&url).unwrap().connect().await.unwrap();
+    timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap().release().await.unwrap();
+    let frozen = &five.servers()[..3];
+    frozen.iter().for_each(RedisServer::stop);
+    assert!(!matches!(locks.mutex("a").try_acquire().await, Ok(Some(_))));
+    sleep(Duration::from_secs(4)).await;
+    frozen.iter().for_each(RedisServer::cont);
+    let thawed = Instant::now();
+    for master in frozen {
+        while thawed.elapsed() < Duration::from_millis(100)
+            || command(master, &["EXISTS", "lock:a"]).await.int() != Some(0)
+        {
+            // By itself it would end after two seconds.
+            assert!(thawed.elapsed() < Duration::from_millis(1_800), "what was carried out late stays");
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+    println!("gone after {:?}", thawed.elapsed());
 }

@@ -171,6 +171,28 @@ impl Swift {
     }
 }
 
+/// A quorum decides what a release comes to, and the others have been asked by then.
+#[tokio::test]
+async fn close_waits_for_a_slow_master() {
+    let swift = Swift::new("").await;
+    swift.proxies[2].delay(Direction::ToClient, Duration::from_millis(200));
+    drop(swift.locks.mutex("a").acquire().await.unwrap());
+    swift.locks.close().await.unwrap();
+    let left = swift.three.servers()[2].command(&["EXISTS", "lock:a"]).await.unwrap();
+    assert_eq!(left.int(), Some(0));
+}
+
+#[tokio::test]
+async fn close_does_not_wait_for_a_master_that_hangs() {
+    let swift = Swift::new("").await;
+    swift.three.servers()[2].stop();
+    drop(swift.locks.mutex("a").acquire().await.unwrap());
+    let asked = Instant::now();
+    swift.locks.close().await.unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    swift.three.servers()[2].cont();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn masters_that_become_busy_are_waited_for() {
     let swift = Swift::new("").await;
@@ -424,6 +446,21 @@ async fn the_holder_that_was_seen_is_broken_on_a_quorum_or_not_at_all() {
     }
     assert_eq!(locks.inspect("a").await.unwrap().holders[0].token, Some(ahead));
     assert!(locks.break_lock_if("a", ahead).await.unwrap());
+}
+
+/// Each master would show another part of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_too_long_is_refused() {
+    let three = RedisFive::start_n(3).await.unwrap();
+    let locks = RedlockConfig::from_url(&three.url()).unwrap().connect().await.unwrap();
+    for master in three.servers() {
+        let script = "for i = 1, 110000 do redis.call('SET', 'lock:' .. i, 'x') end";
+        master.command(&["EVAL", script, "0"]).await.unwrap();
+    }
+    let listed = timeout(PATIENCE, locks.list("")).await.unwrap();
+    let error = listed.map(|names| names.len()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(timeout(PATIENCE, locks.list("9999")).await.unwrap().unwrap().len(), 11);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -98,6 +98,10 @@ local function advance(me, moved, doubts)
     local free_until = not owner and not value and tonumber(string.match(entry, '^free (%d+)$'))
     if free_until and free_until > now and free_until <= now + 5000 then
       free_for = free_until - now
+      if moved then
+        -- Who has come up meanwhile does not know of it.
+        call_first(free_for, 1)
+      end
       return false
     end
     if owner and not has_room(mode) then

@@ -30,14 +30,15 @@ local function tell(inbox, what, owner, rest)
 end
 
 -- Tells the first of those who wait that it is, and when it may look, in ms; passes over those whose process is gone.
--- As advance does while there is no room, but for the usual cases, which need neither the clock nor tokens.
-local function call_first(ends_in)
+-- As advance does while there is no room, but for the usual cases, which need neither the clock nor tokens. `at` is where
+-- the waiters begin, 0 if nothing stands ahead of them.
+local function call_first(ends_in, at)
   while true do
-    local entry = redis.call('LINDEX', KEYS[3], 0)
+    local entry = redis.call('LINDEX', KEYS[3], at or 0)
     local owner, _, _, _, inbox = parts(entry or '')
     if not entry or (owner and tell(inbox, 'next', owner, ends_in)) then
       return
     end
-    redis.call('LPOP', KEYS[3])
+    redis.call('LREM', KEYS[3], 1, entry)
   end
 end
