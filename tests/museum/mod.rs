@@ -15,7 +15,7 @@ use libtest_mimic::{Failed, Trial};
 use lock_core::backend::{AcquireRequest, Acquired, Wait};
 use lock_core::{
     Backend, BootInstant, Capabilities, Clock, ErrorKind, Lease, LockName, LockState, Locks, OwnerId,
-    Released, Result, Standing, Token, Validity, ValidityCell,
+    Released, Report, Result, Standing, Token, Validity, ValidityCell,
 };
 use lock_testkit::conformance::{self, Harness};
 use tokio::time::sleep;
@@ -53,6 +53,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
             "a_release_ends_during_an_outage",
             "a_drop_during_an_outage_releases_in_the_end",
             "closing_does_not_wait_for_a_silent_server_for_ever",
+            "signals_of_a_guard_end_before_its_release_is_answered",
         ],
     ),
     (Defect::ReleasesWhoeverHolds, &["a_stopped_holder_knows_that_it_lost"]),
@@ -221,6 +222,18 @@ impl Backend for Broken {
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         self.inner.list(prefix).await
+    }
+
+    async fn request_revocation(&self, name: &LockName) -> Result<bool> {
+        self.inner.request_revocation(name).await
+    }
+
+    async fn doctor(&self) -> Result<Report> {
+        self.inner.doctor().await
+    }
+
+    async fn settle(&self) {
+        self.inner.settle().await;
     }
 
     async fn close(&self) -> Result<()> {

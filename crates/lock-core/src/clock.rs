@@ -118,6 +118,9 @@ impl Clock {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn sleep_until(&self, deadline: BootInstant) {
+        if deadline == BootInstant::NEVER {
+            return std::future::pending().await;
+        }
         loop {
             let left = deadline.saturating_duration_since(self.now());
             if left.is_zero() {

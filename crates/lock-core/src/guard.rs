@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -13,8 +13,8 @@ use crate::background::Background;
 use crate::queue::{Heir, Turn};
 use crate::runtime::Runtimes;
 use crate::{
-    BootInstant, Error, ErrorKind, HandOver, Lease, LockName, LossReason, Mode, OwnerId, Released, Result,
-    Revocation, Standing, Token, Validity,
+    BootInstant, Clock, Error, ErrorKind, HandOver, Lease, LockName, LossReason, Mode, OwnerId, Released,
+    Result, Revocation, Standing, Token, Validity, ValidityCell,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -36,6 +36,8 @@ const HIGHEST_FLOOR: u64 = i64::MAX as u64 / 2;
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     held: Option<Held>,
+    /// Made for the first who asks.
+    signals: OnceLock<Box<Signals>>,
     role: Role,
     name: LockName,
     runtime: Handle,
@@ -48,6 +50,15 @@ pub(crate) struct Origin {
     pub(crate) runtimes: Runtimes,
     /// The releases of dropped guards, for which `close` waits.
     pub(crate) releases: Background,
+}
+
+/// What tells those who outlive the guard that it holds the lock no more. Who asks for a release has given the lock up,
+/// whatever the server answers, and whenever it does.
+#[derive(Debug)]
+struct Signals {
+    given_up: ValidityCell,
+    /// The parent of all that were given out.
+    cancelled: OnceLock<CancellationToken>,
 }
 
 struct Held {
@@ -90,7 +101,7 @@ impl Guard {
         if let Some(turn) = &turn {
             turn.hold(lease.validity());
         }
-        Self { held: Some(Held { lease, turn }), role, name, runtime, origin }
+        Self { held: Some(Held { lease, turn }), signals: OnceLock::new(), role, name, runtime, origin }
     }
 
     /// The name of the lock.
@@ -148,8 +159,9 @@ impl Guard {
 
     /// The validity of the guard, apart from it: a clone that can be moved into a task or a thread.
     ///
-    /// It does not hold the lock: it is lost, with [`LossReason::Released`], when the guard is released or dropped.
-    /// Costs nothing.
+    /// It does not hold the lock: it is lost, with [`LossReason::Released`], as soon as a release begins or the guard is
+    /// dropped. It stays so if that release fails: from then on the server may give the lock to somebody else. Costs no
+    /// round trip.
     ///
     /// ```
     /// # use lock_core::{Locks, LossReason, Memory, MemoryConfig};
@@ -166,14 +178,16 @@ impl Guard {
     /// ```
     #[must_use]
     pub fn validity(&self) -> Validity {
-        self.lease().validity().clone()
+        self.signals().given_up.validity().and(self.lease().validity().clone())
     }
 
     /// A token that is cancelled when the lock is lost, released, or dropped with the guard: for work in tasks of its own.
     ///
-    /// Each call starts a small task that watches the [validity](Self::validity), on the runtime of the acquisition. The
-    /// token is cancelled as well when that runtime is shut down. Like every signal of a lost lock it may come late: send
-    /// the fencing token with every write.
+    /// It is cancelled before a release sends anything, and before a drop returns. The first call starts a small task that
+    /// watches the [validity](Self::validity), on the runtime of the acquisition; when that runtime is shut down, the token
+    /// is cancelled as well. Like every signal of a lost lock it may come late: send the fencing token with every write.
+    ///
+    /// Each call gives a token of its own: cancelling it ends no other.
     ///
     /// ```
     /// # use lock_core::{Locks, Memory, MemoryConfig};
@@ -195,13 +209,16 @@ impl Guard {
     /// ```
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        let token = CancellationToken::new();
-        let (validity, on_end) = (self.validity(), token.clone().drop_guard());
-        drop(self.runtime.spawn(async move {
-            validity.lost().await;
-            drop(on_end);
-        }));
-        token
+        let cancelled = self.signals().cancelled.get_or_init(|| {
+            let token = CancellationToken::new();
+            let (validity, on_end) = (self.validity(), token.clone().drop_guard());
+            drop(self.runtime.spawn(async move {
+                validity.lost().await;
+                drop(on_end);
+            }));
+            token
+        });
+        cancelled.child_token()
     }
 
     /// Whether somebody has [asked](crate::Locks::request_revocation) that the lock be given up. The lock
@@ -393,6 +410,7 @@ impl Guard {
     ///
     /// When the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Result<Released> {
+        self.end_signals();
         self.on_runtime("release")?;
         let (name, origin) = (self.name.clone(), Arc::clone(&self.origin));
         let ended = self.held_mut().end(&name, &origin).await;
@@ -406,6 +424,25 @@ impl Guard {
     pub fn lease_as<T: Lease>(&self) -> Option<&T> {
         let lease: &dyn Any = self.lease();
         lease.downcast_ref()
+    }
+
+    fn signals(&self) -> &Signals {
+        self.signals.get_or_init(|| {
+            let given_up = ValidityCell::new(Clock::boot(), BootInstant::NEVER);
+            Box::new(Signals { given_up, cancelled: OnceLock::new() })
+        })
+    }
+
+    /// Tells those who have asked that the lock is given up. A loss from before keeps its reason.
+    fn end_signals(&self) {
+        let Some(signals) = self.signals.get() else { return };
+        signals.given_up.lose(match self.standing() {
+            Standing::Lost(reason) => reason,
+            _ => LossReason::Released,
+        });
+        if let Some(cancelled) = signals.cancelled.get() {
+            cancelled.cancel();
+        }
     }
 
     fn lease(&self) -> &dyn Lease {
@@ -463,6 +500,9 @@ impl fmt::Debug for Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        if self.held.is_some() {
+            self.end_signals();
+        }
         if let Some(held) = self.held.take() {
             let release = held.release(self.name.clone(), Arc::clone(&self.origin));
             self.origin.releases.spawn(&self.runtime, release);
@@ -650,6 +690,43 @@ mod tests {
                 Acquired::Busy => panic!("somebody was faster"),
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancelling_one_token_of_a_guard_cancels_no_other() {
+        let locks = MemoryConfig::new().connect().unwrap();
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        let (one, two) = (guard.cancellation_token(), guard.cancellation_token());
+        one.cancel();
+        assert!(one.is_cancelled() && !two.is_cancelled() && !guard.cancellation_token().is_cancelled());
+        // Nothing is awaited: no task has run when it is cancelled.
+        drop(guard);
+        assert!(two.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_from_before_the_release_keeps_its_reason() {
+        let locks = MemoryConfig::new().connect().unwrap();
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        let validity = guard.validity();
+        assert!(locks.break_lock("a").await.unwrap());
+        drop(guard);
+        assert_eq!(validity.standing(), Standing::Lost(LossReason::Removed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn signals_end_when_the_lock_is_passed_on() {
+        let locks = Locks::new(Passing(Memory::open(MemoryConfig::new()).unwrap()));
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        let (validity, cancelled) = (guard.validity(), guard.cancellation_token());
+        let mutex = locks.mutex("a");
+        let next = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        tokio::task::yield_now().await;
+        assert!(validity.is_valid());
+        guard.release().await.unwrap();
+        let next = next.await.unwrap();
+        assert!(!validity.is_valid() && cancelled.is_cancelled());
+        assert!(next.validity().is_valid() && !next.cancellation_token().is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]

@@ -301,6 +301,7 @@ cases! {
         run_drops_the_work_of_a_lost_lock: every_backend,
         run_reports_a_body_that_ended_too_late: every_backend,
         signals_of_a_guard_outlive_it: every_backend,
+        signals_of_a_guard_end_before_its_release_is_answered: with_a_server,
         validity_counts_from_the_request: with_a_server,
     }
     tokens, always {

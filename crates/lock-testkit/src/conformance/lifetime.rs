@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::client::Client;
 use super::steps::{
-    LEASE_SLACK, LONG, NOISE, SOON, client, client_with, fresh, give_back, must_be_busy, nothing_left,
-    short_client, take, take_within, try_take, within,
+    LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, client_with, fresh, give_back, must_be_busy,
+    nothing_left, short_client, take, take_within, try_take, within,
 };
 use super::{Fault, Harness};
 
@@ -288,6 +288,34 @@ pub(super) async fn signals_of_a_guard_outlive_it(harness: &dyn Harness) {
         assert_eq!(reason == LossReason::Released, guard.is_none(), "{reason} after {way}");
     }
     nothing_left(harness, &name).await;
+}
+
+pub(super) async fn signals_of_a_guard_end_before_its_release_is_answered(harness: &dyn Harness) {
+    let link = harness.link().await;
+    for way in ["release", "drop"] {
+        let (locks, direct, name) = (client(&*link).await, client(harness).await, fresh());
+        let guard = take(&locks, &name).await;
+        let (validity, cancelled) = (guard.validity(), guard.cancellation_token());
+        assert!(validity.is_valid() && !cancelled.is_cancelled());
+        link.fault(Fault::LoseReplies).await;
+        let release = async {
+            match way {
+                "release" => drop(guard.release().await.unwrap_err()),
+                _ => drop(guard),
+            }
+        };
+        let next = async {
+            let next = take_within(LONG + LEASE_SLACK, &direct, &name).await;
+            assert!(!validity.is_valid(), "the next has the lock after a {way}, and {validity:?}");
+            assert!(cancelled.is_cancelled(), "the next has the lock, and the work goes on after a {way}");
+            assert_eq!(within(SOON, "the signal", validity.lost()).await, LossReason::Released);
+            next
+        };
+        let ((), next) = within(PATIENCE, "the release", async { tokio::join!(release, next) }).await;
+        link.fault(Fault::None).await;
+        give_back(next).await;
+        nothing_left(harness, &name).await;
+    }
 }
 
 pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
