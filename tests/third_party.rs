@@ -126,6 +126,24 @@ async fn a_backend_of_somebody_elses_needs_no_other_crate() {
     takes_either(&locks);
 }
 
+#[tokio::test]
+async fn a_backend_that_says_more_than_it_can_is_told_so() {
+    let kind = LeaseKind::Ttl { default: TTL, min: Duration::from_millis(1) };
+    let mut capabilities = Capabilities::new("one", kind);
+    (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
+    capabilities.revocation = Support::Yes;
+    let locks = Locks::from(Arc::new(OneLock { capabilities, last: Arc::default() }) as Arc<dyn Backend>);
+    for (method, error) in [
+        ("break_lock_if", locks.break_lock_if("a", Token::new(1)).await.map(drop)),
+        ("list", locks.list("").await.map(drop)),
+        ("request_revocation", locks.request_revocation("a").await.map(drop)),
+    ] {
+        let error = error.expect_err(method);
+        assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+        assert!(error.to_string().contains(method), "{error}");
+    }
+}
+
 /// What typed configurations connect to has a name, and ours is taken for it.
 fn takes_either(locks: &polylock::backend::Locks) {
     assert_eq!(locks.capabilities().backend, "one");

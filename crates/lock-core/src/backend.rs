@@ -28,6 +28,10 @@ use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Report, Res
 ///   is kept, but for a moment in which a lock that nobody has may still be taken. An outage while
 ///   waiting is ridden out for about as long as a lease or session lasts.
 ///
+/// One that wraps another backend and forwards its [`capabilities`](Self::capabilities) forwards every method, those with
+/// a default too: `doctor` and `settle` of the wrapper would do nothing, and what the wrapped one
+/// [can do](Support::Yes) would fail with [`Unexpected`](crate::ErrorKind::Unexpected).
+///
 /// The caller sends at most one `acquire` that waits for each process and name at a time: the others wait
 /// in a queue of the process. Beside it may come some that do not wait, in a mode that may share the lock.
 #[async_trait]
@@ -57,7 +61,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     async fn break_lock(&self, name: &LockName) -> Result<bool>;
 
     /// Takes the lock away from the holder with this token, if it still holds the lock, and says whether it did. Others
-    /// that share the lock keep it. A backend whose [`Capabilities::breaks_one`] is there has its own way to do it.
+    /// that share the lock keep it. A backend whose [`Capabilities::breaks_one`] is there has its own way to do it; without
+    /// one, each call is an error.
     ///
     /// The token is the one that [`inspect`](Self::inspect) shows. The store compares and removes in one step: a later
     /// holder is never touched.
@@ -68,11 +73,13 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// server cannot be asked, or refuses.
     async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
         let _ = (name, token);
-        self.capabilities().check_breaks_one().map(|()| false)
+        let capabilities = self.capabilities();
+        capabilities.check_breaks_one().and_then(|()| Err(capabilities.not_there("break_lock_if")))
     }
 
     /// Gives the names of the locks that begin with this prefix, in any order and perhaps several times, at most
-    /// [`MAX_LISTED`]. A backend whose [`Capabilities::listing`] is there has its own way to do it.
+    /// [`MAX_LISTED`]. A backend whose [`Capabilities::listing`] is there has its own way to do it; without one, each call
+    /// is an error.
     ///
     /// # Errors
     ///
@@ -80,11 +87,12 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// cannot be asked, or refuses.
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         let _ = prefix;
-        self.capabilities().check_listing().map(|()| Vec::new())
+        let capabilities = self.capabilities();
+        capabilities.check_listing().and_then(|()| Err(capabilities.not_there("list")))
     }
 
     /// Asks all who hold the lock to give it up, and says whether somebody did hold it. A backend whose
-    /// [`Capabilities::revocation`] is there has its own way to do it.
+    /// [`Capabilities::revocation`] is there has its own way to do it; without one, each call is an error.
     ///
     /// # Errors
     ///
@@ -92,7 +100,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// be asked, or refuses.
     async fn request_revocation(&self, name: &LockName) -> Result<bool> {
         let _ = name;
-        self.capabilities().check_revocation().map(|()| false)
+        let capabilities = self.capabilities();
+        capabilities.check_revocation().and_then(|()| Err(capabilities.not_there("request_revocation")))
     }
 
     /// Examines the servers: what they are, and what about them is a danger to locks. A backend that
@@ -107,6 +116,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
 
     /// Waits until what dropped acquisitions may have left is removed, as far as the servers answer.
     /// [`Locks::close`](crate::Locks::close) waits for it before it calls [`close`](Self::close), for some seconds at most.
+    ///
+    /// Nothing by default. A wrapper has to forward it: else `close` leaves behind what was about to be removed.
     async fn settle(&self) {}
 
     /// Ends the connections. Locks that are held end as their leases or sessions do.
@@ -391,6 +402,13 @@ impl Capabilities {
             breaks_one: not_built,
             listing: not_built,
         }
+    }
+
+    /// The error of a backend that says that it can do something, and does not implement it.
+    fn not_there(&self, method: &str) -> Error {
+        Error::new(ErrorKind::Unexpected, self.backend)
+            .with_message(format!("the backend says that it can, and does not implement `{method}`"))
+            .with_hint("implement it there; a wrapper has to forward every method of `Backend`")
     }
 
     fn check_breaks_one(&self) -> Result<()> {
