@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::renewal::{Renew, Renewal, Renewed, Renewer, Terms};
 use crate::url::LockUrl;
@@ -113,7 +113,7 @@ pub struct Memory {
     ttl: Duration,
     store: Arc<Store>,
     renewer: Arc<Renewer<Arc<Store>>>,
-    closed: Arc<AtomicBool>,
+    closed: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -188,7 +188,7 @@ impl Memory {
             None => Store::new(&config.clock),
         };
         let renewer = Arc::new(Renewer::new(Arc::clone(&store), config.clock));
-        Ok(Self { capabilities, ttl: config.ttl, store, renewer, closed: Arc::default() })
+        Ok(Self { capabilities, ttl: config.ttl, store, renewer, closed: CancellationToken::new() })
     }
 }
 
@@ -199,9 +199,7 @@ impl Backend for Memory {
     }
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(Error::closed(BACKEND));
-        }
+        self.check_open()?;
         let ttl = request.lease.ttl.unwrap_or(self.ttl);
         let ttl = request.lease.max_hold.map_or(ttl, |hold| ttl.min(hold));
         let start = self.store.clock.now();
@@ -213,13 +211,20 @@ impl Backend for Memory {
                 place
             }
         };
-        match place.granted(request.wait).await {
+        let granted = tokio::select! {
+            biased;
+            // The place gives back what was granted by then.
+            () = self.closed.cancelled() => return Err(Error::closed(BACKEND)),
+            granted = place.granted(request.wait) => granted,
+        };
+        match granted {
             Some(grant) => Ok(self.lease(&request, place.owner, grant, self.store.clock.now(), ttl)),
             None => Ok(Acquired::Busy),
         }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        self.check_open()?;
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
         let Some(lock) = table.locks.get(name) else { return Ok(LockState::free()) };
@@ -231,18 +236,21 @@ impl Backend for Memory {
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        self.check_open()?;
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
         Ok(table.end_holds(name, &self.store.clock, LossReason::Removed, |_| true))
     }
 
     async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        self.check_open()?;
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
         Ok(table.end_holds(name, &self.store.clock, LossReason::Removed, |hold| hold.token == token))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.check_open()?;
         let mut table = self.store.table();
         let begins_so = |name: &&LockName| name.as_str().starts_with(prefix);
         let mut names: Vec<_> = table.locks.keys().filter(begins_so).cloned().collect();
@@ -254,6 +262,7 @@ impl Backend for Memory {
     }
 
     async fn request_revocation(&self, name: &LockName) -> Result<bool> {
+        self.check_open()?;
         let mut table = self.store.table();
         table.expire(name, &self.store.clock);
         let Some(lock) = table.locks.get(name) else { return Ok(false) };
@@ -262,13 +271,17 @@ impl Backend for Memory {
     }
 
     async fn close(&self) -> Result<()> {
-        self.closed.store(true, Ordering::Relaxed);
+        self.closed.cancel();
         self.renewer.stop_all();
         Ok(())
     }
 }
 
 impl Memory {
+    fn check_open(&self) -> Result<()> {
+        if self.closed.is_cancelled() { Err(Error::closed(BACKEND)) } else { Ok(()) }
+    }
+
     fn lease(
         &self,
         request: &AcquireRequest,

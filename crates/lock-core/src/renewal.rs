@@ -83,6 +83,8 @@ struct Book<K> {
     due: BTreeSet<(BootInstant, u64)>,
     in_flight: HashSet<u64, RandomState>,
     next_id: u64,
+    /// Whether nothing is renewed any more.
+    closed: bool,
     /// While the task runs: when it wakes up by itself.
     wakes: Option<BootInstant>,
 }
@@ -109,6 +111,7 @@ struct Entry<K> {
 /// A lease that is being renewed. Dropping it ends the renewal.
 pub struct Renewal {
     id: u64,
+    cell: ValidityCell,
     longest_ttl: AtomicU64,
     renewer: Arc<dyn Registry>,
 }
@@ -117,6 +120,7 @@ pub struct Renewal {
 trait Registry: Send + Sync {
     fn answered(&self) -> &Notify;
     fn remove(&self, id: u64) -> bool;
+    fn is_closed(&self) -> bool;
     /// With the time to live that it has had if none is given.
     fn ask(self: Arc<Self>, id: u64, ttl: Option<Duration>, answer: oneshot::Sender<Renewed>);
 }
@@ -130,6 +134,7 @@ impl<R: Renew> Renewer<R> {
             due: BTreeSet::new(),
             in_flight: HashSet::default(),
             next_id: 0,
+            closed: false,
             wakes: None,
         };
         let (sooner, answered) = (Notify::new(), Notify::new());
@@ -142,7 +147,7 @@ impl<R: Renew> Renewer<R> {
         &self.shared.renew
     }
 
-    /// Takes a lease on, whose validity is written to `cell`.
+    /// Takes a lease on, whose validity is written to `cell`. After [`stop_all`](Self::stop_all) it is not renewed.
     ///
     /// # Panics
     ///
@@ -158,21 +163,32 @@ impl<R: Renew> Renewer<R> {
         // A lease may begin with less than its time to live.
         entry.name_end(entry.cell.validity().until());
 
+        let cell = entry.cell.clone();
         let mut book = self.shared.book();
         let id = book.next_id;
         book.next_id += 1;
-        book.entries.insert(id, entry);
-        if due < BootInstant::NEVER {
-            self.shared.schedule(book, id, due);
+        if !book.closed {
+            book.entries.insert(id, entry);
+            if due < BootInstant::NEVER {
+                self.shared.schedule(book, id, due);
+            }
         }
-        Renewal { id, longest_ttl, renewer: Arc::<Shared<R>>::clone(&self.shared) }
+        Renewal { id, cell, longest_ttl, renewer: Arc::<Shared<R>>::clone(&self.shared) }
     }
 
-    /// Ends the renewal of all leases: they end when their time to live is over.
+    /// Ends the renewal of all leases, for good: they end when their time to live is over. Who asks for a renewal from then
+    /// on, or is not answered by then, hears [`Closed`](ErrorKind::Closed) while the lease lasts.
     pub fn stop_all(&self) {
         let mut book = self.shared.book();
-        book.entries.clear();
+        book.closed = true;
         book.due.clear();
+        for (_, entry) in book.entries.drain() {
+            for asked in entry.asked {
+                // It may be carried out yet. Nobody listens when the caller of `extend` was dropped.
+                let _ =
+                    asked.send(Renewed::Unknown(Error::closed(NO_BACKEND).with_outcome(Outcome::Unknown)));
+            }
+        }
     }
 }
 
@@ -228,8 +244,11 @@ impl Renewal {
     async fn ask(&self, ttl: Option<Duration>) -> Renewed {
         let (sender, answer) = oneshot::channel();
         Arc::clone(&self.renewer).ask(self.id, ttl, sender);
-        // The sender is dropped without an answer when the lease has ended.
-        answer.await.unwrap_or(Renewed::NotOurs)
+        // The sender is dropped without an answer when the lease has ended, or will not be renewed any more.
+        answer.await.unwrap_or_else(|_| match self.renewer.is_closed() && self.cell.validity().is_valid() {
+            true => Renewed::Unknown(Error::closed(NO_BACKEND)),
+            false => Renewed::NotOurs,
+        })
     }
 
     /// The longest time to live that the lease was ever asked to have: what may be left of it on a
@@ -489,6 +508,10 @@ impl<R: Renew> Registry for Shared<R> {
             book.due.remove(&(entry.due, id));
         }
         book.in_flight.contains(&id)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.book().closed
     }
 
     fn ask(self: Arc<Self>, id: u64, ttl: Option<Duration>, answer: oneshot::Sender<Renewed>) {
@@ -876,6 +899,39 @@ mod tests {
         }
         drop(lasting);
         assert!(renewer.shared.book().wakes.is_none(), "there is no runtime left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_a_closed_renewer_hears_so_and_nothing_new_is_renewed() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), TTL / 10);
+        let closed = |renewed| match renewed {
+            Renewed::Unknown(error) if error.kind() == ErrorKind::Closed => error.outcome(),
+            renewed => panic!("{renewed:?}"),
+        };
+        let (kept, lost) = (lease(&clock), lease(&clock));
+        let renewal = renewer.add(0, FOREVER, kept.clone());
+        let of_lost = renewer.add(1, FOREVER, lost.clone());
+        let on_its_way = async {
+            // The request leaves, and is not answered yet.
+            tokio::time::sleep(TTL / 20).await;
+            let behind_it = async {
+                tokio::task::yield_now().await;
+                renewer.stop_all();
+            };
+            tokio::join!(renewal.extend(2 * TTL), behind_it).0
+        };
+        let (first, second) = tokio::join!(renewal.extend(TTL), on_its_way);
+        assert_eq!((closed(first), closed(second)), (Outcome::Unknown, Outcome::NotApplied));
+        assert_eq!(closed(renewal.extend(TTL).await), Outcome::NotApplied);
+        lost.lose(LossReason::Removed);
+        assert!(matches!(of_lost.extend(TTL).await, Renewed::NotOurs));
+
+        let before = calls.load(Ordering::SeqCst);
+        let late = lease(&clock);
+        let renewal = renewer.add(2, FOREVER, late.clone());
+        assert_eq!(late.validity().lost().await, LossReason::DeadlinePassed);
+        assert!(matches!(renewal.extend(TTL).await, Renewed::NotOurs));
+        assert_eq!(calls.load(Ordering::SeqCst), before);
     }
 
     #[test]

@@ -331,7 +331,9 @@ cases! {
     }
     closing, always {
         closed_locks_refuse: every_backend,
+        closing_ends_a_wait: every_backend,
         closing_ends_what_is_held: every_backend,
+        closed_locks_extend_nothing: every_backend,
         closing_leaves_other_clients_alone: every_backend,
         closing_waits_for_dropped_guards: every_backend,
         closing_waits_for_dropped_acquisitions: every_backend,

@@ -2,11 +2,11 @@
 
 use std::thread;
 
-use lock_core::ErrorKind;
+use lock_core::{ErrorKind, Token};
 use tokio::runtime;
 
 use super::steps::{
-    LEASE_SLACK, LONG, SOON, client, fresh, give_back, nothing_left, short_client, take, take_within,
+    LEASE_SLACK, LONG, NOISE, SOON, client, fresh, give_back, nothing_left, short_client, take, take_within,
     try_take, within,
 };
 use super::{Fault, Harness};
@@ -18,12 +18,26 @@ pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
     let twin = locks.clone();
     give_back(take(&locks, &name).await).await;
     within(SOON, "the farewell", locks.close()).await.unwrap();
+    let can = locks.capabilities().clone();
     for locks in [&locks, &twin] {
-        let errors = [
+        let mut errors = vec![
             within(SOON, "an answer", locks.mutex(&name).acquire()).await.map(drop).unwrap_err(),
             within(SOON, "an answer", locks.mutex(&name).try_acquire()).await.map(drop).unwrap_err(),
             within(SOON, "an answer", locks.mutex(&name).try_acquire_for(SOON)).await.map(drop).unwrap_err(),
+            within(SOON, "an answer", locks.inspect(&name)).await.map(drop).unwrap_err(),
+            within(SOON, "an answer", locks.break_lock(&name)).await.map(drop).unwrap_err(),
         ];
+        if can.breaks_one.is_there() {
+            let broken = within(SOON, "an answer", locks.break_lock_if(&name, Token::new(1))).await;
+            errors.push(broken.map(drop).unwrap_err());
+        }
+        if can.listing.is_there() {
+            errors.push(within(SOON, "an answer", locks.list(&name)).await.map(drop).unwrap_err());
+        }
+        if can.revocation.is_there() {
+            let asked = within(SOON, "an answer", locks.request_revocation(&name)).await;
+            errors.push(asked.map(drop).unwrap_err());
+        }
         for error in errors {
             assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
             assert!(!error.is_retryable(), "{error}");
@@ -31,6 +45,23 @@ pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
     }
     // A second farewell harms nobody.
     let _ = within(SOON, "the second farewell", locks.close()).await;
+}
+
+pub(super) async fn closing_ends_a_wait(harness: &dyn Harness) {
+    let store = harness.private().await;
+    let (one, two, name) = (client(&*store).await, client(&*store).await, fresh());
+    let guard = take(&two, &name).await;
+    let mutex = one.mutex(&name);
+    let mut waiter = tokio::spawn(async move { mutex.acquire().await });
+    // It is in the queue by then, where there is one that can be seen.
+    let waits = tokio::time::timeout(NOISE, &mut waiter).await;
+    assert!(waits.is_err(), "two hold the lock: {waits:?}");
+    within(SOON, "the farewell", one.close()).await.unwrap();
+    let waited = within(SOON, "the end of the wait", waiter).await.unwrap();
+    assert_eq!(waited.map(drop).unwrap_err().kind(), ErrorKind::Closed);
+    give_back(guard).await;
+    give_back(take_within(LONG + LEASE_SLACK, &two, &name).await).await;
+    nothing_left(&*store, &name).await;
 }
 
 pub(super) async fn closing_ends_what_is_held(harness: &dyn Harness) {
@@ -44,6 +75,20 @@ pub(super) async fn closing_ends_what_is_held(harness: &dyn Harness) {
     drop(guard);
     give_back(next).await;
     nothing_left(&*store, &name).await;
+}
+
+pub(super) async fn closed_locks_extend_nothing(harness: &dyn Harness) {
+    let store = harness.private().await;
+    let (locks, name) = (client(&*store).await, fresh());
+    let guard = take(&locks, &name).await;
+    within(SOON, "the farewell", locks.close()).await.unwrap();
+    let error = within(SOON, "the extension", guard.extend(LONG)).await.unwrap_err();
+    if guard.is_valid() {
+        assert_eq!(error.kind(), ErrorKind::Closed, "the lock is still ours: {error}");
+    } else {
+        assert!(matches!(error.kind(), ErrorKind::Closed | ErrorKind::Lost), "{error}");
+    }
+    assert!(!error.is_retryable(), "{error}");
 }
 
 pub(super) async fn closing_leaves_other_clients_alone(harness: &dyn Harness) {

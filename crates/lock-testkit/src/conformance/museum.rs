@@ -83,6 +83,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
             "an_extended_lease_lasts_longer",
             "a_lock_that_lasts_takes_another_ttl",
             "an_impossible_extension_is_refused",
+            "closed_locks_extend_nothing",
             "a_reader_extends_its_own_lease",
             "a_permit_extends_its_own_lease",
         ],
@@ -134,7 +135,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
     (Defect::BreaksAllWithOne, &["one_of_the_readers_is_broken", "one_of_the_permits_is_broken"]),
     (Defect::TakesAnyTtl, &["impossible_lease_options_are_refused"]),
     (Defect::SaysLessThanItCan, &["capabilities_are_as_declared"]),
-    (Defect::NeverCloses, &["closed_locks_refuse"]),
+    (Defect::NeverCloses, &["closed_locks_refuse", "closing_ends_a_wait"]),
     (Defect::ClosesTheStore, &["closing_leaves_other_clients_alone"]),
     (
         Defect::LeaksCancelledGrants,
