@@ -80,6 +80,30 @@ fn runtimes_that_run_in_turns_work_or_say_why_not() {
 }
 
 #[test]
+fn an_outage_that_has_another_cause_keeps_its_hint() {
+    let (one, two) = (one_thread(), one_thread());
+    let server = one.block_on(RedisServer::start()).unwrap();
+    let locks = one.block_on(Locks::connect(&server.url())).unwrap();
+    // From here on a connection may live on a runtime that is paused.
+    one.block_on(async { locks.mutex("a").acquire().await?.release().await }).unwrap();
+    let elsewhere = two.block_on(async { timeout(PATIENCE, locks.inspect("a")).await });
+    drop(elsewhere.expect("an answer, or the end of the patience with it"));
+    server.kill();
+    let refused = one.block_on(async {
+        let mut tries = 0..20;
+        loop {
+            let error = locks.mutex("a").acquire().await.map(drop).unwrap_err();
+            if error.code() == "refused" || tries.next().is_none() {
+                return error;
+            }
+        }
+    });
+    assert_eq!(refused.code(), "refused", "{refused}");
+    assert!(refused.to_string().contains("start the server"), "{refused}");
+    assert!(!refused.to_string().contains("several tokio runtimes"), "nobody listens there: {refused}");
+}
+
+#[test]
 fn a_lazy_connection_waits_for_its_server() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let servers = Servers::start();

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Outcome, Result};
+
+const SEVERAL_RUNTIMES: &str = "these locks are used on several tokio runtimes, and the connection of one that is not inside \
+                                its block_on is silent: connect once on each runtime, or use one that keeps running";
 
 /// The runtime of the caller.
 ///
@@ -48,16 +51,20 @@ impl Runtimes {
         Ok(here)
     }
 
-    /// The error, with a hint if a connection may live on a runtime that is paused: one of one thread runs only inside its
-    /// `block_on`.
+    /// The error, with one more hint if a connection may live on a runtime that is paused, and nothing else explains the
+    /// silence: one of one thread runs only inside its `block_on`.
     pub(crate) fn explain(&self, error: Error) -> Error {
-        if error.kind() != ErrorKind::Unavailable || !self.may_pause.load(Ordering::Relaxed) {
+        let is_silence = error.kind() == ErrorKind::Unavailable
+            && error.outcome() == Outcome::Unknown
+            && matches!(error.code(), "timeout" | "unavailable" | "no_quorum");
+        if !is_silence || !self.may_pause.load(Ordering::Relaxed) {
             return error;
         }
-        error.with_hint(
-            "these locks are used on several tokio runtimes, and the connection of one that is not inside its block_on \
-             is silent: connect once on each runtime, or use one that keeps running",
-        )
+        let hint = match error.hint() {
+            Some(hint) => format!("{hint}; {SEVERAL_RUNTIMES}"),
+            None => SEVERAL_RUNTIMES.to_owned(),
+        };
+        error.with_hint(hint)
     }
 
     pub(crate) fn backend(&self) -> &'static str {
