@@ -31,11 +31,13 @@
 mod connect;
 
 pub use connect::Locks;
+#[doc(no_inline)]
+pub use lock_core::CancellationToken;
 pub use lock_core::{
     BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Guard, Holder, HolderInfo, LeaseKind, Level,
     LockMode, LockName, LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId,
-    OwnerInfo, Released, Report, Result, RwLock, Semaphore, ServerView, Standing, Support, Token, Validity,
-    View, WaiterInfo,
+    OwnerInfo, Released, Report, Result, RunError, RwLock, Semaphore, ServerView, Standing, Support, Token,
+    Validity, View, WaiterInfo,
 };
 /// All of the Redis backend: for configurations made in code, with its driver and pool.
 #[cfg(feature = "redis")]

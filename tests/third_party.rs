@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use polylock::backend::renewal::{Renew, Renewed, Renewer, Terms};
 use polylock::backend::{
     AcquireRequest, Acquired, Backend, HandOver, Lease, Revocation, RevocationCell, ValidityCell, async_trait,
 };
 use polylock::{
-    BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind, LockName, LockState, Locks, LossReason,
-    OwnerId, Released, Result, Standing, Support, Token, Validity,
+    BootInstant, CancellationToken, Capabilities, Clock, Error, ErrorKind, Guard, LeaseKind, LockName,
+    LockState, Locks, LossReason, OwnerId, Released, Result, RunError, Standing, Support, Token, Validity,
 };
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -113,7 +114,7 @@ impl Lease for OneLease {
 
 #[tokio::test]
 async fn a_backend_of_somebody_elses_needs_no_other_crate() {
-    let kind = LeaseKind::Ttl { default: TTL, min: Duration::from_millis(1) };
+    let kind = LeaseKind::ttl(TTL, Duration::from_millis(1));
     let mut capabilities = Capabilities::new("one", kind);
     capabilities.revocation = Support::Yes;
     let backend: Arc<dyn Backend> = Arc::new(OneLock { capabilities, last: Arc::default() });
@@ -122,13 +123,16 @@ async fn a_backend_of_somebody_elses_needs_no_other_crate() {
     assert!(locks.mutex("b").try_acquire().await.unwrap().is_none());
     let token = first.token();
     assert_eq!(first.release().await.unwrap(), Released::Released);
-    assert!(locks.mutex("b").acquire().await.unwrap().token() > token);
+    let second = locks.mutex("b").acquire().await.unwrap();
+    assert!(second.token() > token);
+    assert_eq!(run(&second, second.cancellation_token()).await.unwrap(), 7);
+    drop(second);
     takes_either(&locks);
 }
 
 #[tokio::test]
 async fn a_backend_that_says_more_than_it_can_is_told_so() {
-    let kind = LeaseKind::Ttl { default: TTL, min: Duration::from_millis(1) };
+    let kind = LeaseKind::ttl(TTL, Duration::from_millis(1));
     let mut capabilities = Capabilities::new("one", kind);
     (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
     capabilities.revocation = Support::Yes;
@@ -142,6 +146,36 @@ async fn a_backend_that_says_more_than_it_can_is_told_so() {
         assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
         assert!(error.to_string().contains(method), "{error}");
     }
+}
+
+/// What `run` fails with, and the token that says so elsewhere, have names.
+async fn run(guard: &Guard, cancelled: CancellationToken) -> Result<u32, RunError<u32>> {
+    guard.run(async { if cancelled.is_cancelled() { 0 } else { 7 } }).await
+}
+
+/// Leases that last for ever.
+struct Always;
+
+#[async_trait]
+impl Renew for Always {
+    type Key = u32;
+
+    async fn renew(&self, batch: &[(u32, Duration)]) -> Vec<Renewed> {
+        batch.iter().map(|(_, ttl)| Renewed::Until(Clock::boot().now() + *ttl)).collect()
+    }
+}
+
+#[tokio::test]
+async fn leases_of_somebody_elses_are_renewed_by_what_renews_ours() {
+    let clock = Clock::boot();
+    let renewer = Renewer::new(Always, clock.clone());
+    let mut terms = Terms::new(TTL);
+    assert!(terms.auto && terms.hold_until == BootInstant::NEVER);
+    terms.hold_until = clock.now() + 2 * TTL;
+    let renewal = renewer.add(1, terms, ValidityCell::new(clock.clone(), clock.now() + TTL));
+    let until = renewal.extend(3 * TTL).await.deadline("one").unwrap();
+    assert!(until > clock.now() + TTL && until <= clock.now() + 2 * TTL, "{until:?}");
+    assert_eq!(Renewed::NotOurs.deadline("one").unwrap_err().backend(), "one");
 }
 
 /// What typed configurations connect to has a name, and ours is taken for it.

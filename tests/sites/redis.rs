@@ -103,7 +103,7 @@ impl Harness for RedisHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let times = LeaseKind::Ttl { default: Duration::from_secs(30), min: Duration::from_millis(100) };
+        let times = LeaseKind::ttl(Duration::from_secs(30), Duration::from_millis(100));
         let mut capabilities = Capabilities::new(self.scheme, times);
         if self.scheme == "redis" && self.recipe == Recipe::SetNxPx {
             (capabilities.fifo, capabilities.counts_waiters) = (true, true);

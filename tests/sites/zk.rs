@@ -59,8 +59,7 @@ impl Harness for ZkHarness {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities =
-            Capabilities::new("zk", LeaseKind::Session { timeout: Duration::from_secs(10) });
+        let mut capabilities = Capabilities::new("zk", LeaseKind::session(Duration::from_secs(10)));
         (capabilities.fifo, capabilities.counts_waiters) = (true, true);
         (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         capabilities.revocation = Support::Yes;

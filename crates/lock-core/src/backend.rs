@@ -342,7 +342,8 @@ impl Support {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseKind {
-    /// A lease of its own, with a time to live.
+    /// A lease of its own, with a time to live; made by [`LeaseKind::ttl`].
+    #[non_exhaustive]
     Ttl {
         /// The time to live when nothing else is said.
         default: Duration,
@@ -350,7 +351,7 @@ pub enum LeaseKind {
         min: Duration,
     },
     /// The session of the client, shared by all its locks: they end when it does, which is at most its timeout after the
-    /// client died (and up to a tick of the server). A shorter time to live is refused.
+    /// client died (and up to a tick of the server). A shorter time to live is refused. Made by [`LeaseKind::session`].
     Session {
         /// The session timeout that was negotiated.
         timeout: Duration,
@@ -358,6 +359,18 @@ pub enum LeaseKind {
 }
 
 impl LeaseKind {
+    /// A lease of its own for each lock, with this time to live when nothing else is said, and this one at least.
+    #[must_use]
+    pub const fn ttl(default: Duration, min: Duration) -> Self {
+        Self::Ttl { default, min }
+    }
+
+    /// A session with this timeout, shared by all locks of the client.
+    #[must_use]
+    pub const fn session(timeout: Duration) -> Self {
+        Self::Session { timeout }
+    }
+
     /// For how long a lock outlives its holder when nothing else is said.
     #[must_use]
     pub const fn default_ttl(self) -> Duration {

@@ -111,7 +111,8 @@ pub enum LockMode {
     Exclusive,
     /// With other readers.
     Shared,
-    /// By a permit of a semaphore.
+    /// By a permit of a semaphore; made by [`LockMode::permit`].
+    #[non_exhaustive]
     Permit {
         /// How many permits there are by what this client said, where the store keeps that.
         max: Option<NonZeroU32>,
@@ -221,6 +222,14 @@ impl ServerView {
     #[must_use]
     pub fn new(server: impl Into<String>, view: View) -> Self {
         Self { server: server.into(), view }
+    }
+}
+
+impl LockMode {
+    /// By one of `max` permits, where the store keeps how many there are.
+    #[must_use]
+    pub const fn permit(max: Option<NonZeroU32>) -> Self {
+        Self::Permit { max }
     }
 }
 

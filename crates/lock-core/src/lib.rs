@@ -57,3 +57,6 @@ pub use revocation::{Revocation, RevocationCell};
 pub use rw::RwLock;
 pub use semaphore::Semaphore;
 pub use token::Token;
+/// What [`Guard::cancellation_token`] gives, of `tokio-util`.
+#[doc(no_inline)]
+pub use tokio_util::sync::CancellationToken;

@@ -339,11 +339,7 @@ impl Lease for MemoryLease {
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         let leases = Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MemoryConfig::MIN_TTL });
         leases.check_ttl(ttl, MemoryConfig::MIN_TTL)?;
-        match self.renewal.extend(ttl).await {
-            Renewed::Until(until) => Ok(until),
-            Renewed::NotOurs => Err(Error::lost(BACKEND)),
-            Renewed::Unknown(error) => Err(error),
-        }
+        self.renewal.extend(ttl).await.deadline(BACKEND)
     }
 
     async fn verify(&self) -> Result<Standing> {

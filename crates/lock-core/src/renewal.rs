@@ -15,7 +15,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::NO_BACKEND;
-use crate::{BootInstant, Clock, Error, ErrorKind, LossReason, Outcome, ValidityCell};
+use crate::{BootInstant, Clock, Error, ErrorKind, LossReason, Outcome, Result, ValidityCell};
 
 /// Leases that are due within this time of each other go out together.
 const TICK: Duration = Duration::from_millis(20);
@@ -37,6 +37,7 @@ pub trait Renew: Send + Sync + 'static {
 
 /// What became of one renewal.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Renewed {
     /// The server keeps the lock until then at least, by our clock.
     Until(BootInstant),
@@ -44,6 +45,21 @@ pub enum Renewed {
     NotOurs,
     /// The server did not answer, or not in a way that tells.
     Unknown(Error),
+}
+
+impl Renewed {
+    /// The new deadline, as [`Lease::extend`](crate::Lease::extend) answers it.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) when the lock is no longer ours; else why that is not known.
+    pub fn deadline(self, backend: &'static str) -> Result<BootInstant> {
+        match self {
+            Self::Until(until) => Ok(until),
+            Self::NotOurs => Err(Error::lost(backend)),
+            Self::Unknown(error) => Err(error),
+        }
+    }
 }
 
 /// Renews the leases of one server, all that are due together in one batch, at a third of their time
@@ -58,7 +74,16 @@ pub struct Renewer<R: Renew> {
 }
 
 /// What is to be renewed.
+///
+/// ```
+/// # use std::time::Duration;
+/// use lock_core::renewal::Terms;
+///
+/// let mut only_extended = Terms::new(Duration::from_secs(30));
+/// only_extended.auto = false;
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Terms {
     /// The time to live of the lease.
     pub ttl: Duration,
@@ -66,6 +91,14 @@ pub struct Terms {
     pub auto: bool,
     /// The end of the lease, however often it is renewed.
     pub hold_until: BootInstant,
+}
+
+impl Terms {
+    /// A lease with this time to live that is renewed by itself, for ever.
+    #[must_use]
+    pub const fn new(ttl: Duration) -> Self {
+        Self { ttl, auto: true, hold_until: BootInstant::NEVER }
+    }
 }
 
 struct Shared<R: Renew> {

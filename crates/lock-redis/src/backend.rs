@@ -186,7 +186,7 @@ impl Redis {
 }
 
 pub(crate) fn capabilities(config: &RedisConfig) -> Capabilities {
-    let times = LeaseKind::Ttl { default: config.ttl, min: MIN_TTL + config.skew() };
+    let times = LeaseKind::ttl(config.ttl, MIN_TTL + config.skew());
     let mut capabilities = Capabilities::new(BACKEND, times);
     capabilities.fifo = config.wait_by() == WaitBy::Queue;
     capabilities.counts_waiters = match config.wait_by() {
@@ -227,7 +227,8 @@ impl Shared {
     ) -> RedisLease {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
         let cell = ValidityCell::new(self.clock.clone(), until.min(hold_until));
-        let terms = Terms { ttl: self.ttl_of(&request.lease), auto: request.lease.renewed, hold_until };
+        let mut terms = Terms::new(self.ttl_of(&request.lease));
+        (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
         let held = Held::new(keys, owner, Hold::of(request.mode));
         let renewal = self.renewers.add(keys, Arc::clone(&held), terms, cell.clone());
         let lease = RedisLease::new(Arc::clone(self), held, token, cell, renewal);
@@ -250,7 +251,7 @@ impl Shared {
 
 pub(crate) fn check_ttl(ttl: Duration, clock_skew: Duration) -> Result<()> {
     let min = MIN_TTL + clock_skew;
-    Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min }).check_ttl(ttl, min)
+    Capabilities::new(BACKEND, LeaseKind::ttl(ttl, min)).check_ttl(ttl, min)
 }
 
 /// The error for a key that cannot be broken, as it is used for something else.

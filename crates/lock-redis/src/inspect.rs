@@ -157,9 +157,9 @@ fn waiter(mode: &str, info: &[u8], since: &str) -> WaiterInfo {
 fn mode_of(text: &str) -> LockMode {
     match text {
         "r" => LockMode::Shared,
-        "p" => LockMode::Permit { max: None },
+        "p" => LockMode::permit(None),
         number => match number.parse() {
-            Ok(max) => LockMode::Permit { max: NonZeroU32::new(max) },
+            Ok(max) => LockMode::permit(NonZeroU32::new(max)),
             Err(_) => LockMode::Exclusive,
         },
     }

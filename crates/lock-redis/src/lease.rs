@@ -110,11 +110,7 @@ impl Lease for RedisLease {
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         let ttl = self.backend.believed(ttl)?;
-        match self.renewal.extend(ttl).await {
-            Renewed::Until(until) => Ok(until),
-            Renewed::NotOurs => Err(Error::lost(BACKEND)),
-            Renewed::Unknown(error) => Err(error),
-        }
+        self.renewal.extend(ttl).await.deadline(BACKEND)
     }
 
     async fn verify(&self) -> Result<Standing> {
@@ -129,11 +125,11 @@ impl Lease for RedisLease {
         let downgrading = Downgrading::begin(&self.held);
         let renewed = self.renewal.renew().await;
         let sharing = downgrading.end();
-        match renewed {
-            Renewed::Until(_) => Ok(()),
-            Renewed::NotOurs => Err(Error::lost(BACKEND)),
+        match renewed.deadline(BACKEND) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Lost => Err(error),
             // A renewal by itself may have done it meanwhile.
-            Renewed::Unknown(error) => Err(error.with_outcome(match sharing {
+            Err(error) => Err(error.with_outcome(match sharing {
                 Sharing::No => Outcome::NotApplied,
                 Sharing::Asked | Sharing::Perhaps => Outcome::Unknown,
             })),

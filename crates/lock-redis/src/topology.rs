@@ -27,6 +27,7 @@ pub enum Topology {
 
 /// The sentinels, and what they watch.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct SentinelInfo {
     /// Any of the sentinels, better all.
     pub sentinels: Vec<ConnectionInfo>,
@@ -34,6 +35,14 @@ pub struct SentinelInfo {
     pub name: String,
     /// How to speak to the master: credentials, database, TLS. Its address is what the sentinels say.
     pub master: ConnectionInfo,
+}
+
+impl SentinelInfo {
+    /// The master that these sentinels call `name`, and how to speak to it.
+    #[must_use]
+    pub fn new(sentinels: Vec<ConnectionInfo>, name: impl Into<String>, master: ConnectionInfo) -> Self {
+        Self { sentinels, name: name.into(), master }
+    }
 }
 
 /// What a URL scheme stands for.

@@ -54,7 +54,7 @@ async fn a_permit_and_what_is_no_lock_of_ours_are_told_as_what_they_are() {
     let locks = connect(&redis.url()).await;
     let _permit = locks.semaphore("a", 3).acquire().await.unwrap();
     let state = locks.inspect("a").await.unwrap();
-    assert_eq!(state.holders[0].mode, LockMode::Permit { max: None }, "{state:?}");
+    assert_eq!(state.holders[0].mode, LockMode::permit(None), "{state:?}");
     for (command, end) in [
         (&["SET", "lock:theirs", "x", "PX", "9000"][..], Some(9)),
         (&["SET", "lock:theirs", "x"], None),

@@ -291,7 +291,8 @@ impl Redlock {
     ) -> RedlockLease {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
         let cell = ValidityCell::new(self.clock.clone(), trusted_until(sent, ttl).min(hold_until));
-        let terms = Terms { ttl, auto: request.lease.renewed, hold_until };
+        let mut terms = Terms::new(ttl);
+        (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
         let held = Held { footprint: Arc::clone(&footprint), token, validity: cell.validity() };
         RedlockLease {
             renewal: self.renewer.add(Arc::new(held), terms, cell.clone()),
@@ -375,7 +376,7 @@ where
 }
 
 pub(crate) fn capabilities(ttl: Duration) -> Capabilities {
-    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Ttl { default: ttl, min: MIN_TTL });
+    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::ttl(ttl, MIN_TTL));
     (capabilities.shared, capabilities.permits) = (Support::No(NO_READERS), Support::No(NO_PERMITS));
     (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
     capabilities

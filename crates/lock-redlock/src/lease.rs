@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::renewal::{Renewal, Renewed};
+use lock_core::renewal::Renewal;
 use lock_core::{
     BootInstant, Error, ErrorKind, Lease, LossReason, Outcome, OwnerId, Released, Result, Standing, Token,
     Validity, ValidityCell,
@@ -67,12 +67,10 @@ impl Lease for RedlockLease {
         check_ttl(ttl, self.longest_ttl)?;
         let (mut pause, mut failed) = (FIRST_PAUSE, Error::lost(BACKEND));
         while self.validity.is_valid() {
-            match self.renewal.extend(ttl).await {
-                Renewed::Until(until) => return Ok(until),
-                Renewed::NotOurs => return Err(Error::lost(BACKEND)),
-                Renewed::Unknown(error) if !error.is_retryable() => return Err(error),
+            match self.renewal.extend(ttl).await.deadline(BACKEND) {
                 // It unlocks nothing, and is tried again while the lease lasts.
-                Renewed::Unknown(error) => failed = error,
+                Err(error) if error.is_retryable() => failed = error,
+                answered => return answered,
             }
             tokio::select! {
                 _ = self.validity.lost() => return Err(failed),

@@ -296,7 +296,7 @@ async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
         for holder in &state.holders {
             let is_so = match (share, holder.mode) {
                 (Share::Reader, mode) => mode == LockMode::Shared,
-                (Share::Permit(own), LockMode::Permit { max }) => max.is_none_or(|max| max.get() == own),
+                (Share::Permit(own), LockMode::Permit { max, .. }) => max.is_none_or(|max| max.get() == own),
                 (Share::Permit(_), _) => false,
             };
             assert!(is_so, "{state:?}");

@@ -49,7 +49,7 @@ pub(super) async fn inspect_shows_the_holder(harness: &dyn Harness) {
         assert_eq!((state.waiters, state.queue.len()), (0, 0));
         let alone = match harness.handle() {
             Handle::Permit => {
-                matches!(holder.mode, LockMode::Permit { max } if max.is_none_or(|max| max.get() == 1))
+                matches!(holder.mode, LockMode::Permit { max, .. } if max.is_none_or(|max| max.get() == 1))
             }
             Handle::Mutex | Handle::Write => holder.mode == LockMode::Exclusive,
         };
