@@ -379,6 +379,14 @@ mod tests {
     }
 
     #[test]
+    fn what_the_store_holds_forges_no_line() {
+        let owner =
+            OwnerInfo { host: "web\u{202e}-1".into(), pid: 7, label: Some("bob's\nfree\u{1b}[2K".into()) };
+        let state = LockState::held([HolderInfo::new(Holder::Known(owner), LockMode::Exclusive)]);
+        assert_eq!(state.to_string(), r"held by pid 7 on web\u{202e}-1 (bob's\nfree\u{1b}[2K), exclusive");
+    }
+
+    #[test]
     fn the_last_token_of_a_held_lock_is_the_largest() {
         let mut newer = holder("newer");
         newer.token = Some(Token::new(9));

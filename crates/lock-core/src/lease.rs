@@ -246,6 +246,8 @@ impl ValidityCell {
             changed |= state.latch(&self.0.clock);
             if !matches!(state.standing, Standing::Lost(_)) {
                 change(&mut state);
+                // The new deadline may have passed already.
+                state.latch(&self.0.clock);
                 valid = !matches!(state.standing, Standing::Lost(_));
                 changed = true;
             }
@@ -375,6 +377,20 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!cell.extend_to(clock.now() + Duration::from_secs(60)));
         assert_eq!(cell.validity().standing(), Standing::Lost(LossReason::DeadlinePassed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_that_has_passed_is_a_loss_at_once() {
+        for set in [ValidityCell::set_until, |cell: &ValidityCell, until| {
+            cell.shorten_to(until);
+            cell.extend_to(until)
+        }] {
+            let (clock, cell) = cell(Duration::from_secs(60));
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(!set(&cell, clock.now()));
+            assert!(!cell.set_until(clock.now() + Duration::from_secs(60)), "it came back");
+            assert_eq!(cell.validity().standing(), Standing::Lost(LossReason::DeadlinePassed));
+        }
     }
 
     #[tokio::test(start_paused = true)]

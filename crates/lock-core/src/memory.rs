@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -22,7 +23,7 @@ const BACKEND: &str = "memory";
 /// The options of the memory backend.
 ///
 /// URL: `memory://` for locks of one's own, `memory://NAME` to share the locks of that name within
-/// the process; the only option is `ttl`.
+/// the process; the only option is `ttl`. The tokens of a named store go on where they were when it is opened again.
 #[derive(Clone, Debug)]
 pub struct MemoryConfig {
     name: Option<String>,
@@ -125,9 +126,16 @@ struct Store {
 #[derive(Debug, Default)]
 struct Table {
     locks: HashMap<LockName, Lock>,
-    last_token: u64,
+    tokens: Tokens,
     /// A lock has another holder, or a hold ends earlier.
     moved: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct Tokens {
+    last: u64,
+    /// Whether the store can be opened again by its name.
+    named: bool,
 }
 
 #[derive(Debug, Default)]
@@ -166,6 +174,8 @@ struct Grant {
     revocation: Revocation,
 }
 
+/// The last token of all named stores: one that is opened again, after nobody had it, goes on from there.
+static LAST_OF_NAMED: AtomicU64 = AtomicU64::new(0);
 static NAMED: LazyLock<Mutex<HashMap<String, Weak<Store>>>> = LazyLock::new(Mutex::default);
 
 impl Memory {
@@ -377,7 +387,7 @@ impl Lease for MemoryLease {
                 .with_message(format!("no token is larger than {floor}"))
                 .with_hint("raise the tokens to a smaller number"));
         }
-        table.last_token = table.last_token.max(floor.get());
+        table.tokens.use_up(floor.get());
         Ok(())
     }
 }
@@ -453,7 +463,10 @@ impl Store {
         let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
         named.retain(|_, store| store.strong_count() > 0);
         named.get(&name).and_then(Weak::upgrade).unwrap_or_else(|| {
+            // Whoever dropped the last handle of a store had granted its last token before.
+            fence(Ordering::Acquire);
             let store = Self::new(clock);
+            store.table().tokens = Tokens { last: LAST_OF_NAMED.load(Ordering::Relaxed), named: true };
             named.insert(name, Arc::downgrade(&store));
             store
         })
@@ -539,6 +552,16 @@ impl Lock {
     }
 }
 
+impl Tokens {
+    /// Grants none of the tokens up to this one from now on.
+    fn use_up(&mut self, token: u64) {
+        self.last = self.last.max(token);
+        if self.named {
+            LAST_OF_NAMED.fetch_max(self.last, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Table {
     fn hold_mut(&mut self, name: &LockName, owner: OwnerId) -> Option<&mut Hold> {
         self.locks.get_mut(name)?.holds.iter_mut().find(|hold| hold.owner == owner)
@@ -549,8 +572,8 @@ impl Table {
         let Some(lock) = self.locks.get_mut(name) else { return };
         while lock.waiters.front().is_some_and(|first| lock.admits(first.mode)) {
             let Some(waiter) = lock.waiters.pop_front() else { break };
-            self.last_token += 1;
-            let (token, expires) = (Token::new(self.last_token), clock.now() + waiter.ttl);
+            self.tokens.use_up(self.tokens.last + 1);
+            let (token, expires) = (Token::new(self.tokens.last), clock.now() + waiter.ttl);
             let cell = ValidityCell::new(clock.clone(), expires);
             let asked = RevocationCell::new();
             let grant = Grant { token, cell: cell.clone(), revocation: asked.revocation() };
@@ -649,6 +672,22 @@ mod tests {
         assert!(two.mutex("a").try_acquire().await.unwrap().is_none());
         let own = MemoryConfig::new().connect().unwrap();
         assert!(own.mutex("a").try_acquire().await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn tokens_of_a_named_store_go_on_when_it_is_opened_again() {
+        let open = || MemoryConfig::from_url("memory://opened-again").unwrap().connect().unwrap();
+        let mut last = Token::new(0);
+        for round in 0..3 {
+            let locks = open();
+            // Nothing renews it, and so nothing keeps the store when this round is over.
+            let mutex = locks.mutex_with("a", LockOptions::new().fixed_ttl(Duration::from_secs(30))).unwrap();
+            let guard = mutex.acquire().await.unwrap();
+            assert!(guard.token() > last, "{round}: {} came after {last}", guard.token());
+            last = Token::new(guard.token().get() + 10);
+            guard.raise_token(last).await.unwrap();
+            guard.release().await.unwrap();
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -59,6 +59,9 @@ impl fmt::Debug for OwnerId {
 }
 
 /// What a holder tells about itself, for [`Locks::inspect`](crate::Locks::inspect).
+///
+/// The fields are as the store holds them, and anybody may have written them. [`Display`](fmt::Display) escapes what could
+/// forge a line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OwnerInfo {
@@ -99,8 +102,18 @@ fn host() -> String {
 
 impl fmt::Display for OwnerInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pid {} on {}", self.pid, self.host)?;
-        self.label.as_ref().map_or(Ok(()), |label| write!(f, " ({label})"))
+        write!(f, "pid {} on {}", self.pid, OneLine(&self.host))?;
+        self.label.as_ref().map_or(Ok(()), |label| write!(f, " ({})", OneLine(label)))
+    }
+}
+
+/// A text of anybody's that stays in its line: what is not printed as itself is escaped.
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted = format!("{:?}", self.0);
+        f.write_str(&quoted[1..quoted.len() - 1])
     }
 }
 

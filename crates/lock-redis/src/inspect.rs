@@ -15,6 +15,9 @@ type Brief = (String, Vec<u8>, Vec<u8>, usize, bool);
 /// What follows when nobody is asked about: mode, ms until the lock ends, shares, waiters.
 type Rest = (String, i64, Vec<(Vec<u8>, u64)>, Vec<(String, Vec<u8>, String)>);
 
+/// Who holds a shared lock of which no share is left.
+const ENDED: &str = "a client of which no more is known";
+
 impl Sight {
     /// Reads the answer of the scripts that look at a lock.
     pub(crate) fn read(answer: &Value) -> Option<Self> {
@@ -70,7 +73,7 @@ impl Sight {
             ("string", LockMode::Exclusive) => alone(format!("a client with the value {:?}", self.value)),
             ("string", _) if !self.shares.is_empty() => return self.sharers(mode),
             // Their shares have just ended.
-            ("string", _) => HolderInfo::new(Holder::Unknown("nobody of whom more is known".into()), mode),
+            ("string", _) => HolderInfo::new(Holder::Unknown(ENDED.into()), mode),
             (kind, _) => alone(format!("a key of type {kind}")),
         };
         holder.remaining = self.ends_in;
@@ -82,7 +85,7 @@ impl Sight {
         let sharer = |(owner, ends_in): &(String, Duration)| {
             let mut sharer = match *owner == self.owner {
                 true => self.granted(mode),
-                false => HolderInfo::new(Holder::Unknown(format!("owner id {owner}")), mode),
+                false => HolderInfo::new(Holder::Unknown(format!("owner id {}", owner.escape_debug())), mode),
             };
             sharer.remaining = Some(*ends_in);
             sharer
@@ -147,7 +150,7 @@ fn not_kept(backend: &'static str, token: Token) -> Error {
 fn waiter(mode: &str, info: &[u8], since: &str) -> WaiterInfo {
     let who = match serde_json::from_slice(info) {
         Ok(owner) => Holder::Known(owner),
-        Err(_) => Holder::Unknown(format!("waiter {}", text(info))),
+        Err(_) => Holder::Unknown(format!("waiter {}", text(info).escape_debug())),
     };
     let mut waiter = WaiterInfo::new(who, mode_of(mode));
     waiter.since = since.parse().ok().and_then(time);
@@ -214,6 +217,17 @@ mod tests {
              owner id ffff, shared, 300ms left\nwaiters: 2:\n  1. pid 7 on h, one of 4 permits\n  \
              2. waiter junk, exclusive, since 1970-01-01T00:00:02.000Z"
         );
+    }
+
+    #[test]
+    fn ids_of_other_clients_forge_no_line() {
+        let mut sight = shared(&[("ff\u{1b}[2K\nfree", 300)], "");
+        sight.queue = vec![waiter("x", b"junk\nfree", "")];
+        let told = state(&sight).to_string();
+        assert!(told.contains(r"owner id ff\u{1b}[2K\nfree, shared"), "{told}");
+        assert!(told.contains(r"waiter junk\nfree, exclusive"), "{told}");
+        let ended = state(&shared(&[], "")).to_string();
+        assert!(ended.starts_with("held by a client of which no more is known, shared"), "{ended}");
     }
 
     #[test]
