@@ -198,8 +198,14 @@ impl Error {
 
     /// Whether the same call on the same object may succeed later without a change to code or configuration.
     ///
-    /// `while error.is_retryable()` is always right, with a pause between two calls. It is false for
-    /// [`Lost`](ErrorKind::Lost): a guard that was lost stays lost. Acquire the lock again instead.
+    /// `while error.is_retryable()` is right, with a pause between two calls, but for two of them:
+    ///
+    /// * [`break_lock`](crate::Locks::break_lock) with [`Outcome::Unknown`] may have broken the lock, and a second call breaks
+    ///   the next holder. [`break_lock_if`](crate::Locks::break_lock_if) with the token of the first can be repeated.
+    /// * [`close`](crate::Locks::close) closes also when it fails. A second call answers `Ok`, though dropped guards were
+    ///   not released.
+    ///
+    /// It is false for [`Lost`](ErrorKind::Lost): a guard that was lost stays lost. Acquire the lock again instead.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.details.kind, ErrorKind::Unavailable)
@@ -207,19 +213,22 @@ impl Error {
 
     /// A stable word for programs, logs and metrics: that of the [kind](ErrorKind::code), or a narrower one.
     ///
-    /// | code | kind | |
-    /// |---|---|---|
-    /// | `invalid_name` `invalid_config` `unsupported` `unavailable` `denied` `lost` `exhausted` `closed` `unexpected` | the same | nothing more is known |
-    /// | `dns` | `Unavailable` | the host name could not be resolved |
-    /// | `refused` | `Unavailable` | nobody listens at the port |
-    /// | `no_socket` | `Unavailable` | the Unix socket does not exist |
-    /// | `no_tls` | `Unavailable` | the port does not speak TLS |
-    /// | `bad_certificate` | `InvalidConfig` | one side does not trust the certificate of the other |
-    /// | `timeout` | `Unavailable` | no answer in time |
-    /// | `broken` | `Unavailable` | the connection broke |
-    /// | `no_quorum` | any | too few masters agreed |
-    /// | `wrong_server` | `InvalidConfig` | a sentinel, a plain server or a node of a cluster where another is expected |
-    /// | `replica` | `Unavailable` | the server follows another one |
+    /// | code | kind | | set by |
+    /// |---|---|---|---|
+    /// | `invalid_name` `invalid_config` `unsupported` `unavailable` `denied` `lost` `exhausted` `closed` `unexpected` | the same | nothing more is known | all |
+    /// | `dns` | `Unavailable` | the host name could not be resolved | redis, redlock |
+    /// | `refused` | `Unavailable` | nobody listens at the port | redis, redlock |
+    /// | `no_socket` | `Unavailable` | the Unix socket does not exist | redis, redlock |
+    /// | `no_tls` | `Unavailable` | the port does not speak TLS | redis, redlock |
+    /// | `bad_certificate` | `InvalidConfig` | one side does not trust the certificate of the other | redis, redlock |
+    /// | `timeout` | `Unavailable` | no answer in time | redis, redlock; zk for some requests |
+    /// | `broken` | `Unavailable` | the connection broke | redis, redlock; zk for some requests |
+    /// | `no_quorum` | any | too few masters agreed | redlock |
+    /// | `wrong_server` | `InvalidConfig` | a sentinel, a plain server or a node of a cluster where another is expected | redis, redlock |
+    /// | `replica` | `Unavailable` | the server follows another one | redis, redlock |
+    ///
+    /// On ZooKeeper the driver tells no more about a connection that cannot be made: a host that is not known, a port that is
+    /// refused and a silence are all `unavailable`. On Redlock those of single masters are in the text.
     ///
     /// New codes may come; one that an error has does not change.
     #[must_use]

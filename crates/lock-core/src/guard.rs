@@ -283,7 +283,9 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] when the server does not answer.
+    /// [`ErrorKind::Unavailable`] when the server does not answer, [`ErrorKind::Denied`] when it refuses,
+    /// [`ErrorKind::Closed`] after [`close`](crate::Locks::close), [`ErrorKind::Unsupported`] outside a tokio runtime.
+    /// The guard is not lost by any of them.
     ///
     /// # Cancel safety
     ///
@@ -320,7 +322,9 @@ impl Guard {
     /// [`ErrorKind::InvalidConfig`] when `ttl` is too short, as one below the session timeout is where a session keeps
     /// the lock, [`ErrorKind::Lost`] when the lock is no longer ours (it is never taken
     /// again), [`ErrorKind::Unavailable`] when the server does not answer; of several masters for as long as the
-    /// lease lasts.
+    /// lease lasts. [`ErrorKind::Denied`] when the server refuses, [`ErrorKind::Closed`] after
+    /// [`close`](crate::Locks::close), and [`ErrorKind::Unsupported`] outside a tokio runtime; the guard is valid as
+    /// before then, up to its deadline.
     ///
     /// # Cancel safety
     ///
@@ -404,7 +408,8 @@ impl Guard {
     /// # Errors
     ///
     /// When it is not known whether the lock is released. The release goes on in the background
-    /// until it is known or the lease has ended, so there is nothing left to do.
+    /// until it is known or the lease has ended, so there is nothing left to do. After
+    /// [`ErrorKind::Closed`] nothing goes on: the lock ends with its lease or session.
     ///
     /// # Cancel safety
     ///

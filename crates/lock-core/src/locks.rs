@@ -144,7 +144,9 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer: with
+    /// [`Outcome::Unknown`](crate::Outcome::Unknown) the lock may have been broken, and a second call would break the next
+    /// holder, so look first, and use [`break_lock_if`](Self::break_lock_if);
     /// [`Unsupported`](crate::ErrorKind::Unsupported) when the key holds something else than a lock,
     /// [`InvalidName`](crate::ErrorKind::InvalidName), [`Denied`](crate::ErrorKind::Denied) and
     /// [`Closed`](crate::ErrorKind::Closed) as for an acquisition.
@@ -295,9 +297,12 @@ impl Locks {
     /// Waits for the releases of dropped guards and the roll-backs of dropped acquisitions, then ends the connections: the
     /// last call of a `main`.
     ///
-    /// It waits for 5 s at most, as a server may not answer. Locks whose guards still live end as their leases or sessions
-    /// do: a session at once, a lease when its time is over. Later calls fail with
-    /// [`Closed`](crate::ErrorKind::Closed), those of all clones as well.
+    /// It waits for them for 5 s at most, as a server may not answer; on ZooKeeper then for the answer to the farewell, for
+    /// half a session timeout at most. Locks whose guards still live end as their leases or sessions do: a lease when its
+    /// time is over, a session at once, unless other `Locks` of the process share it.
+    ///
+    /// Later calls fail with [`Closed`](crate::ErrorKind::Closed), those of all clones as well, and so do
+    /// acquisitions that wait (in a shared session they wait on). An extension fails with it while the lease lasts.
     ///
     /// ```
     /// # use lock_core::{Locks, Memory, MemoryConfig};
@@ -312,7 +317,8 @@ impl Locks {
     /// # Errors
     ///
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when locks could not be released in time, or when the server does
-    /// not answer the farewell. The connections are closed all the same.
+    /// not answer the farewell. The connections are closed all the same, so that there is nothing to try again: a second
+    /// call answers `Ok`, and releases nothing more.
     ///
     /// # Cancel safety
     ///

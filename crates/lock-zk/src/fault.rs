@@ -90,7 +90,15 @@ impl Fault {
     pub(crate) fn on(self, path: &str) -> Error {
         match self {
             Self::Over => unavailable("the session ended"),
-            Self::Unknown(error) => unavailable("the server did not answer").caused_by(error),
+            Self::Unknown(error) => {
+                let told = unavailable("the server did not answer");
+                match error {
+                    zk::Error::Timeout => told.with_code("timeout"),
+                    zk::Error::ConnectionLoss => told.with_code("broken"),
+                    _ => told,
+                }
+                .caused_by(error)
+            }
             Self::Denied { right, path } => denied(right, &path),
             Self::Refused(error) => refused(error, path),
         }
@@ -196,6 +204,9 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert!(error.to_string().contains("the ACL of /locks/a does not let us create"), "{error}");
         assert!(error.to_string().contains("setAcl"), "{error}");
-        assert_eq!(Fault::of(zk::Error::ConnectionLoss).on("/a").outcome(), Outcome::Unknown);
+        let broken = Fault::of(zk::Error::ConnectionLoss).on("/a");
+        assert_eq!((broken.outcome(), broken.code()), (Outcome::Unknown, "broken"));
+        assert_eq!(Fault::of(zk::Error::Timeout).on("/a").code(), "timeout");
+        assert_eq!(Fault::of(zk::Error::RuntimeInconsistent).on("/a").code(), "unavailable");
     }
 }
