@@ -19,7 +19,8 @@ use crate::{Mode, OwnerInfo, Token};
 /// |---|---|---|---|---|
 /// | holders | all | all | one | all |
 /// | who they are | yes | of several sharers only the last that was granted; of the others the mode and the end | yes | yes |
-/// | [`token`](HolderInfo::token), [`since`](HolderInfo::since) | yes | as above | the token may differ a little | yes |
+/// | [`token`](HolderInfo::token) | yes | as above | may differ a little | yes |
+/// | [`since`](HolderInfo::since) | yes | as above | yes | only since when it has [asked](HolderInfo::asked); yes with `recipe=ephemeral` |
 /// | [`remaining`](HolderInfo::remaining) | yes | yes | yes | no: a session keeps the lock |
 /// | the maximum of a semaphore | yes | waiters only | no semaphores | yes |
 /// | [`queue`](Self::queue) | yes | with `wait=queue` | since when, not who | yes; not with `recipe=ephemeral` |
@@ -71,6 +72,10 @@ pub struct HolderInfo {
     /// Since when it holds the lock: by the server's clock, or by the holder's where there are several servers.
     #[serde(serialize_with = "rfc3339")]
     pub since: Option<SystemTime>,
+    /// Since when it has asked for the lock, where the store keeps that and not since when it holds the lock: on ZooKeeper,
+    /// where a waiter stays the same node when it becomes the holder.
+    #[serde(serialize_with = "rfc3339")]
+    pub asked: Option<SystemTime>,
     /// The time until its lease ends, unless it is renewed. `None` for a session, and for a key without an end.
     #[serde(rename = "remaining_ms", serialize_with = "millis")]
     pub remaining: Option<Duration>,
@@ -171,7 +176,8 @@ impl LockState {
         self.holders.first().map(|first| &first.holder)
     }
 
-    /// Since when that one holds it, where the store keeps that.
+    /// Since when that one holds it, where the store keeps that; ZooKeeper keeps only when it has
+    /// [asked](HolderInfo::asked).
     #[must_use]
     pub fn since(&self) -> Option<SystemTime> {
         self.holders.first()?.since
@@ -182,7 +188,7 @@ impl HolderInfo {
     /// A holder of which nothing else is known.
     #[must_use]
     pub const fn new(holder: Holder, mode: LockMode) -> Self {
-        Self { holder, mode, token: None, since: None, remaining: None }
+        Self { holder, mode, token: None, since: None, asked: None, remaining: None }
     }
 
     /// The process that holds the lock, if it uses this library and the store keeps who it is.
@@ -271,6 +277,9 @@ impl fmt::Display for HolderInfo {
         }
         if let Some(since) = self.since {
             write!(f, ", since {}", time(since))?;
+        }
+        if let Some(asked) = self.asked {
+            write!(f, ", has asked at {}", time(asked))?;
         }
         if let Some(remaining) = self.remaining {
             write!(f, ", {} left", span(remaining))?;
@@ -374,6 +383,9 @@ mod tests {
             )
         );
         assert_eq!(LockMode::from(Mode::Permit { max: NonZeroU32::MIN }).to_string(), "one of 1 permits");
+        let mut waited = HolderInfo::new(Holder::Unknown("x".into()), LockMode::Exclusive);
+        waited.asked = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(2));
+        assert_eq!(waited.to_string(), "x, exclusive, has asked at 1970-01-01T00:00:02.000Z");
         let before = SystemTime::UNIX_EPOCH - Duration::from_secs(5);
         assert_eq!(time(before).to_string(), "1970-01-01T00:00:00.000Z");
     }

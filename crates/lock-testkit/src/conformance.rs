@@ -316,6 +316,7 @@ cases! {
     sight, always {
         inspect_shows_a_free_lock: every_backend,
         inspect_shows_the_holder: every_backend,
+        inspect_takes_no_wait_for_a_hold: every_backend,
         inspect_counts_the_waiters: counting_backends,
         inspect_lists_the_waiters_in_order: fair_backends,
         held_locks_are_listed: every_backend,

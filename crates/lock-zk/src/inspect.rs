@@ -74,7 +74,11 @@ impl Asked {
         }
         let mut holder = HolderInfo::new(who, mode);
         if let Some(origin) = seen.origin(spot) {
-            holder.since = origin.time();
+            // The node of a queue was made when its client began to wait.
+            match spot.recipe {
+                Recipe::Queue => holder.asked = origin.time(),
+                _ => holder.since = origin.time(),
+            }
             holder.token = base.token(session, origin.czxid).await.ok();
         }
         Ok(Some(Read::Holder(holder)))

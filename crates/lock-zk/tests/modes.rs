@@ -316,17 +316,25 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
     for wish_first in [false, true] {
         let mut guard = locks.rw("a").write().await.unwrap();
         let (written, token) = (locks.inspect("a").await.unwrap(), guard.token());
-        assert!(written.since().is_some() && written.token == Some(token));
+        assert!(written.holders[0].asked.is_some() && written.token == Some(token));
         sleep(SETTLED).await;
         if wish_first {
             client.set_data(&only_node().await, b"__REVOKE__", None).await.unwrap();
             let state = locks.inspect("a").await.unwrap();
-            assert_eq!((state.since(), state.token), (written.since(), Some(token)), "a writer has one node");
+            assert_eq!(
+                (state.holders[0].asked, state.token),
+                (written.holders[0].asked, Some(token)),
+                "a writer has one node"
+            );
         }
         guard.downgrade().await.unwrap();
         if !wish_first {
             let state = locks.inspect("a").await.unwrap();
-            assert_eq!((state.since(), state.token), (written.since(), written.token), "it is the same hold");
+            assert_eq!(
+                (state.holders[0].asked, state.token),
+                (written.holders[0].asked, written.token),
+                "it is the same hold"
+            );
             assert_eq!(
                 (written.holders[0].mode, state.holders[0].mode),
                 (LockMode::Exclusive, LockMode::Shared)
@@ -334,7 +342,11 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
             client.set_data(&only_node().await, b"__REVOKE__", None).await.unwrap();
         }
         let state = locks.inspect("a").await.unwrap();
-        assert_eq!((state.is_held(), state.since(), state.token), (true, None, None), "{wish_first}");
+        assert_eq!(
+            (state.is_held(), state.holders[0].asked, state.token),
+            (true, None, None),
+            "{wish_first}"
+        );
         assert_eq!((guard.token(), guard.verify().await.unwrap()), (token, Standing::Valid));
         give_back(guard).await;
     }
@@ -353,7 +365,7 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
     // Who reads from the start says so.
     let guard = locks.rw("a").read().await.unwrap();
     let state = locks.inspect("a").await.unwrap();
-    assert!(state.since().is_some() && state.token == Some(guard.token()), "{state:?}");
+    assert!(state.holders[0].asked.is_some() && state.token == Some(guard.token()), "{state:?}");
     give_back(guard).await;
 }
 

@@ -118,6 +118,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         Defect::ShowsNoLabel,
         &["inspect_shows_the_holder", "inspect_shows_one_of_the_readers", "inspect_shows_one_of_the_permits"],
     ),
+    (Defect::HoldsSinceItWaits, &["inspect_takes_no_wait_for_a_hold"]),
     (Defect::CountsNoWaiters, &["inspect_counts_the_waiters", "inspect_shows_one_of_the_readers"]),
     (Defect::ShowsOneHolder, &["inspect_shows_all_of_the_readers", "inspect_shows_all_of_the_permits"]),
     (Defect::ShowsTheLastWaiterFirst, &["inspect_lists_the_waiters_in_order"]),
@@ -256,6 +257,7 @@ enum Defect {
     NeverNoticesLoss,
     RepeatsTokens,
     ShowsNoLabel,
+    HoldsSinceItWaits,
     CountsNoWaiters,
     ShowsOneHolder,
     ShowsTheLastWaiterFirst,
@@ -344,7 +346,7 @@ fn exhibit(defect: Defect) -> Vec<Trial> {
         None EveryClientAlone OneLockForAll FoldsCase EndsNamesAtNul TryTakesTheLockAway ContentionIsAnError GivesUpEarly
         Overstays SkipsShortDeadlines LastComesFirst SleepsLong NeverReleases ReleasesWhoeverHolds LeaksWhatWasDropped
         NeverRenews BelievesLonger RenewsForEver OnlySaysThatItExtends TakesAgainByExtend IgnoresMaxHold NeverNoticesLoss
-        RepeatsTokens ShowsNoLabel CountsNoWaiters ShowsOneHolder ShowsTheLastWaiterFirst ListsNothing ListsEverything
+        RepeatsTokens ShowsNoLabel HoldsSinceItWaits CountsNoWaiters ShowsOneHolder ShowsTheLastWaiterFirst ListsNothing ListsEverything
         BreaksWhoeverHolds OnlySaysThatItBreaks BreaksAllWithOne TakesAnyTtl SaysLessThanItCan NeverCloses ClosesTheStore
         LeaksCancelledGrants ForgetsACancelledRelease DiesOfACancelledExtend LeavesWaiters PanicsOutsideOfRuntimes
         OnlySaysThatItRaises OnlySaysThatItAsks AsksWhoComesNext TellsNoPlace PretendsToHaveModes ReadersGoUnseen ReadersFollowEachOther WritersOnlyLookIn
@@ -460,6 +462,11 @@ impl Backend for Broken {
                     if let Holder::Known(owner) = &mut holder.holder {
                         owner.label = None;
                     }
+                }
+            }
+            Defect::HoldsSinceItWaits => {
+                for holder in &mut state.holders {
+                    holder.since = holder.since.map(|since| since - Duration::from_secs(1));
                 }
             }
             Defect::CountsNoWaiters => state.waiters = 0,

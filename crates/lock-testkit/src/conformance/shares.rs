@@ -307,7 +307,10 @@ async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
             };
             let guard = guards.iter().find(|(label, _)| owner.label.as_deref() == Some(*label));
             let (_, guard) = guard.unwrap_or_else(|| panic!("{owner} does not hold it: {state:?}"));
-            assert!(holder.token == Some(guard.token()) && holder.since.is_some(), "{state:?}");
+            assert!(
+                holder.token == Some(guard.token()) && holder.since.or(holder.asked).is_some(),
+                "{state:?}"
+            );
         }
         let mut tokens: Vec<_> = state.holders.iter().filter_map(|holder| holder.token).collect();
         tokens.sort_unstable();

@@ -62,7 +62,7 @@ pub(super) async fn inspect_shows_the_holder(harness: &dyn Harness) {
             (LeaseKind::Session { .. }, None) => {}
             (_, told) => panic!("the lease ends in {told:?}: {state:?}"),
         }
-        let since = holder.since.expect("the store keeps since when the lock is held");
+        let since = holder.since.or(holder.asked).expect("the store keeps one of them");
         let now = SystemTime::now();
         let ago = now.duration_since(since).unwrap_or_else(|ahead| ahead.duration());
         assert!(ago < Duration::from_secs(60), "held since {since:?}, and it is {now:?}");
@@ -70,6 +70,25 @@ pub(super) async fn inspect_shows_the_holder(harness: &dyn Harness) {
     assert!(guard.is_valid(), "a look disturbs nobody");
     must_be_busy(&two, &name).await;
     give_back(guard).await;
+    nothing_left(harness, &name).await;
+}
+
+pub(super) async fn inspect_takes_no_wait_for_a_hold(harness: &dyn Harness) {
+    let (one, two, name) = (client(harness).await, client(harness).await, fresh());
+    let guard = take(&one, &name).await;
+    let mutex = two.mutex(&name);
+    let mut next = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+    let waits = tokio::time::timeout(4 * NOISE, &mut next).await;
+    assert!(waits.is_err(), "two hold the lock: {waits:?}");
+    let released = SystemTime::now();
+    give_back(guard).await;
+    let next = within(LONG, "the lock", next).await.unwrap();
+    let state = one.inspect(&name).await.unwrap();
+    assert_eq!(state.holders.len(), 1, "{state:?}");
+    // Stores keep milliseconds.
+    let since = state.holders[0].since.unwrap_or(released);
+    assert!(since + NOISE > released, "it waited until {released:?}: {state:?}");
+    give_back(next).await;
     nothing_left(harness, &name).await;
 }
 
