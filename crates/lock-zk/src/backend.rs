@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use lock_core::background::Background;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, LeaseKind, LockName, LockState, Mode,
     Report, Result, Support, Token, Wait, runtime,
@@ -48,6 +49,9 @@ pub struct Zk {
     sessions: Arc<Sessions>,
     /// The directories of which it was told that they hold nodes of others.
     strangers: Mutex<HashSet<String>>,
+    /// The roll-backs of dropped acquisitions. Sessions that are shared do not end with [`close`](Backend::close), and so
+    /// the nodes would stay.
+    cleanup: Background,
 }
 
 impl Zk {
@@ -67,7 +71,7 @@ impl Zk {
         let sessions = Sessions::open(config).await?;
         let timeout = sessions.get().await?.timeout();
         let capabilities = capabilities(sessions.config(), timeout);
-        Ok(Self { capabilities, sessions, strangers: Mutex::default() })
+        Ok(Self { capabilities, sessions, strangers: Mutex::default(), cleanup: Background::default() })
     }
 
     fn spot(&self, name: &LockName) -> Arc<Spot> {
@@ -104,7 +108,7 @@ impl Zk {
             };
             limits(&session).check(request.lease)?;
             let base = self.sessions.base(&session, &spot.dir);
-            match attempt(&session, &base, &spot, chroot, &request, &deadline).await? {
+            match attempt(&session, &base, &spot, chroot, &request, &deadline, &self.cleanup).await? {
                 Attempt::Held(lease) => return Ok(Acquired::Held(lease)),
                 Attempt::Busy => return Ok(Acquired::Busy),
                 Attempt::Again => outage.begin(&session),
@@ -252,6 +256,10 @@ impl Backend for Zk {
         let (session, config) = (self.sessions.get().await?, self.sessions.config());
         let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
         Ok(Report::new(findings))
+    }
+
+    async fn settle(&self) {
+        self.cleanup.settled().await;
     }
 
     async fn close(&self) -> Result<()> {

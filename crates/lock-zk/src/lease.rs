@@ -17,7 +17,7 @@ use crate::BACKEND;
 use crate::downgrade::Downgraded;
 use crate::fault::{Fault, unavailable};
 use crate::layout::Spot;
-use crate::node::{Card, Gone, LAST_PAUSE, Made, Node, delete, is_there};
+use crate::node::{Card, Gone, LAST_PAUSE, Made, Node, delete_ours, is_there};
 use crate::session::{Event, PAUSE, Session, Watch};
 use crate::token::NotRaised;
 use crate::watches::{Claim, Need};
@@ -337,8 +337,7 @@ impl Sentry {
     /// Deletes the node of a lock that has ended.
     async fn end(&self) {
         if let Some(session) = self.session.upgrade() {
-            let made = self.made.latest().await;
-            delete(&session, &self.spot, &made, true).await;
+            delete_ours(&session, &self.spot, &self.made).await;
         }
     }
 

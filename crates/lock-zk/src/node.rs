@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join};
+use futures_util::future::{BoxFuture, Shared, join};
+use lock_core::background::Background;
 use lock_core::{Mode, OwnerId, OwnerInfo};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -36,6 +37,8 @@ pub(crate) struct Node {
     certain: bool,
     /// Whether a deletion of it may have been sent that was refused in the end.
     retried: bool,
+    /// The roll-backs of dropped acquisitions.
+    cleanup: Background,
 }
 
 /// How the nodes of one acquisition are known.
@@ -81,7 +84,16 @@ pub(crate) struct Made {
     /// The number of the transaction that made it.
     pub(crate) czxid: i64,
     pub(crate) downgrade: Downgrade,
+    deletion: Deletion,
 }
+
+/// The deletion of a node whose name comes again.
+///
+/// The server deletes by name alone, so the node is looked at first. No other deletion of it may be under way then: the
+/// first would free the name, and the second hit the node of the next holder. So whoever deletes it, the
+/// [lease](crate::lease) at its end, a release or a drop, waits for the same task.
+#[derive(Debug, Default)]
+struct Deletion(Mutex<Option<Shared<BoxFuture<'static, Result<Gone, Fault>>>>>);
 
 impl PartialEq for Made {
     fn eq(&self, other: &Self) -> bool {
@@ -96,7 +108,7 @@ impl Made {
         let sequence = if digits.is_empty() { 0 } else { digits.parse().ok()? };
         // The driver leaves room for more.
         path.shrink_to_fit();
-        Some(Self { path, sequence, czxid, downgrade: Downgrade::default() })
+        Some(Self { path, sequence, czxid, downgrade: Downgrade::default(), deletion: Deletion::default() })
     }
 
     /// The node that stands in its place by now, or this one.
@@ -180,10 +192,17 @@ impl Origin {
 
 impl Node {
     /// No node yet, but for this acquisition.
-    pub(crate) fn new(session: &Arc<Session>, spot: &Arc<Spot>, mode: Mode, writes: bool) -> Self {
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        spot: &Arc<Spot>,
+        mode: Mode,
+        writes: bool,
+        cleanup: &Background,
+    ) -> Self {
         let (session, spot) = (Seat::take(session, spot.node_bytes()), Arc::clone(spot));
         let ours = Ours { owner: OwnerId::random(), mode, writes };
-        Self { session, spot, ours, state: State::Nothing, certain: true, retried: false }
+        let (state, cleanup) = (State::Nothing, cleanup.clone());
+        Self { session, spot, ours, state, certain: true, retried: false, cleanup }
     }
 
     pub(crate) fn owner(&self) -> OwnerId {
@@ -343,7 +362,7 @@ impl Drop for Node {
         }
         let (session, spot, ours) = (self.session.again(), Arc::clone(&self.spot), self.ours);
         // The task holds no node, so that it can be dropped in its turn when the runtime shuts down.
-        drop(self.session.runtime().spawn(undo(session, spot, ours, state, self.certain)));
+        self.cleanup.spawn(self.session.runtime(), undo(session, spot, ours, state, self.certain));
     }
 }
 
@@ -386,8 +405,18 @@ async fn make(session: Arc<Session>, prefix: String, data: Vec<u8>, mode: Create
     Ok((Arc::new(Made::below(&prefix, path, czxid)?), false))
 }
 
-/// Deletes a node, however often that takes. With `retried`, an earlier deletion of it may have been sent.
-pub(crate) async fn delete(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Gone {
+/// Deletes our node, or the one that has taken its place, however often that takes.
+pub(crate) async fn delete_ours(session: &Arc<Session>, spot: &Arc<Spot>, made: &Arc<Made>) {
+    let (made, mut pause) = (made.latest().await, PAUSE);
+    while remove(session, spot, &made, true).await.is_err() {
+        pause = (pause * 2).min(LAST_PAUSE);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Deletes a node that nobody else knows of, however often that takes. With `retried`, an earlier deletion of it may have
+/// been sent.
+async fn delete(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Gone {
     let (mut sent, mut pause) = (retried, PAUSE);
     loop {
         match delete_unless_refused(session, spot, made, sent).await {
@@ -513,11 +542,37 @@ pub(crate) fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
     serde_json::from_slice::<Card>(data).is_ok_and(|card| card.owner == owner.to_string())
 }
 
-/// Deletes our node, and its directory with it when the numbers are running out and nobody waits.
+/// Deletes our node, or gives the refusal of the server. With `retried`, an earlier deletion of it may have been sent.
+async fn remove(
+    session: &Arc<Session>,
+    spot: &Arc<Spot>,
+    made: &Arc<Made>,
+    retried: bool,
+) -> Result<Gone, Fault> {
+    if spot.is_unique() {
+        return remove_alone(session, spot, made, retried).await;
+    }
+    let deletion = {
+        let mut deletion = made.deletion.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = deletion.take_if(|begun| matches!(begun.peek(), Some(Err(_)))).is_some();
+        let begin = || {
+            let (seat, spot, made) = (Seat::take(session, 0), Arc::clone(spot), Arc::clone(made));
+            let removal = async move { remove_alone(&seat, &spot, &made, retried || refused).await };
+            // With the runtime goes the session.
+            let task = session.runtime().spawn(removal);
+            task.map(|ended| ended.unwrap_or(Ok(Gone::WithSession))).boxed().shared()
+        };
+        deletion.get_or_insert_with(begin).clone()
+    };
+    deletion.await
+}
+
+/// Deletes our node, which nobody else does meanwhile, and its directory with it when the numbers are running out and
+/// nobody waits.
 ///
 /// A deletion names a path and a version of the data, and neither tells our node from the next one of its name. So where
 /// names come again, it is looked at first.
-async fn remove(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Result<Gone, Fault> {
+async fn remove_alone(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Result<Gone, Fault> {
     let delete = |retried| delete_unless_refused(session, spot, made, retried);
     if retried {
         return delete(true).await;
@@ -550,13 +605,11 @@ async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut cert
             Err(fault) => certain &= !matches!(fault, Fault::Unknown(_)),
         },
         State::There(made) => {
-            let made = made.latest().await;
-            delete(&session, &spot, &made, true).await;
+            delete_ours(&session, &spot, &made).await;
         }
         State::Deleting(made, deletion) => {
             if deletion.end().await.is_err() {
-                let made = made.latest().await;
-                delete(&session, &spot, &made, true).await;
+                delete_ours(&session, &spot, &made).await;
             }
         }
     }
@@ -632,10 +685,10 @@ mod tests {
         let (info, deadline) = (OwnerInfo::this_process(), Deadline::of(Wait::Forever));
         for layout in [Layout::Curator, Layout::Plain, Layout::Kazoo] {
             let spot = spot(layout);
-            let mut node = Node::new(&ours, &spot, Mode::Exclusive, false);
+            let mut node = Node::new(&ours, &spot, Mode::Exclusive, false, &Background::default());
             assert_eq!(node.settle(&deadline).await.unwrap(), None);
             // The node of another session that looks like ours in all else, and is first.
-            let mut foreign = Node::new(&theirs, &spot, Mode::Exclusive, false);
+            let mut foreign = Node::new(&theirs, &spot, Mode::Exclusive, false, &Background::default());
             foreign.ours = node.ours;
             foreign.create(&info, &deadline).await.unwrap();
             assert_eq!(node.settle(&deadline).await.unwrap(), None, "{layout:?}");
@@ -661,7 +714,7 @@ mod tests {
         let mut paths = Vec::new();
         for _ in 0..2 {
             session.create("/a", b"", CreateMode::Persistent).await.unwrap();
-            let mut node = Node::new(&session, &spot, Mode::Exclusive, false);
+            let mut node = Node::new(&session, &spot, Mode::Exclusive, false, &Background::default());
             paths.push(node.create(&OwnerInfo::this_process(), &deadline).await.unwrap().0);
             node.forget();
             if paths.len() == 1 {
@@ -682,7 +735,10 @@ mod tests {
         let owner = Arc::new(OwnerInfo::this_process());
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
         let deadline = Deadline::of(Wait::Forever);
-        let attempted = attempt(session, &session.base("/a"), &spot, "/", &request, &deadline).await.unwrap();
+        let attempted =
+            attempt(session, &session.base("/a"), &spot, "/", &request, &deadline, &Background::default())
+                .await
+                .unwrap();
         let Attempt::Held(mut lease) = attempted else { panic!("{BACKEND}: not held") };
         let number = lease.made().await.sequence;
         assert_eq!(lease.release().await.unwrap(), Released::Released);
@@ -719,6 +775,7 @@ mod tests {
             "/",
             &request(wait),
             &Deadline::of(wait),
+            &Background::default(),
         )
         .await
         .unwrap()
@@ -744,8 +801,8 @@ mod tests {
         let waiter = {
             let (session, spot, request) = (Arc::clone(&session), Arc::clone(&spot), request(Wait::Forever));
             tokio::spawn(async move {
-                attempt(&session, &session.base("/a"), &spot, "/", &request, &Deadline::of(request.wait))
-                    .await
+                let (base, deadline) = (session.base("/a"), Deadline::of(request.wait));
+                attempt(&session, &base, &spot, "/", &request, &deadline, &Background::default()).await
             })
         };
         while numbers().await != [2, 3] {

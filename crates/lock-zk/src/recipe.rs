@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{FusedFuture, OptionFuture, join, join_all, join3};
+use lock_core::background::Background;
 use lock_core::{AcquireRequest, Error, ErrorKind, Result, Standing, Token};
 use tokio::time::{Instant, sleep};
 use zookeeper_client::{self as zk, CreateMode};
@@ -108,7 +109,7 @@ pub(crate) enum Attempt {
 ///
 /// # Cancel safety
 ///
-/// When the future is dropped, the node is deleted in the background.
+/// When the future is dropped, the node is deleted in the background, as a task of `cleanup`.
 pub(crate) async fn attempt(
     session: &Arc<Session>,
     base: &Base,
@@ -116,8 +117,9 @@ pub(crate) async fn attempt(
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
+    cleanup: &Background,
 ) -> Result<Attempt> {
-    let mut node = Node::new(session, spot, request.mode, request.writes);
+    let mut node = Node::new(session, spot, request.mode, request.writes, cleanup);
     let mut own = Own::default();
     let granted = deadline.keep(pin!(grant(&mut node, &mut own, base, chroot, request, deadline))).await;
     match granted {

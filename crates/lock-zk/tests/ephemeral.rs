@@ -248,6 +248,34 @@ async fn who_held_the_lock_for_too_long_leaves_the_next_one_alone() {
     must_be_clean(&server).await;
 }
 
+/// At its end a lock is deleted, and the holder that learns of the end releases it: two deletions of one name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_just_after_the_end_of_a_lock_leaves_the_next_holder_alone() {
+    let server = server().await;
+    let late = Duration::from_millis(300);
+    for released in [true, false] {
+        let proxy = proxy(&server);
+        let (one, two) = (locks_through(&proxy, WaitBy::Watch).await, locks_on(&server, WaitBy::Watch).await);
+        let hold = LockOptions::new().max_hold(Duration::from_secs(1));
+        let guard = one.mutex_with("a", hold).unwrap().acquire().await.unwrap();
+        let waiter = wait(&two);
+        sleep(SETTLED).await;
+        proxy.delay(Direction::ToServer, late);
+        assert_eq!(guard.lost().await, LossReason::MaxHold);
+        sleep(late / 3).await;
+        if released {
+            assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        } else {
+            drop(guard);
+        }
+        let next = soon(waiter).await;
+        sleep(4 * late).await;
+        assert_eq!(next.verify().await.unwrap(), Standing::Valid, "released: {released}");
+        give_back(next).await;
+    }
+    must_be_clean(&server).await;
+}
+
 /// The name is still there when the holder is heard again, but the node is another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_was_broken_behind_the_back_of_its_holder() {

@@ -248,6 +248,28 @@ fn runtimes_do_not_share() {
     drop(guard);
 }
 
+/// The session goes on for others, and so would the node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn close_waits_for_the_roll_backs_of_acquisitions_in_a_shared_session() {
+    let server = common::server().await;
+    let (proxy, client) = (proxy(&server), client(&server).await);
+    let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(TIMEOUT);
+    let (one, other) = (config.clone().connect().await.unwrap(), config.connect().await.unwrap());
+    let held = take(&other, 0).await;
+    let lock = one.mutex("0");
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    common::until_children(&client, "0", 2).await;
+    proxy.delay(Direction::ToServer, TIMEOUT / 10);
+    waiter.abort();
+    waiter.await.unwrap_err();
+    assert_eq!(common::children(&client, "0").await.len(), 2);
+    one.close().await.unwrap();
+    assert_eq!(common::children(&client, "0").await.len(), 1, "the node of the acquisition is left");
+    proxy.heal();
+    assert_eq!(held.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_further_session_is_opened_when_one_is_full() {
     let server = common::server().await;
