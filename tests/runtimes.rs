@@ -1,14 +1,14 @@
 //! Where the locks run: outside a runtime, on several of them, and before there is a server.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lock_testkit::{RedisFive, RedisServer, ZooKeeper};
 use polylock::{ErrorKind, Guard, LockOptions, Locks, Mutex, Released, RwLock, Semaphore, Validity};
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Longer than any timeout of a connection or a command.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -76,6 +76,45 @@ fn runtimes_that_run_in_turns_work_or_say_why_not() {
                 }
             }
         }
+    }
+}
+
+type Asked<'a> = Pin<Box<dyn Future<Output = polylock::Result<()>> + 'a>>;
+
+/// The session has ended meanwhile, and a new one would be opened on the first runtime.
+#[test]
+fn whatever_is_asked_while_the_first_runtime_is_paused_is_answered() {
+    let servers = Servers::start();
+    let [redis, masters, ensemble] = servers.urls();
+    for url in [redis, masters, format!("{ensemble}?session_timeout=2s")] {
+        let (one, two) = (one_thread(), one_thread());
+        let locks = one.block_on(Locks::connect(&url)).unwrap();
+        let token = one.block_on(async {
+            let guard = locks.mutex("turns").acquire().await.unwrap();
+            let token = guard.token();
+            guard.release().await.unwrap();
+            token
+        });
+        two.block_on(async {
+            sleep(Duration::from_secs(3)).await;
+            let asked: [(&str, Asked<'_>); 6] = [
+                ("inspect", Box::pin(async { locks.inspect("turns").await.map(drop) })),
+                ("break_lock", Box::pin(async { locks.break_lock("turns").await.map(drop) })),
+                ("break_lock_if", Box::pin(async { locks.break_lock_if("turns", token).await.map(drop) })),
+                ("list", Box::pin(async { locks.list("").await.map(drop) })),
+                ("revocation", Box::pin(async { locks.request_revocation("turns").await.map(drop) })),
+                ("doctor", Box::pin(async { locks.doctor().await.map(drop) })),
+            ];
+            for (what, answer) in asked {
+                let answer = timeout(PATIENCE, answer).await;
+                let answer = answer.unwrap_or_else(|_| panic!("{url}, {what}: no answer"));
+                // Not every backend lists locks or asks holders for theirs.
+                if let Some(error) = answer.err().filter(|error| error.kind() != ErrorKind::Unsupported) {
+                    let text = error.to_string();
+                    assert!(text.contains("several tokio runtimes"), "{url}, {what}: {text}");
+                }
+            }
+        });
     }
 }
 

@@ -116,11 +116,117 @@ impl Zk {
         }
     }
 
+    /// The answer, unless the runtime of the sessions is paused: it neither answers then nor opens a session.
+    async fn unless_paused<T, F>(&self, ask: impl FnOnce() -> F + Send) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        let runtime = self.sessions.runtime();
+        if !may_be_paused(runtime) {
+            return ask().await;
+        }
+        // Boxed, as it is rare.
+        let answer = Box::pin(ask());
+        tokio::select! {
+            answer = answer => answer,
+            () = paused(runtime, self.capabilities.lease.default_ttl()) => {
+                Err(unavailable("the tokio runtime of the session is paused, which ends the session"))
+            }
+        }
+    }
+
     /// A session, and the error for one that does not answer about this lock.
     async fn session(&self, spot: &Spot) -> Result<(Arc<Session>, Error)> {
         let session = self.sessions.get().await?;
         let silent = unavailable(&format!("no answer about {} within {:?}", spot.dir, session.patience()));
         Ok((session, silent))
+    }
+
+    async fn state(&self, name: &LockName) -> Result<LockState> {
+        let spot = self.spot(name);
+        loop {
+            let (session, silent) = self.session(&spot).await?;
+            let base = self.sessions.base(&session, &spot.dir);
+            match timeout(session.patience(), inspect(&session, &base, &spot)).await {
+                Err(_) => return Err(silent),
+                Ok(Err(Fault::Over)) => {}
+                Ok(answer) => {
+                    let (state, strangers) = answer.map_err(|fault| fault.on(&spot.dir))?;
+                    self.report(&spot, &strangers);
+                    return Ok(state);
+                }
+            }
+        }
+    }
+
+    async fn break_all(&self, name: &LockName) -> Result<bool> {
+        let spot = self.spot(name);
+        let mut broken = None;
+        loop {
+            let (session, silent) = self.session(&spot).await?;
+            match timeout(session.patience(), break_lock(&session, &spot, None, &mut broken)).await {
+                Err(_) => return Err(silent),
+                Ok(Err(Fault::Over)) => {}
+                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir))?,
+            }
+        }
+    }
+
+    async fn break_one(&self, name: &LockName, token: Token) -> Result<bool> {
+        let spot = self.spot(name);
+        let mut broken = None;
+        loop {
+            let (session, silent) = self.session(&spot).await?;
+            let base = self.sessions.base(&session, &spot.dir);
+            let only = Some((&*base, token));
+            match timeout(session.patience(), break_lock(&session, &spot, only, &mut broken)).await {
+                Err(_) => return Err(silent),
+                Ok(Err(Fault::Over)) => {}
+                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir))?,
+            }
+        }
+    }
+
+    async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let base = self.sessions.config().base();
+        loop {
+            let session = self.sessions.get().await?;
+            let children = session.insist(|| session.children(base));
+            match timeout(session.patience(), children).await {
+                Err(_) => {
+                    return Err(unavailable(&format!(
+                        "no answer about {base} within {:?}",
+                        session.patience()
+                    )));
+                }
+                Ok(Err(Fault::Over)) => {}
+                Ok(Err(fault)) if fault.is_no_node() => return Ok(Vec::new()),
+                Ok(children) => {
+                    let children = children.map_err(|fault| fault.on(base))?;
+                    let names = children.iter().filter_map(|child| name_of(base, child));
+                    let names: Vec<_> = names.filter(|name| name.as_str().starts_with(prefix)).collect();
+                    return self.capabilities.check_listed(names.len()).map(|()| names);
+                }
+            }
+        }
+    }
+
+    async fn ask_holders(&self, name: &LockName) -> Result<bool> {
+        let spot = self.spot(name);
+        loop {
+            let (session, silent) = self.session(&spot).await?;
+            match timeout(session.patience(), request_revocation(&session, &spot)).await {
+                Err(_) => return Err(silent),
+                Ok(Err(Fault::Over)) => {}
+                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir)),
+            }
+        }
+    }
+
+    async fn examine(&self) -> Result<Report> {
+        let (session, config) = (self.sessions.get().await?, self.sessions.config());
+        let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
+        Ok(Report::new(findings))
     }
 }
 
@@ -157,105 +263,31 @@ impl Backend for Zk {
     }
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
-        let runtime = self.sessions.runtime();
-        if !may_be_paused(runtime) {
-            return self.take(request).await;
-        }
-        // Boxed, as it is rare.
-        let taking = Box::pin(self.take(request));
-        tokio::select! {
-            acquired = taking => acquired,
-            () = paused(runtime, self.capabilities.lease.default_ttl()) => {
-                Err(unavailable("the tokio runtime of the session is paused, which ends the session"))
-            }
-        }
+        self.unless_paused(|| self.take(request)).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let spot = self.spot(name);
-        loop {
-            let (session, silent) = self.session(&spot).await?;
-            let base = self.sessions.base(&session, &spot.dir);
-            match timeout(session.patience(), inspect(&session, &base, &spot)).await {
-                Err(_) => return Err(silent),
-                Ok(Err(Fault::Over)) => {}
-                Ok(answer) => {
-                    let (state, strangers) = answer.map_err(|fault| fault.on(&spot.dir))?;
-                    self.report(&spot, &strangers);
-                    return Ok(state);
-                }
-            }
-        }
+        self.unless_paused(|| self.state(name)).await
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
-        let spot = self.spot(name);
-        let mut broken = None;
-        loop {
-            let (session, silent) = self.session(&spot).await?;
-            match timeout(session.patience(), break_lock(&session, &spot, None, &mut broken)).await {
-                Err(_) => return Err(silent),
-                Ok(Err(Fault::Over)) => {}
-                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir))?,
-            }
-        }
+        self.unless_paused(|| self.break_all(name)).await
     }
 
     async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
-        let spot = self.spot(name);
-        let mut broken = None;
-        loop {
-            let (session, silent) = self.session(&spot).await?;
-            let base = self.sessions.base(&session, &spot.dir);
-            let only = Some((&*base, token));
-            match timeout(session.patience(), break_lock(&session, &spot, only, &mut broken)).await {
-                Err(_) => return Err(silent),
-                Ok(Err(Fault::Over)) => {}
-                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir))?,
-            }
-        }
+        self.unless_paused(|| self.break_one(name, token)).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
-        let base = self.sessions.config().base();
-        loop {
-            let session = self.sessions.get().await?;
-            let children = session.insist(|| session.children(base));
-            match timeout(session.patience(), children).await {
-                Err(_) => {
-                    return Err(unavailable(&format!(
-                        "no answer about {base} within {:?}",
-                        session.patience()
-                    )));
-                }
-                Ok(Err(Fault::Over)) => {}
-                Ok(Err(fault)) if fault.is_no_node() => return Ok(Vec::new()),
-                Ok(children) => {
-                    let children = children.map_err(|fault| fault.on(base))?;
-                    let names = children.iter().filter_map(|child| name_of(base, child));
-                    let names: Vec<_> = names.filter(|name| name.as_str().starts_with(prefix)).collect();
-                    return self.capabilities.check_listed(names.len()).map(|()| names);
-                }
-            }
-        }
+        self.unless_paused(|| self.names(prefix)).await
     }
 
     async fn request_revocation(&self, name: &LockName) -> Result<bool> {
-        let spot = self.spot(name);
-        loop {
-            let (session, silent) = self.session(&spot).await?;
-            match timeout(session.patience(), request_revocation(&session, &spot)).await {
-                Err(_) => return Err(silent),
-                Ok(Err(Fault::Over)) => {}
-                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir)),
-            }
-        }
+        self.unless_paused(|| self.ask_holders(name)).await
     }
 
     async fn doctor(&self) -> Result<Report> {
-        let (session, config) = (self.sessions.get().await?, self.sessions.config());
-        let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
-        Ok(Report::new(findings))
+        self.unless_paused(|| self.examine()).await
     }
 
     async fn settle(&self) {
