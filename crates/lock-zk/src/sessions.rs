@@ -1,5 +1,6 @@
 //! The sessions of a process: shared by its connections, and as many as its locks need.
 
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
@@ -127,8 +128,10 @@ struct Slots {
     opening: Option<Opening>,
     /// How many connections have these sessions; none joins after the last one has left.
     users: usize,
-    /// Until when no further one is opened, as that has just failed.
-    crowded: Option<Instant>,
+    /// When the last opening failed, unless one has succeeded since.
+    failed: Option<Instant>,
+    /// Whether it was reported that a session has far more locks than it should.
+    reported: bool,
     /// Whether a task closes the sessions that are not needed any more.
     swept: bool,
 }
@@ -192,6 +195,13 @@ impl Pool {
                 if let Some(session) = slots.with_room(purpose, self.config.most_locks())? {
                     return Ok(session);
                 }
+                let retries = slots.failed.is_none_or(|failed| failed.elapsed() >= RETRY);
+                if let Some(session) = slots.crowded() {
+                    if retries {
+                        slots.opening.get_or_insert_with(|| self.open());
+                    }
+                    return Ok(session);
+                }
                 slots.opening.get_or_insert_with(|| self.open()).clone()
             };
             let opened = opening.clone().await;
@@ -210,7 +220,11 @@ impl Pool {
         let task = self.runtime.spawn(async move {
             let session = Session::open(&pool.config, pool.runtime.clone()).await;
             let done = session.and_then(|session| pool.put(session));
-            pool.slots().opening = None;
+            let mut slots = pool.slots();
+            slots.opening = None;
+            if done.is_err() {
+                slots.note_failure();
+            }
             done
         });
         let opened = task.map(|done| {
@@ -238,6 +252,7 @@ impl Pool {
             return Err(Error::closed(BACKEND));
         }
         slots.open.push(Slot { session, idle: false });
+        (slots.failed, slots.reported) = (None, false);
         if slots.open.len() > 1 && !slots.swept {
             slots.swept = true;
             drop(self.runtime.spawn(sweep(Arc::downgrade(self))));
@@ -296,8 +311,7 @@ impl Slots {
             slot.idle = false;
             return Ok(Some(Arc::clone(&slot.session)));
         }
-        self.crowded.take_if(|until| Instant::now() >= *until);
-        Ok(if self.crowded.is_some() { self.least_full() } else { None })
+        Ok(None)
     }
 
     /// Where there should be no more locks, but no further session can be opened. What cannot be watched there is looked at
@@ -306,14 +320,37 @@ impl Slots {
         let open = self.open.iter_mut().filter(|slot| !slot.session.is_over());
         let slot = open.min_by_key(|slot| (slot.session.watches().claimed(), slot.session.nodes()))?;
         slot.idle = false;
-        if self.crowded.is_none() {
-            self.crowded = Some(Instant::now() + CROWDED);
+        Some(Arc::clone(&slot.session))
+    }
+
+    /// The one that a lock gets while further sessions cannot be opened: nobody waits for what has just failed.
+    fn crowded(&mut self) -> Option<Arc<Session>> {
+        if self.opening.is_none() {
+            self.failed.take_if(|failed| failed.elapsed() >= CROWDED);
+        }
+        if self.failed.is_some() { self.least_full() } else { None }
+    }
+
+    /// Notes that no further session can be opened, and reports it: once when that begins, and once when a session has so
+    /// many locks that its end is in danger.
+    fn note_failure(&mut self) {
+        let begins = self.failed.replace(Instant::now()).is_none();
+        let Some(session) = self.least_full() else { return };
+        let (locks, bytes) = (session.nodes(), session.watches().claimed());
+        if begins {
             tracing::warn!(
-                locks = slot.session.nodes(),
+                locks,
                 "no further session can be opened; sessions get more locks than they should"
             );
         }
-        Some(Arc::clone(&slot.session))
+        if bytes > FAR_TOO_FULL && !mem::replace(&mut self.reported, true) {
+            tracing::error!(
+                locks,
+                bytes,
+                "the paths of the locks of one session come near to jute.maxbuffer, beyond which the servers cannot end it; \
+                 let the servers accept more connections (maxClientCnxns)"
+            );
+        }
     }
 }
 
@@ -321,8 +358,12 @@ impl Slots {
 static POOLS: Mutex<Vec<(Sharing, Id, Weak<Pool>)>> = Mutex::new(Vec::new());
 /// Between two looks for sessions that nobody has.
 const IDLE: Duration = Duration::from_secs(30);
-/// For how long no further session is opened after that has failed.
+/// For how long nobody waits for a further session after the opening of one has failed.
 const CROWDED: Duration = Duration::from_secs(10);
+/// When the next one is tried for meanwhile.
+const RETRY: Duration = Duration::from_secs(1);
+/// Half of what the servers accept by default in one transaction, and the end of a session is one.
+const FAR_TOO_FULL: usize = 512 * 1024;
 
 #[cfg(test)]
 mod tests {

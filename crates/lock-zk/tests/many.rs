@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use common::{Server, Servers, client, connect, proxy, through};
 use futures_util::stream::{StreamExt, iter};
 use lock_core::{Guard, LockOptions, Locks, LossReason, Released, Standing};
 use lock_testkit::{FaultProxy, ZooKeeper};
-use lock_zk::ZkConfig;
+use lock_zk::zookeeper_client::{Client, Error};
+use lock_zk::{DriverSession, Ensemble, SessionClient, ZkConfig};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -144,6 +146,69 @@ async fn twenty_thousand_held_locks_survive_a_reset() {
     let locks = common::opened(&through(&proxy).session_timeout(2 * PATIENT)).await;
     let guards = take(&locks, "held", 20_000).await;
     until_watched().await;
+    proxy.rst();
+    until_confirmed(&guards, "a reset").await;
+    release(guards).await;
+}
+
+/// The chroot is known to nobody but the ensemble, which connects by its own connector.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_chroot_of_an_ensemble_counts_as_well() {
+    let server = common::server().await;
+    let (proxy, client) = (proxy(&server), client(&server).await);
+    let chroot = format!("/{:c<150}", "");
+    common::mkdir(&client, &chroot).await;
+    drop(client);
+    let ensemble = Arc::new(Connector { hosts: format!("{}{chroot}", proxy.addr()) });
+    let locks = common::opened(&through(&proxy).session_timeout(PATIENT / 2).ensemble(ensemble)).await;
+    let guards = take(&locks, "held", 400).await;
+    until_watched().await;
+    proxy.rst();
+    until_confirmed(&guards, "a reset").await;
+    release(guards).await;
+}
+
+/// Connects as a program may do it.
+#[derive(Debug)]
+struct Connector {
+    hosts: String,
+}
+
+#[async_trait]
+impl Ensemble for Connector {
+    async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
+        let connector = Client::connector().with_session_timeout(session_timeout);
+        Ok(Arc::new(DriverSession::open(connector.connect(&self.hosts)).await?))
+    }
+}
+
+/// The servers are away for as long as one opening takes, and well after that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn after_an_opening_that_failed_locks_do_not_pile_up_in_a_full_session() {
+    let server = common::server().await;
+    let proxy = proxy(&server);
+    let impatient = Duration::from_millis(300);
+    let locks =
+        common::opened(&through(&proxy).session_timeout(PATIENT / 2).connect_timeout(impatient)).await;
+    let mut guards = take(&locks, "full", 388).await;
+    proxy.refuse(true);
+    guards.extend(take(&locks, "beyond", 1).await);
+    proxy.refuse(false);
+    let (start, mut number) = (Instant::now(), 0);
+    // The question is one.
+    while server.mntr().await.unwrap()["zk_num_alive_connections"] == "2" {
+        assert!(start.elapsed() < Duration::from_secs(5), "no further session is opened");
+        sleep(impatient).await;
+        guards.extend(take(&locks, &format!("{number}."), 1).await);
+        number += 1;
+    }
+    guards.extend(take(&locks, "more", 1_000).await);
+    until_watched().await;
+    let counters = server.mntr().await.unwrap();
+    let (sessions, watches) = (&counters["zk_num_alive_connections"], &counters["zk_watch_count"]);
+    let sessions = sessions.parse::<usize>().unwrap() - 1;
+    assert!(sessions >= 4, "{sessions}");
+    assert_eq!(watches.parse::<usize>().unwrap(), guards.len() + sessions);
     proxy.rst();
     until_confirmed(&guards, "a reset").await;
     release(guards).await;
