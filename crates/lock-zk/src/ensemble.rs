@@ -49,6 +49,13 @@ pub trait SessionClient: Send + Sync + 'static {
     /// The session timeout that was negotiated.
     fn timeout(&self) -> Duration;
 
+    /// The path of the node that stands for the root, which the servers see before every path; empty if there is none.
+    ///
+    /// It counts: there is a limit to the bytes of paths that one session may watch.
+    fn chroot(&self) -> &str {
+        ""
+    }
+
     /// The states of the session from now on.
     fn states(&self) -> Box<dyn States>;
 
@@ -181,7 +188,8 @@ pub struct DriverSession {
 }
 
 impl DriverSession {
-    /// Opens a session, on the current tokio runtime.
+    /// Opens a session, on the current tokio runtime. Of several clients that `connecting` connects, it must return the
+    /// last one.
     ///
     /// It is not enough to have a [`Client`] that is connected already: its watches panic when its runtime shuts down before
     /// them, unless they were prepared for that when the connection was made.
@@ -190,8 +198,7 @@ impl DriverSession {
     ///
     /// Those of `connecting`.
     pub async fn open(connecting: impl Future<Output = Result<Client, Error>>) -> Result<Self, Error> {
-        let gate = Arc::default();
-        let client = Gate::guard(&gate, connecting).await?;
+        let (client, gate) = Gate::guard(connecting).await?;
         Ok(Self { client, gate })
     }
 }
@@ -397,6 +404,10 @@ impl SessionClient for DriverSession {
 
     fn timeout(&self) -> Duration {
         self.client.session_timeout()
+    }
+
+    fn chroot(&self) -> &str {
+        self.client.path()
     }
 
     fn states(&self) -> Box<dyn States> {

@@ -7,8 +7,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
@@ -27,20 +26,21 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Runs `connecting` so that the task which the driver spawns closes this gate at its end.
+    /// Runs `connecting` so that every task which the driver spawns closes a gate of its own at its end, and gives the gate of
+    /// the last one: `connecting` may have dropped clients that it connected before.
     pub(crate) async fn guard<T>(
-        self: &Arc<Self>,
         connecting: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        let spawner = Spawner { gate: Arc::clone(self), spawned: AtomicBool::new(false) };
+    ) -> Result<(T, Arc<Self>), Error> {
+        let spawner = Spawner::default();
         let mut connecting = pin!(connecting);
         let connected = poll_fn(|context| {
             let _scope = spawns_core::enter(&spawner);
             connecting.as_mut().poll(context)
         });
         let connected = connected.await?;
-        debug_assert!(spawner.spawned.into_inner(), "the driver spawns its task in another way");
-        Ok(connected)
+        let last = spawner.last.into_inner().unwrap_or_else(PoisonError::into_inner);
+        debug_assert!(last.is_some(), "the driver spawns its task in another way");
+        Ok((connected, last.unwrap_or_default()))
     }
 
     /// The event of this watch, or the end of the session when the task has gone without one.
@@ -69,15 +69,17 @@ impl Future for Guarded {
 }
 
 /// Spawns the driver's tasks on the current tokio runtime.
+#[derive(Default)]
 struct Spawner {
-    gate: Arc<Gate>,
-    spawned: AtomicBool,
+    /// The gate of the last one.
+    last: Mutex<Option<Arc<Gate>>>,
 }
 
 impl Spawn for Spawner {
     fn spawn(&self, task: Task) {
-        self.spawned.store(true, Ordering::Relaxed);
-        let task = DriverTask { gate: Arc::clone(&self.gate), task: Some(Box::into_pin(task.future)) };
+        let gate = Arc::<Gate>::default();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&gate));
+        let task = DriverTask { gate, task: Some(Box::into_pin(task.future)) };
         drop(tokio::spawn(task));
     }
 }

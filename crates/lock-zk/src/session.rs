@@ -52,6 +52,7 @@ use crate::{BACKEND, NodeAcl, ZkConfig};
 /// acquired by it comes back to life, and its client is closed, so that its nodes go even if it was alive after all.
 /// The driver's own `Expired` comes up to 0.4 session timeouts too late to be of use.
 pub(crate) struct Session {
+    this: Weak<Self>,
     id: i64,
     timeout: Duration,
     client: Mutex<Option<Arc<dyn SessionClient>>>,
@@ -179,7 +180,8 @@ impl Session {
         let Fresh { client, confirmed, until } = fresh;
         let clock = config.lease_clock().clone();
         let cell = ValidityCell::new(clock.clone(), until);
-        let session = Arc::new(Self {
+        let session = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             id: client.id(),
             timeout: client.timeout(),
             validity: cell.validity(),
@@ -189,7 +191,7 @@ impl Session {
             confirmed: Mutex::new(confirmed),
             acl: config.node_acl(),
             directories: Directories::default(),
-            watches: Watches::new(config.chroot_path()),
+            watches: Watches::new(client.chroot()),
             bases: Mutex::default(),
             clock,
             runtime,
@@ -500,10 +502,10 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Watch, Vec<u8>, Stat), Fault> {
-        let (client, own_path) = (self.client()?, path.to_owned());
+        let (client, own_path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
         let watched = self.read(self.outlive(async move {
             let watched = client.watch_data(&own_path).await;
-            watched.map(|(data, stat, watching)| (data, stat, in_room(watching, room)))
+            watched.map(|(data, stat, watching)| (data, stat, in_room(watching, room, this)))
         }));
         let (data, stat, watch) = watched.await.map_err(|fault| fault.needing(Right::Read, path))?;
         Ok((watch, data, stat))
@@ -515,10 +517,10 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Option<Stat>, Watch), Fault> {
-        let (client, path) = (self.client()?, path.to_owned());
+        let (client, path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
         let watched = self.outlive(async move {
             let watched = client.watch_stat(&path).await;
-            watched.map(|(stat, watching)| (stat, in_room(watching, room)))
+            watched.map(|(stat, watching)| (stat, in_room(watching, room, this)))
         });
         self.read(watched).await
     }
@@ -631,12 +633,15 @@ impl<T: Send + 'static> Drop for Outliving<T> {
     }
 }
 
-/// A watch with its room.
-fn in_room(watching: Watching, room: Arc<Room>) -> Watch {
+/// A watch with its room. One that tells of the end of the session ends it, so that nobody takes it for one that goes on.
+fn in_room(watching: Watching, room: Arc<Room>, session: Weak<Session>) -> Watch {
     async move {
-        let event = watching.await;
+        let event = Event::of(watching.await.event_type);
         drop(room);
-        Event::of(event.event_type)
+        if let (Event::Over, Some(session)) = (event, session.upgrade()) {
+            session.end(LossReason::SessionEnded);
+        }
+        event
     }
     .boxed()
 }

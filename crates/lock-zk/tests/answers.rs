@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use common::*;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use lock_core::{ErrorKind, Guard, Locks, LossReason, Released, Standing, Token};
+use lock_core::{ErrorKind, Guard, LockOptions, Locks, LossReason, Released, Standing, Token};
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 use lock_zk::{
@@ -280,6 +280,52 @@ async fn a_downgrade_is_not_given_up_when_the_server_refuses_after_a_lost_answer
         give_back(guard).await;
         assert_eq!(children(&client, "a").await.len(), 0, "{error}: the reader's node is left");
     }
+}
+
+/// Finds the first server unfit, and connects once more.
+#[derive(Debug)]
+struct Choosy {
+    hosts: String,
+}
+
+#[async_trait]
+impl Ensemble for Choosy {
+    async fn open(&self, session_timeout: Duration) -> Result<Arc<dyn SessionClient>, Error> {
+        let connect = || Client::connector().with_session_timeout(session_timeout).connect(&self.hosts);
+        let connecting = async {
+            let unfit = connect().await?;
+            let mut states = unfit.state_watcher();
+            drop(unfit);
+            while !states.changed().await.is_terminated() {}
+            sleep(Duration::from_millis(50)).await;
+            connect().await
+        };
+        Ok(Arc::new(DriverSession::open(connecting).await?))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_watches_of_a_client_outlive_one_that_was_connected_before() {
+    let server = server().await;
+    let client = client(&server).await;
+    let holder = connect(&server).await;
+    let ensemble = Arc::new(Choosy { hosts: server.connect_string() });
+    let locks = opened(&config(&server).ensemble(ensemble)).await;
+    let guard = holder.mutex("a").acquire().await.unwrap();
+    let lock = locks.mutex("a");
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    until_children(&client, "a", 2).await;
+    for _ in 0..50 {
+        sleep(Duration::from_millis(10)).await;
+        assert_eq!(children(&client, "a").await.len(), 2, "one who holds it and one who waits");
+    }
+    give_back(guard).await;
+    give_back(timeout(SOON, waiter).await.expect("its turn comes").unwrap().unwrap()).await;
+    // The end of a lock is kept.
+    let hold = LockOptions::new().max_hold(Duration::from_millis(200));
+    let guard = locks.mutex_with("a", hold).unwrap().acquire().await.unwrap();
+    until_children(&client, "a", 0).await;
+    drop(guard);
 }
 
 /// The caller has gone, and the servers refuse for a while to tell what there is.
