@@ -24,7 +24,7 @@ use futures_util::FutureExt;
 use futures_util::future::{FusedFuture, OptionFuture, join, join_all, join3};
 use lock_core::background::Background;
 use lock_core::{AcquireRequest, Error, ErrorKind, Result, Standing, Token};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::BACKEND;
@@ -349,6 +349,8 @@ struct Place<'a> {
     own: &'a mut Own,
     /// Those that keep us waiting while they are all there.
     near: Vec<Neighbour>,
+    /// Whether there are others for whose watches there is no room.
+    unwatched: bool,
     /// The one after whose end it is worth while to look again.
     far: Option<Neighbour>,
 }
@@ -379,7 +381,7 @@ impl<'a> Place<'a> {
         request: &'a AcquireRequest,
         own: &'a mut Own,
     ) -> Self {
-        Self { session, claim, spot, made, request, own, near: Vec::new(), far: None }
+        Self { session, claim, spot, made, request, own, near: Vec::new(), unwatched: false, far: None }
     }
 
     /// What keeps us from the lock; nothing when it is our turn.
@@ -415,8 +417,10 @@ impl<'a> Place<'a> {
     /// hang the waiter, so that it [looks again](Session::second_look) after a while.
     async fn moved(&mut self, obstacles: &Obstacles<'_>) -> Result<Moved, Stop> {
         let looks_ahead = obstacles.before <= LONG;
-        let mut second_look = pin!(sleep(self.session.second_look()));
+        let (began, pause) = (Instant::now(), self.session.second_look());
         while self.watch(obstacles, looks_ahead).await? {
+            // One listing shows them all.
+            let pause = if self.unwatched { self.session.between_looks() } else { pause };
             let Self { session, own, near, far, .. } = &mut *self;
             tokio::select! {
                 biased;
@@ -451,14 +455,15 @@ impl<'a> Place<'a> {
                         Event::Over => return Err(Stop::Again),
                     }
                 }
-                () = &mut second_look => return Ok(Moved::Other),
+                () = sleep_until(began + pause) => return Ok(Moved::Other),
             }
         }
         Ok(Moved::Other)
     }
 
     /// Watches what keeps us waiting, and also our node and the far one if we look ahead and there is room for that: in one
-    /// go as far as they are not watched yet. Says whether all are there.
+    /// go as far as they are not watched yet. A single one without room for its watch is read now and then; of several only
+    /// [a note](Self::unwatched) is made. Says whether all are there that were asked for.
     async fn watch(&mut self, obstacles: &Obstacles<'_>, looks_ahead: bool) -> Result<bool, Stop> {
         let far = obstacles.far.filter(|_| looks_ahead);
         self.near.retain(|neighbour| obstacles.near.contains(&neighbour.name.as_str()));
@@ -468,14 +473,20 @@ impl<'a> Place<'a> {
         let missing: Vec<_> = obstacles.near.iter().filter(unwatched).copied().collect();
         let own = Some(self.made.name()).filter(|_| looks_ahead && self.own.watch.is_none());
         // What must be watched gets its room first.
-        let near = join_all(missing.into_iter().map(|name| {
+        self.unwatched = false;
+        let near = missing.into_iter().filter_map(|name| {
             let path = self.spot.child(name);
             let room = self.claim.room(&path, Need::Must).or_else(|| {
                 (self.own.watch, self.far) = (None, None);
                 self.claim.room(&path, Need::Must)
             });
-            set(self.session, name.to_owned(), path, room)
-        }));
+            if room.is_none() && obstacles.near.len() > 1 {
+                self.unwatched = true;
+                return None;
+            }
+            Some(set(self.session, name.to_owned(), path, room))
+        });
+        let near = join_all(near.collect::<Vec<_>>());
         let ahead = |name: &str| {
             let path = self.spot.child(name);
             let room = self.claim.room(&path, Need::Spare)?;

@@ -251,6 +251,11 @@ impl Session {
         self.timeout.mul_f64(lock_core::random::rng().random_range(1.0..1.25))
     }
 
+    /// Between two looks at what cannot be watched.
+    pub(crate) fn between_looks(&self) -> Duration {
+        self.timeout / 6
+    }
+
     /// How long a caller waits for an answer that is not about getting a lock.
     pub(crate) fn patience(&self) -> Duration {
         self.timeout / 2
@@ -292,6 +297,16 @@ impl Session {
     /// Waits for the end of the session.
     pub(crate) async fn ended(&self) {
         self.over.cancelled().await;
+    }
+
+    /// Waits for so long, or until the session ends. Who waits may be polled on another runtime by then, and the timer of a
+    /// runtime that has shut down panics: it is not polled after the end.
+    pub(crate) async fn pause(&self, pause: Duration) {
+        tokio::select! {
+            biased;
+            () = self.ended() => {}
+            () = sleep(pause) => {}
+        }
     }
 
     /// Ends the session, and waits for the server's farewell.
@@ -486,7 +501,7 @@ impl Session {
             Some(room) => self.watch_in(room, path).await,
             None => {
                 let (data, stat) = self.data(path).await?;
-                let pause = self.timeout / 6;
+                let pause = self.between_looks();
                 let look_again = async move {
                     sleep(pause).await;
                     Event::Changed
@@ -542,7 +557,7 @@ impl Session {
             match request().await {
                 Err(Fault::Unknown(error)) if Instant::now() < until => {
                     tracing::debug!(%error, "a request is repeated");
-                    sleep(PAUSE).await;
+                    self.pause(PAUSE).await;
                 }
                 answer => return answer,
             }
@@ -664,6 +679,13 @@ struct Monitor {
     validity: Validity,
     clock: Clock,
     pause: Duration,
+}
+
+/// With its runtime goes the session: the driver's task does.
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.tell(|session| session.end(LossReason::SessionEnded));
+    }
 }
 
 impl Monitor {

@@ -47,7 +47,8 @@ pub(crate) struct Room {
 /// How much a watch is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A lock would be late without it.
+    /// A lock would be late without it. One watch there is room for up to [the end](MOST), further ones of the same lock
+    /// until the session is [full](FULL).
     Must,
     /// It saves a round trip. There is room while [half](SPARE) of it is left.
     Spare,
@@ -86,7 +87,11 @@ impl Claim {
         let bytes = self.watches.chroot + path.len();
         let (mut charged, mut watched) = (self.watches.charged(), lock(&self.watched));
         let beyond = self.bytes.max(*watched + bytes) - self.bytes.max(*watched);
-        let limit = if need == Need::Must { MOST } else { SPARE };
+        let limit = match need {
+            Need::Must if *watched == 0 => MOST,
+            Need::Must => FULL,
+            Need::Spare => SPARE,
+        };
         let claimed = charged.claimed + beyond;
         if charged.watched + bytes > MOST || (beyond > 0 && claimed > limit) {
             return None;
@@ -163,14 +168,13 @@ mod tests {
         // Nothing beyond the claims is spared, but what they cover is there for each.
         let rooms: Vec<_> = claims.iter().map(|claim| claim.room(&path(300), Need::Spare).unwrap()).collect();
         assert!(claims[0].room(&path(300), Need::Spare).is_none());
-        // A little more is, if it must be.
-        let mut more = Vec::new();
-        while let Some(room) = claims[0].room(&path(300), Need::Must) {
-            more.push(room);
-        }
+        // Nor is a further one of the same lock, if it must be; a first one of another lock or of a base is.
+        assert!(claims[0].room(&path(300), Need::Must).is_none());
+        let bases: Vec<_> = (0..MOST / 300).map(|_| watches.claim(0)).collect();
+        let mut more: Vec<_> = bases.iter().map_while(|base| base.room(&path(300), Need::Must)).collect();
         assert_eq!(rooms.len() + more.len(), MOST / 300);
         drop(more.pop());
-        assert!(claims[1].room(&path(300), Need::Must).is_some());
+        assert!(bases.last().unwrap().room(&path(300), Need::Must).is_some());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
+use futures_util::stream::{StreamExt, iter};
 use lock_core::{
     ErrorKind, Guard, Holder, LockMode, LockOptions, LockState, Locks, LossReason, Released, Standing,
 };
@@ -463,6 +464,32 @@ async fn a_permit_that_comes_back_tells_few_however_many_wait() {
     until_children(&client, "a", 0).await;
     // The watches for those who did not go are removed.
     until("a watch is left", async || lock_watches(&server).await == 0).await;
+}
+
+/// Their paths are more than what one session watches.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_for_one_of_many_permits_reads_little() {
+    let server = server().await;
+    let (proxy, holder) = (proxy(&server), connect(&server).await);
+    let name = format!("{:-<250}", "many");
+    let semaphore = holder.semaphore(&name, 500);
+    let taken = iter((0..500).map(|_| semaphore.acquire()));
+    let mut held: Vec<_> = taken.buffered(100).map(Result::unwrap).collect().await;
+    let locks = opened(&through(&proxy)).await;
+    for _ in 0..2 {
+        let lock = locks.semaphore(&name, 500);
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        sleep(4 * SETTLED).await;
+        proxy.reset_counters();
+        sleep(TIMEOUT).await;
+        assert!(proxy.requests() < 40, "{} requests in one session timeout", proxy.requests());
+        // There is room for the base of the tokens: a further lock is taken in as few requests as ever.
+        give_back(locks.mutex("other").acquire().await.unwrap()).await;
+        // The last one is not watched.
+        give_back(held.pop().unwrap()).await;
+        held.push(soon(waiter).await);
+    }
+    iter(held).for_each_concurrent(100, give_back).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
