@@ -143,7 +143,7 @@ async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), 
 async fn poll(session: &Session, path: &str) -> Result<(), Fault> {
     loop {
         let pause = lock_core::random::rng().random_range(POLL / 2..POLL * 3 / 2);
-        sleep(pause).await;
+        session.pause(pause).await;
         if session.insist(|| session.stat(path)).await?.is_none() {
             return Ok(());
         }

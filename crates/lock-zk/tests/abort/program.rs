@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{Guard, Locks, LossReason, Result, Standing};
-use lock_zk::ZkConfig;
+use lock_zk::{Recipe, WaitBy, ZkConfig};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -30,9 +30,12 @@ async fn waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
 }
 
 /// The connection goes with its runtime, and those who wait go on elsewhere.
-fn a_runtime_ends(hosts: &str, elsewhere: &Runtime) {
+fn a_runtime_ends(hosts: &str, recipe: Recipe, elsewhere: &Runtime) {
     let runtime = runtime();
-    let locks = runtime.block_on(connect(hosts));
+    let config = ZkConfig::new(hosts).session_timeout(TIMEOUT).private_session(true).recipe(recipe);
+    // Where each recipe has its own kind of node.
+    let dir = if recipe == Recipe::Queue { "/locks" } else { "/ephemeral" };
+    let locks = runtime.block_on(config.dir(dir).connect()).unwrap();
     let guard = runtime.block_on(locks.mutex("runtime").acquire()).unwrap();
     let waiters = (0..3).map(|_| {
         let locks = Locks::from_dyn(Arc::clone(locks.backend()));
@@ -99,7 +102,9 @@ fn main() {
     assert!(cfg!(panic = "abort"));
     let [_, direct, proxied] = &std::env::args().collect::<Vec<_>>()[..] else { panic!("direct proxied") };
     let runtime = runtime();
-    a_runtime_ends(direct, &runtime);
+    for recipe in [Recipe::Queue, Recipe::Ephemeral(WaitBy::Watch), Recipe::Ephemeral(WaitBy::Poll)] {
+        a_runtime_ends(direct, recipe, &runtime);
+    }
     runtimes_end_with_their_waiters(direct);
     runtime.block_on(a_session_is_closed(direct));
     runtime.block_on(a_session_expires(proxied));
