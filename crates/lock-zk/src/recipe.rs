@@ -415,6 +415,9 @@ impl<'a> Place<'a> {
 
     /// Waits until the queue has moved, or may have: an event that the driver, a proxy or the server has lost must not
     /// hang the waiter, so that it [looks again](Session::second_look) after a while.
+    ///
+    /// [`Moved::Near`] relies on one event all the same, that of our own node: if that was deleted, its event lost, and the
+    /// one of the predecessor not, the grant is wrong. A connection that was up all the time gives events in their order.
     async fn moved(&mut self, obstacles: &Obstacles<'_>) -> Result<Moved, Stop> {
         let looks_ahead = obstacles.before <= LONG;
         let (began, pause) = (Instant::now(), self.session.second_look());
