@@ -93,7 +93,9 @@ pub(crate) struct Made {
 /// first would free the name, and the second hit the node of the next holder. So whoever deletes it, the
 /// [lease](crate::lease) at its end, a release or a drop, waits for the same task.
 #[derive(Debug, Default)]
-struct Deletion(Mutex<Option<Shared<BoxFuture<'static, Result<Gone, Fault>>>>>);
+struct Deletion(Mutex<Option<Deleting>>);
+
+type Deleting = Shared<BoxFuture<'static, Result<Gone, Fault>>>;
 
 impl PartialEq for Made {
     fn eq(&self, other: &Self) -> bool {
