@@ -61,7 +61,7 @@ impl Bare {
             (BackendName::Redlock, LeaseKind::Ttl { default: ttl, .. }) => {
                 Self::Redlock(BareRedlock::connect(url, name, ttl).await?)
             }
-            (BackendName::Zk, LeaseKind::Session { timeout }) => {
+            (BackendName::Zk, LeaseKind::Session { timeout, .. }) => {
                 Self::Zk(BareZk::connect(url, name, timeout).await?)
             }
             (backend, lease) => return Err(no_floor(backend, lease)),

@@ -352,6 +352,7 @@ pub enum LeaseKind {
     },
     /// The session of the client, shared by all its locks: they end when it does, which is at most its timeout after the
     /// client died (and up to a tick of the server). A shorter time to live is refused. Made by [`LeaseKind::session`].
+    #[non_exhaustive]
     Session {
         /// The session timeout that was negotiated.
         timeout: Duration,

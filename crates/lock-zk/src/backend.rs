@@ -232,7 +232,7 @@ impl Zk {
 
 /// What locks of this configuration can do in sessions with this timeout.
 pub(crate) fn capabilities(config: &ZkConfig, timeout: Duration) -> Capabilities {
-    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::Session { timeout });
+    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::session(timeout));
     let is_queue = !matches!(config.lock_recipe(), Recipe::Ephemeral(_));
     (capabilities.fifo, capabilities.counts_waiters) = (is_queue, is_queue);
     let shares = if is_queue { Support::Yes } else { Support::No(ONE_NODE) };

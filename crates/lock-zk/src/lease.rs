@@ -253,7 +253,7 @@ impl End {
 
 /// What this session can keep: the servers may have granted another timeout than to the one before.
 pub(crate) const fn limits(session: &Session) -> Capabilities {
-    Capabilities::new(BACKEND, LeaseKind::Session { timeout: session.timeout() })
+    Capabilities::new(BACKEND, LeaseKind::session(session.timeout()))
 }
 
 /// What is known of our own node when it becomes the lock.

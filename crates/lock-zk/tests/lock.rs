@@ -32,7 +32,7 @@ async fn acquire_and_release() {
 
     let again = locks.mutex("a").try_acquire().await.unwrap().unwrap();
     assert!(again.token() > token);
-    assert_eq!(locks.capabilities().lease, LeaseKind::Session { timeout: TIMEOUT });
+    assert_eq!(locks.capabilities().lease, LeaseKind::session(TIMEOUT));
     assert!(locks.capabilities().fifo && locks.capabilities().counts_waiters);
 }
 
@@ -723,7 +723,7 @@ async fn the_servers_bounds_of_the_session_timeout_are_told() {
     let server = ZooKeeper::builder().max_session_timeout(Duration::from_secs(5)).start().await.unwrap();
     let server = Server::from(server);
     let locks = config(&server).session_timeout(Duration::from_secs(60)).connect().await.unwrap();
-    assert_eq!(locks.capabilities().lease, LeaseKind::Session { timeout: Duration::from_secs(5) });
+    assert_eq!(locks.capabilities().lease, LeaseKind::session(Duration::from_secs(5)));
     let guard = locks.mutex("a").acquire().await.unwrap();
     assert!(guard.remaining() < Duration::from_secs(4));
 }

@@ -156,7 +156,9 @@ async fn a_session_that_took_long_to_open_gives_locks_that_last() {
         black_hole(&proxy, false);
         let locks = connecting.await.unwrap().unwrap();
         assert!(start.elapsed() >= silent, "it did not take long");
-        let LeaseKind::Session { timeout } = locks.capabilities().lease else { panic!("there is a session") };
+        let LeaseKind::Session { timeout, .. } = locks.capabilities().lease else {
+            panic!("there is a session")
+        };
         assert_eq!(timeout, asked.min(longest));
         let guard = take(&locks, 0).await;
         // Nothing is wrong any more.
