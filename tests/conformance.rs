@@ -1,7 +1,8 @@
 //! The conformance suite on every backend: by its own configuration, by URL, and with write locks and semaphores of one
 //! permit in the place of mutexes.
 //!
-//! Run a part of it by a part of its names: `cargo test --all-features --test conformance -- zk::dyn`.
+//! Run a part of it by a part of its names: `cargo xtask test zk::dyn`. The full tier has all of it, the first one every backend
+//! once, by URL.
 //!
 //! All trials share one process, and the trials of a backend its servers. The same program is the worker of the
 //! cross-process cases when it is called with `--worker FLAVOUR URL`.
@@ -40,11 +41,14 @@ fn main() -> ExitCode {
 fn trials() -> Vec<Trial> {
     let (mut trials, mut left_out, redis) = (Vec::new(), Vec::new(), Arc::default());
     for harness in harnesses(&redis) {
+        let is_quick = harness.name().ends_with("::dyn");
         for trial in conformance::trials(&harness) {
-            trials.push(Trial::test(trial.name().to_owned(), move || {
+            let name = trial.name().to_owned();
+            let run = move || {
                 trial.run();
                 Ok(())
-            }));
+            };
+            trials.push(Trial::test(name, run).with_ignored_flag(!is_quick));
         }
         let why = |(case, why): (&str, &str)| (format!("{}::{case}", harness.name()), why.to_owned());
         left_out.extend(conformance::left_out(&*harness).into_iter().map(why));
@@ -52,7 +56,7 @@ fn trials() -> Vec<Trial> {
     let registered: Vec<_> = trials.iter().map(|trial| trial.name().to_owned()).collect();
     trials
         .push(Trial::test("the_matrix_is_complete", move || the_matrix_is_complete(&registered, &left_out)));
-    trials.extend(museum::trials(&redis));
+    trials.extend(museum::trials(&redis).into_iter().map(|trial| trial.with_ignored_flag(true)));
     trials
 }
 

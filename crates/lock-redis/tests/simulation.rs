@@ -1,7 +1,7 @@
 //! The real backend in virtual time: many clients on one server in memory, with all that can go wrong between them.
 //!
 //! A seed determines who takes part, what they do and what goes wrong. `SEED=n cargo test -p lock-redis --test simulation`
-//! replays one and tells its story; `SEEDS=n` runs so many. A seed that fails is added to `simulation.seeds`, which
+//! replays one and tells its story; `SEEDS=n` runs so many, and `SEED_SECONDS=n` new ones for so long. A seed that fails is added to `simulation.seeds`, which
 //! is always run first.
 
 #[path = "simulation/run.rs"]
@@ -14,12 +14,19 @@ use lock_testkit::simulation::{self, Outcome, Scenario as _, Seeds, find, in_par
 
 use crate::scenario::{Mode, Scenario};
 
-const SEEDS: u64 = 5_000;
+const SEEDS: u64 = 300;
+const MANY_SEEDS: u64 = 5_000;
 const SEED_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.seeds");
 
 #[test]
 fn no_seed_breaks_a_promise() {
     simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::new(SEED_FILE, SEEDS));
+}
+
+#[test]
+#[ignore = "full: thousands of seeds"]
+fn none_of_many_seeds_breaks_a_promise() {
+    simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::many(SEED_FILE, MANY_SEEDS));
 }
 
 #[test]

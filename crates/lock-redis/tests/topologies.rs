@@ -49,6 +49,7 @@ async fn works(url: &str) {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn unix_sockets() {
     let server = RedisServer::builder().unix_socket().start().await.unwrap();
     let path = server.socket().display().to_string();
@@ -64,6 +65,7 @@ async fn unix_sockets() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn databases_are_apart() {
     let server = RedisServer::start().await.unwrap();
     works(&format!("{}/5", server.url())).await;
@@ -77,6 +79,7 @@ async fn databases_are_apart() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn users_of_the_access_list() {
     let rules = format!("on >{SECRET} ~lock:* ~polylock:* &polylock:* +@all -@admin -@dangerous");
     let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
@@ -101,6 +104,7 @@ async fn acquire_in_the_end(locks: &Locks, name: &str) -> Guard {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn sentinels_name_the_master() {
     let sentinel = RedisSentinel::start().await.unwrap();
     works(&sentinel.url()).await;
@@ -118,6 +122,7 @@ async fn sentinels_name_the_master() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn locks_go_on_after_the_master_died() {
     let sentinel = RedisSentinel::start().await.unwrap();
     let locks = connect(&format!("{}?ttl=5s", sentinel.url())).await.unwrap();
@@ -147,6 +152,7 @@ async fn locks_go_on_after_the_master_died() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_failover_on_command_is_followed() {
     tokio::join!(follows_a_failover(RECIPES[0]), follows_a_failover(RECIPES[1]));
 }
@@ -177,6 +183,7 @@ async fn follows_a_failover(recipe: &str) {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn an_announced_master_is_believed_before_the_old_one() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     // The old one takes itself for a master still, and so does the sentinel that is asked.
@@ -201,6 +208,7 @@ async fn come_to(new: &RedisServer, locks: &Locks) {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_failover_that_nobody_heard_of_is_followed() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     // The old one takes itself for a master still, and the connection to it stays.
@@ -214,6 +222,7 @@ async fn a_failover_that_nobody_heard_of_is_followed() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn sentinels_are_followed_also_when_the_runtime_that_did_has_ended() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let master = Arc::new(AtomicU16::new(old.port()));
@@ -229,6 +238,7 @@ async fn sentinels_are_followed_also_when_the_runtime_that_did_has_ended() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn sentinels_are_followed_also_when_only_the_runtime_that_did_has_ended() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let master = Arc::new(AtomicU16::new(old.port()));
@@ -248,6 +258,7 @@ async fn sentinels_are_followed_also_when_only_the_runtime_that_did_has_ended() 
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_master_that_is_announced_while_the_old_one_is_dialed_is_the_one() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let slow = FaultProxy::start(old.addr(), Protocol::Redis).unwrap();
@@ -260,6 +271,7 @@ async fn a_master_that_is_announced_while_the_old_one_is_dialed_is_the_one() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_sentinel_that_hangs_is_left_for_another() {
     let sentinel = RedisSentinel::start().await.unwrap();
     let _locks = connect(&sentinel.url()).await.unwrap();
@@ -281,6 +293,7 @@ async fn a_sentinel_that_hangs_is_left_for_another() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_master_that_hangs_leaves_time_for_the_next() {
     let (hangs, works) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     hangs.stop();
@@ -299,6 +312,7 @@ async fn a_master_that_hangs_leaves_time_for_the_next() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_master_that_becomes_a_replica_is_told_and_asked_again() {
     let (server, other) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let locks = connect(&server.url()).await.unwrap();
@@ -349,6 +363,7 @@ async fn pushes(to: &ConnectionInfo, told: Arc<dyn AsyncPushSender>) -> RedisRes
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_master_that_is_demoted_is_left_for_the_new_one() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
@@ -364,6 +379,7 @@ async fn a_master_that_is_demoted_is_left_for_the_new_one() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn who_waits_is_heard_at_the_new_master() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
@@ -423,6 +439,7 @@ async fn name_on_but(cluster: &RedisCluster, master: usize, but: &str) -> String
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_cluster_has_locks_on_every_master() {
     let cluster = RedisCluster::start().await.unwrap();
     // One node is enough to find the others.
@@ -455,6 +472,7 @@ async fn a_cluster_has_locks_on_every_master() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn names_whose_helpers_would_be_elsewhere_are_refused_in_a_cluster() {
     let cluster = RedisCluster::start().await.unwrap();
     let locks = connect(&cluster.url()).await.unwrap();
@@ -473,6 +491,7 @@ async fn names_whose_helpers_would_be_elsewhere_are_refused_in_a_cluster() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
     let cluster = RedisCluster::start().await.unwrap();
     let name = name_on(&cluster, 0).await;
@@ -538,6 +557,7 @@ impl Dial for Gate {
 
 /// The channel is refused by a node that has it no more, and is to be had there again later.
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn in_a_cluster_who_was_refused_a_channel_listens_once_its_slot_is_back() {
     let cluster = RedisCluster::start().await.unwrap();
     let name = name_on(&cluster, 0).await;
@@ -605,6 +625,7 @@ fn ok(reply: Reply) {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_lock_survives_the_migration_of_its_slot() {
     tokio::join!(survives_migration(RECIPES[0]), survives_migration(RECIPES[1]));
 }
@@ -633,6 +654,7 @@ async fn survives_migration(recipe: &str) {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
     let cluster = RedisCluster::start().await.unwrap();
     let slot = cluster.slot("tag").await.unwrap();
@@ -661,6 +683,7 @@ async fn while_a_slot_moves_new_locks_in_it_are_to_be_tried_again() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
     const TTL: Duration = Duration::from_millis(2500);
     let cluster = RedisCluster::start().await.unwrap();
@@ -690,6 +713,7 @@ async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_lock_whose_keys_are_apart_holds_up_no_renewal_of_another() {
     let cluster = RedisCluster::start().await.unwrap();
     let name = name_on(&cluster, 0).await;
@@ -709,6 +733,7 @@ async fn a_lock_whose_keys_are_apart_holds_up_no_renewal_of_another() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_master_that_hangs_holds_up_no_renewal_at_another() {
     let cluster = RedisCluster::start().await.unwrap();
     for master in cluster.masters() {
@@ -730,6 +755,7 @@ async fn a_master_that_hangs_holds_up_no_renewal_at_another() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn locks_go_on_after_a_master_of_the_cluster_died() {
     let cluster = RedisCluster::start_n(3, true).await.unwrap();
     let name = name_on(&cluster, 1).await;
@@ -751,6 +777,7 @@ async fn locks_go_on_after_a_master_of_the_cluster_died() {
 
 /// It answers that the cluster is down, and knows nothing of who has its slots now.
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_master_that_is_cut_off_from_the_cluster_is_left() {
     let cluster = RedisCluster::start_n(3, true).await.unwrap();
     let name = name_on(&cluster, 0).await;
@@ -858,6 +885,7 @@ where
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_part_of_a_cluster_is_found_beside_a_node_that_hangs() {
     let cluster = RedisCluster::start().await.unwrap();
     let (master, hangs) = (&cluster.masters()[0], RedisServer::start().await.unwrap());
@@ -876,6 +904,7 @@ async fn a_part_of_a_cluster_is_found_beside_a_node_that_hangs() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn acquisitions_that_were_refused_while_they_connected_leave_nothing_to_do() {
     let server = RedisServer::builder().password("one").start().await.unwrap();
     let door = Arc::new(Door::default());
@@ -925,6 +954,7 @@ fn stalls(slow: u16, then: u16) -> Arc<dyn Dial> {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_connection_whose_making_stood_still_replaces_none() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let slow = FaultProxy::start(old.addr(), Protocol::Redis).unwrap();
@@ -960,6 +990,7 @@ async fn a_connection_whose_making_stood_still_replaces_none() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn connections_that_work_are_used_also_when_the_map_cannot_be_read_again() {
     let cluster = RedisCluster::start().await.unwrap();
     let door = Arc::new(Door::default());
@@ -987,6 +1018,7 @@ async fn connections_that_work_are_used_also_when_the_map_cannot_be_read_again()
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_lock_can_wait_for_replicas() {
     tokio::join!(waits_for_replicas(RECIPES[0]), waits_for_replicas(RECIPES[1]));
 }
@@ -1037,6 +1069,7 @@ async fn told(server: &RedisServer, section: &str, what: &str) {
 
 /// As by a server or a proxy that has a time limit for those.
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_connection_for_replicas_that_was_closed_while_it_was_idle_is_replaced() {
     let master = RedisServer::start().await.unwrap();
     let _replica = replica_of(&master).await;
@@ -1053,6 +1086,7 @@ async fn a_connection_for_replicas_that_was_closed_while_it_was_idle_is_replaced
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn replicas_are_waited_for_at_the_master_that_is_in_use() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let _replica = replica_of(&new).await;
@@ -1084,6 +1118,7 @@ async fn replicas_are_waited_for_at_the_master_that_is_in_use() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_lock_that_is_gone_before_replicas_have_it_is_asked_for_again() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
@@ -1099,6 +1134,7 @@ async fn a_lock_that_is_gone_before_replicas_have_it_is_asked_for_again() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn an_acquisition_that_waits_for_replicas_can_be_dropped() {
     let master = RedisServer::start().await.unwrap();
     for recipe in RECIPES {
@@ -1115,6 +1151,7 @@ async fn an_acquisition_that_waits_for_replicas_can_be_dropped() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn an_acquisition_in_a_cluster_can_be_dropped() {
     let cluster = RedisCluster::start().await.unwrap();
     let one = format!("redis+cluster://{}", cluster.masters()[0].addr());
@@ -1150,6 +1187,7 @@ async fn nothing_is_left(servers: &[RedisServer]) {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_pool_leads_to_one_server_only() {
     let pool = deadpool_redis::Config::from_url("redis://h").create_pool(None).unwrap();
     for url in ["redis+cluster://a:1,b:2", "redis+sentinel://a:1/main"] {
@@ -1160,6 +1198,7 @@ async fn a_pool_leads_to_one_server_only() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn the_doctor_tells_of_dangers() {
     let server = RedisServer::builder().maxmemory_policy("allkeys-lru").start().await.unwrap();
     let report = connect(&server.url()).await.unwrap().doctor().await.unwrap();
@@ -1178,6 +1217,7 @@ async fn the_doctor_tells_of_dangers() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn the_doctor_tells_what_is_downgraded() {
     let rules = format!("on >{SECRET} ~* +@all -@admin -@dangerous -subscribe");
     let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
@@ -1189,6 +1229,7 @@ async fn the_doctor_tells_what_is_downgraded() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn the_doctor_tells_what_those_who_wait_lack() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "rename-command HELLO \"\"").unwrap();
@@ -1226,6 +1267,7 @@ async fn the_doctor_tells_what_those_who_wait_lack() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn the_doctor_tells_what_those_who_are_notified_lack() {
     let cluster = RedisCluster::start().await.unwrap();
     let url = format!("{}?wait=notify", cluster.url().replace("//", &format!("//worker:{SECRET}@")));
@@ -1252,6 +1294,7 @@ async fn the_doctor_tells_what_those_who_are_notified_lack() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn the_doctor_tells_that_a_process_polls_since_a_right_was_missing() {
     let rules = format!("on >{SECRET} ~* &* +@all -subscribe");
     let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
@@ -1266,6 +1309,7 @@ async fn the_doctor_tells_that_a_process_polls_since_a_right_was_missing() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn the_doctor_sees_every_master_of_a_cluster() {
     let cluster = RedisCluster::start().await.unwrap();
     let text = connect(&cluster.url()).await.unwrap().doctor().await.unwrap().to_string();
@@ -1279,6 +1323,7 @@ async fn info(server: &RedisServer, section: &str) -> String {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_server_without_its_replicas_is_to_be_tried_again() {
     let server = RedisServer::builder().config("min-replicas-to-write", "1").start().await.unwrap();
     let locks = connect(&server.url()).await.unwrap();
@@ -1290,6 +1335,7 @@ async fn a_server_without_its_replicas_is_to_be_tried_again() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_full_server_is_told() {
     let server = RedisServer::builder().maxmemory_policy("noeviction").start().await.unwrap();
     let locks = connect(&server.url()).await.unwrap();
@@ -1300,6 +1346,7 @@ async fn a_full_server_is_told() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn missing_rights_are_named() {
     for (rules, connects) in [
         ("+@all -@scripting", false),
@@ -1326,6 +1373,7 @@ async fn missing_rights_are_named() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn the_rights_that_are_named_are_enough() {
     let server = RedisServer::start().await.unwrap();
     let url = format!("redis://worker:{SECRET}@{}", server.addr());
@@ -1372,6 +1420,7 @@ async fn waits_without_polling(url: &str, name: &str, server: &RedisServer) {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn what_a_database_or_the_sentinels_ask_for_is_told() {
     let server = RedisServer::start().await.unwrap();
     let url = format!("redis://worker:{SECRET}@{}/1", server.addr());
@@ -1404,6 +1453,7 @@ async fn what_a_database_or_the_sentinels_ask_for_is_told() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_node_of_a_cluster_is_no_server_of_its_own() {
     let cluster = RedisCluster::start().await.unwrap();
     let locks = connect(&cluster.masters()[0].url()).await.unwrap();
@@ -1414,6 +1464,7 @@ async fn a_node_of_a_cluster_is_no_server_of_its_own() {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn a_server_that_is_too_old_is_refused_with_its_version() {
     for (version, refused) in [("5.0.7", true), ("6.0.16", true), ("6.2.0", false)] {
         let addr = pretend_version(version).await;
@@ -1495,6 +1546,7 @@ mod tls {
     use super::*;
 
     #[tokio::test]
+    #[ignore = "full: sentinels and clusters"]
     async fn with_our_own_authority() {
         let certificates = Arc::new(Certificates::new().unwrap());
         let server = RedisServer::builder().tls(&certificates, false).start().await.unwrap();
@@ -1512,6 +1564,7 @@ mod tls {
     }
 
     #[tokio::test]
+    #[ignore = "full: sentinels and clusters"]
     async fn with_a_certificate_of_ours() {
         let certificates = Arc::new(Certificates::new().unwrap());
         let server = RedisServer::builder().tls(&certificates, true).start().await.unwrap();
@@ -1526,6 +1579,7 @@ mod tls {
     }
 
     #[tokio::test]
+    #[ignore = "full: sentinels and clusters"]
     async fn files_that_are_not_there_are_named() {
         let error = connect("rediss://h?tls_ca=/no/such/file.pem").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);

@@ -180,21 +180,25 @@ async fn one_mask(site: &Site, mask: u32, fault: Fault) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: all combinations of masters"]
 async fn stopped_masters() {
     every_mask(Fault::Stopped).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: all combinations of masters"]
 async fn killed_masters() {
     every_mask(Fault::Killed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: all combinations of masters"]
 async fn reset_masters() {
     every_mask(Fault::Reset).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "full: all combinations of masters"]
 async fn slow_masters() {
     every_mask(Fault::Slow).await;
 }

@@ -1,7 +1,7 @@
 //! The real backend in virtual time: clients on five masters in memory, with all that can go wrong between them.
 //!
 //! A seed determines who takes part, what they do and what goes wrong. `SEED=n cargo test -p lock-redlock --test simulation`
-//! replays one and tells its story; `SEEDS=n` runs so many. A seed that fails is added to `simulation.seeds`, which
+//! replays one and tells its story; `SEEDS=n` runs so many, and `SEED_SECONDS=n` new ones for so long. A seed that fails is added to `simulation.seeds`, which
 //! is always run first.
 
 #[path = "simulation/run.rs"]
@@ -13,7 +13,8 @@ use lock_testkit::simulation::{self, Scenario as _, Seeds, in_parallel};
 
 use crate::scenario::{Mode, Scenario};
 
-const SEEDS: u64 = 20_000;
+const SEEDS: u64 = 300;
+const MANY_SEEDS: u64 = 20_000;
 /// How many on three or seven masters.
 const OTHER_SEEDS: u64 = 2_000;
 /// How many of a broken kind: enough for a figure.
@@ -26,6 +27,13 @@ fn no_seed_breaks_a_promise() {
 }
 
 #[test]
+#[ignore = "full: thousands of seeds"]
+fn none_of_many_seeds_breaks_a_promise() {
+    simulation::no_seed_breaks_a_promise::<Scenario>(&Seeds::many(SEED_FILE, MANY_SEEDS));
+}
+
+#[test]
+#[ignore = "full: thousands of seeds"]
 fn no_seed_breaks_a_promise_of_three_or_seven_masters() {
     let seeds: Vec<u64> = (0..OTHER_SEEDS).collect();
     let outcomes = in_parallel(&seeds, |seed| Scenario::new(seed, Mode::OtherSizes).run(false));

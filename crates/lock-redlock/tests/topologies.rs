@@ -9,6 +9,7 @@ async fn connect(url: &str) -> Result<Locks> {
 }
 
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn the_doctor_sees_every_master() {
     let five = RedisFive::start().await.unwrap();
     let locks = connect(&five.url()).await.unwrap();
@@ -29,6 +30,7 @@ async fn the_doctor_sees_every_master() {
 
 #[cfg(feature = "tls")]
 #[tokio::test]
+#[ignore = "full: sentinels and clusters"]
 async fn masters_are_spoken_to_over_tls() {
     use std::sync::Arc;
 

@@ -86,6 +86,7 @@ async fn until_watched() {
 
 /// The paths of these locks are more than what the driver watches anew in one request, and the chroot is part of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: thousands of locks"]
 async fn a_thousand_locks_with_long_names_survive_a_reset() {
     let server = common::server().await;
     let proxy = proxy(&server);
@@ -103,6 +104,7 @@ async fn a_thousand_locks_with_long_names_survive_a_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: thousands of locks"]
 async fn five_thousand_locks_and_as_many_waiters_survive_whatever_breaks_their_connections() {
     let ensemble = Servers::start().await;
     let proxies: Vec<_> = ensemble.nodes().iter().map(proxy).collect();
@@ -140,6 +142,7 @@ async fn five_thousand_locks_and_as_many_waiters_survive_whatever_breaks_their_c
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "full: thousands of locks"]
 async fn twenty_thousand_held_locks_survive_a_reset() {
     let server = common::server().await;
     let proxy = proxy(&server);
@@ -153,6 +156,7 @@ async fn twenty_thousand_held_locks_survive_a_reset() {
 
 /// The chroot is known to nobody but the ensemble, which connects by its own connector.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: thousands of locks"]
 async fn the_chroot_of_an_ensemble_counts_as_well() {
     let server = common::server().await;
     let (proxy, client) = (proxy(&server), client(&server).await);
@@ -184,6 +188,7 @@ impl Ensemble for Connector {
 
 /// The servers are away for as long as one opening takes, and well after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: thousands of locks"]
 async fn after_an_opening_that_failed_locks_do_not_pile_up_in_a_full_session() {
     let server = common::server().await;
     let proxy = proxy(&server);
@@ -216,6 +221,7 @@ async fn after_an_opening_that_failed_locks_do_not_pile_up_in_a_full_session() {
 
 /// A server limits the connections of one host, and with them the sessions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "full: thousands of locks"]
 async fn where_no_further_session_is_to_be_had_locks_are_taken_all_the_same() {
     // One for each client of this test.
     let server = Server::from(ZooKeeper::builder().config("maxClientCnxns", "3").start().await.unwrap());

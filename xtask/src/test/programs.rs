@@ -101,15 +101,8 @@ impl Selection {
         Self { args: words("--workspace"), is_whole: true, ..Self::default() }
     }
 
-    pub(super) fn computing() -> Self {
-        let mut args = words("--workspace");
-        let mut names: Vec<_> = COMPUTING.iter().filter_map(|source| Path::new(source).file_stem()).collect();
-        names.sort_unstable();
-        names.dedup();
-        args.extend(
-            names.into_iter().flat_map(|name| ["--test".into(), name.to_string_lossy().into_owned()]),
-        );
-        Self { args, ..Self::default() }
+    pub(super) fn simulations() -> Self {
+        Self { args: words("--workspace --test simulation"), ..Self::default() }
     }
 
     pub(super) fn without(mut self, package: &str) -> Self {

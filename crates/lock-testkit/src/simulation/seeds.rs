@@ -6,23 +6,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{available_parallelism, scope};
+use std::time::{Duration, Instant};
 
 use super::Outcome;
 
 /// The seeds of a simulation.
 ///
-/// `SEED=n` asks for one of them, whose story is told, `SEEDS=n` for so many.
+/// `SEED=n` asks for one of them, whose story is told, `SEEDS=n` for so many, `SEED_SECONDS=n` for as many new ones as that
+/// time allows.
 #[derive(Clone, Debug)]
 pub struct Seeds {
     file: PathBuf,
     count: u64,
+    patience: Option<Duration>,
 }
+
+/// More than any time allows.
+const MOST_NEW: u64 = 1 << 22;
 
 impl Seeds {
     /// Those of this file, which has one in each line, and this many from zero on. What follows a `#` in the file
     /// says why.
     pub fn new(file: impl Into<PathBuf>, count: u64) -> Self {
-        Self { file: file.into(), count: number_in("SEEDS").unwrap_or(count) }
+        Self { file: file.into(), count, patience: None }
+    }
+
+    /// As [`new`](Self::new), and the environment decides how many.
+    pub fn many(file: impl Into<PathBuf>, count: u64) -> Self {
+        let patience = number_in("SEED_SECONDS").map(Duration::from_secs);
+        Self { file: file.into(), count: number_in("SEEDS").unwrap_or(count), patience }
     }
 
     /// The one that was asked for.
@@ -37,10 +49,14 @@ impl Seeds {
     /// When one does not keep its promises: with its number, which is also written into the file.
     pub(super) fn all(&self, run: impl Fn(u64) -> Outcome + Sync) -> Vec<Outcome> {
         let known = known_seeds(&self.file);
-        let seeds: Vec<u64> = known.iter().copied().chain(0..self.count).collect();
-        let broken = AtomicBool::new(false);
+        // Those of other runs, if time decides how many there are.
+        let first = self.patience.map_or(0, |_| crate::now_ns() % (1 << 32));
+        let count = self.patience.map_or(self.count, |_| MOST_NEW);
+        let seeds: Vec<u64> = known.iter().copied().chain(first..first + count).collect();
+        let (broken, began) = (AtomicBool::new(false), Instant::now());
         let outcomes = in_parallel(&seeds, |seed| {
-            if broken.load(Ordering::Relaxed) {
+            let is_late = self.patience.is_some_and(|patience| began.elapsed() >= patience);
+            if is_late || broken.load(Ordering::Relaxed) {
                 return None;
             }
             let outcome = run(seed);
