@@ -16,6 +16,15 @@ use crate::{compare, peers, setup, test};
 pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::start();
     steps.command("format", cargo(["fmt", "--all", "--check"]))?;
+    for (tool, args) in TOOLS {
+        if setup::in_path(tool).is_none() {
+            steps.leave_out(format!("{tool}: it is not installed"));
+            continue;
+        }
+        let mut check = Command::new(tool);
+        check.args(args).current_dir(workspace());
+        steps.command(tool, check)?;
+    }
     steps.run("set-up", setup::ensure)?;
     steps.run("peers", peers::ensure)?;
     for tree in TREES {
@@ -44,6 +53,9 @@ pub(crate) fn run() -> Result<(), Failure> {
     steps.summary();
     Ok(())
 }
+
+/// Tools that take long to build, and what they check: spelling; licences and advisories.
+const TOOLS: [(&str, &[&str]); 2] = [("typos", &[]), ("cargo-deny", &["check"])];
 
 /// Other platforms that the library is built for. Nothing runs there, and the feature `tls` is left out: its cryptography
 /// needs a C compiler for the platform.

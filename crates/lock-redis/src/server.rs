@@ -252,7 +252,7 @@ pub enum Verdict {
         /// How many stand before the owner in the queue, if it stands there.
         place: Option<usize>,
     },
-    /// The connection broke: the lock may be ours. [`undo`](Server::undo) the claim, and make another
+    /// The connection broke: the lock may be ours. [Take the claim back](Server::take_back), and make another
     /// if you like: the connection may just have been idle for too long.
     Broken,
 }
@@ -607,11 +607,11 @@ impl Server {
     /// # Errors
     ///
     /// With [`Outcome::Unknown`] the lock may have been taken:
-    /// [`undo`](Self::undo) it.
+    /// [take it back](Self::take_back).
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the lock may be taken: [`undo`](Self::undo) it.
+    /// When the future is dropped, the lock may be taken: [take it back](Self::take_back).
     pub async fn claim(&self, claim: &Request) -> Result<Verdict> {
         self.verdict_of(self.moment(), &claim.0).await
     }
@@ -689,7 +689,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// With [`Outcome::Unknown`] it may have been passed on: [`undo`](Self::undo) the next owner, and
+    /// With [`Outcome::Unknown`] it may have been passed on: [take back](Self::take_back) that of the next owner, and
     /// release the first.
     ///
     /// # Cancel safety
@@ -722,7 +722,7 @@ impl Server {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] when fewer have it in time, or the master does not have it any more. The
-    /// lock may still be there: [`undo`](Self::undo) it.
+    /// lock may still be there: [take it back](Self::take_back).
     ///
     /// # Cancel safety
     ///
@@ -1131,7 +1131,7 @@ impl Server {
         self.place.dropped()
     }
 
-    /// Which connection is in use for a lock, `None` without one; for [`undo`](Self::undo).
+    /// Which connection is in use for a lock, `None` without one; for [`take_back`](Self::take_back).
     #[must_use]
     pub fn generation(&self, keys: &Keys) -> Option<u64> {
         match &self.nodes {

@@ -1,6 +1,6 @@
 //! Models of the recipe and of the session, searched without a gap.
 //!
-//! What a wrong variant leads to is told in `docs/SAFETY-ZOOKEEPER.md`, by the search that finds it; the test fails
+//! What a wrong variant leads to is told in `docs/SAFETY.md`, by the search that finds it; the test fails
 //! when the page says something else, and `UPDATE=1` writes it anew.
 
 #[path = "model/page.rs"]

@@ -2,7 +2,7 @@
 
 use std::fs::{read_to_string, write};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/SAFETY-ZOOKEEPER.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/SAFETY.md");
 
 /// Panics unless the page tells these steps under this name.
 pub(crate) fn assert_told(name: &str, steps: &[String]) {
