@@ -25,7 +25,7 @@ Usage: cargo xtask <COMMAND> [ARGS...]
 Commands:
   compare [ARGS...]  Measure the backends side by side; `compare --help` lists the arguments
   soak [ARGS...]     Use the locks under faults, and judge; `soak --help` lists the arguments
-  test [ARGS...]     Run the tests of a few minutes, all with --full, or those of a name; `test --help` tells more
+  test [ARGS...]     Run the first tier of the tests, all with --full, or those of a name; `test --help` tells more
   ci                 All that a commit must pass: format, lints, features, docs, dependencies, test, compare --quick
   setup              Only install what is missing
   help               Print this text

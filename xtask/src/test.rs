@@ -28,8 +28,8 @@ const USAGE: &str = "\
 Usage: cargo xtask test [--full] [NAME...]
        cargo xtask test --deep [--minutes N]
 
-Without arguments: the tests of a few minutes. With --full: all, as CI runs them. With --deep: new seeds for N minutes (10).
-NAME is that of a package (its tests of a few minutes, all with --full), of a test program, or a part of the names of tests;
+Without arguments: the first tier, some ten minutes. With --full: all, as CI runs them. With --deep: new seeds for N minutes (10).
+NAME is that of a package (its first tier, all with --full), of a test program, or a part of the names of tests;
 what it matches runs in whatever tier it is.";
 
 /// How many of the slowest tests are shown.
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
             println!("{USAGE}");
             return Ok(());
         }
-        Wish::Tier { full: false } => few_minutes(&mut steps)?,
+        Wish::Tier { full: false } => first(&mut steps)?,
         Wish::Tier { full: true } => {
             steps.run("set-up", setup::ensure)?;
             steps.run("peers", peers::ensure)?;
@@ -100,7 +100,7 @@ impl Wish {
 }
 
 /// The first tier. The harness is left out: with the clients that it measures it takes as long to build as all else.
-fn few_minutes(steps: &mut Steps) -> Result<(), Failure> {
+fn first(steps: &mut Steps) -> Result<(), Failure> {
     steps.run("set-up", setup::ensure)?;
     let selection = Selection::all().without("lock-bench");
     let programs = build(steps, &selection)?;
