@@ -34,16 +34,16 @@ pub use connect::Locks;
 #[doc(no_inline)]
 pub use lock_core::CancellationToken;
 pub use lock_core::{
-    BootInstant, Capabilities, Clock, Error, ErrorKind, Finding, Guard, Holder, HolderInfo, LeaseKind, Level,
-    LockMode, LockName, LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId,
-    OwnerInfo, Released, Report, Result, RunError, RwLock, Semaphore, ServerView, Standing, Support, Token,
-    Validity, View, WaiterInfo,
+    BootInstant, Capabilities, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, Guard,
+    GuardState, Holder, HolderInfo, LeaseKind, LockMode, LockName, LockOptions, LockState, LossReason,
+    Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released, Result, RunError, RwLock, Semaphore,
+    ServerLockState, ServerView, Token, Validity, WaiterInfo,
 };
 /// All of the Redis backend: for configurations made in code, with its driver and pool.
 #[cfg(feature = "redis")]
 pub use lock_redis as redis;
 #[cfg(feature = "redis")]
-pub use lock_redis::{Recipe, RecipeUnit, Redis, RedisConfig, WaitBy, WallClock};
+pub use lock_redis::{RecipeUnit, Redis, RedisConfig, RedisRecipe, RedisWait, WallClock};
 /// All of the Redlock backend.
 #[cfg(feature = "redlock")]
 pub use lock_redlock as redlock;
@@ -53,7 +53,7 @@ pub use lock_redlock::{MasterConfig, Redlock, RedlockConfig, Votes};
 #[cfg(feature = "zk")]
 pub use lock_zk as zk;
 #[cfg(feature = "zk")]
-pub use lock_zk::{Committed, FencedExt, FencedWriter, Layout, NodeAcl, Zk, ZkConfig};
+pub use lock_zk::{Committed, FencedExt, FencedWriter, NodeAcl, Zk, ZkConfig, ZkLayout, ZkRecipe, ZkWait};
 
 /// What a backend implements: for those who write one.
 pub mod backend {

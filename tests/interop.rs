@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use lock_testkit::redis::Reply;
-use polylock::{ErrorKind, Guard, Holder, LockOptions, Locks, Released, Standing, Token};
+use polylock::{ErrorKind, Guard, GuardState, Holder, LockOptions, Locks, Released, Token};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -195,7 +195,7 @@ impl At {
 
     /// Nobody has touched the lock that this guard holds.
     async fn is_untouched(&self, guard: &Guard) {
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert!(guard.is_valid());
         let site = &self.store.site;
         assert!(site.ends_within(&self.key(), OUR_TTL).await, "the lock's ttl is not ours");
@@ -556,7 +556,7 @@ async fn our_lock_is_the_wrong_type_for_them(at: TypeAt) {
             assert!(matches!(&reply, Reply::Error(text) if text.starts_with("WRONGTYPE")), "{reply:?}");
         }
     }
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 

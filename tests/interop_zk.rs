@@ -22,12 +22,12 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Trial};
 use lock_testkit::history::{Mode, ReleaseOutcome};
 use lock_testkit::{EventKind, History, Recorder, check};
-use polylock::{Guard, Holder, Locks, Released, Standing};
+use polylock::{Guard, GuardState, Holder, Locks, Released};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use peers::{Client, Peer, Recipe, Site};
+use peers::{Client, Peer, Site, ZkRecipe};
 
 /// Every one has processes of its own; more of them at once, and all wait for a processor.
 const THREADS: usize = 4;
@@ -123,18 +123,22 @@ fn runtime() -> Runtime {
 #[derive(Clone, Copy)]
 struct Pair {
     name: &'static str,
-    theirs: Recipe,
-    ours: Recipe,
+    theirs: ZkRecipe,
+    ours: ZkRecipe,
 }
 
-const MUTEX: Pair = Pair { name: "mutex", theirs: Recipe::Mutex, ours: Recipe::Mutex };
-const REVOCABLE: Pair = Pair { name: "revocable", theirs: Recipe::Revocable, ours: Recipe::Mutex };
-const READERS: Pair = Pair { name: "readers", theirs: Recipe::Read, ours: Recipe::Read };
-const WRITERS: Pair = Pair { name: "writers", theirs: Recipe::Write, ours: Recipe::Write };
-const READER_AND_WRITER: Pair = Pair { name: "reader-and-writer", theirs: Recipe::Read, ours: Recipe::Write };
-const WRITER_AND_READER: Pair = Pair { name: "writer-and-reader", theirs: Recipe::Write, ours: Recipe::Read };
-const READER_AND_MUTEX: Pair = Pair { name: "reader-and-mutex", theirs: Recipe::Read, ours: Recipe::Mutex };
-const WRITER_AND_MUTEX: Pair = Pair { name: "writer-and-mutex", theirs: Recipe::Write, ours: Recipe::Mutex };
+const MUTEX: Pair = Pair { name: "mutex", theirs: ZkRecipe::Mutex, ours: ZkRecipe::Mutex };
+const REVOCABLE: Pair = Pair { name: "revocable", theirs: ZkRecipe::Revocable, ours: ZkRecipe::Mutex };
+const READERS: Pair = Pair { name: "readers", theirs: ZkRecipe::Read, ours: ZkRecipe::Read };
+const WRITERS: Pair = Pair { name: "writers", theirs: ZkRecipe::Write, ours: ZkRecipe::Write };
+const READER_AND_WRITER: Pair =
+    Pair { name: "reader-and-writer", theirs: ZkRecipe::Read, ours: ZkRecipe::Write };
+const WRITER_AND_READER: Pair =
+    Pair { name: "writer-and-reader", theirs: ZkRecipe::Write, ours: ZkRecipe::Read };
+const READER_AND_MUTEX: Pair =
+    Pair { name: "reader-and-mutex", theirs: ZkRecipe::Read, ours: ZkRecipe::Mutex };
+const WRITER_AND_MUTEX: Pair =
+    Pair { name: "writer-and-mutex", theirs: ZkRecipe::Write, ours: ZkRecipe::Mutex };
 
 /// Where a case runs, and against whom.
 struct At {
@@ -188,26 +192,26 @@ impl At {
 struct Ours {
     locks: Locks,
     name: String,
-    recipe: Recipe,
+    recipe: ZkRecipe,
 }
 
 impl Ours {
     async fn acquire(&self, wait: Duration) -> Option<Guard> {
         match self.recipe {
-            Recipe::Mutex | Recipe::Revocable => {
+            ZkRecipe::Mutex | ZkRecipe::Revocable => {
                 self.locks.mutex(&self.name).try_acquire_for(wait).await.unwrap()
             }
-            Recipe::Read => self.locks.rw(&self.name).try_read_for(wait).await.unwrap(),
-            Recipe::Write => self.locks.rw(&self.name).try_write_for(wait).await.unwrap(),
+            ZkRecipe::Read => self.locks.rw(&self.name).try_read_for(wait).await.unwrap(),
+            ZkRecipe::Write => self.locks.rw(&self.name).try_write_for(wait).await.unwrap(),
         }
     }
 
-    fn with(&self, recipe: Recipe) -> Self {
+    fn with(&self, recipe: ZkRecipe) -> Self {
         Self { recipe, ..self.clone() }
     }
 
     async fn release(guard: Guard) {
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
 }
@@ -216,7 +220,7 @@ impl Ours {
 struct Theirs {
     peer: Peer,
     path: String,
-    recipe: Recipe,
+    recipe: ZkRecipe,
 }
 
 impl Theirs {
@@ -363,7 +367,7 @@ async fn they_cannot_touch_the_lock_that_replaced_theirs(at: At) {
 async fn readers_share(at: At) {
     let (ours, mut theirs) = (at.ours().await, at.theirs().await);
     let mut writer = at.theirs().await;
-    writer.recipe = Recipe::Write;
+    writer.recipe = ZkRecipe::Write;
     for theirs_first in [true, false] {
         let guard = if theirs_first {
             assert!(theirs.acquire(NOW).await);
@@ -375,12 +379,12 @@ async fn readers_share(at: At) {
         };
         // As long as one of them reads, nobody writes.
         assert!(!writer.acquire(NOW).await);
-        assert!(ours.with(Recipe::Write).acquire(NOW).await.is_none());
+        assert!(ours.with(ZkRecipe::Write).acquire(NOW).await.is_none());
         Ours::release(guard).await;
         assert!(!writer.acquire(NOW).await);
-        assert!(ours.with(Recipe::Write).acquire(NOW).await.is_none());
+        assert!(ours.with(ZkRecipe::Write).acquire(NOW).await.is_none());
         theirs.release().await;
-        Ours::release(ours.with(Recipe::Write).acquire(NOW).await.expect("nobody has it")).await;
+        Ours::release(ours.with(ZkRecipe::Write).acquire(NOW).await.expect("nobody has it")).await;
         assert!(writer.acquire(NOW).await);
         writer.release().await;
         at.until_there_are(0).await;
@@ -392,7 +396,7 @@ async fn a_writer_that_waits_is_not_overtaken(at: At) {
     let mut late = at.theirs().await;
     // Our writer behind their reader.
     assert!(theirs.acquire(NOW).await);
-    let writer = ours.with(Recipe::Write);
+    let writer = ours.with(ZkRecipe::Write);
     let waiter = tokio::spawn(async move { writer.acquire(LONG).await });
     at.until_there_are(2).await;
     assert!(!late.acquire(NOW).await);
@@ -401,7 +405,7 @@ async fn a_writer_that_waits_is_not_overtaken(at: At) {
     Ours::release(waiter.await.unwrap().expect("they gave it back")).await;
     // Their writer behind our reader.
     let guard = ours.acquire(NOW).await.expect("nobody has it");
-    theirs.recipe = Recipe::Write;
+    theirs.recipe = ZkRecipe::Write;
     let waiter = tokio::spawn(async move { (theirs.acquire(LONG).await, theirs) });
     at.until_there_are(2).await;
     assert!(!late.acquire(NOW).await);
@@ -416,10 +420,10 @@ async fn a_writer_that_waits_is_not_overtaken(at: At) {
 async fn our_writer_that_becomes_a_reader_keeps_their_writer_out(at: At) {
     let (ours, mut reader, mut writer, mut late) =
         (at.ours().await, at.theirs().await, at.theirs().await, at.theirs().await);
-    writer.recipe = Recipe::Write;
+    writer.recipe = ZkRecipe::Write;
     // Their reader before their writer, and nobody between him and us.
     for reader_first in [true, false] {
-        let mut guard = ours.with(Recipe::Write).acquire(NOW).await.expect("nobody has it");
+        let mut guard = ours.with(ZkRecipe::Write).acquire(NOW).await.expect("nobody has it");
         let first = tokio::spawn(async move { (!reader_first || reader.acquire(LONG).await, reader) });
         let mut there = if reader_first { 2 } else { 1 };
         at.until_there_are(there).await;
@@ -463,7 +467,7 @@ async fn they_ask_for_our_lock(at: At) {
     let waiter = {
         let path = at.path();
         let mut other = at.theirs().await;
-        tokio::spawn(async move { (other.peer.acquire(&path, Recipe::Mutex, LONG).await, other) })
+        tokio::spawn(async move { (other.peer.acquire(&path, ZkRecipe::Mutex, LONG).await, other) })
     };
     at.until_there_are(2).await;
     assert!(!guard.is_revoke_requested());
@@ -497,12 +501,12 @@ async fn all_stand_in_one_queue(at: At) {
 }
 
 async fn readers_and_writers_stand_in_one_queue(at: At) {
-    let recipes = vec![Recipe::Read, Recipe::Read, Recipe::Write];
+    let recipes = vec![ZkRecipe::Read, ZkRecipe::Read, ZkRecipe::Write];
     stand_in_one_queue(at, (recipes.clone(), recipes)).await;
 }
 
 /// Of both makes as many, who get the lock in the order of the transactions in which they asked for it.
-async fn stand_in_one_queue(at: At, (theirs_take, ours_take): (Vec<Recipe>, Vec<Recipe>)) {
+async fn stand_in_one_queue(at: At, (theirs_take, ours_take): (Vec<ZkRecipe>, Vec<ZkRecipe>)) {
     let history = Records::new(&at.name);
     let mut fleet = JoinSet::new();
     for member in 0..MEMBERS {
@@ -525,10 +529,10 @@ async fn stand_in_one_queue(at: At, (theirs_take, ours_take): (Vec<Recipe>, Vec<
     history.assert_that_all_were_served_in_order();
 }
 
-async fn we_work(ours: Ours, path: String, recipes: Vec<Recipe>, recorder: Recorder) {
+async fn we_work(ours: Ours, path: String, recipes: Vec<ZkRecipe>, recorder: Recorder) {
     let record = |kind| recorder.record_at(0, 0, &path, kind);
     for recipe in recipes.into_iter().cycle().take(ROUNDS) {
-        let mode = if recipe == Recipe::Read { Mode::Shared } else { Mode::Exclusive };
+        let mode = if recipe == ZkRecipe::Read { Mode::Shared } else { Mode::Exclusive };
         record(EventKind::AcquireCalled);
         let guard = ours.with(recipe).acquire(LONG).await;
         let guard = guard.unwrap_or_else(|| panic!("we were kept out for {LONG:?}"));

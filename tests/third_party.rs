@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use polylock::backend::renewal::{Renew, Renewed, Renewer, Terms};
 use polylock::backend::{
-    AcquireRequest, Acquired, Backend, HandOver, Lease, Revocation, RevocationCell, ValidityCell, async_trait,
+    AcquireRequest, Acquired, Backend, HandOver, Lease, Revocation, RevocationCell, Support, ValidityCell,
+    async_trait,
 };
 use polylock::{
-    BootInstant, CancellationToken, Capabilities, Clock, Error, ErrorKind, Guard, LeaseKind, LockName,
-    LockState, Locks, LossReason, OwnerId, Released, Result, RunError, Standing, Support, Token, Validity,
+    BootInstant, CancellationToken, Capabilities, Clock, Error, ErrorKind, Guard, GuardState, LeaseKind,
+    LockName, LockState, Locks, LossReason, OwnerId, Released, Result, RunError, Token, Validity,
 };
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -97,8 +98,8 @@ impl Lease for OneLease {
         Ok(self.validity.until())
     }
 
-    async fn verify(&self) -> Result<Standing> {
-        Ok(self.validity.standing())
+    async fn verify(&self) -> Result<GuardState> {
+        Ok(self.validity.state())
     }
 
     async fn release(&mut self) -> Result<Released> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_testkit::{RedisFive, RedisServer, ZkEnsemble, ZooKeeper};
-use polylock::{Locks, Report};
+use polylock::{DoctorReport, Locks};
 use tokio::time::timeout;
 
 use crate::address;
@@ -106,7 +106,7 @@ impl Target {
     /// # Errors
     ///
     /// When they do not tell.
-    pub(crate) async fn doctor(&self) -> Outcome<Report> {
+    pub(crate) async fn doctor(&self) -> Outcome<DoctorReport> {
         let asking = async {
             let locks = Locks::connect(&self.url).await?;
             let report = locks.doctor().await;

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use libtest_mimic::{Failed, Trial};
 use lock_core::backend::{AcquireRequest, Acquired, Wait};
 use lock_core::{
-    Backend, BootInstant, Capabilities, Clock, ErrorKind, Lease, LockName, LockState, Locks, OwnerId,
-    Released, Report, Result, Standing, Token, Validity, ValidityCell,
+    Backend, BootInstant, Capabilities, Clock, DoctorReport, ErrorKind, GuardState, Lease, LockName,
+    LockState, Locks, OwnerId, Released, Result, Token, Validity, ValidityCell,
 };
 use lock_testkit::conformance::{self, Harness};
 use tokio::time::sleep;
@@ -228,7 +228,7 @@ impl Backend for Broken {
         self.inner.request_revocation(name).await
     }
 
-    async fn doctor(&self) -> Result<Report> {
+    async fn doctor(&self) -> Result<DoctorReport> {
         self.inner.doctor().await
     }
 
@@ -340,7 +340,7 @@ impl Lease for BrokenLease {
         self.inner.extend(ttl).await
     }
 
-    async fn verify(&self) -> Result<Standing> {
+    async fn verify(&self) -> Result<GuardState> {
         self.inner.verify().await
     }
 

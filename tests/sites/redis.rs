@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Capabilities, LeaseKind, Locks, Support};
+use lock_core::backend::Support;
+use lock_core::{Capabilities, LeaseKind, Locks};
 use lock_testkit::RedisServer;
 use lock_testkit::conformance::{Fault, Handle, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};
-use polylock::Recipe;
+use polylock::RedisRecipe;
 use tokio::sync::OnceCell;
 
 use super::{Flavour, connect, option, set_fault, worker};
@@ -28,7 +29,7 @@ pub type Servers = OnceCell<Vec<RedisServer>>;
 pub struct RedisHarness {
     name: String,
     scheme: &'static str,
-    recipe: Recipe,
+    recipe: RedisRecipe,
     count: usize,
     flavour: Flavour,
     servers: Arc<Servers>,
@@ -39,14 +40,14 @@ pub struct RedisHarness {
 
 impl RedisHarness {
     pub fn new(scheme: &'static str, count: usize, flavour: Flavour, servers: Arc<Servers>) -> Self {
-        let (name, recipe) = (format!("{scheme}::{flavour}"), Recipe::SetNxPx);
+        let (name, recipe) = (format!("{scheme}::{flavour}"), RedisRecipe::SetNxPx);
         let (proxies, deleted) = (Vec::new(), Mutex::default());
         Self { name, scheme, recipe, count, flavour, servers, proxies, deleted }
     }
 
     pub fn setnx(flavour: Flavour, servers: Arc<Servers>) -> Self {
         let name = format!("setnx::{flavour}");
-        Self { name, recipe: Recipe::SetnxTimestamp, ..Self::new("redis", 1, flavour, servers) }
+        Self { name, recipe: RedisRecipe::SetnxTimestamp, ..Self::new("redis", 1, flavour, servers) }
     }
 
     /// The same on other servers, or over other connections.
@@ -85,7 +86,7 @@ impl RedisHarness {
                 &format!("&master_timeout=500ms&longest_ttl={}", option(longest))
             }
             // All clients are on this host and have one clock.
-            (_, Recipe::SetnxTimestamp) => "&recipe=setnx-timestamp&clock_skew=20ms",
+            (_, RedisRecipe::SetnxTimestamp) => "&recipe=setnx-timestamp&clock_skew=20ms",
             _ => "",
         };
         format!("{}://{}?ttl={}{more}", self.scheme, addrs.join(","), option(lease))
@@ -105,7 +106,7 @@ impl Harness for RedisHarness {
     fn capabilities(&self) -> Capabilities {
         let times = LeaseKind::ttl(Duration::from_secs(30), Duration::from_millis(100));
         let mut capabilities = Capabilities::new(self.scheme, times);
-        if self.scheme == "redis" && self.recipe == Recipe::SetNxPx {
+        if self.scheme == "redis" && self.recipe == RedisRecipe::SetNxPx {
             (capabilities.fifo, capabilities.counts_waiters) = (true, true);
             (capabilities.shared, capabilities.permits) = (Support::Yes, Support::Yes);
         }

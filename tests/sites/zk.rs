@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Capabilities, LeaseKind, Locks, Support};
+use lock_core::backend::Support;
+use lock_core::{Capabilities, LeaseKind, Locks};
 use lock_testkit::ZooKeeper;
 use lock_testkit::conformance::{Fault, Handle, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::{Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Report, Result, Token};
+use crate::{DoctorReport, Error, ErrorKind, Lease, LockName, LockState, OwnerInfo, Result, Token};
 
 /// A store that grants locks.
 ///
@@ -110,8 +110,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// When the server cannot be asked.
-    async fn doctor(&self) -> Result<Report> {
-        Ok(Report::default())
+    async fn doctor(&self) -> Result<DoctorReport> {
+        Ok(DoctorReport::default())
     }
 
     /// Waits until what dropped acquisitions may have left is removed, as far as the servers answer.

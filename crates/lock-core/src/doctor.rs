@@ -5,7 +5,7 @@ use std::fmt;
 /// What [`Locks::doctor`](crate::Locks::doctor) found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct DoctorReport {
     /// The findings, in the order of the examination.
     pub findings: Vec<Finding>,
 }
@@ -15,7 +15,7 @@ pub struct Report {
 #[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
-    pub level: Level,
+    pub level: FindingLevel,
     /// Which server it is about, as host and port; empty for all of them.
     pub server: String,
     /// What was found.
@@ -27,14 +27,14 @@ pub struct Finding {
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Level {
+pub enum FindingLevel {
     /// Good to know.
     Note,
     /// Locks work, but may be lost, or less is done than could be.
     Warning,
 }
 
-impl Report {
+impl DoctorReport {
     /// A report of these findings.
     #[must_use]
     pub fn new(findings: Vec<Finding>) -> Self {
@@ -43,7 +43,7 @@ impl Report {
 
     /// The findings that something should be done about.
     pub fn warnings(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.level >= Level::Warning)
+        self.findings.iter().filter(|finding| finding.level >= FindingLevel::Warning)
     }
 }
 
@@ -51,7 +51,7 @@ impl Finding {
     /// A finding about this server, `""` for all of them; the advice is `""` when nothing has to be done.
     #[must_use]
     pub fn new(
-        level: Level,
+        level: FindingLevel,
         server: impl Into<String>,
         what: impl Into<String>,
         advice: impl Into<String>,
@@ -60,7 +60,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DoctorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
     }
@@ -69,8 +69,8 @@ impl fmt::Display for Report {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = match self.level {
-            Level::Note => "note",
-            Level::Warning => "warning",
+            FindingLevel::Note => "note",
+            FindingLevel::Warning => "warning",
         };
         write!(f, "{level}: ")?;
         if !self.server.is_empty() {
@@ -96,7 +96,9 @@ mod tests {
             what: "something".into(),
             advice: advice.into(),
         };
-        let report = Report { findings: vec![finding(Level::Note, ""), finding(Level::Warning, "do this")] };
+        let report = DoctorReport {
+            findings: vec![finding(FindingLevel::Note, ""), finding(FindingLevel::Warning, "do this")],
+        };
         assert_eq!(report.to_string(), "note: h:1: something\nwarning: h:1: something; do this\n");
         assert_eq!(report.warnings().count(), 1);
     }

@@ -13,8 +13,8 @@ use crate::background::Background;
 use crate::queue::{Heir, Turn};
 use crate::runtime::Runtimes;
 use crate::{
-    BootInstant, Clock, Error, ErrorKind, HandOver, Lease, LockName, LossReason, Mode, OwnerId, Released,
-    Result, Revocation, Standing, Token, Validity, ValidityCell,
+    BootInstant, Clock, Error, ErrorKind, GuardState, HandOver, Lease, LockName, LossReason, Mode, OwnerId,
+    Released, Result, Revocation, Token, Validity, ValidityCell,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -144,8 +144,8 @@ impl Guard {
 
     /// Whether the lock is held, and whether the server still answers. Costs nothing.
     #[must_use]
-    pub fn standing(&self) -> Standing {
-        self.lease().validity().standing()
+    pub fn state(&self) -> GuardState {
+        self.lease().validity().state()
     }
 
     /// Waits until the lock is lost, and says why.
@@ -272,9 +272,11 @@ impl Guard {
             reason = self.lost() => return Err(RunError { error: self.lost_error(reason), output: None }),
             output = body => output,
         };
-        match self.standing() {
+        match self.state() {
             // A body that blocked its thread, or a paused process, ends after the deadline without any other sign.
-            Standing::Lost(reason) => Err(RunError { error: self.lost_error(reason), output: Some(output) }),
+            GuardState::Lost(reason) => {
+                Err(RunError { error: self.lost_error(reason), output: Some(output) })
+            }
             _ => Ok(output),
         }
     }
@@ -290,7 +292,7 @@ impl Guard {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn verify(&self) -> Result<Standing> {
+    pub async fn verify(&self) -> Result<GuardState> {
         self.on_runtime("verify")?;
         self.lease().verify().await.map_err(|error| self.failed("verify", error))
     }
@@ -441,8 +443,8 @@ impl Guard {
     /// Tells those who have asked that the lock is given up. A loss from before keeps its reason.
     fn end_signals(&self) {
         let Some(signals) = self.signals.get() else { return };
-        signals.given_up.lose(match self.standing() {
-            Standing::Lost(reason) => reason,
+        signals.given_up.lose(match self.state() {
+            GuardState::Lost(reason) => reason,
             _ => LossReason::Released,
         });
         if let Some(cancelled) = signals.cancelled.get() {
@@ -498,7 +500,7 @@ impl fmt::Debug for Guard {
             .field("backend", &self.backend())
             .field("name", &self.name)
             .field("token", &self.token())
-            .field("standing", &self.standing())
+            .field("standing", &self.state())
             .finish_non_exhaustive()
     }
 }
@@ -680,7 +682,7 @@ mod tests {
             self.inner.extend(ttl).await
         }
 
-        async fn verify(&self) -> Result<Standing> {
+        async fn verify(&self) -> Result<GuardState> {
             self.inner.verify().await
         }
 
@@ -716,7 +718,7 @@ mod tests {
         let validity = guard.validity();
         assert!(locks.break_lock("a").await.unwrap());
         drop(guard);
-        assert_eq!(validity.standing(), Standing::Lost(LossReason::Removed));
+        assert_eq!(validity.state(), GuardState::Lost(LossReason::Removed));
     }
 
     #[tokio::test(start_paused = true)]

@@ -131,14 +131,14 @@ pub struct ServerView {
     /// The server, as host and port.
     pub server: String,
     /// What it sees.
-    pub view: View,
+    pub view: ServerLockState,
 }
 
 /// What a server sees of a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum View {
+pub enum ServerLockState {
     /// The lock is free.
     Free,
     /// It is held.
@@ -226,7 +226,7 @@ impl Holder {
 impl ServerView {
     /// What this server sees.
     #[must_use]
-    pub fn new(server: impl Into<String>, view: View) -> Self {
+    pub fn new(server: impl Into<String>, view: ServerLockState) -> Self {
         Self { server: server.into(), view }
     }
 }
@@ -295,7 +295,7 @@ impl fmt::Display for WaiterInfo {
     }
 }
 
-impl fmt::Display for View {
+impl fmt::Display for ServerLockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Free => f.write_str("free"),
@@ -375,7 +375,7 @@ mod tests {
         assert!(state.to_string().ends_with("left\nwaiters: 2"), "{state}");
         state.holders.push(HolderInfo::new(Holder::Unknown("a reader".into()), LockMode::Shared));
         state.queue.push(WaiterInfo::new(Holder::Foreign("node x".into()), Mode::Exclusive.into()));
-        state.servers.push(ServerView::new("a:1", View::Unknown("no answer".into())));
+        state.servers.push(ServerView::new("a:1", ServerLockState::Unknown("no answer".into())));
         assert_eq!(
             state.to_string(),
             format!(

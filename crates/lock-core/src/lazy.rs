@@ -10,8 +10,8 @@ use async_trait::async_trait;
 
 use crate::single_flight::SingleFlight;
 use crate::{
-    AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, LockName, LockState, Report, Result,
-    Token,
+    AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Error, ErrorKind, LockName, LockState,
+    Result, Token,
 };
 
 /// A connection takes longer only on a runtime that is not running.
@@ -131,7 +131,7 @@ impl Backend for Lazy {
         self.connected().await?.request_revocation(name).await
     }
 
-    async fn doctor(&self) -> Result<Report> {
+    async fn doctor(&self) -> Result<DoctorReport> {
         self.connected().await?.doctor().await
     }
 

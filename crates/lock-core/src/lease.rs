@@ -55,7 +55,7 @@ pub trait Lease: Any + Debug + Send + Sync {
     /// # Errors
     ///
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer.
-    async fn verify(&self) -> Result<Standing>;
+    async fn verify(&self) -> Result<GuardState>;
 
     /// Gives the lock back: stops and joins the renewal, then removes what is ours and nothing else.
     ///
@@ -136,7 +136,7 @@ pub enum Released {
 /// Whether a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Standing {
+pub enum GuardState {
     /// The server confirmed it, and the deadline is ahead.
     Valid,
     /// The server does not answer, but the deadline is still ahead.
@@ -191,7 +191,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug)]
 struct State {
     until: BootInstant,
-    standing: Standing,
+    standing: GuardState,
     end: LossReason,
 }
 
@@ -199,18 +199,18 @@ impl ValidityCell {
     /// A cell that is valid until `until`.
     #[must_use]
     pub fn new(clock: Clock, until: BootInstant) -> Self {
-        let state = State { until, standing: Standing::Valid, end: LossReason::DeadlinePassed };
+        let state = State { until, standing: GuardState::Valid, end: LossReason::DeadlinePassed };
         Self(Arc::new(Shared { state: RwLock::new(state), changed: Notify::new(), clock }))
     }
 
     /// Sets a new deadline, later or earlier, and says whether the cell is still valid.
     pub fn set_until(&self, until: BootInstant) -> bool {
-        self.change(|state| (state.until, state.standing) = (until, Standing::Valid))
+        self.change(|state| (state.until, state.standing) = (until, GuardState::Valid))
     }
 
     /// Moves the deadline on to `until` if that is later, and says whether the cell is still valid.
     pub fn extend_to(&self, until: BootInstant) -> bool {
-        self.change(|state| (state.until, state.standing) = (state.until.max(until), Standing::Valid))
+        self.change(|state| (state.until, state.standing) = (state.until.max(until), GuardState::Valid))
     }
 
     /// Moves the deadline back to `until` if that is earlier.
@@ -225,12 +225,12 @@ impl ValidityCell {
 
     /// Notes that the server did not answer.
     pub fn suspect(&self) {
-        self.change(|state| state.standing = Standing::Suspect);
+        self.change(|state| state.standing = GuardState::Suspect);
     }
 
     /// Notes that the lock is lost. The first reason stays.
     pub fn lose(&self, reason: LossReason) {
-        self.change(|state| state.standing = Standing::Lost(reason));
+        self.change(|state| state.standing = GuardState::Lost(reason));
     }
 
     /// The reading side.
@@ -244,11 +244,11 @@ impl ValidityCell {
         {
             let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
             changed |= state.latch(&self.0.clock);
-            if !matches!(state.standing, Standing::Lost(_)) {
+            if !matches!(state.standing, GuardState::Lost(_)) {
                 change(&mut state);
                 // The new deadline may have passed already.
                 state.latch(&self.0.clock);
-                valid = !matches!(state.standing, Standing::Lost(_));
+                valid = !matches!(state.standing, GuardState::Lost(_));
                 changed = true;
             }
         }
@@ -260,7 +260,7 @@ impl ValidityCell {
 
     fn read(&self) -> State {
         let state = self.0.state();
-        if matches!(state.standing, Standing::Lost(_)) || self.0.clock.now() < state.until {
+        if matches!(state.standing, GuardState::Lost(_)) || self.0.clock.now() < state.until {
             return state;
         }
         // It latches.
@@ -277,9 +277,9 @@ impl Shared {
 
 impl State {
     fn latch(&mut self, clock: &Clock) -> bool {
-        let passed = !matches!(self.standing, Standing::Lost(_)) && clock.now() >= self.until;
+        let passed = !matches!(self.standing, GuardState::Lost(_)) && clock.now() >= self.until;
         if passed {
-            self.standing = Standing::Lost(self.end);
+            self.standing = GuardState::Lost(self.end);
         }
         passed
     }
@@ -305,13 +305,13 @@ impl Validity {
 
     /// Whether the lock is held; lost once the deadline has passed.
     #[must_use]
-    pub fn standing(&self) -> Standing {
-        let mut standing = Standing::Valid;
+    pub fn state(&self) -> GuardState {
+        let mut standing = GuardState::Valid;
         for cell in &self.cells {
             match cell.read().standing {
-                Standing::Lost(reason) => return Standing::Lost(reason),
-                Standing::Suspect => standing = Standing::Suspect,
-                Standing::Valid => {}
+                GuardState::Lost(reason) => return GuardState::Lost(reason),
+                GuardState::Suspect => standing = GuardState::Suspect,
+                GuardState::Valid => {}
             }
         }
         standing
@@ -320,7 +320,7 @@ impl Validity {
     /// Whether the deadline is ahead and the lock is not known to be lost.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        !matches!(self.standing(), Standing::Lost(_))
+        !matches!(self.state(), GuardState::Lost(_))
     }
 
     /// The deadline: the server keeps the lock at least until then.
@@ -349,7 +349,7 @@ impl Validity {
         loop {
             // From here on no change is missed.
             let changed: Vec<_> = self.cells.iter().map(|cell| cell.0.changed.notified().boxed()).collect();
-            if let Standing::Lost(reason) = self.standing() {
+            if let GuardState::Lost(reason) = self.state() {
                 return reason;
             }
             let passed = self.cells.iter().map(|cell| cell.0.clock.sleep_until(cell.read().until).boxed());
@@ -376,7 +376,7 @@ mod tests {
         let (clock, cell) = cell(Duration::from_secs(1));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!cell.extend_to(clock.now() + Duration::from_secs(60)));
-        assert_eq!(cell.validity().standing(), Standing::Lost(LossReason::DeadlinePassed));
+        assert_eq!(cell.validity().state(), GuardState::Lost(LossReason::DeadlinePassed));
     }
 
     #[tokio::test(start_paused = true)]
@@ -389,7 +389,7 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1)).await;
             assert!(!set(&cell, clock.now()));
             assert!(!cell.set_until(clock.now() + Duration::from_secs(60)), "it came back");
-            assert_eq!(cell.validity().standing(), Standing::Lost(LossReason::DeadlinePassed));
+            assert_eq!(cell.validity().state(), GuardState::Lost(LossReason::DeadlinePassed));
         }
     }
 
@@ -398,7 +398,7 @@ mod tests {
         let (_, cell) = cell(Duration::from_secs(1));
         let validity = cell.validity();
         cell.suspect();
-        assert_eq!(validity.standing(), Standing::Suspect);
+        assert_eq!(validity.state(), GuardState::Suspect);
         assert!(validity.is_valid());
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!validity.is_valid());

@@ -38,15 +38,15 @@ pub mod token;
 pub mod url;
 
 pub use backend::{
-    AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, OnQueued, Support, Wait,
+    AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, OnQueued, Wait,
 };
 pub use clock::{BootInstant, Clock};
-pub use doctor::{Finding, Level, Report};
+pub use doctor::{DoctorReport, Finding, FindingLevel};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use guard::{Guard, RunError};
-pub use inspect::{Holder, HolderInfo, LockMode, LockState, ServerView, View, WaiterInfo};
+pub use inspect::{Holder, HolderInfo, LockMode, LockState, ServerLockState, ServerView, WaiterInfo};
 pub use lazy::Lazy;
-pub use lease::{HandOver, Lease, LossReason, Released, Standing, Validity, ValidityCell};
+pub use lease::{GuardState, HandOver, Lease, LossReason, Released, Validity, ValidityCell};
 pub use locks::Locks;
 pub use memory::{Memory, MemoryConfig};
 pub use mutex::Mutex;

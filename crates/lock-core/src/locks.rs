@@ -10,8 +10,8 @@ use crate::guard::Origin;
 use crate::queue::LocalQueue;
 use crate::runtime::Runtimes;
 use crate::{
-    Backend, Capabilities, Error, ErrorKind, LockName, LockOptions, LockState, Mutex, OwnerInfo, Report,
-    Result, RwLock, Semaphore, Token,
+    Backend, Capabilities, DoctorReport, Error, ErrorKind, LockName, LockOptions, LockState, Mutex,
+    OwnerInfo, Result, RwLock, Semaphore, Token,
 };
 
 /// A connection to a store of locks. Clones share it.
@@ -277,7 +277,7 @@ impl Locks {
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    pub async fn doctor(&self) -> Result<Report> {
+    pub async fn doctor(&self) -> Result<DoctorReport> {
         let examined = self.shared.ask(|backend| backend.doctor()).await;
         examined.map_err(|error| error.during("doctor"))
     }

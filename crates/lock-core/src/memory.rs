@@ -10,12 +10,13 @@ use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::backend::Support;
 use crate::renewal::{Renew, Renewal, Renewed, Renewer, Terms};
 use crate::url::LockUrl;
 use crate::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder,
-    HolderInfo, Lease, LeaseKind, LockName, LockState, Locks, LossReason, Mode, OwnerId, OwnerInfo, Released,
-    Result, Revocation, RevocationCell, Standing, Support, Token, Validity, ValidityCell, Wait, WaiterInfo,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, GuardState,
+    Holder, HolderInfo, Lease, LeaseKind, LockName, LockState, Locks, LossReason, Mode, OwnerId, OwnerInfo,
+    Released, Result, Revocation, RevocationCell, Token, Validity, ValidityCell, Wait, WaiterInfo,
 };
 
 const BACKEND: &str = "memory";
@@ -352,8 +353,8 @@ impl Lease for MemoryLease {
         self.renewal.extend(ttl).await.deadline(BACKEND)
     }
 
-    async fn verify(&self) -> Result<Standing> {
-        Ok(self.validity.standing())
+    async fn verify(&self) -> Result<GuardState> {
+        Ok(self.validity.state())
     }
 
     async fn downgrade(&mut self) -> Result<()> {

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::{AcquireRequest, Guard, LockName, LossReason, Mode, Standing, Validity};
+use crate::{AcquireRequest, Guard, GuardState, LockName, LossReason, Mode, Validity};
 
 /// How often somebody looks whether the holder has lost its lock.
 const LOOK: Duration = Duration::from_millis(50);
@@ -316,7 +316,7 @@ impl Drop for Place<'_> {
 
 /// A lock that is being given back is not lost: its turn ends when the server has it back.
 fn is_lost(held: &Validity) -> bool {
-    matches!(held.standing(), Standing::Lost(reason) if reason != LossReason::Released)
+    matches!(held.state(), GuardState::Lost(reason) if reason != LossReason::Released)
 }
 
 #[cfg(test)]

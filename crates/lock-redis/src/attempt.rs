@@ -7,7 +7,7 @@ use lock_core::{AcquireRequest, BootInstant, Error, Outcome, OwnerId, Result, To
 
 use crate::Keys;
 use crate::backend::{Shared, too_late};
-use crate::config::WaitBy;
+use crate::config::RedisWait;
 use crate::lease::{RedisLease, surely_not_begun};
 use crate::push::{Listener, Mailbox};
 use crate::recipe::Moment;
@@ -50,7 +50,7 @@ impl<'a> Acquisition<'a> {
 
     /// Hears that the lock becomes free, of one who waits in no queue, if there is a connection for that.
     pub(crate) fn listener(&self) -> Option<Listener> {
-        let listens = self.backend.wait == WaitBy::Notify && self.request.wait != Wait::Never;
+        let listens = self.backend.wait == RedisWait::Notify && self.request.wait != Wait::Never;
         let push = listens.then(|| self.backend.push.get(&self.keys)).flatten();
         push.and_then(|push| push.listen_if_live(self.keys.channel()))
     }
@@ -86,7 +86,7 @@ impl Attempt {
             }
         }
         self.undo.arm();
-        if what.backend.wait == WaitBy::Queue && !what.request.wait.is_over() {
+        if what.backend.wait == RedisWait::Queue && !what.request.wait.is_over() {
             self.queue_up(what);
         }
         if let Some(queued) = &self.queued {

@@ -5,19 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::backend::MAX_LISTED;
+use lock_core::backend::{MAX_LISTED, Support};
 use lock_core::renewal::Terms;
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Finding,
-    LeaseKind, LeasePolicy, LockName, LockState, OwnerId, Report, Result, Support, Token, ValidityCell,
-    runtime,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, DoctorReport, Error, ErrorKind,
+    Finding, LeaseKind, LeasePolicy, LockName, LockState, OwnerId, Result, Token, ValidityCell, runtime,
 };
 
-use crate::config::{LeaveFree, RedisConfig, WaitBy};
+use crate::config::{LeaveFree, RedisConfig, RedisWait};
 use crate::inspect::state;
 use crate::lease::{Held, RedisLease};
 use crate::push::Pushes;
-use crate::recipe::{Recipe, danger};
+use crate::recipe::{RedisRecipe, danger};
 use crate::renewers::Renewers;
 use crate::server::{Hold, ServerOptions};
 use crate::topology::Topology;
@@ -26,7 +25,7 @@ use crate::{Infos, Keys, Server, waiting};
 pub(crate) const BACKEND: &str = "redis";
 /// The shortest time to live: below it the drift margin and a round trip eat the lease up.
 const MIN_TTL: Duration = Duration::from_millis(100);
-/// Why a lock of [`Recipe::SetnxTimestamp`] has one holder.
+/// Why a lock of [`RedisRecipe::SetnxTimestamp`] has one holder.
 const ONE_TIME: &str = "the key of the recipe setnx-timestamp has room for the time of one holder";
 
 /// The backend for one Redis server.
@@ -51,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) ttl: Duration,
     /// By how much less than its time to live a lease is believed in, as the clocks of clients differ.
     clock_skew: Duration,
-    pub(crate) wait: WaitBy,
+    pub(crate) wait: RedisWait,
     pub(crate) local_handovers: u32,
     leave_free: Option<LeaveFree>,
     pub(crate) clock: Clock,
@@ -83,13 +82,13 @@ impl Redis {
         let mut options = ServerOptions::new(BACKEND, config.topology);
         (options.pool, options.dial) = (config.pool, config.dial);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
-        (options.clock, options.tells_free) = (config.clock.clone(), wait == WaitBy::Notify);
+        (options.clock, options.tells_free) = (config.clock.clone(), wait == RedisWait::Notify);
         (options.wait_replicas, options.timestamps) = (config.wait_replicas, timestamps.map(Arc::new));
         let server = Arc::new(Server::new(options)?);
         // No waiter has a turn on one server.
         let push = Pushes::new(Arc::clone(&server), config.connect_timeout, &Arc::default(), Duration::ZERO);
         let looking_ahead = async {
-            if wait != WaitBy::Poll {
+            if wait != RedisWait::Poll {
                 push.look_ahead(wait).await;
             }
             Ok(())
@@ -157,13 +156,13 @@ impl Backend for Redis {
         Ok(Keys::names(&self.shared.prefix, keys))
     }
 
-    async fn doctor(&self) -> Result<Report> {
+    async fn doctor(&self) -> Result<DoctorReport> {
         let mut findings = self.shared.server.examine().await?;
         findings.extend(self.danger.clone());
-        if self.shared.wait != WaitBy::Poll {
+        if self.shared.wait != RedisWait::Poll {
             findings.extend(self.shared.push.examine(self.shared.wait).await);
         }
-        Ok(Report::new(findings))
+        Ok(DoctorReport::new(findings))
     }
 
     async fn settle(&self) {
@@ -188,16 +187,16 @@ impl Redis {
 pub(crate) fn capabilities(config: &RedisConfig) -> Capabilities {
     let times = LeaseKind::ttl(config.ttl, MIN_TTL + config.skew());
     let mut capabilities = Capabilities::new(BACKEND, times);
-    capabilities.fifo = config.wait_by() == WaitBy::Queue;
+    capabilities.fifo = config.wait_by() == RedisWait::Queue;
     capabilities.counts_waiters = match config.wait_by() {
-        WaitBy::Queue => true,
+        RedisWait::Queue => true,
         // In a cluster they may listen at another node than the one that is asked.
-        WaitBy::Notify => !matches!(config.topology, Topology::Cluster(_)),
-        WaitBy::Poll => false,
+        RedisWait::Notify => !matches!(config.topology, Topology::Cluster(_)),
+        RedisWait::Poll => false,
     };
     let shared = match config.recipe {
-        Recipe::SetNxPx => Support::Yes,
-        Recipe::SetnxTimestamp => Support::No(ONE_TIME),
+        RedisRecipe::SetNxPx => Support::Yes,
+        RedisRecipe::SetnxTimestamp => Support::No(ONE_TIME),
     };
     (capabilities.shared, capabilities.permits) = (shared, shared);
     (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);

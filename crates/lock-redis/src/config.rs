@@ -12,7 +12,7 @@ use rand::Rng;
 use crate::Redis;
 use crate::backend::{BACKEND, capabilities, check_ttl};
 use crate::dial::Dial;
-use crate::recipe::{Recipe, RecipeUnit, Timestamps, WallClock};
+use crate::recipe::{RecipeUnit, RedisRecipe, Timestamps, WallClock};
 use crate::topology::{Access, Scheme, Topology};
 
 /// How long replicas are given when nothing else is said.
@@ -45,7 +45,7 @@ const OPTIONS: [&str; 13] = [
 /// How a lock that is held by another process is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WaitBy {
+pub enum RedisWait {
     /// Processes stand in a queue on the server, and a release hands the lock over to the first. Falls
     /// back to polling where the server allows no SUBSCRIBE or PUBLISH.
     #[default]
@@ -75,11 +75,11 @@ pub enum WaitBy {
 /// |---|---|---|
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
 /// | `prefix` | `lock:` | what stands before the lock name in the key |
-/// | `wait` | `queue` | how a lock is waited for: `queue`, `notify` or `poll`, see [`WaitBy`] |
+/// | `wait` | `queue` | how a lock is waited for: `queue`, `notify` or `poll`, see [`RedisWait`] |
 /// | `local_handovers` | `16` | how many tasks of one process may have the lock in a row before others get a chance; 0 or 1 to ask the server each time |
 /// | `leave_free` | `0%` | how many releases leave the lock free for a moment, see [`leave_free`](Self::leave_free) |
 /// | `leave_free_for` | `150ms` | how long that moment is |
-/// | `recipe` | `set-nx-px` | what is written into the key: `set-nx-px` or, for older fleets, `setnx-timestamp`, see [`Recipe`] |
+/// | `recipe` | `set-nx-px` | what is written into the key: `set-nx-px` or, for older fleets, `setnx-timestamp`, see [`RedisRecipe`] |
 /// | `recipe_unit` | `ms` | what the times of `setnx-timestamp` are counted in: `ms` or `s`, see [`RecipeUnit`] |
 /// | `clock_skew` | `1s` | by how much the clocks of clients of `setnx-timestamp` are assumed to differ at most |
 /// | `connect_timeout` | `1s` | how long to wait for a connection |
@@ -95,10 +95,10 @@ pub struct RedisConfig {
     pub(crate) dial: Option<Arc<dyn Dial>>,
     pub(crate) ttl: Duration,
     pub(crate) prefix: String,
-    wait: Option<WaitBy>,
+    wait: Option<RedisWait>,
     local_handovers: Option<u32>,
     pub(crate) leave_free: Option<LeaveFree>,
-    pub(crate) recipe: Recipe,
+    pub(crate) recipe: RedisRecipe,
     recipe_unit: Option<RecipeUnit>,
     clock_skew: Option<Duration>,
     wall_clock: WallClock,
@@ -121,7 +121,7 @@ impl RedisConfig {
             wait: None,
             local_handovers: None,
             leave_free: None,
-            recipe: Recipe::default(),
+            recipe: RedisRecipe::default(),
             recipe_unit: None,
             clock_skew: None,
             wall_clock: WallClock::default(),
@@ -155,9 +155,9 @@ impl RedisConfig {
                 "prefix" => value.text().clone_into(&mut config.prefix),
                 "wait" => {
                     config.wait = Some(match value.text() {
-                        "queue" => WaitBy::Queue,
-                        "notify" => WaitBy::Notify,
-                        "poll" => WaitBy::Poll,
+                        "queue" => RedisWait::Queue,
+                        "notify" => RedisWait::Notify,
+                        "poll" => RedisWait::Poll,
                         _ => return Err(value.invalid("use queue, notify or poll")),
                     });
                 }
@@ -172,8 +172,8 @@ impl RedisConfig {
                 "leave_free_for" => moment = value.duration()?,
                 "recipe" => {
                     config.recipe = match value.text() {
-                        "set-nx-px" => Recipe::SetNxPx,
-                        "setnx-timestamp" => Recipe::SetnxTimestamp,
+                        "set-nx-px" => RedisRecipe::SetNxPx,
+                        "setnx-timestamp" => RedisRecipe::SetnxTimestamp,
                         _ => return Err(value.invalid("use set-nx-px or setnx-timestamp")),
                     };
                 }
@@ -230,7 +230,7 @@ impl RedisConfig {
 
     /// How a lock that is held by another process is waited for.
     #[must_use]
-    pub fn wait(mut self, wait: WaitBy) -> Self {
+    pub fn wait(mut self, wait: RedisWait) -> Self {
         self.wait = Some(wait);
         self
     }
@@ -261,12 +261,12 @@ impl RedisConfig {
 
     /// What is written into the key of a lock. Another than the default is for fleets that run it already.
     #[must_use]
-    pub fn recipe(mut self, recipe: Recipe) -> Self {
+    pub fn recipe(mut self, recipe: RedisRecipe) -> Self {
         self.recipe = recipe;
         self
     }
 
-    /// What the times of [`Recipe::SetnxTimestamp`] are counted in. Every client that shares the locks
+    /// What the times of [`RedisRecipe::SetnxTimestamp`] are counted in. Every client that shares the locks
     /// needs the same.
     #[must_use]
     pub fn recipe_unit(mut self, unit: RecipeUnit) -> Self {
@@ -274,7 +274,7 @@ impl RedisConfig {
         self
     }
 
-    /// By how much the clocks of the hosts of [`Recipe::SetnxTimestamp`] are assumed to differ at most. A
+    /// By how much the clocks of the hosts of [`RedisRecipe::SetnxTimestamp`] are assumed to differ at most. A
     /// holder believes in its lock for so much less than the ttl, and a lock that is over is left alone for
     /// so much longer.
     #[must_use]
@@ -283,7 +283,7 @@ impl RedisConfig {
         self
     }
 
-    /// Where [`Recipe::SetnxTimestamp`] takes the time from: for tests.
+    /// Where [`RedisRecipe::SetnxTimestamp`] takes the time from: for tests.
     #[must_use]
     pub fn wall_clock(mut self, clock: WallClock) -> Self {
         self.wall_clock = clock;
@@ -376,7 +376,7 @@ impl RedisConfig {
                     )
                     .with_hint("try leave_free=10% and leave_free_for=150ms"));
             }
-            if self.wait_by() != WaitBy::Queue {
+            if self.wait_by() != RedisWait::Queue {
                 return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
                     .with_message("leave_free has waiters hold back, and only those in the queue can")
                     .with_hint("leave it out, or use wait=queue"));
@@ -395,25 +395,25 @@ impl RedisConfig {
         Ok(())
     }
 
-    pub(crate) fn wait_by(&self) -> WaitBy {
+    pub(crate) fn wait_by(&self) -> RedisWait {
         match self.recipe {
-            Recipe::SetNxPx => self.wait.unwrap_or_default(),
-            Recipe::SetnxTimestamp => WaitBy::Poll,
+            RedisRecipe::SetNxPx => self.wait.unwrap_or_default(),
+            RedisRecipe::SetnxTimestamp => RedisWait::Poll,
         }
     }
 
     pub(crate) fn handovers(&self) -> u32 {
         match self.recipe {
-            Recipe::SetNxPx => self.local_handovers.unwrap_or(16),
-            Recipe::SetnxTimestamp => 0,
+            RedisRecipe::SetNxPx => self.local_handovers.unwrap_or(16),
+            RedisRecipe::SetnxTimestamp => 0,
         }
     }
 
     /// By how much less than its time to live a lease is believed in.
     pub(crate) fn skew(&self) -> Duration {
         match self.recipe {
-            Recipe::SetNxPx => Duration::ZERO,
-            Recipe::SetnxTimestamp => self.clock_skew.unwrap_or(CLOCK_SKEW),
+            RedisRecipe::SetNxPx => Duration::ZERO,
+            RedisRecipe::SetnxTimestamp => self.clock_skew.unwrap_or(CLOCK_SKEW),
         }
     }
 
@@ -421,7 +421,7 @@ impl RedisConfig {
     pub(crate) fn timestamps(&self) -> Option<Timestamps> {
         let unit = self.recipe_unit.unwrap_or_default();
         let times = || Timestamps::new(unit, self.skew(), self.wall_clock.clone());
-        (self.recipe == Recipe::SetnxTimestamp).then(times)
+        (self.recipe == RedisRecipe::SetnxTimestamp).then(times)
     }
 
     /// Refuses options that the recipe cannot honour.
@@ -430,22 +430,24 @@ impl RedisConfig {
             Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(what).with_hint(hint))
         };
         match self.recipe {
-            Recipe::SetNxPx if self.recipe_unit.is_some() || self.clock_skew.is_some() => invalid(
+            RedisRecipe::SetNxPx if self.recipe_unit.is_some() || self.clock_skew.is_some() => invalid(
                 "recipe_unit and clock_skew mean nothing to the recipe set-nx-px, which writes no times",
                 "leave them out; or name recipe=setnx-timestamp, if an older fleet runs that",
             ),
-            Recipe::SetnxTimestamp if !matches!(self.wait, None | Some(WaitBy::Poll)) => invalid(
+            RedisRecipe::SetnxTimestamp if !matches!(self.wait, None | Some(RedisWait::Poll)) => invalid(
                 "the recipe setnx-timestamp has no queue, and its clients tell nobody of a release",
                 "leave wait out, or use wait=poll",
             ),
-            Recipe::SetnxTimestamp if !matches!(self.local_handovers, None | Some(0)) => invalid(
+            RedisRecipe::SetnxTimestamp if !matches!(self.local_handovers, None | Some(0)) => invalid(
                 "a lock of the recipe setnx-timestamp is not passed on inside a process",
                 "leave local_handovers out, or set it to 0",
             ),
-            Recipe::SetnxTimestamp if self.clock_skew.is_some_and(|skew| skew > LARGEST_SKEW) => invalid(
-                "a clock_skew of more than a day is none",
-                "repair the clocks, or leave clock_skew out",
-            ),
+            RedisRecipe::SetnxTimestamp if self.clock_skew.is_some_and(|skew| skew > LARGEST_SKEW) => {
+                invalid(
+                    "a clock_skew of more than a day is none",
+                    "repair the clocks, or leave clock_skew out",
+                )
+            }
             _ => Ok(()),
         }
     }
@@ -511,7 +513,7 @@ mod tests {
         let config = RedisConfig::from_url("redis://me:s3cret@h:7/2?ttl=5s&prefix=&wait=poll").unwrap();
         assert_eq!(
             (config.ttl, config.prefix.as_str(), config.wait_by()),
-            (Duration::from_secs(5), "", WaitBy::Poll)
+            (Duration::from_secs(5), "", RedisWait::Poll)
         );
         assert_eq!((config.topology.to_string().as_str(), database(&config.topology)), ("h:7", 2));
         assert!(!format!("{config:?}").contains("s3cret"));

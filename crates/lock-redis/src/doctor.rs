@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lock_core::{Finding, Level};
+use lock_core::{Finding, FindingLevel};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 
@@ -125,14 +125,14 @@ impl Chart<'_> {
     }
 
     fn note(&mut self, what: &str, advice: &str) {
-        self.find(Level::Note, what, advice);
+        self.find(FindingLevel::Note, what, advice);
     }
 
     fn warn(&mut self, what: &str, advice: &str) {
-        self.find(Level::Warning, what, advice);
+        self.find(FindingLevel::Warning, what, advice);
     }
 
-    fn find(&mut self, level: Level, what: &str, advice: &str) {
+    fn find(&mut self, level: FindingLevel, what: &str, advice: &str) {
         self.findings.push(Finding::new(level, self.server, what, advice));
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewal, Renewed};
 use lock_core::{
-    AcquireRequest, BootInstant, Error, ErrorKind, HandOver, Lease, LossReason, Mode, Outcome, OwnerId,
-    Released, Result, Standing, Token, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Error, ErrorKind, GuardState, HandOver, Lease, LossReason, Mode, Outcome,
+    OwnerId, Released, Result, Token, Validity, ValidityCell,
 };
 
 use crate::backend::{BACKEND, Shared};
@@ -113,11 +113,11 @@ impl Lease for RedisLease {
         self.renewal.extend(ttl).await.deadline(BACKEND)
     }
 
-    async fn verify(&self) -> Result<Standing> {
+    async fn verify(&self) -> Result<GuardState> {
         if !self.backend.server.look(&self.held.keys, Some(self.held.owner)).await?.is_ours {
             self.cell.lose(LossReason::Removed);
         }
-        Ok(self.validity.standing())
+        Ok(self.validity.state())
     }
 
     async fn downgrade(&mut self) -> Result<()> {
@@ -179,13 +179,13 @@ impl Lease for RedisLease {
 impl RedisLease {
     /// Notes that a request leaves that may release the lock; or what is known without one.
     fn begin_release(&mut self) -> std::result::Result<Releasing, Released> {
-        let standing = self.validity.standing();
-        if standing == Standing::Lost(LossReason::Removed) {
+        let standing = self.validity.state();
+        if standing == GuardState::Lost(LossReason::Removed) {
             return Err(Released::AlreadyLost);
         }
         let now = self.backend.clock.now();
         let over = now + self.renewal.longest_ttl() + self.backend.server.command_timeout();
-        let was_valid = !matches!(standing, Standing::Lost(_));
+        let was_valid = !matches!(standing, GuardState::Lost(_));
         let sent = *self.releasing.get_or_insert(Releasing { was_valid, over, maybe_done: false });
         if now >= sent.over {
             return Err(sent.in_time());

@@ -2,7 +2,7 @@
 //!
 //! The lock is a plain string with a time to live, so that clients in any language that use
 //! `SET key value NX PX ttl` exclude us and are excluded. Everything that compares runs as a script
-//! on the server. A fleet that still keeps the time of expiry in the key can be joined, see [`Recipe`].
+//! on the server. A fleet that still keeps the time of expiry in the key can be joined, see [`RedisRecipe`].
 //!
 //! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section on the
 //! single instance.
@@ -40,10 +40,10 @@ pub mod unwanted;
 mod waiting;
 
 pub use backend::Redis;
-pub use config::{RedisConfig, WaitBy};
+pub use config::{RedisConfig, RedisWait};
 pub use deadpool_redis;
 pub use dial::{Dial, Stream, StreamDial, with_nodelay};
-pub use recipe::{Recipe, RecipeUnit, WallClock};
+pub use recipe::{RecipeUnit, RedisRecipe, WallClock};
 pub use redis;
 pub use tls::Tls;
 pub use topology::{SentinelInfo, Topology, connection_info};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::single_flight::SingleFlight;
-use lock_core::{Error, ErrorKind, Finding, Level, Result};
+use lock_core::{Error, ErrorKind, Finding, FindingLevel, Result};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
@@ -573,7 +573,7 @@ impl Link {
     async fn warn(&self, connection: &mut MultiplexedConnection) {
         // Without the right to ask there is nothing to tell.
         let findings = examine(connection, &self.place.address).await.unwrap_or_default();
-        for finding in findings.iter().filter(|finding| finding.level >= Level::Warning) {
+        for finding in findings.iter().filter(|finding| finding.level >= FindingLevel::Warning) {
             tracing::warn!(server = finding.server, "{}; {}", finding.what, finding.advice);
         }
     }

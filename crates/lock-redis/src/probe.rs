@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use lock_core::{Finding, Level};
+use lock_core::{Finding, FindingLevel};
 
 use crate::Server;
-use crate::config::WaitBy;
+use crate::config::RedisWait;
 use crate::error::{LISTEN_RIGHTS, SHARD_RIGHTS, TRACK_RIGHTS};
 use crate::line::{Line, is_refusal};
 
@@ -27,8 +27,8 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// Tries it on a connection that is closed afterwards; `None` when the server does not tell.
-    pub(crate) async fn of(server: &Server, node: &str, by: WaitBy) -> Option<Self> {
-        let queues = by == WaitBy::Queue;
+    pub(crate) async fn of(server: &Server, node: &str, by: RedisWait) -> Option<Self> {
+        let queues = by == RedisWait::Queue;
         // All nodes hear of a lock that is free; an inbox is in the slot of the lock.
         let (channel, sharded) = if queues { (INBOX, server.is_cluster()) } else { (FREE, false) };
         let mut line = Line::connect(server, node, Arc::new(Some)).await.ok()?;
@@ -91,5 +91,5 @@ pub(crate) fn gave_up(server: &str) -> Finding {
 }
 
 fn warning(server: &str, what: String, advice: String) -> Finding {
-    Finding::new(Level::Warning, server, what, advice)
+    Finding::new(FindingLevel::Warning, server, what, advice)
 }

@@ -14,7 +14,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
-use crate::config::WaitBy;
+use crate::config::RedisWait;
 use crate::error::Cause;
 use crate::line::{Event, Hear, Line, is_refusal};
 use crate::probe::{Probe, gave_up};
@@ -160,7 +160,7 @@ impl Pushes {
     }
 
     /// Warns now if whoever waits in this way would have to poll.
-    pub(crate) async fn look_ahead(&self, by: WaitBy) {
+    pub(crate) async fn look_ahead(&self, by: RedisWait) {
         let probe = async {
             // Nodes that differ in what they allow are told apart by the doctor.
             let nodes = self.server.node_names().await.ok()?;
@@ -174,7 +174,7 @@ impl Pushes {
     }
 
     /// What is done less well for want of a right, for those who wait in this way.
-    pub(crate) async fn examine(&self, by: WaitBy) -> Vec<Finding> {
+    pub(crate) async fn examine(&self, by: RedisWait) -> Vec<Finding> {
         let mut findings = Vec::new();
         for node in self.server.node_names().await.unwrap_or_default() {
             let address = if node.is_empty() { self.server.address() } else { &node };

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lock_core::{BootInstant, Finding, Level};
+use lock_core::{BootInstant, Finding, FindingLevel};
 
 /// What is written into the key of a lock. All who share a lock need the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Recipe {
+pub enum RedisRecipe {
     /// An identity of its own for each acquisition, in a key that ends by itself: `SET key value NX PX ttl`.
     #[default]
     SetNxPx,
@@ -35,7 +35,7 @@ pub enum Recipe {
     SetnxTimestamp,
 }
 
-/// What the times of [`Recipe::SetnxTimestamp`] are counted in. A value of another unit is never taken for
+/// What the times of [`RedisRecipe::SetnxTimestamp`] are counted in. A value of another unit is never taken for
 /// a time that is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -85,7 +85,7 @@ pub(crate) struct Moment {
     pub(crate) wall: Duration,
 }
 
-/// The times of [`Recipe::SetnxTimestamp`].
+/// The times of [`RedisRecipe::SetnxTimestamp`].
 #[derive(Debug)]
 pub(crate) struct Timestamps {
     unit: RecipeUnit,
@@ -150,7 +150,7 @@ impl Timestamps {
 /// What those who use the recipe have to know.
 pub(crate) fn danger() -> Finding {
     Finding::new(
-        Level::Warning,
+        FindingLevel::Warning,
         "",
         "recipe=setnx-timestamp is for fleets that run it already: two may hold a lock at once when the clocks of \
              their hosts differ",

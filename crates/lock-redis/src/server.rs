@@ -9,8 +9,8 @@ use std::time::Duration;
 use deadpool_redis::Pool;
 use lock_core::background::{Background, Counted};
 use lock_core::{
-    BootInstant, Clock, Error, ErrorKind, Finding, Level, LockMode, Mode, Outcome, OwnerId, Result, Token,
-    WaiterInfo,
+    BootInstant, Clock, Error, ErrorKind, Finding, FindingLevel, LockMode, Mode, Outcome, OwnerId, Result,
+    Token, WaiterInfo,
 };
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value};
@@ -775,7 +775,7 @@ impl Server {
             match link.examine().await {
                 Ok(found) => findings.extend(found),
                 Err(error) => findings.push(Finding::new(
-                    Level::Warning,
+                    FindingLevel::Warning,
                     link.place.address.clone(),
                     format!("a master of the cluster is not there: {error}"),
                     "its locks cannot be taken until it or its replica is",

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{OwnerId, Standing, Validity};
+use lock_core::{GuardState, OwnerId, Validity};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -71,7 +71,7 @@ impl Acquisitions {
             None | Some(Stage::Ends { in_doubt: true }) => Interest::Unwanted,
             Some(Stage::Ends { in_doubt: false }) => Interest::GivenUp,
             // A lease that was lost stays lost, also if the server grants it again.
-            Some(Stage::Held(validity)) if matches!(validity.standing(), Standing::Lost(_)) => {
+            Some(Stage::Held(validity)) if matches!(validity.state(), GuardState::Lost(_)) => {
                 Interest::GivenUp
             }
             Some(Stage::Waits | Stage::Held(_)) => Interest::Wanted,

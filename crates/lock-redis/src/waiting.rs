@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use crate::Keys;
 use crate::attempt::{Acquisition, Attempt, Queued};
 use crate::backend::Shared;
-use crate::config::WaitBy;
+use crate::config::RedisWait;
 use crate::lease::{RedisLease, trusted_until};
 use crate::push::{Listener, Told};
 use crate::recipe::Moment;
@@ -304,8 +304,8 @@ impl<'a> Waiting<'a> {
         }
         let Some(push) = self.what.backend.push.of(&self.what.keys) else { return false };
         match self.what.backend.wait {
-            WaitBy::Poll => false,
-            WaitBy::Notify => {
+            RedisWait::Poll => false,
+            RedisWait::Notify => {
                 let is_live = self.listener.as_ref().is_some_and(Listener::is_live);
                 if !is_live {
                     // Anew, as the runtime that the connection was on may have ended.
@@ -313,7 +313,7 @@ impl<'a> Waiting<'a> {
                 }
                 is_live
             }
-            WaitBy::Queue => {
+            RedisWait::Queue => {
                 let inbox = push.inbox(&self.what.keys);
                 let hears = push.hears(&inbox);
                 if !hears {

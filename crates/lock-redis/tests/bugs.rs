@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, LockOptions, Locks, LossReason, Outcome, Released, Standing};
+use lock_core::{ErrorKind, GuardState, LockOptions, Locks, LossReason, Outcome, Released};
 use lock_redis::RedisConfig;
 use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::redis::Reply;
@@ -91,7 +91,7 @@ async fn b02_renewal_revives_no_lost_lock() {
         assert_eq!(error.kind(), ErrorKind::Lost);
         // Not even when the key is its own again.
         link.redis(&["SET", KEY, &guard.owner().to_string(), "PX", "500"]).await;
-        assert!(matches!(guard.standing(), Standing::Lost(_)));
+        assert!(matches!(guard.state(), GuardState::Lost(_)));
         drop(guard);
         link.redis(&["DEL", KEY]).await;
     }
@@ -306,7 +306,7 @@ async fn b22_a_dropped_future_takes_no_answer_of_another() {
         assert!(Some(guard.token()) > last, "an answer of somebody else");
         last = Some(guard.token());
         assert_eq!(link.value().await, guard.owner().to_string());
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
     dropping.await.unwrap();

@@ -4,9 +4,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use lock_core::{ErrorKind, Locks, Outcome, Released, Standing, Token};
+use lock_core::{ErrorKind, GuardState, Locks, Outcome, Released, Token};
 use lock_redis::deadpool_redis::Config;
-use lock_redis::{RedisConfig, WaitBy};
+use lock_redis::{RedisConfig, RedisWait};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
 use lock_testkit::{FaultProxy, RedisServer};
 use tokio::time::{Instant, sleep, timeout};
@@ -162,7 +162,7 @@ async fn a_lock_that_was_passed_on_is_kept_also_when_the_next_cannot_be_told() {
     link.proxy.deliver();
     while guard.remaining() < Duration::from_secs(2) {
         assert!(Instant::now() < deadline, "it is not confirmed");
-        assert_eq!(guard.standing(), Standing::Valid, "the confirmation failed");
+        assert_eq!(guard.state(), GuardState::Valid, "the confirmation failed");
         sleep(Duration::from_millis(1)).await;
     }
     link.redis.command(&["DEL", "polylock:queue:{lock:a}"]).await.unwrap();
@@ -308,7 +308,7 @@ async fn renewal_goes_on_when_the_server_forgot_the_scripts() {
         link.redis.command(&["SCRIPT", "FLUSH"]).await.unwrap();
         sleep(Duration::from_millis(1000)).await;
     }
-    assert_eq!(guard.standing(), Standing::Valid);
+    assert_eq!(guard.state(), GuardState::Valid);
 }
 
 #[tokio::test]
@@ -343,7 +343,7 @@ async fn a_downgrade_without_an_answer_leaves_the_lock_in_one_form_or_the_other(
         link.proxy.heal();
         // Longer than the time to live: it is renewed as what it is.
         sleep(Duration::from_secs(5)).await;
-        assert_eq!(writer.standing(), Standing::Valid, "carried out: {carried_out}");
+        assert_eq!(writer.state(), GuardState::Valid, "carried out: {carried_out}");
         writer.downgrade().await.unwrap();
         assert_eq!(writer.release().await.unwrap(), Released::Released);
     }
@@ -393,7 +393,7 @@ async fn a_guard_without_a_server_is_suspect_and_then_lost_in_time() {
     let until = guard.valid_until();
     link.proxy.black_hole(Direction::ToServer, true);
     sleep(Duration::from_millis(2000)).await;
-    assert_eq!(guard.standing(), Standing::Suspect);
+    assert_eq!(guard.state(), GuardState::Suspect);
     guard.lost().await;
     assert!(lock_core::Clock::boot().now() >= until);
     assert_eq!(guard.valid_until(), until, "no unanswered renewal moved the deadline");
@@ -481,7 +481,7 @@ async fn without_the_right_to_subscribe_waiting_polls() {
 async fn polling_needs_no_second_connection() {
     let redis = RedisServer::start().await.unwrap();
     let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
-    let config = RedisConfig::from_url(&format!("redis://{}", proxy.addr())).unwrap().wait(WaitBy::Poll);
+    let config = RedisConfig::from_url(&format!("redis://{}", proxy.addr())).unwrap().wait(RedisWait::Poll);
     let locks = config.connect().await.unwrap();
     redis.command(&["SET", "lock:a", "theirs", "PX", "400"]).await.unwrap();
     let guard = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap();

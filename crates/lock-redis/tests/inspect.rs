@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, LockMode, LockOptions, Locks, Released, Standing, Token};
+use lock_core::{ErrorKind, GuardState, LockMode, LockOptions, Locks, Released, Token};
 use lock_redis::RedisConfig;
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
 use lock_testkit::{FaultProxy, RedisServer};
@@ -42,8 +42,8 @@ async fn of_readers_the_mode_and_the_end_are_told_and_of_the_last_all() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("break the lock for all"), "{error}");
     assert!(locks.break_lock_if("a", second.token()).await.unwrap());
-    assert_eq!(first.verify().await.unwrap(), Standing::Valid);
-    assert!(matches!(second.verify().await.unwrap(), Standing::Lost(_)));
+    assert_eq!(first.verify().await.unwrap(), GuardState::Valid);
+    assert!(matches!(second.verify().await.unwrap(), GuardState::Lost(_)));
     let state = locks.inspect("a").await.unwrap();
     assert_eq!((state.holders.len(), state.token), (1, Some(second.token())), "{state:?}");
 }

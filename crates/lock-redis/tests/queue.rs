@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Clock, ErrorKind, Guard, LockOptions, Locks, LossReason, Mutex, Released, Standing, Token};
+use lock_core::{
+    Clock, ErrorKind, Guard, GuardState, LockOptions, Locks, LossReason, Mutex, Released, Token,
+};
 use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
@@ -370,7 +372,7 @@ async fn a_stopped_waiter_that_goes_on_waits_again() {
     let (guard, _) = come(waiter).await;
     worker.cont();
     site.queue_is(1).await;
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     let token = guard.token();
     give_back(guard).await;
     let held = worker.recv_deadline(PATIENCE).await.unwrap();

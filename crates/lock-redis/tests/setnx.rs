@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_core::backend::{AcquireRequest, LeasePolicy, Mode, Wait};
 use lock_core::{
-    ErrorKind, Guard, Holder, LockName, LockOptions, Locks, LossReason, OwnerInfo, Released, Standing, Token,
+    ErrorKind, Guard, GuardState, Holder, LockName, LockOptions, Locks, LossReason, OwnerInfo, Released,
+    Token,
 };
-use lock_redis::{Recipe, RecipeUnit, RedisConfig, WaitBy, WallClock};
+use lock_redis::{RecipeUnit, RedisConfig, RedisRecipe, RedisWait, WallClock};
 use lock_testkit::cancel::{cancel_after, for_each_poll_count};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
 use lock_testkit::{FaultProxy, Log, RedisServer};
@@ -57,7 +58,7 @@ async fn renewal_writes_later_times_and_an_extension_the_one_that_was_asked_for(
     sleep(Duration::from_millis(1500)).await;
     let renewed: u128 = bench.redis(&["GET", "lock:a"]).await.parse().unwrap();
     assert!(renewed > first + 600 && renewed > millis(now()), "{first}, then {renewed}");
-    assert_eq!(guard.standing(), Standing::Valid);
+    assert_eq!(guard.state(), GuardState::Valid);
     for ttl in [Duration::from_secs(20), Duration::from_secs(5)] {
         let before = millis(now());
         guard.extend(ttl).await.unwrap();
@@ -79,7 +80,7 @@ async fn each_excludes_the_other() {
     for _ in 0..3 {
         let guard = ours.mutex("a").try_acquire().await.unwrap().expect("nobody has it");
         assert!(!older.try_acquire().await);
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
 
         assert!(older.try_acquire().await);
@@ -126,7 +127,7 @@ async fn we_take_over_when_their_time_is_over_and_not_before() {
     assert!(taken > ends + 400, "taken over {} ms after {ends}", taken.saturating_sub(ends));
     // What they do too late does not hurt us, as they look at their own time first.
     gone.release().await;
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     bench.nothing_is_left().await;
 }
@@ -212,7 +213,7 @@ async fn a_loser_who_overwrites_our_time_ends_our_belief_and_holds_nothing() {
     let read = older.read().await;
     let guard = ours.mutex("a").try_acquire().await.unwrap().expect("it was over");
     assert!(!older.take_over(&read).await, "two hold the lock");
-    assert_eq!(guard.verify().await.unwrap(), Standing::Lost(LossReason::Removed));
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Lost(LossReason::Removed));
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     // It may be somebody's, for all that we know.
     assert_eq!(bench.redis(&["GET", "lock:a"]).await, older.written);
@@ -316,7 +317,7 @@ async fn both_recipes_exclude_each_other_and_their_tokens_grow() {
         if round == 2 {
             guard.raise_token(Token::new(tokens[2].get() + 1_000_000_000)).await.unwrap();
         }
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "tokens do not grow: {tokens:?}");
@@ -339,7 +340,7 @@ async fn a_clock_that_is_ahead_gives_two_the_lock() {
     assert!(holder.is_valid() && second.is_valid(), "this is what makes the recipe unsafe");
     // What can be had: a resource that compares tokens takes the second's side.
     assert!(second.token() > holder.token());
-    assert_eq!(holder.verify().await.unwrap(), Standing::Lost(LossReason::Removed));
+    assert_eq!(holder.verify().await.unwrap(), GuardState::Lost(LossReason::Removed));
 }
 
 #[tokio::test]
@@ -446,7 +447,7 @@ async fn two_of_ours_that_write_the_same_time_are_told_apart() {
     assert_eq!(bench.redis(&["GET", "lock:a"]).await, value);
     assert_eq!(first.extend(Duration::from_secs(10)).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(first.release().await.unwrap(), Released::AlreadyLost);
-    assert_eq!(second.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(second.verify().await.unwrap(), GuardState::Valid);
     assert_eq!(second.release().await.unwrap(), Released::Released);
 }
 
@@ -484,7 +485,7 @@ async fn inspect_and_break_know_what_is_over() {
     assert!(state.since().unwrap().elapsed().unwrap() < PATIENCE);
     assert!(locks.break_lock("a").await.unwrap());
     assert!(!locks.inspect("a").await.unwrap().is_held());
-    assert_eq!(guard.verify().await.unwrap(), Standing::Lost(LossReason::Removed));
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Lost(LossReason::Removed));
 
     // What one who died has left is removed, and was nobody's.
     bench.redis(&["SET", "lock:a", "1500000000000"]).await;
@@ -499,7 +500,7 @@ async fn without_its_record_a_lock_is_lost_and_not_anybody_elses() {
     let locks = bench.ours("").await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     bench.redis(&["DEL", "polylock:fence:{lock:a}"]).await;
-    assert_eq!(guard.verify().await.unwrap(), Standing::Lost(LossReason::Removed));
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Lost(LossReason::Removed));
     assert!(locks.mutex("b").try_acquire().await.unwrap().is_some());
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
@@ -587,13 +588,13 @@ async fn a_cancelled_wait_or_extension_changes_nothing() {
         let waited = cancel_after(k, mutex.try_acquire_for(Duration::from_millis(60))).await;
         let waited = waited.transpose().unwrap();
         assert!(waited.as_ref().is_none_or(Option::is_none), "two hold the lock");
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         waited
     })
     .await;
     for_each_poll_count(async |k| {
         let extended = cancel_after(k, guard.extend(Duration::from_secs(5 + k as u64))).await;
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert!(mutex.try_acquire().await.unwrap().is_none());
         extended.map(drop)
     })
@@ -656,7 +657,7 @@ async fn an_extension_of_unknown_outcome_is_known_to_the_release() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_ne!(link.bench.redis(&["GET", "lock:a"]).await, before, "it was carried out");
     link.proxy.heal();
-    assert_eq!(guard.verify().await.unwrap(), Standing::Suspect);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Suspect);
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     link.bench.nothing_is_left().await;
 }
@@ -671,7 +672,7 @@ async fn locks_are_kept_when_the_server_forgot_the_scripts() {
         sleep(Duration::from_millis(1000)).await;
     }
     for guard in [one, two] {
-        assert_eq!(guard.standing(), Standing::Valid);
+        assert_eq!(guard.state(), GuardState::Valid);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
     link.bench.nothing_is_left().await;
@@ -682,10 +683,10 @@ async fn locks_are_kept_when_the_server_forgot_the_scripts() {
 #[tokio::test]
 async fn options_that_the_recipe_cannot_honour_are_refused_whatever_their_order() {
     let base = || RedisConfig::from_url("redis://127.0.0.1:1").unwrap();
-    let recipe = Recipe::SetnxTimestamp;
+    let recipe = RedisRecipe::SetnxTimestamp;
     for (config, says) in [
-        (base().recipe(recipe).wait(WaitBy::Queue), "wait=poll"),
-        (base().wait(WaitBy::Notify).recipe(recipe), "wait=poll"),
+        (base().recipe(recipe).wait(RedisWait::Queue), "wait=poll"),
+        (base().wait(RedisWait::Notify).recipe(recipe), "wait=poll"),
         (base().recipe(recipe).local_handovers(16), "local_handovers"),
         (base().local_handovers(1).recipe(recipe), "local_handovers"),
         (base().clock_skew(Duration::from_secs(1)), "recipe=setnx-timestamp"),
@@ -697,7 +698,7 @@ async fn options_that_the_recipe_cannot_honour_are_refused_whatever_their_order(
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
         assert!(error.to_string().contains(says), "does not say {says}: {error}");
     }
-    let error = base().recipe(recipe).wait(WaitBy::Poll).local_handovers(0).connect().await.unwrap_err();
+    let error = base().recipe(recipe).wait(RedisWait::Poll).local_handovers(0).connect().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "what it can honour is not refused: {error}");
 }
 

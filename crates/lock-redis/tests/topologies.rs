@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use lock_core::{ErrorKind, Guard, LockName, Locks, LossReason, Outcome, Released, Result, Standing};
+use lock_core::{ErrorKind, Guard, GuardState, LockName, Locks, LossReason, Outcome, Released, Result};
 use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
@@ -141,8 +141,8 @@ async fn locks_go_on_after_the_master_died() {
     // lasted.
     let until = held.valid_until();
     sleep(Duration::from_secs(6)).await;
-    match held.standing() {
-        Standing::Valid => assert!(held.valid_until() > until),
+    match held.state() {
+        GuardState::Valid => assert!(held.valid_until() > until),
         _ => assert!(lock_core::Clock::boot().now() >= held.valid_until()),
     }
     let last = held.token();
@@ -176,7 +176,7 @@ async fn follows_a_failover(recipe: &str) {
     // The old master goes on granting for up to eight seconds, and what it is told then is lost. The sentinels
     // announce the new one long before: the lock is renewed there before it ends, also on a busy host.
     sleep(Duration::from_secs(24)).await;
-    assert_eq!(held.standing(), Standing::Valid);
+    assert_eq!(held.state(), GuardState::Valid);
     assert_eq!(held.release().await.unwrap(), Released::Released);
     let held = sentinel.servers()[1].command(&["EXISTS", "lock:held"]).await.unwrap();
     assert_eq!(held.int(), Some(0));
@@ -638,9 +638,9 @@ async fn survives_migration(recipe: &str) {
     let guard = locks.mutex(&name).acquire().await.unwrap();
     // Two keys and three pauses: longer than the lock would last without a renewal.
     migrate(&cluster, slot, 0, 1, Duration::from_millis(1500)).await;
-    assert_eq!(guard.standing(), Standing::Valid);
+    assert_eq!(guard.state(), GuardState::Valid);
     sleep(Duration::from_secs(4)).await;
-    assert_eq!(guard.standing(), Standing::Valid);
+    assert_eq!(guard.state(), GuardState::Valid);
     let there = cluster.masters()[1].command(&["EXISTS", &format!("lock:{name}")]).await.unwrap();
     assert_eq!(there.int(), Some(1));
     let token = guard.token();
@@ -700,7 +700,7 @@ async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
     assert!(error.to_string().contains("TRYAGAIN"), "{error}");
     // The keys of a writer are: it is renewed.
     sleep(2 * TTL).await;
-    assert_eq!(writer.standing(), Standing::Valid);
+    assert_eq!(writer.state(), GuardState::Valid);
 
     migrate(&cluster, slot, 0, 1, Duration::ZERO).await;
     writer.downgrade().await.unwrap();
@@ -727,8 +727,8 @@ async fn a_lock_whose_keys_are_apart_holds_up_no_renewal_of_another() {
     move_key(&cluster, 0, 1, &format!("polylock:fence:{{lock:{name}}}")).await;
 
     sleep(Duration::from_secs(5)).await;
-    assert!(matches!(apart.standing(), Standing::Lost(_)), "its renewals were refused");
-    assert_eq!(other.standing(), Standing::Valid);
+    assert!(matches!(apart.state(), GuardState::Lost(_)), "its renewals were refused");
+    assert_eq!(other.state(), GuardState::Valid);
     assert_eq!(other.release().await.unwrap(), Released::Released);
 }
 
@@ -749,9 +749,9 @@ async fn a_master_that_hangs_holds_up_no_renewal_at_another() {
     cluster.masters()[0].stop();
     sleep(Duration::from_secs(8)).await;
     cluster.masters()[0].cont();
-    let standings: Vec<_> = guards.iter().map(Guard::standing).collect();
-    assert_eq!(standings[1..], [Standing::Valid, Standing::Valid], "{standings:?}");
-    assert!(matches!(standings[0], Standing::Lost(_)));
+    let standings: Vec<_> = guards.iter().map(Guard::state).collect();
+    assert_eq!(standings[1..], [GuardState::Valid, GuardState::Valid], "{standings:?}");
+    assert!(matches!(standings[0], GuardState::Lost(_)));
 }
 
 #[tokio::test]
@@ -809,12 +809,12 @@ async fn a_master_that_is_cut_off_from_the_cluster_is_left() {
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     let until = held.valid_until();
     let renewed = timeout(PATIENCE, async {
-        while held.valid_until() <= until && held.standing() != Standing::Lost(LossReason::DeadlinePassed) {
+        while held.valid_until() <= until && held.state() != GuardState::Lost(LossReason::DeadlinePassed) {
             sleep(Duration::from_millis(50)).await;
         }
     });
     renewed.await.unwrap();
-    assert_eq!(held.standing(), Standing::Valid);
+    assert_eq!(held.state(), GuardState::Valid);
     assert_eq!(held.release().await.unwrap(), Released::Released);
 }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use lock_core::backend::MAX_LISTED;
+use lock_core::backend::{MAX_LISTED, Support};
 use lock_core::renewal::{Renewer, Terms};
 use lock_core::{
-    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, LeaseKind,
-    LeasePolicy, LockName, LockState, Outcome, OwnerId, Report, Result, ServerView, Support, Token,
-    ValidityCell, View, runtime,
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, DoctorReport, Error, ErrorKind,
+    LeaseKind, LeasePolicy, LockName, LockState, Outcome, OwnerId, Result, ServerLockState, ServerView,
+    Token, ValidityCell, runtime,
 };
 use lock_redis::server::{Request, ServerOptions, Sight};
 use lock_redis::unwanted::Acquisitions;
@@ -240,7 +240,7 @@ impl Backend for Redlock {
         Ok(Keys::names(&self.prefix, seen.into_keys().collect()))
     }
 
-    async fn doctor(&self) -> Result<Report> {
+    async fn doctor(&self) -> Result<DoctorReport> {
         Ok(doctor::examine(&self.masters, self.ttl, &self.wall_clock).await)
     }
 
@@ -493,8 +493,11 @@ async fn meet(masters: &Arc<[Arc<Master>]>, ttl: Duration, wall_clock: &WallCloc
 /// What one master sees of a lock.
 fn view(address: &str, sight: &Result<Sight>) -> ServerView {
     let view = match sight {
-        Ok(sight) => state(sight).holders.pop().map_or(View::Free, |first| View::Held(first.holder)),
-        Err(error) => View::Unknown(error.to_string()),
+        Ok(sight) => state(sight)
+            .holders
+            .pop()
+            .map_or(ServerLockState::Free, |first| ServerLockState::Held(first.holder)),
+        Err(error) => ServerLockState::Unknown(error.to_string()),
     };
     ServerView::new(address, view)
 }

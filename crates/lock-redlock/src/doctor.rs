@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Finding, Level, Report};
+use lock_core::{DoctorReport, Finding, FindingLevel};
 use lock_redis::WallClock;
 use tokio::time::Instant;
 
@@ -21,9 +21,13 @@ pub(crate) struct ClockReading {
 }
 
 /// Examines every master, and what is between them.
-pub(crate) async fn examine(masters: &Arc<[Arc<Master>]>, ttl: Duration, wall_clock: &WallClock) -> Report {
+pub(crate) async fn examine(
+    masters: &Arc<[Arc<Master>]>,
+    ttl: Duration,
+    wall_clock: &WallClock,
+) -> DoctorReport {
     let answers = ask_all(masters, |master| async move { master.server.examine().await }).await;
-    let mut report = Report::default();
+    let mut report = DoctorReport::default();
     for (master, answer) in masters.iter().zip(answers) {
         match answer {
             Ok(findings) => report.findings.extend(findings),
@@ -67,7 +71,7 @@ pub(crate) fn compare_clocks(clocks: &[ClockReading], ttl: Duration) -> Option<F
     let fast = clocks.iter().max_by_key(|clock| clock.ahead.0)?;
     let differ = Duration::from_micros(u64::try_from(fast.ahead.0 - slow.ahead.1).ok()?);
     let margin = ttl / 100 + Duration::from_millis(2);
-    (differ > margin).then(|| Finding::new(Level::Warning, "", format!(
+    (differ > margin).then(|| Finding::new(FindingLevel::Warning, "", format!(
             "the clock of {} is at least {differ:?} ahead of that of {}, and the drift margin is {margin:?}",
             fast.master, slow.master
         ), "check what keeps the clocks of the masters (chrony, ntpd): one that is stepped while locks are held \
@@ -80,7 +84,7 @@ fn far_away(masters: usize, clocks: &[ClockReading], ttl: Duration) -> Option<Fi
     // A renewal is sent when a third is left to go wrong in, and tried again.
     (trip * 12 > ttl).then(|| {
         Finding::new(
-            Level::Warning,
+            FindingLevel::Warning,
             "",
             format!("a quorum answers in {trip:?}, which is long for a ttl of {ttl:?}"),
             "use a longer ttl, or masters that are nearer",
@@ -97,7 +101,7 @@ pub(crate) fn round_trip(masters: usize, clocks: &[ClockReading]) -> Option<Dura
 
 fn about(master: &Master, what: String, advice: &str) -> Finding {
     let server = master.server.address().to_owned();
-    Finding::new(Level::Warning, server, what, advice)
+    Finding::new(FindingLevel::Warning, server, what, advice)
 }
 
 #[cfg(test)]

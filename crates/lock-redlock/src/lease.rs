@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::Renewal;
 use lock_core::{
-    BootInstant, Error, ErrorKind, Lease, LossReason, Outcome, OwnerId, Released, Result, Standing, Token,
+    BootInstant, Error, ErrorKind, GuardState, Lease, LossReason, Outcome, OwnerId, Released, Result, Token,
     Validity, ValidityCell,
 };
 use tokio::time::{Instant, sleep};
@@ -81,7 +81,7 @@ impl Lease for RedlockLease {
         Err(failed)
     }
 
-    async fn verify(&self) -> Result<Standing> {
+    async fn verify(&self) -> Result<GuardState> {
         let masters = &self.footprint.masters;
         let looks = masters.iter().map(|master| {
             let (master, keys) = (Arc::clone(master), Arc::clone(&self.footprint.keys));
@@ -102,11 +102,11 @@ impl Lease for RedlockLease {
                 None => {}
             }
             if ours >= quorum(masters.len()) {
-                return Ok(self.validity.standing());
+                return Ok(self.validity.state());
             }
             if not_ours > masters.len() - quorum(masters.len()) {
                 self.cell.lose(LossReason::Removed);
-                return Ok(self.validity.standing());
+                return Ok(self.validity.state());
             }
             patience.wait_on(&mut wave);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Holder, Level, Locks, Released, Result, View};
+use lock_core::{ErrorKind, FindingLevel, Holder, Locks, Released, Result, ServerLockState};
 use lock_redis::deadpool_redis::{Config, Runtime};
 use lock_redis::redis::IntoConnectionInfo;
 use lock_redlock::{MasterConfig, RedlockConfig};
@@ -173,7 +173,7 @@ async fn inspect_shows_what_each_master_sees() {
     masters[2].kill();
     let state = locks.inspect("a").await.unwrap();
     assert_ne!(state.holder(), None, "the one that is not seen may have it for either");
-    assert!(matches!(&state.servers[0].view, View::Held(Holder::Foreign(_))), "{state:?}");
+    assert!(matches!(&state.servers[0].view, ServerLockState::Held(Holder::Foreign(_))), "{state:?}");
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();
     masters[0].command(&["SET", "lock:a", ours.text().unwrap()]).await.unwrap();
     let state = locks.inspect("a").await.unwrap();
@@ -181,14 +181,14 @@ async fn inspect_shows_what_each_master_sees() {
     let views: Vec<_> = state.servers.iter().map(|seen| (seen.server.clone(), &seen.view)).collect();
     let address = |number: usize| masters[number].addr().to_string();
     assert!(
-        matches!(&views[0], (server, View::Held(Holder::Known(_))) if *server == address(0)),
+        matches!(&views[0], (server, ServerLockState::Held(Holder::Known(_))) if *server == address(0)),
         "{views:?}"
     );
     assert!(
-        matches!(&views[1], (server, View::Held(Holder::Known(_))) if *server == address(1)),
+        matches!(&views[1], (server, ServerLockState::Held(Holder::Known(_))) if *server == address(1)),
         "{views:?}"
     );
-    assert!(matches!(&views[2], (server, View::Unknown(_)) if *server == address(2)), "{views:?}");
+    assert!(matches!(&views[2], (server, ServerLockState::Unknown(_)) if *server == address(2)), "{views:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -274,7 +274,7 @@ async fn masters_that_are_too_far_away_for_the_ttl_are_refused() {
     let locks = connect(&format!("{url}&ttl=1s")).await.unwrap();
     let report = locks.doctor().await.unwrap();
     let far = report.warnings().find(|finding| finding.what.contains("which is long for a ttl"));
-    assert!(far.is_some_and(|finding| finding.level == Level::Warning), "{report}");
+    assert!(far.is_some_and(|finding| finding.level == FindingLevel::Warning), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

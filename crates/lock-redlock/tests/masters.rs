@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Locks, Released, Standing, Token};
+use lock_core::{ErrorKind, GuardState, Locks, Released, Token};
 use lock_redlock::{Redlock, RedlockConfig};
 use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::{FaultProxy, RedisFive, RedisServer};
@@ -229,7 +229,7 @@ async fn busy_masters_are_waited_for_when_a_token_is_raised_and_a_lock_verified(
     swift.become_busy();
     let guard = swift.locks.mutex("a").acquire().await.unwrap();
     assert!(guard.token().get() > ahead);
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     guard.release().await.unwrap();
 }
 
@@ -430,7 +430,7 @@ async fn the_holder_that_was_seen_is_broken_on_a_quorum_or_not_at_all() {
     };
     assert!(timeout(PATIENCE, broken).await.unwrap());
     assert_eq!(holder(&masters[0]).await, None);
-    assert!(matches!(guard.verify().await.unwrap(), Standing::Lost(_)));
+    assert!(matches!(guard.verify().await.unwrap(), GuardState::Lost(_)));
     masters[3].cont();
     masters[4].cont();
     let next = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap();
@@ -438,7 +438,7 @@ async fn the_holder_that_was_seen_is_broken_on_a_quorum_or_not_at_all() {
     for before in [guard.token(), larger] {
         assert!(!locks.break_lock_if("a", before).await.unwrap(), "somebody else holds it");
     }
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     // Tokens that are far ahead of the clocks were not proposed by somebody who asked for the lock.
     let ahead = Token::new(1 << 52);
     for master in masters {

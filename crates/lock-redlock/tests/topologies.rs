@@ -1,6 +1,6 @@
 //! The ways to reach the masters, and what the doctor sees of them.
 
-use lock_core::{Level, Locks, Result};
+use lock_core::{FindingLevel, Locks, Result};
 use lock_redlock::RedlockConfig;
 use lock_testkit::RedisFive;
 
@@ -21,9 +21,9 @@ async fn the_doctor_sees_every_master() {
             about.filter(|finding| finding.what.contains(what)).map(|finding| finding.level).next()
         };
         if at == 3 {
-            assert_eq!(said("not there"), Some(Level::Warning), "{report}");
+            assert_eq!(said("not there"), Some(FindingLevel::Warning), "{report}");
         } else {
-            assert_eq!((said("Redis "), said("not there")), (Some(Level::Note), None), "{report}");
+            assert_eq!((said("Redis "), said("not there")), (Some(FindingLevel::Note), None), "{report}");
         }
     }
 }

@@ -8,7 +8,7 @@ mod masks;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, LockOptions, Outcome, Released, View};
+use lock_core::{ErrorKind, Guard, LockOptions, Outcome, Released, ServerLockState};
 use lock_testkit::Log;
 use lock_testkit::fake::{Diary, Faults};
 use tokio::time::{Instant, sleep, timeout};
@@ -307,7 +307,7 @@ async fn inspect_does_not_believe_masters_that_may_have_forgotten_the_lock() {
     fleet.masters[0].restart(false);
     let state = locks.inspect("a").await.unwrap();
     assert!(state.is_held(), "{state:?}");
-    let restarted = |view: &View| matches!(view, View::Unknown(why) if why.contains("has restarted"));
+    let restarted = |view: &ServerLockState| matches!(view, ServerLockState::Unknown(why) if why.contains("has restarted"));
     let restarted: Vec<_> = state.servers.iter().map(|seen| restarted(&seen.view)).collect();
     assert_eq!(restarted, [true, false, false, false, false], "{state:?}");
 

@@ -58,7 +58,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Capabilities, Locks, Mode, Support};
+use lock_core::backend::Support;
+use lock_core::{Capabilities, Locks, Mode};
 use serde::{Deserialize, Serialize};
 
 pub use memory::{Connect, Connecting, MemoryHarness};

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use lock_core::backend::Support;
 use lock_core::background::Background;
 use lock_core::{
-    AcquireRequest, Acquired, Backend, Capabilities, Error, ErrorKind, LeaseKind, LockName, LockState, Mode,
-    Report, Result, Support, Token, Wait, runtime,
+    AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Error, ErrorKind, LeaseKind, LockName,
+    LockState, Mode, Result, Token, Wait, runtime,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -30,7 +31,7 @@ use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::token::Base;
-use crate::{BACKEND, Recipe, ZkConfig};
+use crate::{BACKEND, ZkConfig, ZkRecipe};
 
 const ONE_NODE: &str = "the recipe ephemeral has one node, and so one holder";
 
@@ -223,17 +224,17 @@ impl Zk {
         }
     }
 
-    async fn examine(&self) -> Result<Report> {
+    async fn examine(&self) -> Result<DoctorReport> {
         let (session, config) = (self.sessions.get().await?, self.sessions.config());
         let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
-        Ok(Report::new(findings))
+        Ok(DoctorReport::new(findings))
     }
 }
 
 /// What locks of this configuration can do in sessions with this timeout.
 pub(crate) fn capabilities(config: &ZkConfig, timeout: Duration) -> Capabilities {
     let mut capabilities = Capabilities::new(BACKEND, LeaseKind::session(timeout));
-    let is_queue = !matches!(config.lock_recipe(), Recipe::Ephemeral(_));
+    let is_queue = !matches!(config.lock_recipe(), ZkRecipe::Ephemeral(_));
     (capabilities.fifo, capabilities.counts_waiters) = (is_queue, is_queue);
     let shares = if is_queue { Support::Yes } else { Support::No(ONE_NODE) };
     (capabilities.shared, capabilities.permits) = (shares, shares);
@@ -286,7 +287,7 @@ impl Backend for Zk {
         self.unless_paused(|| self.ask_holders(name)).await
     }
 
-    async fn doctor(&self) -> Result<Report> {
+    async fn doctor(&self) -> Result<DoctorReport> {
         self.unless_paused(|| self.examine()).await
     }
 
@@ -367,7 +368,7 @@ pub(crate) struct Contending {
 }
 
 pub(crate) async fn look(session: &Session, spot: &Spot) -> Result<Sight, Fault> {
-    if let Recipe::Ephemeral(_) = spot.recipe {
+    if let ZkRecipe::Ephemeral(_) = spot.recipe {
         let stat = session.insist(|| session.stat(&spot.dir)).await?;
         let alone = |_| Contending { path: spot.dir.clone(), mode: Mode::Exclusive };
         return Ok(Sight { holders: stat.map(alone).into_iter().collect(), ..Sight::default() });
@@ -504,7 +505,7 @@ impl Holding {
     /// The node of the same holder that has taken the place of this one, if it was a writer's.
     async fn as_reader(&self, session: &Session, spot: &Spot) -> Result<Option<Self>, Fault> {
         let name = self.made.name();
-        let reader = Some(name).filter(|_| spot.recipe == Recipe::Queue).and_then(reader_in_place_of);
+        let reader = Some(name).filter(|_| spot.recipe == ZkRecipe::Queue).and_then(reader_in_place_of);
         let Some(reader) = reader else { return Ok(None) };
         let dir = self.made.path.strip_suffix(name).unwrap_or_default();
         let there = Self::at(session, format!("{dir}{reader}")).await?;

@@ -10,7 +10,7 @@ use lock_core::{Clock, Error, ErrorKind, Lazy, Locks, Result};
 use crate::backend::capabilities;
 use crate::ensemble::Driver;
 use crate::tls::TlsFiles;
-use crate::{BACKEND, Ensemble, Layout, NodeAcl, Recipe, Zk};
+use crate::{BACKEND, Ensemble, NodeAcl, Zk, ZkLayout, ZkRecipe};
 
 /// The options of the ZooKeeper backend.
 ///
@@ -24,7 +24,7 @@ use crate::{BACKEND, Ensemble, Layout, NodeAcl, Recipe, Zk};
 /// | `create_chroot` | `false` | whether to create the chroot when it is missing |
 /// | `dir` | `/locks` | the node below the chroot that has the directories of the locks |
 /// | `layout` | `curator` | the names of the nodes: `curator`, `plain` or `kazoo` |
-/// | `recipe` | `queue` | [how locks are taken](Recipe): `queue` or `ephemeral` |
+/// | `recipe` | `queue` | [how locks are taken](ZkRecipe): `queue` or `ephemeral` |
 /// | `wait` | `watch` | how the recipe `ephemeral` waits: `watch` or `poll` |
 /// | `auth` | `digest` | what user and password are for: ACLs of scheme `digest`, or `sasl` (DIGEST-MD5, feature `sasl`) |
 /// | `acl` | `creator` with credentials, else `open` | [who may do what](NodeAcl): `creator`, `creator-and-readers` or `open` |
@@ -34,7 +34,7 @@ use crate::{BACKEND, Ensemble, Layout, NodeAcl, Recipe, Zk};
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use lock_zk::{Layout, ZkConfig};
+/// # use lock_zk::{ZkLayout, ZkConfig};
 /// let config = ZkConfig::from_url("zk://a:2181,b:2181,c:2181/app?session_timeout=10s")?;
 /// let same = ZkConfig::new("a:2181,b:2181,c:2181").chroot("/app").session_timeout(Duration::from_secs(10));
 /// # assert_eq!(format!("{config:?}"), format!("{same:?}"));
@@ -59,8 +59,8 @@ pub struct ZkConfig {
     session_timeout: Duration,
     connect_timeout: Option<Duration>,
     dir: String,
-    layout: Layout,
-    recipe: Recipe,
+    layout: ZkLayout,
+    recipe: ZkRecipe,
     clock: Clock,
     ensemble: Option<Arc<dyn Ensemble>>,
 }
@@ -116,7 +116,7 @@ impl ZkConfig {
     pub const MIN_SESSION_TIMEOUT: Duration = Duration::from_millis(100);
 
     /// The defaults for these servers (`host:port`, separated by commas; the port is 2181 if left out): no chroot,
-    /// no credentials, a session timeout of 10 s, locks in `/locks` in [Curator's layout](Layout::Curator).
+    /// no credentials, a session timeout of 10 s, locks in `/locks` in [Curator's layout](ZkLayout::Curator).
     #[must_use]
     pub fn new(hosts: impl Into<String>) -> Self {
         Self {
@@ -133,8 +133,8 @@ impl ZkConfig {
             session_timeout: Duration::from_secs(10),
             connect_timeout: None,
             dir: "/locks".to_owned(),
-            layout: Layout::default(),
-            recipe: Recipe::default(),
+            layout: ZkLayout::default(),
+            recipe: ZkRecipe::default(),
             clock: Clock::boot(),
             ensemble: None,
         }
@@ -193,8 +193,8 @@ impl ZkConfig {
             return Err(invalid("options for TLS without TLS", "write zks:// instead of zk://"));
         }
         match (wait, &mut config.recipe) {
-            (Some(wait), Recipe::Ephemeral(by)) => *by = wait,
-            (Some(_), Recipe::Queue) => {
+            (Some(wait), ZkRecipe::Ephemeral(by)) => *by = wait,
+            (Some(_), ZkRecipe::Queue) => {
                 return Err(invalid(
                     "wait means nothing to the recipe queue",
                     "leave it out; or name recipe=ephemeral, if an older fleet runs that",
@@ -312,14 +312,14 @@ impl ZkConfig {
 
     /// The names of the nodes.
     #[must_use]
-    pub fn layout(mut self, layout: Layout) -> Self {
+    pub fn layout(mut self, layout: ZkLayout) -> Self {
         self.layout = layout;
         self
     }
 
-    /// How a lock stands in the tree; a [queue](Recipe::Queue) if not said.
+    /// How a lock stands in the tree; a [queue](ZkRecipe::Queue) if not said.
     #[must_use]
-    pub fn recipe(mut self, recipe: Recipe) -> Self {
+    pub fn recipe(mut self, recipe: ZkRecipe) -> Self {
         self.recipe = recipe;
         self
     }
@@ -555,11 +555,11 @@ impl ZkConfig {
         &self.dir
     }
 
-    pub(crate) const fn node_layout(&self) -> Layout {
+    pub(crate) const fn node_layout(&self) -> ZkLayout {
         self.layout
     }
 
-    pub(crate) const fn lock_recipe(&self) -> Recipe {
+    pub(crate) const fn lock_recipe(&self) -> ZkRecipe {
         self.recipe
     }
 
@@ -634,7 +634,7 @@ fn invalid(message: &str, hint: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WaitBy;
+    use crate::ZkWait;
 
     #[test]
     fn urls() {
@@ -646,12 +646,12 @@ mod tests {
             (config.asked_timeout(), config.patience()),
             (Duration::from_secs(4), Duration::from_secs(1))
         );
-        assert_eq!((config.base(), config.node_layout()), ("/l", Layout::Kazoo));
+        assert_eq!((config.base(), config.node_layout()), ("/l", ZkLayout::Kazoo));
         assert!(!format!("{config:?}").contains("p@ss"), "{config:?}");
         let config = ZkConfig::from_url("zk://a/?wait=poll&recipe=ephemeral").unwrap();
-        assert_eq!(config.lock_recipe(), Recipe::Ephemeral(WaitBy::Poll));
+        assert_eq!(config.lock_recipe(), ZkRecipe::Ephemeral(ZkWait::Poll));
         let config = ZkConfig::from_url("zk://a/").unwrap();
-        assert_eq!(config.lock_recipe(), Recipe::Queue);
+        assert_eq!(config.lock_recipe(), ZkRecipe::Queue);
         assert_eq!((config.hosts(), config.chroot_path(), config.base()), ("a", "/", "/locks"));
     }
 

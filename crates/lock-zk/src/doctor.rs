@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
-use lock_core::{Finding, Level};
+use lock_core::{Finding, FindingLevel};
 
 use crate::ZkConfig;
 use crate::fault::Fault;
@@ -173,14 +173,14 @@ impl Chart {
     }
 
     fn note(&mut self, server: &str, what: &str, advice: &str) {
-        self.find(Level::Note, server, what, advice);
+        self.find(FindingLevel::Note, server, what, advice);
     }
 
     fn warn(&mut self, server: &str, what: &str, advice: &str) {
-        self.find(Level::Warning, server, what, advice);
+        self.find(FindingLevel::Warning, server, what, advice);
     }
 
-    fn find(&mut self, level: Level, server: &str, what: &str, advice: &str) {
+    fn find(&mut self, level: FindingLevel, server: &str, what: &str, advice: &str) {
         let (server, what, advice) = (server.to_owned(), what.to_owned(), advice.to_owned());
         self.findings.push(Finding::new(level, server, what, advice));
     }
@@ -234,7 +234,7 @@ mod tests {
         let warnings = |modes: &[&str]| {
             let mut chart = Chart::default();
             chart.ensemble(modes, modes.len());
-            chart.findings.iter().filter(|finding| finding.level == Level::Warning).count()
+            chart.findings.iter().filter(|finding| finding.level == FindingLevel::Warning).count()
         };
         assert_eq!(warnings(&["follower", "leader", "follower"]), 0);
         assert_eq!(warnings(&["standalone"]), 0);

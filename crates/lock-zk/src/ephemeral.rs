@@ -16,14 +16,14 @@ use zookeeper_client::{self as zk, CreateMode};
 use crate::deadline::Deadline;
 use crate::fault::{Fault, no_chroot};
 use crate::node::{Made, Node};
-use crate::recipe::{Stop, WaitBy, confirm, make_directories};
+use crate::recipe::{Stop, ZkWait, confirm, make_directories};
 use crate::session::{Event, Session};
 use crate::watches::{Claim, Need};
 
 /// Gives our node once we made it, or nothing when the lock is busy.
 pub(crate) async fn contend(
     node: &mut Node,
-    by: WaitBy,
+    by: ZkWait,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
@@ -51,7 +51,7 @@ pub(crate) async fn contend(
 /// Asks whenever the lock seems to be free, until it is ours.
 async fn turn(
     node: &mut Node,
-    by: WaitBy,
+    by: ZkWait,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
@@ -59,8 +59,8 @@ async fn turn(
     loop {
         let (session, path) = (node.session(), &node.spot().dir);
         let free = match by {
-            WaitBy::Watch => watch(session, path, node.claim()).await,
-            WaitBy::Poll => poll(session, path).await,
+            ZkWait::Watch => watch(session, path, node.claim()).await,
+            ZkWait::Poll => poll(session, path).await,
         };
         free.map_err(|fault| Stop::of(fault, path))?;
         if let Some(made) = enter(node, chroot, request, deadline).await? {

@@ -29,8 +29,8 @@ pub trait FencedExt {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for a lock of another backend, and in [`Layout::Plain`](crate::Layout::Plain) and
-    /// [`Recipe::Ephemeral`](crate::Recipe::Ephemeral), whose node names come again; [`ErrorKind::Lost`] when the lock is known to be lost.
+    /// [`ErrorKind::Unsupported`] for a lock of another backend, and in [`ZkLayout::Plain`](crate::ZkLayout::Plain) and
+    /// [`ZkRecipe::Ephemeral`](crate::ZkRecipe::Ephemeral), whose node names come again; [`ErrorKind::Lost`] when the lock is known to be lost.
     fn fenced(&self) -> Result<FencedWriter<'_>>;
 }
 

@@ -11,7 +11,7 @@ use crate::node::{Card, Origin};
 use crate::queue::is_readers;
 use crate::session::Session;
 use crate::token::Base;
-use crate::{BACKEND, Recipe};
+use crate::{BACKEND, ZkRecipe};
 
 /// The state of the lock, and what else is in its directory.
 pub(crate) async fn inspect(
@@ -76,7 +76,7 @@ impl Asked {
         if let Some(origin) = seen.origin(spot) {
             // The node of a queue was made when its client began to wait.
             match spot.recipe {
-                Recipe::Queue => holder.asked = origin.time(),
+                ZkRecipe::Queue => holder.asked = origin.time(),
                 _ => holder.since = origin.time(),
             }
             holder.token = base.token(session, origin.czxid).await.ok();
@@ -112,7 +112,9 @@ impl Seen {
         let of_this_node = Origin { czxid: self.stat.czxid, ctime: self.stat.ctime };
         match serde_json::from_slice::<Card>(&self.data) {
             Ok(card) => Some(card.writer.unwrap_or(of_this_node)),
-            Err(_) => Some(of_this_node).filter(|_| spot.recipe != Recipe::Queue || !is_readers(self.name())),
+            Err(_) => {
+                Some(of_this_node).filter(|_| spot.recipe != ZkRecipe::Queue || !is_readers(self.name()))
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use lock_core::{LockName, Mode, OwnerId};
 use percent_encoding::percent_decode_str;
 
-use crate::Recipe;
+use crate::ZkRecipe;
 
 /// The names of the nodes in the directory of a lock, which decide what other clients understand.
 ///
@@ -16,7 +16,7 @@ use crate::Recipe;
 /// where they use theirs. Semaphores are between clients of this library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Layout {
+pub enum ZkLayout {
     /// `_c_<uuid>-lock-<sequence>`, as Apache Curator's `InterProcessMutex`. Go's `zk.Lock`, Spring Integration and
     /// kazoo with `extra_lock_patterns=["lock-"]` understand it too. Readers are `__READ__` and writers `__WRIT__`,
     /// as in Curator's `InterProcessReadWriteLock`.
@@ -25,7 +25,7 @@ pub enum Layout {
     /// `lock-<sequence>`, `read-<sequence>` and `write-<sequence>`, as .NET's DistributedLock. The node carries its
     /// owner in its data only, so that recovery after a lost answer has to read every node of the queue. And its name comes
     /// again when the directory is removed and made anew, so that a release looks first whether the node is still its own.
-    /// If that happens just after the look, it is as with [`Recipe::Ephemeral`](crate::Recipe::Ephemeral).
+    /// If that happens just after the look, it is as with [`ZkRecipe::Ephemeral`](crate::ZkRecipe::Ephemeral).
     Plain,
     /// `<uuid>__lock__<sequence>`, as Python's kazoo and tooz by default; Go's `zk.Lock` understands it too.
     /// Curator does not. Readers are `__rlock__`, as kazoo's `ReadLock`, and writers `__write__lock__`, in which it sees
@@ -33,7 +33,7 @@ pub enum Layout {
     Kazoo,
 }
 
-impl Layout {
+impl ZkLayout {
     /// The name of a node of `owner` that wants the lock in this mode, to which the server appends the sequence
     /// number. `writes` tells the write side of a read/write lock from a mutex.
     pub(crate) fn prefix(self, owner: OwnerId, mode: Mode, writes: bool) -> String {
@@ -56,7 +56,7 @@ impl Layout {
     }
 }
 
-impl FromStr for Layout {
+impl FromStr for ZkLayout {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -74,39 +74,39 @@ impl FromStr for Layout {
 pub(crate) struct Spot {
     /// The directory of the lock, or its only node.
     pub(crate) dir: String,
-    pub(crate) layout: Layout,
-    pub(crate) recipe: Recipe,
+    pub(crate) layout: ZkLayout,
+    pub(crate) recipe: ZkRecipe,
     /// The sequence number from which on a holder that is alone starts the directory afresh.
     pub(crate) rotate_from: i64,
 }
 
 impl Spot {
     /// The place of `name` below `base`.
-    pub(crate) fn new(base: &str, name: &LockName, layout: Layout) -> Self {
+    pub(crate) fn new(base: &str, name: &LockName, layout: ZkLayout) -> Self {
         let parent = if base == "/" { "" } else { base };
         let mut dir = format!("{parent}/");
         append(base, name, &mut dir);
-        Self { dir, layout, recipe: Recipe::Queue, rotate_from: ROTATE_FROM }
+        Self { dir, layout, recipe: ZkRecipe::Queue, rotate_from: ROTATE_FROM }
     }
 
     /// The same place, for another recipe.
-    pub(crate) fn with_recipe(mut self, recipe: Recipe) -> Self {
+    pub(crate) fn with_recipe(mut self, recipe: ZkRecipe) -> Self {
         self.recipe = recipe;
         self
     }
 
     /// Whether no two acquisitions ever have a node of the same name.
     pub(crate) fn is_unique(&self) -> bool {
-        self.recipe == Recipe::Queue && self.layout != Layout::Plain
+        self.recipe == ZkRecipe::Queue && self.layout != ZkLayout::Plain
     }
 
     /// How many bytes the path of our node has, at most; with a permit of many a few more.
     pub(crate) const fn node_bytes(&self) -> usize {
         match self.recipe {
-            Recipe::Queue => {
+            ZkRecipe::Queue => {
                 self.dir.len() + "/_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__0123456789".len()
             }
-            Recipe::Ephemeral(_) => self.dir.len(),
+            ZkRecipe::Ephemeral(_) => self.dir.len(),
         }
     }
 
@@ -193,24 +193,24 @@ mod tests {
         path
     }
 
-    const ALL: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
+    const ALL: [ZkLayout; 3] = [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo];
 
     #[test]
     fn prefixes() {
         let owner = OwnerId::random();
         let id = owner.to_string();
-        let curator = Layout::Curator.prefix(owner, Mode::Exclusive, false);
+        let curator = ZkLayout::Curator.prefix(owner, Mode::Exclusive, false);
         assert_eq!(curator.len(), "_c_".len() + 36 + "-lock-".len());
         assert_eq!(curator.replace('-', ""), format!("_c_{id}lock"));
         let max = NonZeroU32::new(4).unwrap();
         for (layout, before, names) in [
             (
-                Layout::Curator,
+                ZkLayout::Curator,
                 curator.trim_end_matches("lock-"),
                 ["lock-", "__WRIT__", "__READ__", "permit-4-"],
             ),
-            (Layout::Plain, "", ["lock-", "write-", "read-", "permit-4-"]),
-            (Layout::Kazoo, &id, ["__lock__", "__write__lock__", "__rlock__", "__permit-4-"]),
+            (ZkLayout::Plain, "", ["lock-", "write-", "read-", "permit-4-"]),
+            (ZkLayout::Kazoo, &id, ["__lock__", "__write__lock__", "__rlock__", "__permit-4-"]),
         ] {
             let modes = [(Mode::Exclusive, false), (Mode::Exclusive, true), (Mode::Shared, false)];
             let modes = modes.into_iter().chain([(Mode::Permit { max }, false)]);
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn paths() {
         let dir =
-            |base: &str, name: &str| Spot::new(base, &LockName::new(name).unwrap(), Layout::Curator).dir;
+            |base: &str, name: &str| Spot::new(base, &LockName::new(name).unwrap(), ZkLayout::Curator).dir;
         assert_eq!(dir("/locks", "orders/42"), "/locks/orders%2F42");
         assert_eq!(dir("/", "a.b"), "/a.b");
         assert_eq!(dir("/locks", "."), "/locks/%2E");

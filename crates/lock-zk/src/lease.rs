@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lock_core::{
-    AcquireRequest, BootInstant, Capabilities, Error, Lease, LeaseKind, LeasePolicy, LossReason, Mode,
-    OwnerId, Released, Result, Revocation, RevocationCell, Standing, Token, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Capabilities, Error, GuardState, Lease, LeaseKind, LeasePolicy, LossReason,
+    Mode, OwnerId, Released, Result, Revocation, RevocationCell, Token, Validity, ValidityCell,
 };
 use tokio::sync::oneshot;
 
@@ -93,7 +93,7 @@ impl ZkLease {
         self.cell.lose(reason);
     }
 
-    async fn look(&self) -> Result<Standing, Fault> {
+    async fn look(&self) -> Result<GuardState, Fault> {
         let session = self.node.session();
         loop {
             let made = self.made().await;
@@ -103,9 +103,9 @@ impl ZkLease {
                 Err(Fault::Over) => {}
                 Err(fault) => return Err(fault),
             }
-            match self.validity.standing() {
+            match self.validity.state() {
                 // A loss of the connection that was over by then was noted only after the answer.
-                Standing::Suspect => {}
+                GuardState::Suspect => {}
                 standing => return Ok(standing),
             }
         }
@@ -146,7 +146,7 @@ impl Lease for ZkLease {
             // One that is nearer counts from now on, whatever becomes of the request.
             self.end.set(&self.cell, until.min(self.cell.validity().until()));
         }
-        if let Standing::Lost(_) = self.verify().await? {
+        if let GuardState::Lost(_) = self.verify().await? {
             return Err(Error::lost(BACKEND));
         }
         if self.end.is_fixed && !self.end.set(&self.cell, until) {
@@ -155,8 +155,8 @@ impl Lease for ZkLease {
         Ok(self.validity.until())
     }
 
-    async fn verify(&self) -> Result<Standing> {
-        if let lost @ Standing::Lost(_) = self.validity.standing() {
+    async fn verify(&self) -> Result<GuardState> {
+        if let lost @ GuardState::Lost(_) = self.validity.state() {
             return Ok(lost);
         }
         match tokio::time::timeout(self.node.session().patience(), self.look()).await {
@@ -183,7 +183,7 @@ impl Lease for ZkLease {
     }
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
-        if self.verify().await? != Standing::Valid && !self.validity.is_valid() {
+        if self.verify().await? != GuardState::Valid && !self.validity.is_valid() {
             return Err(Error::lost(BACKEND));
         }
         let session = self.node.session();
@@ -203,9 +203,9 @@ impl Lease for ZkLease {
     }
 
     async fn release(&mut self) -> Result<Released> {
-        let standing = self.validity.standing();
-        let was_ours = *self.was_ours.get_or_insert(!matches!(standing, Standing::Lost(_)));
-        if standing == Standing::Lost(LossReason::Removed) {
+        let standing = self.validity.state();
+        let was_ours = *self.was_ours.get_or_insert(!matches!(standing, GuardState::Lost(_)));
+        if standing == GuardState::Lost(LossReason::Removed) {
             self.node.forget();
         }
         // From here on nobody may believe in it, whatever becomes of the request.

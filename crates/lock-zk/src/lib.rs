@@ -36,8 +36,8 @@ pub use backend::Zk;
 pub use config::ZkConfig;
 pub use ensemble::{Answer, Change, DriverSession, Ensemble, SessionClient, States, Watching};
 pub use fenced::{Committed, FencedExt, FencedWriter};
-pub use layout::Layout;
-pub use recipe::{Recipe, WaitBy};
+pub use layout::ZkLayout;
+pub use recipe::{ZkRecipe, ZkWait};
 pub use zookeeper_client;
 
 /// The name of this backend in errors, capabilities and results.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use zookeeper_client::{self as zk, CreateMode};
 
-use crate::Recipe;
+use crate::ZkRecipe;
 use crate::deadline::Deadline;
 use crate::downgrade::{Downgrade, Downgraded};
 use crate::fault::{Fault, Right};
@@ -494,7 +494,7 @@ async fn find(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<Made>, F
 /// The nodes that may be of this owner by their names.
 async fn candidates(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<String>, Fault> {
     match spot.recipe {
-        Recipe::Queue => {
+        ZkRecipe::Queue => {
             let listed = session.insist(|| async {
                 let children = session.children(&spot.dir);
                 let (passed, children) = join(session.pass_quorum(&spot.dir), children).await;
@@ -508,7 +508,7 @@ async fn candidates(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<St
             let named_so = names.iter().filter(|name| name.starts_with(&prefix));
             Ok(named_so.map(|name| spot.child(name)).collect())
         }
-        Recipe::Ephemeral(_) => {
+        ZkRecipe::Ephemeral(_) => {
             session.insist(|| session.pass_quorum(&spot.dir)).await?;
             Ok(vec![spot.dir.clone()])
         }
@@ -522,8 +522,8 @@ async fn find_among(
     paths: Vec<String>,
 ) -> Result<Vec<Made>, Fault> {
     let before_digits = match spot.recipe {
-        Recipe::Queue => spot.child(&ours.prefix(spot)),
-        Recipe::Ephemeral(_) => spot.dir.clone(),
+        ZkRecipe::Queue => spot.child(&ours.prefix(spot)),
+        ZkRecipe::Ephemeral(_) => spot.dir.clone(),
     };
     let mut found = Vec::new();
     for path in paths {
@@ -663,7 +663,7 @@ pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Layout;
+    use crate::layout::ZkLayout;
     use crate::recipe::{Attempt, attempt};
     use crate::{BACKEND, ZkConfig};
     use lock_core::{AcquireRequest, Lease, LeasePolicy, LockName, Released, Wait};
@@ -675,7 +675,7 @@ mod tests {
         Session::open(&config, Handle::current()).await.unwrap()
     }
 
-    fn spot(layout: Layout) -> Arc<Spot> {
+    fn spot(layout: ZkLayout) -> Arc<Spot> {
         Arc::new(Spot::new("/", &LockName::new("a").unwrap(), layout))
     }
 
@@ -685,7 +685,7 @@ mod tests {
         let (ours, theirs) = (open(&server).await, open(&server).await);
         ours.create("/a", b"", CreateMode::Container).await.unwrap();
         let (info, deadline) = (OwnerInfo::this_process(), Deadline::of(Wait::Forever));
-        for layout in [Layout::Curator, Layout::Plain, Layout::Kazoo] {
+        for layout in [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo] {
             let spot = spot(layout);
             let mut node = Node::new(&ours, &spot, Mode::Exclusive, false, &Background::default());
             assert_eq!(node.settle(&deadline).await.unwrap(), None);
@@ -712,7 +712,7 @@ mod tests {
     async fn a_late_deletion_does_not_hit_the_next_node_of_the_same_name() {
         let server = ZooKeeper::start().await.unwrap();
         let session = open(&server).await;
-        let (spot, deadline) = (spot(Layout::Plain), Deadline::of(Wait::Forever));
+        let (spot, deadline) = (spot(ZkLayout::Plain), Deadline::of(Wait::Forever));
         let mut paths = Vec::new();
         for _ in 0..2 {
             session.create("/a", b"", CreateMode::Persistent).await.unwrap();
@@ -733,7 +733,7 @@ mod tests {
     /// Takes the lock where the directory starts afresh from the number 2 on, and gives it back; tells its number.
     async fn number_of_next(session: &Arc<Session>) -> i64 {
         let name = LockName::new("a").unwrap();
-        let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, Layout::Curator) });
+        let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, ZkLayout::Curator) });
         let owner = Arc::new(OwnerInfo::this_process());
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
         let deadline = Deadline::of(Wait::Forever);
@@ -765,7 +765,7 @@ mod tests {
         let server = ZooKeeper::start().await.unwrap();
         let session = open(&server).await;
         let name = LockName::new("a").unwrap();
-        let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, Layout::Curator) });
+        let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, ZkLayout::Curator) });
         let request = |wait| {
             let owner = Arc::new(OwnerInfo::this_process());
             AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), owner)

@@ -23,7 +23,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{FusedFuture, OptionFuture, join, join_all, join3};
 use lock_core::background::Background;
-use lock_core::{AcquireRequest, Error, ErrorKind, Result, Standing, Token};
+use lock_core::{AcquireRequest, Error, ErrorKind, GuardState, Result, Token};
 use tokio::time::{Instant, sleep_until};
 use zookeeper_client::{self as zk, CreateMode};
 
@@ -42,7 +42,7 @@ use crate::watches::{Claim, Need, Room};
 /// How a lock stands in the tree. All who share a lock need the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Recipe {
+pub enum ZkRecipe {
     /// A queue of ephemeral sequential nodes in a directory of the lock: fair, and a release disturbs one or two.
     #[default]
     Queue,
@@ -59,13 +59,13 @@ pub enum Recipe {
     /// session is no way into that gap, as the servers refuse what is asked for in it afterwards. But it is into the
     /// same gap of `break_lock`: when the session of the holder expires, or the holder releases the lock, between the
     /// look and the deletion, the lock of the next holder is broken.
-    Ephemeral(WaitBy),
+    Ephemeral(ZkWait),
 }
 
-/// How the recipe [`Ephemeral`](Recipe::Ephemeral) waits.
+/// How the recipe [`Ephemeral`](ZkRecipe::Ephemeral) waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WaitBy {
+pub enum ZkWait {
     /// All who wait watch the node, and ask at once when it goes: the herd.
     #[default]
     Watch,
@@ -73,19 +73,19 @@ pub enum WaitBy {
     Poll,
 }
 
-impl FromStr for Recipe {
+impl FromStr for ZkRecipe {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
         match text {
             "queue" => Ok(Self::Queue),
-            "ephemeral" => Ok(Self::Ephemeral(WaitBy::default())),
+            "ephemeral" => Ok(Self::Ephemeral(ZkWait::default())),
             _ => Err(()),
         }
     }
 }
 
-impl FromStr for WaitBy {
+impl FromStr for ZkWait {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -153,8 +153,8 @@ async fn grant(
     let recipe = node.spot().recipe;
     let contended = alongside(base.watch(&session), async {
         match recipe {
-            Recipe::Queue => contend(node, own, chroot, request, deadline).await,
-            Recipe::Ephemeral(by) => ephemeral::contend(node, by, chroot, request, deadline).await,
+            ZkRecipe::Queue => contend(node, own, chroot, request, deadline).await,
+            ZkRecipe::Ephemeral(by) => ephemeral::contend(node, by, chroot, request, deadline).await,
         }
     });
     let Some(made) = contended.await? else { return Ok(None) };
@@ -323,9 +323,9 @@ pub(crate) async fn make_directories(
 /// Makes sure that the session of a lock that is ours by the tree is one to believe in.
 pub(crate) async fn confirm(session: &Session, spot: &Spot) -> Result<(), Stop> {
     loop {
-        match session.validity().standing() {
-            Standing::Valid => return Ok(()),
-            Standing::Lost(_) => return Err(Stop::Again),
+        match session.validity().state() {
+            GuardState::Valid => return Ok(()),
+            GuardState::Lost(_) => return Err(Stop::Again),
             _ => {
                 let passed = session.insist(|| session.pass_quorum(&spot.dir)).await;
                 passed.map_err(|fault| Stop::of(fault, &spot.dir))?;

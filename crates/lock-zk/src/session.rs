@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join};
 use futures_util::{FutureExt, TryFutureExt};
-use lock_core::{BootInstant, Clock, Error, ErrorKind, LossReason, Result, Standing, Validity, ValidityCell};
+use lock_core::{
+    BootInstant, Clock, Error, ErrorKind, GuardState, LossReason, Result, Validity, ValidityCell,
+};
 use rand::Rng;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -344,7 +346,7 @@ impl Session {
         // Whoever waits for the loss of a lock wakes up when the deadline moves, so it does not for little.
         let mut confirmed = lock(&self.confirmed);
         let little = sent < confirmed.last + self.timeout / 24 && sent < confirmed.next_proof();
-        if little && self.validity.standing() == Standing::Valid {
+        if little && self.validity.state() == GuardState::Valid {
             return Ok(());
         }
         let deadline = confirmed.answer(sent, self.clock.now());
@@ -606,7 +608,7 @@ impl fmt::Debug for Session {
         f.debug_struct("Session")
             .field("id", &format_args!("{:#x}", self.id))
             .field("timeout", &self.timeout)
-            .field("standing", &self.validity.standing())
+            .field("standing", &self.validity.state())
             .finish_non_exhaustive()
     }
 }
@@ -1075,7 +1077,7 @@ mod tests {
         assert!(session.validity().until() > second);
         session.cell.suspect();
         session.pass_quorum("/").await.unwrap();
-        assert_eq!(session.validity().standing(), Standing::Valid);
+        assert_eq!(session.validity().state(), GuardState::Valid);
 
         session.cell.set_until(session.clock().now());
         assert!(matches!(session.pass_quorum("/").await, Err(Fault::Over)));

@@ -12,11 +12,11 @@ use async_trait::async_trait;
 use common::*;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use lock_core::{ErrorKind, Guard, LockOptions, Locks, LossReason, Released, Standing, Token};
+use lock_core::{ErrorKind, Guard, GuardState, LockOptions, Locks, LossReason, Released, Token};
 use lock_testkit::ZooKeeper;
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 use lock_zk::{
-    Answer, Change, DriverSession, Ensemble, Layout, Recipe, SessionClient, States, WaitBy, Watching,
+    Answer, Change, DriverSession, Ensemble, SessionClient, States, Watching, ZkLayout, ZkRecipe, ZkWait,
 };
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -195,7 +195,7 @@ impl SessionClient for Meddled {
 /// A client of ours whose requests end as the script says.
 async fn meddled(
     server: &ZooKeeper,
-    layout: Layout,
+    layout: ZkLayout,
     script: impl Fn(Kind, &str) -> Fate + Send + Sync + 'static,
 ) -> Locks {
     let meddler = Meddler { hosts: server.connect_string(), script: Arc::new(script) };
@@ -211,7 +211,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// A holder that goes on as a reader while its lock is being broken, by one whose requests of this kind are lost until then.
-async fn a_writer_is_broken_as_a_reader(kind: Kind, layout: Layout) {
+async fn a_writer_is_broken_as_a_reader(kind: Kind, layout: ZkLayout) {
     let server = server().await;
     let client = client(&server).await;
     let holder = opened(&config(&server).layout(layout)).await;
@@ -248,7 +248,7 @@ async fn a_break_whose_deletion_is_lost_finds_the_holder_that_became_a_reader() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_break_finds_the_holder_that_became_a_reader_after_the_look() {
-    a_writer_is_broken_as_a_reader("stat", Layout::Curator).await;
+    a_writer_is_broken_as_a_reader("stat", ZkLayout::Curator).await;
 }
 
 /// The server puts the node of the reader in its place, and its answer is lost; then it refuses by itself for a while.
@@ -268,7 +268,7 @@ async fn a_downgrade_is_not_given_up_when_the_server_refuses_after_a_lost_answer
                 }
             }
         };
-        let locks = meddled(&server, Layout::Curator, script).await;
+        let locks = meddled(&server, ZkLayout::Curator, script).await;
         let mut guard = locks.rw("a").write().await.unwrap();
         // The last first.
         let refused = || ("data", Fate::Fails(error.clone()));
@@ -276,7 +276,7 @@ async fn a_downgrade_is_not_given_up_when_the_server_refuses_after_a_lost_answer
         let downgraded = guard.downgrade().await;
         assert!(downgraded.is_ok(), "{error}: {downgraded:?}");
         assert!(answers.lock().unwrap().is_empty(), "{error}: it came to pass");
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         give_back(guard).await;
         assert_eq!(children(&client, "a").await.len(), 0, "{error}: the reader's node is left");
     }
@@ -350,7 +350,7 @@ async fn what_a_lost_creation_left_is_looked_for_until_the_servers_let_us_look()
             }
         };
         mkdir(&client, "/locks/a").await;
-        let locks = meddled(&server, Layout::Curator, script).await;
+        let locks = meddled(&server, ZkLayout::Curator, script).await;
         // The answer is lost, and the first look for the node is refused.
         assert!(locks.mutex("a").acquire().await.is_err(), "{error}");
         assert_eq!(lost.load(Ordering::SeqCst), 1, "{error}");
@@ -385,7 +385,7 @@ async fn where_there_are_no_containers_directories_stay() {
             _ => Fate::Passes,
         }
     };
-    let (without, with) = (meddled(&server, Layout::Curator, script).await, connect(&server).await);
+    let (without, with) = (meddled(&server, ZkLayout::Curator, script).await, connect(&server).await);
     let mut seen = None;
     for replaced in [false, true] {
         large.store(replaced, Ordering::SeqCst);
@@ -460,7 +460,7 @@ async fn a_base_that_changed_is_read_behind_a_check() {
                 if loses { Fate::Fails(Error::ConnectionLoss) } else { Fate::Passes }
             }
         };
-        let (holder, locks) = (connect(&server).await, meddled(&server, Layout::Curator, script).await);
+        let (holder, locks) = (connect(&server).await, meddled(&server, ZkLayout::Curator, script).await);
         let guard = holder.mutex("a").acquire().await.unwrap();
         let lock = locks.mutex("a");
         let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
@@ -485,12 +485,12 @@ async fn a_base_that_changed_is_read_behind_a_check() {
 async fn a_deadline_is_kept_whatever_answer_is_late() {
     // The directories, the listing, what became of a creation, the place of a fixed node, and the base of the tokens.
     for (kind, of, recipe) in [
-        ("container", "/locks/a", Recipe::Queue),
-        ("children", "/locks/a", Recipe::Queue),
-        ("data", "/locks/a/", Recipe::Queue),
-        ("watch_data", "/locks/!token-base", Recipe::Queue),
-        ("watch_data", "/locks/!token-base", Recipe::Ephemeral(WaitBy::Watch)),
-        ("create", "/locks", Recipe::Ephemeral(WaitBy::Watch)),
+        ("container", "/locks/a", ZkRecipe::Queue),
+        ("children", "/locks/a", ZkRecipe::Queue),
+        ("data", "/locks/a/", ZkRecipe::Queue),
+        ("watch_data", "/locks/!token-base", ZkRecipe::Queue),
+        ("watch_data", "/locks/!token-base", ZkRecipe::Ephemeral(ZkWait::Watch)),
+        ("create", "/locks", ZkRecipe::Ephemeral(ZkWait::Watch)),
     ] {
         let server = server().await;
         let (met, over) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
@@ -510,7 +510,7 @@ async fn a_deadline_is_kept_whatever_answer_is_late() {
                 Fate::Waits(over.clone())
             }
         };
-        if kind != "container" && recipe == Recipe::Queue {
+        if kind != "container" && recipe == ZkRecipe::Queue {
             mkdir(&client(&server).await, "/locks/a").await;
         }
         let meddler = Meddler { hosts: server.connect_string(), script: Arc::new(script) };
@@ -532,7 +532,7 @@ async fn a_deadline_is_kept_whatever_answer_is_late() {
 /// What the end of the session leaves open is not told as a lock that is held by others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_try_whose_session_ends_does_not_take_a_free_lock_for_a_busy_one() {
-    for recipe in [Recipe::Queue, Recipe::Ephemeral(WaitBy::Watch)] {
+    for recipe in [ZkRecipe::Queue, ZkRecipe::Ephemeral(ZkWait::Watch)] {
         for ends in [1, usize::MAX] {
             let server = server().await;
             let left = Arc::new(AtomicUsize::new(0));
@@ -577,7 +577,7 @@ async fn a_holder_that_may_not_read_its_node_does_not_ask_again_and_again() {
             if refused.load(Ordering::SeqCst) { Fate::Fails(Error::NoAuth) } else { Fate::Passes }
         }
     };
-    let locks = meddled(&server, Layout::Curator, script).await;
+    let locks = meddled(&server, ZkLayout::Curator, script).await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     until("it never asks again", || asked.load(Ordering::SeqCst) > 3).await;
     sleep(Duration::from_secs(1)).await;

@@ -41,7 +41,7 @@ async fn a_read_only_server_is_no_server() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.expect("nobody confirms the lock");
-    assert!(guard.verify().await.is_ok_and(|standing| matches!(standing, lock_core::Standing::Lost(_))));
+    assert!(guard.verify().await.is_ok_and(|standing| matches!(standing, lock_core::GuardState::Lost(_))));
     let error = config().connect().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("majority"), "{error}");

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use lock_core::{ErrorKind, Guard, LossReason, Outcome, Released, Standing};
+use lock_core::{ErrorKind, Guard, GuardState, LossReason, Outcome, Released};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{cancel_after, for_each_poll_count};
-use lock_zk::Layout;
+use lock_zk::ZkLayout;
 use lock_zk::zookeeper_client::{Acl, AuthId, Permission};
 use tokio::time::{sleep, timeout};
 
@@ -145,7 +145,7 @@ async fn b07_a_mutex_is_used_again_whatever_happened() {
     let mutex = scene.locks.mutex("a");
     let works = async || {
         let guard = mutex.acquire().await.unwrap();
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert!(scene.other.mutex("a").try_acquire().await.unwrap().is_none());
         assert_eq!(children(&scene.client, "a").await.len(), 1);
         guard
@@ -277,7 +277,7 @@ async fn z09_a_failed_acquisition_takes_no_lock_of_its_neighbour() {
             assert_eq!(scene.proxy.fired(), 1);
             until_children(&scene.client, "a", 1).await;
             assert_eq!(only_node(&scene).await, node, "{layout:?}");
-            assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+            assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
             assert_eq!(guard.release().await.unwrap(), Released::Released);
             scene.is_clean().await;
         }
@@ -286,7 +286,7 @@ async fn z09_a_failed_acquisition_takes_no_lock_of_its_neighbour() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn z10_a_hand_over_lists_nothing() {
-    let scene = Scene::with(TIMEOUT, Layout::Curator).await;
+    let scene = Scene::with(TIMEOUT, ZkLayout::Curator).await;
     for _ in 0..5 {
         let guard = scene.other.mutex("a").acquire().await.unwrap();
         let mutex = scene.locks.mutex("a");

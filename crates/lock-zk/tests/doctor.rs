@@ -5,11 +5,11 @@ mod common;
 use std::time::Duration;
 
 use common::{Server, Servers, TIMEOUT, config};
-use lock_core::Report;
+use lock_core::DoctorReport;
 use lock_testkit::ZooKeeper;
 use lock_zk::ZkConfig;
 
-fn finds(report: &Report, text: &str) -> bool {
+fn finds(report: &DoctorReport, text: &str) -> bool {
     report.findings.iter().any(|finding| finding.to_string().contains(text))
 }
 

@@ -8,24 +8,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use lock_core::{ErrorKind, Guard, Holder, LockOptions, Locks, LossReason, Released, Standing};
+use lock_core::{ErrorKind, Guard, GuardState, Holder, LockOptions, Locks, LossReason, Released};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{FaultProxy, ZooKeeper, cancel_after};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
-use lock_zk::{Recipe, WaitBy, ZkConfig};
+use lock_zk::{ZkConfig, ZkRecipe, ZkWait};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 const SOON: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_millis(150);
-const WAYS: [WaitBy; 2] = [WaitBy::Watch, WaitBy::Poll];
+const WAYS: [ZkWait; 2] = [ZkWait::Watch, ZkWait::Poll];
 
-async fn locks_on(server: &ZooKeeper, by: WaitBy) -> Locks {
-    config(server).recipe(Recipe::Ephemeral(by)).connect().await.unwrap()
+async fn locks_on(server: &ZooKeeper, by: ZkWait) -> Locks {
+    config(server).recipe(ZkRecipe::Ephemeral(by)).connect().await.unwrap()
 }
 
-async fn locks_through(proxy: &FaultProxy, by: WaitBy) -> Locks {
-    through(proxy).recipe(Recipe::Ephemeral(by)).connect().await.unwrap()
+async fn locks_through(proxy: &FaultProxy, by: ZkWait) -> Locks {
+    through(proxy).recipe(ZkRecipe::Ephemeral(by)).connect().await.unwrap()
 }
 
 fn wait(locks: &Locks) -> JoinHandle<lock_core::Result<Guard>> {
@@ -59,7 +59,7 @@ async fn must_be_clean(server: &ZooKeeper) {
 async fn the_node_is_the_lock() {
     let server = server().await;
     let client = client(&server).await;
-    let (one, two) = (locks_on(&server, WaitBy::Watch).await, locks_on(&server, WaitBy::Poll).await);
+    let (one, two) = (locks_on(&server, ZkWait::Watch).await, locks_on(&server, ZkWait::Poll).await);
     let mutex = one.mutex_with("a", LockOptions::new().label("nightly")).unwrap();
     let guard = mutex.acquire().await.unwrap();
     let stat = client.check_stat("/locks/a").await.unwrap().unwrap();
@@ -81,12 +81,12 @@ async fn the_node_is_the_lock() {
 
     assert!(two.request_revocation("a").await.unwrap());
     timeout(SOON, guard.revoke_requested()).await.unwrap();
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     assert!(two.break_lock("a").await.unwrap());
     assert_eq!(guard.lost().await, LossReason::Removed);
     let next = two.mutex("a").try_acquire().await.unwrap().unwrap();
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     give_back(next).await;
     assert!(!two.break_lock("a").await.unwrap() && !two.request_revocation("a").await.unwrap());
 
@@ -130,10 +130,10 @@ async fn all_who_watch_are_told_of_a_release() {
     let (server, mut told) = (server().await, Vec::new());
     for count in [2, 8] {
         let proxy = proxy(&server);
-        let guard = locks_on(&server, WaitBy::Watch).await.mutex("a").acquire().await.unwrap();
+        let guard = locks_on(&server, ZkWait::Watch).await.mutex("a").acquire().await.unwrap();
         let mut waiters = Vec::new();
         for _ in 0..count {
-            let locks = locks_through(&proxy, WaitBy::Watch).await;
+            let locks = locks_through(&proxy, ZkWait::Watch).await;
             let mutex = locks.mutex("a");
             waiters.push(tokio::spawn(async move {
                 let guard = mutex.acquire().await;
@@ -175,7 +175,7 @@ async fn the_answer_to_a_creation_is_lost() {
                 drop(guard);
                 let guard = soon(waiter.unwrap_or_else(|| wait(&locks))).await;
                 assert_eq!(proxy.fired(), 1, "{by:?} {fault}");
-                assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "{by:?} {fault}");
+                assert_eq!(guard.verify().await.unwrap(), GuardState::Valid, "{by:?} {fault}");
                 assert_eq!(other.inspect("a").await.unwrap().token, Some(guard.token()));
                 give_back(guard).await;
                 must_be_clean(&server).await;
@@ -211,7 +211,7 @@ async fn a_holder_that_died_is_followed() {
     for by in WAYS {
         let proxy = proxy(&server);
         let short = ZkConfig::new(proxy.addr().to_string()).session_timeout(SHORT);
-        let dying = opened(&short.recipe(Recipe::Ephemeral(by))).await;
+        let dying = opened(&short.recipe(ZkRecipe::Ephemeral(by))).await;
         let guard = dying.mutex("a").acquire().await.unwrap();
         let waiter = wait(&locks_on(&server, by).await);
         sleep(SETTLED).await;
@@ -230,7 +230,7 @@ async fn a_holder_that_died_is_followed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_held_the_lock_for_too_long_leaves_the_next_one_alone() {
     let server = server().await;
-    let (one, two) = (locks_on(&server, WaitBy::Watch).await, locks_on(&server, WaitBy::Watch).await);
+    let (one, two) = (locks_on(&server, ZkWait::Watch).await, locks_on(&server, ZkWait::Watch).await);
     for released in [true, false] {
         let hold = LockOptions::new().max_hold(Duration::from_millis(100));
         let guard = one.mutex_with("a", hold).unwrap().acquire().await.unwrap();
@@ -242,7 +242,7 @@ async fn who_held_the_lock_for_too_long_leaves_the_next_one_alone() {
             drop(guard);
             sleep(2 * SETTLED).await;
         }
-        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
         give_back(next).await;
     }
     must_be_clean(&server).await;
@@ -255,7 +255,7 @@ async fn a_release_just_after_the_end_of_a_lock_leaves_the_next_holder_alone() {
     let late = Duration::from_millis(300);
     for released in [true, false] {
         let proxy = proxy(&server);
-        let (one, two) = (locks_through(&proxy, WaitBy::Watch).await, locks_on(&server, WaitBy::Watch).await);
+        let (one, two) = (locks_through(&proxy, ZkWait::Watch).await, locks_on(&server, ZkWait::Watch).await);
         let hold = LockOptions::new().max_hold(Duration::from_secs(1));
         let guard = one.mutex_with("a", hold).unwrap().acquire().await.unwrap();
         let waiter = wait(&two);
@@ -270,7 +270,7 @@ async fn a_release_just_after_the_end_of_a_lock_leaves_the_next_holder_alone() {
         }
         let next = soon(waiter).await;
         sleep(4 * late).await;
-        assert_eq!(next.verify().await.unwrap(), Standing::Valid, "released: {released}");
+        assert_eq!(next.verify().await.unwrap(), GuardState::Valid, "released: {released}");
         give_back(next).await;
     }
     must_be_clean(&server).await;
@@ -282,7 +282,7 @@ async fn a_lock_that_was_broken_behind_the_back_of_its_holder() {
     let server = server().await;
     for waits in [true, false] {
         let proxy = proxy(&server);
-        let (one, two) = (locks_through(&proxy, WaitBy::Watch).await, locks_on(&server, WaitBy::Watch).await);
+        let (one, two) = (locks_through(&proxy, ZkWait::Watch).await, locks_on(&server, ZkWait::Watch).await);
         let guard = one.mutex("a").acquire().await.unwrap();
         sleep(SETTLED).await;
         proxy.refuse(true);
@@ -295,7 +295,7 @@ async fn a_lock_that_was_broken_behind_the_back_of_its_holder() {
             assert_eq!(lost, LossReason::Removed, "not later with its session");
             assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
         } else {
-            while guard.standing() == Standing::Valid {
+            while guard.state() == GuardState::Valid {
                 sleep(Duration::from_millis(5)).await;
             }
             let release = tokio::spawn(guard.release());
@@ -303,7 +303,7 @@ async fn a_lock_that_was_broken_behind_the_back_of_its_holder() {
             proxy.refuse(false);
             assert_eq!(timeout(SOON, release).await.unwrap().unwrap().unwrap(), Released::AlreadyLost);
         }
-        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
         give_back(next).await;
     }
     must_be_clean(&server).await;
@@ -315,14 +315,14 @@ async fn a_release_leaves_alone_who_took_a_lock_that_was_broken() {
     let server = server().await;
     for hears_late in [true, false] {
         let proxy = proxy(&server);
-        let (one, two) = (locks_through(&proxy, WaitBy::Watch).await, locks_on(&server, WaitBy::Watch).await);
+        let (one, two) = (locks_through(&proxy, ZkWait::Watch).await, locks_on(&server, ZkWait::Watch).await);
         let guard = one.mutex("a").acquire().await.unwrap();
         if hears_late {
             proxy.hold(Direction::ToClient);
         }
         assert!(two.break_lock("a").await.unwrap());
         let next = two.mutex("a").try_acquire().await.unwrap().unwrap();
-        assert!(!hears_late || guard.standing() == Standing::Valid);
+        assert!(!hears_late || guard.state() == GuardState::Valid);
         let release = tokio::spawn(guard.release());
         if hears_late {
             until_asked(&proxy).await;
@@ -330,7 +330,7 @@ async fn a_release_leaves_alone_who_took_a_lock_that_was_broken() {
             proxy.deliver();
         }
         assert_eq!(timeout(SOON, release).await.unwrap().unwrap().unwrap(), Released::AlreadyLost);
-        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
         give_back(next).await;
     }
     must_be_clean(&server).await;
@@ -349,7 +349,7 @@ async fn until_asked(proxy: &FaultProxy) {
 async fn other_nodes_of_that_name_are_not_taken() {
     let server = server().await;
     let client = client(&server).await;
-    let (one, queued) = (locks_on(&server, WaitBy::Watch).await, connect(&server).await);
+    let (one, queued) = (locks_on(&server, ZkWait::Watch).await, connect(&server).await);
     // The directory of a queue.
     let guard = queued.mutex("a").acquire().await.unwrap();
     assert!(one.mutex("a").try_acquire().await.unwrap().is_none());

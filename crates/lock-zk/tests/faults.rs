@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use futures_util::future::join_all;
-use lock_core::{ErrorKind, LossReason, Outcome, Released, Standing};
+use lock_core::{ErrorKind, GuardState, LossReason, Outcome, Released};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{FaultProxy, ZkEnsemble, ZooKeeper, cancel_after, for_each_poll_count};
 use lock_zk::zookeeper_client::{self as zk, Acl, Acls, CreateMode, Permission};
-use lock_zk::{Layout, Recipe, WaitBy, ZkConfig};
+use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn acquire_is_cancelled_after_every_number_of_polls() {
@@ -129,9 +129,9 @@ async fn the_answer_to_a_creation_is_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_wish_does_not_hide_a_node_from_its_owner() {
     for (layout, recipe) in [
-        (Layout::Curator, Recipe::Queue),
-        (Layout::Plain, Recipe::Queue),
-        (Layout::Plain, Recipe::Ephemeral(WaitBy::Watch)),
+        (ZkLayout::Curator, ZkRecipe::Queue),
+        (ZkLayout::Plain, ZkRecipe::Queue),
+        (ZkLayout::Plain, ZkRecipe::Ephemeral(ZkWait::Watch)),
     ] {
         let server = server().await;
         let (client, proxy) = (client(&server).await, proxy(&server));
@@ -147,9 +147,9 @@ async fn a_wish_does_not_hide_a_node_from_its_owner() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let guard = tokio::time::timeout(TIMEOUT * 2, acquisition).await.unwrap().unwrap();
-        assert_eq!((proxy.fired(), guard.verify().await.unwrap()), (1, Standing::Valid));
+        assert_eq!((proxy.fired(), guard.verify().await.unwrap()), (1, GuardState::Valid));
         tokio::time::timeout(TIMEOUT, guard.revoke_requested()).await.unwrap();
-        if recipe == Recipe::Queue {
+        if recipe == ZkRecipe::Queue {
             assert_eq!(children(&client, "a").await.len(), 1, "{layout:?}");
         }
         assert_eq!(guard.release().await.unwrap(), Released::Released);
@@ -198,7 +198,7 @@ async fn the_answer_to_a_release_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_answer_to_a_break_is_lost_and_only_one_is_broken() {
-    let scene = Scene::with(LONG, Layout::Curator).await;
+    let scene = Scene::with(LONG, ZkLayout::Curator).await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
     let third = connect(&scene.server).await;
     let waiter = tokio::spawn(async move { (third.mutex("a").acquire().await.unwrap(), third) });
@@ -245,14 +245,14 @@ async fn callers_get_their_answers_from_another_server_when_theirs_falls_silent(
         let locks = opened(&config).await;
         let mut guard = locks.rw("a").write().await.unwrap();
         // The silence begins with the request, which is as late as can be.
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         let silent = proxies.iter().find(|proxy| proxy.connections() > 0).unwrap();
         silent.black_hole(Direction::ToServer, true);
         silent.black_hole(Direction::ToClient, true);
         let start = Instant::now();
         let done = match request {
             "release" => guard.release().await.map(|released| assert_eq!(released, Released::Released)),
-            "verify" => guard.verify().await.map(|standing| assert_eq!(standing, Standing::Valid)),
+            "verify" => guard.verify().await.map(|standing| assert_eq!(standing, GuardState::Valid)),
             "inspect" => {
                 let state = locks.inspect("a").await;
                 state.map(|state| assert_eq!(state.token, Some(guard.token())))
@@ -285,7 +285,7 @@ async fn a_server_that_grants_a_longer_session_is_not_taken_for_silent_any_soone
     proxy.black_hole(Direction::ToClient, true);
     // Too long for a session as it was asked for, and half of what is too long for this one.
     tokio::time::sleep(LONG / 5).await;
-    assert_eq!(guard.standing(), Standing::Valid);
+    assert_eq!(guard.state(), GuardState::Valid);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -295,12 +295,12 @@ async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
     scene.proxy.refuse(true);
     scene.proxy.rst();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(guard.standing(), Standing::Suspect);
+    assert_eq!(guard.state(), GuardState::Suspect);
     assert!(guard.is_valid());
     scene.proxy.refuse(false);
     let start = Instant::now();
-    while guard.standing() != Standing::Valid {
-        assert!(start.elapsed() < TIMEOUT * 2, "{:?}", guard.standing());
+    while guard.state() != GuardState::Valid {
+        assert!(start.elapsed() < TIMEOUT * 2, "{:?}", guard.state());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(guard.remaining() > TIMEOUT / 2);
@@ -313,7 +313,7 @@ async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
 /// While its holder is cut off: whose node is watched, and who has just got the lock and does not watch it yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_holder_that_comes_back_is_told_that_its_node_was_removed() {
-    let scene = Scene::with(LONG, Layout::Curator).await;
+    let scene = Scene::with(LONG, ZkLayout::Curator).await;
     for watched in [true, false] {
         let guard = scene.locks.mutex("a").acquire().await.unwrap();
         if watched {
@@ -340,7 +340,7 @@ async fn a_holder_that_comes_back_is_told_that_its_node_was_removed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_guard_is_lost_before_anybody_else_gets_the_lock() {
     for round in 0..3 {
-        let scene = Scene::with(SHORT, Layout::Curator).await;
+        let scene = Scene::with(SHORT, ZkLayout::Curator).await;
         let guard = scene.locks.mutex("a").acquire().await.unwrap();
         let other = scene.other.clone();
         let next = tokio::spawn(async move {
@@ -359,12 +359,12 @@ async fn a_guard_is_lost_before_anybody_else_gets_the_lock() {
         // Nothing revives it, and a new session takes over.
         scene.proxy.heal();
         tokio::time::sleep(SHORT / 2).await;
-        assert_eq!(guard.standing(), Standing::Lost(LossReason::DeadlinePassed));
+        assert_eq!(guard.state(), GuardState::Lost(LossReason::DeadlinePassed));
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
         assert!(scene.locks.mutex("a").try_acquire().await.unwrap().is_none());
         assert_eq!(next.release().await.unwrap(), Released::Released);
         let again = scene.locks.mutex("a").try_acquire_for(TIMEOUT).await.unwrap().unwrap();
-        assert_eq!(again.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(again.verify().await.unwrap(), GuardState::Valid);
     }
 }
 
@@ -415,7 +415,7 @@ async fn a_guard_at_a_leader_that_was_cut_off_is_lost_before_the_next_leader_let
     let (both, next) = (guard.is_valid(), next.unwrap());
     assert!(!both, "two hold the lock");
     assert!(next.token() > guard.token());
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     // The one that was cut off answers still, and so might have kept the guard alive.
     assert_eq!(ensemble.nodes()[leader].mode().await.as_deref(), Some("leader"));
     assert_eq!(tokio::time::timeout(TIMEOUT, client.sync("/")).await, Ok(Ok(())));
@@ -505,7 +505,7 @@ async fn a_waiter_whose_session_ends_queues_again() {
     assert_ne!(children(&scene.client, "a").await[1], old);
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     guard.release().await.unwrap();
     scene.is_clean().await;
 }
@@ -527,7 +527,7 @@ async fn a_grant_to_an_ended_session_is_not_taken() {
     // The news of the grant arrives beyond our own deadline.
     scene.proxy.deliver();
     let guard = waiter.await.unwrap().unwrap();
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     let nodes = children(&scene.client, "a").await;
     assert!(!nodes.contains(&old), "{nodes:?} {old}");
 }
@@ -575,7 +575,7 @@ async fn a_waiter_that_was_removed_while_cut_off_does_not_get_the_lock() {
 /// The directory was replaced meanwhile, and its numbers came again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
-    let scene = Scene::with(TIMEOUT, Layout::Plain).await;
+    let scene = Scene::with(TIMEOUT, ZkLayout::Plain).await;
     let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     // The waiter does not watch its own node behind so many.
     let before = 20;
@@ -606,13 +606,13 @@ async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
     assert!(!waiter.is_finished(), "the lock is held by somebody else");
     scene.client.delete(&format!("/locks/a/{}", children[before]), None).await.unwrap();
     let guard = tokio::time::timeout(Duration::from_secs(20), waiter).await.unwrap().unwrap().unwrap();
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_outage_that_lasts_is_told() {
-    let scene = Scene::with(SHORT, Layout::Curator).await;
+    let scene = Scene::with(SHORT, ZkLayout::Curator).await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
     let mutex = scene.locks.mutex("a");
     let waiter = tokio::spawn(async move { mutex.acquire().await });
@@ -665,7 +665,7 @@ async fn a_deadline_is_kept_while_the_server_is_silent() {
 /// The first answer says that there is no directory, and the next one never comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_deadline_is_kept_when_the_server_falls_silent_in_the_middle_of_an_acquisition() {
-    let scene = Scene::with(LONG * 2, Layout::Curator).await;
+    let scene = Scene::with(LONG * 2, ZkLayout::Curator).await;
     let patience = Duration::from_secs(1);
     scene.proxy.swallow_when(zk_opcode(opcode::CREATE_CONTAINER), Then::Hang);
     // Nor is there another connection to be had.
@@ -697,18 +697,18 @@ async fn a_free_lock_is_to_be_had_however_short_the_deadline_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_server_restarts_while_a_lock_is_held_and_waited_for() {
-    let scene = Scene::with(TIMEOUT * 3, Layout::Curator).await;
+    let scene = Scene::with(TIMEOUT * 3, ZkLayout::Curator).await;
     let guard = scene.locks.mutex("a").acquire().await.unwrap();
     let long = config(&scene.server).session_timeout(TIMEOUT * 3).connect().await.unwrap();
     let waiter = tokio::spawn(async move { (long.mutex("a").acquire().await, long) });
     until_children(&scene.client, "a", 2).await;
     scene.server.restart().await.unwrap();
     let start = Instant::now();
-    while guard.standing() != Standing::Valid {
-        assert!(start.elapsed() < TIMEOUT * 2, "{:?}", guard.standing());
+    while guard.state() != GuardState::Valid {
+        assert!(start.elapsed() < TIMEOUT * 2, "{:?}", guard.state());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     assert!(!waiter.is_finished());
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     let (next, _long) = waiter.await.unwrap();
@@ -717,14 +717,14 @@ async fn the_server_restarts_while_a_lock_is_held_and_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn closing_without_a_server_ends_all_the_same() {
-    let scene = Scene::with(SHORT, Layout::Curator).await;
+    let scene = Scene::with(SHORT, ZkLayout::Curator).await;
     let guard = scene.locks.mutex("a").acquire().await.unwrap();
     scene.black_hole(true);
     let start = Instant::now();
     let error = scene.locks.close().await.unwrap_err();
     assert!(start.elapsed() < SHORT, "{:?}", start.elapsed());
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert_eq!(guard.standing(), Standing::Lost(LossReason::SessionEnded));
+    assert_eq!(guard.state(), GuardState::Lost(LossReason::SessionEnded));
     assert_eq!(scene.locks.mutex("b").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
 }
 
@@ -732,7 +732,9 @@ async fn closing_without_a_server_ends_all_the_same() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_event_is_lost_gets_its_turn() {
     let long = 20;
-    for (recipe, before) in [(Recipe::Queue, 1), (Recipe::Queue, 2), (Recipe::Queue, long), (EPHEMERAL, 1)] {
+    for (recipe, before) in
+        [(ZkRecipe::Queue, 1), (ZkRecipe::Queue, 2), (ZkRecipe::Queue, long), (EPHEMERAL, 1)]
+    {
         let server = server().await;
         let (client, proxy) = (client(&server).await, proxy(&server));
         let locks = opened(&through(&proxy).session_timeout(SHORT).recipe(recipe)).await;
@@ -741,7 +743,7 @@ async fn a_waiter_whose_event_is_lost_gets_its_turn() {
             let other = opened(&config(&server).recipe(recipe)).await;
             let mutex = other.mutex("a");
             others.push((other, tokio::spawn(async move { mutex.acquire().await.unwrap() })));
-            if recipe == Recipe::Queue {
+            if recipe == ZkRecipe::Queue {
                 until_children(&client, "a", number + 1).await;
             }
         }
@@ -762,7 +764,7 @@ async fn a_waiter_whose_event_is_lost_gets_its_turn() {
         let guard = tokio::time::timeout(SHORT * 5, waiter).await.expect("it looks again").unwrap();
         assert!(proxy.pushes() > 0, "{recipe:?} {before}: no event was lost");
         proxy.lose_pushes(false);
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
 }
@@ -770,7 +772,7 @@ async fn a_waiter_whose_event_is_lost_gets_its_turn() {
 /// What a waiter costs while nothing moves: a listing in each session timeout, beside the heartbeats.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_looks_again_asks_once_in_a_session_timeout() {
-    for recipe in [Recipe::Queue, EPHEMERAL] {
+    for recipe in [ZkRecipe::Queue, EPHEMERAL] {
         let server = server().await;
         let proxy = proxy(&server);
         let locks = opened(&through(&proxy).session_timeout(SHORT).recipe(recipe)).await;
@@ -794,4 +796,4 @@ async fn a_waiter_that_looks_again_asks_once_in_a_session_timeout() {
     }
 }
 
-const EPHEMERAL: Recipe = Recipe::Ephemeral(WaitBy::Watch);
+const EPHEMERAL: ZkRecipe = ZkRecipe::Ephemeral(ZkWait::Watch);

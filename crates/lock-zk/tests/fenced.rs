@@ -3,10 +3,10 @@
 mod common;
 
 use common::{SHORT, children, client, config, mkdir, proxy, through};
-use lock_core::{ErrorKind, LossReason, MemoryConfig, Released, Standing, Token};
+use lock_core::{ErrorKind, GuardState, LossReason, MemoryConfig, Released, Token};
 use lock_testkit::proxy::Direction;
 use lock_zk::zookeeper_client::{Acls, CreateMode, Error};
-use lock_zk::{Committed, FencedExt, Layout};
+use lock_zk::{Committed, FencedExt, ZkLayout};
 
 fn is_applied(committed: &Committed) -> bool {
     matches!(committed, Committed::Applied(_))
@@ -83,7 +83,7 @@ async fn a_lock_that_is_lost_writes_nothing() {
     };
     tokio::join!(writing, losing);
     assert_eq!(other.get_data("/order").await.unwrap().0, b"");
-    assert_eq!(guard.standing(), Standing::Lost(LossReason::Removed));
+    assert_eq!(guard.state(), GuardState::Lost(LossReason::Removed));
     assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
 }
@@ -111,7 +111,7 @@ async fn what_cannot_be_fenced_is_told() {
     let memory = MemoryConfig::new().connect().unwrap();
     let guard = memory.mutex("a").acquire().await.unwrap();
     assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Unsupported);
-    let plain = config(&server).layout(Layout::Plain).connect().await.unwrap();
+    let plain = config(&server).layout(ZkLayout::Plain).connect().await.unwrap();
     let guard = plain.mutex("a").acquire().await.unwrap();
     assert_eq!(guard.fenced().unwrap_err().kind(), ErrorKind::Unsupported);
 

@@ -12,11 +12,11 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::*;
-use lock_core::{Locks, Released, Standing};
+use lock_core::{GuardState, Locks, Released};
 use lock_testkit::proxy::{Direction, FaultProxy, opcode, zk_opcode};
 use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
-use lock_zk::{Layout, Recipe, WaitBy, ZkConfig};
+use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
 use tokio::time::{sleep, timeout};
 
 /// For sessions, and for what comes to pass sooner or later.
@@ -60,7 +60,7 @@ impl Stage {
     }
 
     /// A client of ours that goes where it is told.
-    async fn locks(&self, layout: Layout, recipe: Recipe) -> Locks {
+    async fn locks(&self, layout: ZkLayout, recipe: ZkRecipe) -> Locks {
         let config = ZkConfig::new(self.hosts()).session_timeout(PATIENCE).private_session(true);
         opened(&config.layout(layout).recipe(recipe)).await
     }
@@ -200,7 +200,7 @@ async fn an_acquisition_finds_its_node_behind_a_check() {
     let stage = Stage::new().await;
     let other = stage.at(stage.leader).await;
     for layout in LAYOUTS {
-        let locks = stage.locks(layout, Recipe::Queue).await;
+        let locks = stage.locks(layout, ZkRecipe::Queue).await;
         locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
         let before = stage.nobody_agrees().await;
         let mutex = locks.mutex("a");
@@ -213,7 +213,7 @@ async fn an_acquisition_finds_its_node_behind_a_check() {
         stage.all_agree();
         let guard = timeout(PATIENCE, acquisition).await.unwrap().unwrap();
         assert_eq!(children(&stage.client, "a").await.len(), 1, "{layout:?}");
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         assert_eq!(children(&stage.client, "a").await.len(), 0, "{layout:?}");
@@ -229,7 +229,7 @@ async fn an_acquisition_that_is_given_up_leaves_no_ghost() {
     let other = stage.at(stage.leader).await;
     for layout in LAYOUTS {
         for late in [false, true] {
-            let locks = stage.locks(layout, Recipe::Queue).await;
+            let locks = stage.locks(layout, ZkRecipe::Queue).await;
             locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
             let (before, changes) = (stage.nobody_agrees().await, stage.changes().await);
             let mutex = locks.mutex("a");
@@ -260,8 +260,8 @@ async fn an_acquisition_that_is_given_up_leaves_no_ghost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_fixed_node_is_known_again() {
     let stage = Stage::new().await;
-    for by in [WaitBy::Watch, WaitBy::Poll] {
-        let locks = stage.locks(Layout::Curator, Recipe::Ephemeral(by)).await;
+    for by in [ZkWait::Watch, ZkWait::Poll] {
+        let locks = stage.locks(ZkLayout::Curator, ZkRecipe::Ephemeral(by)).await;
         locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
         let before = stage.nobody_agrees().await;
         let mutex = locks.mutex("a");
@@ -272,7 +272,7 @@ async fn a_fixed_node_is_known_again() {
         assert!(!acquisition.is_finished(), "{by:?}");
         stage.all_agree();
         let guard = timeout(PATIENCE, acquisition).await.unwrap().unwrap();
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         assert_eq!(stage.client.check_stat("/locks/a").await.unwrap(), None);
         stage.back(locks).await;
@@ -307,7 +307,7 @@ async fn a_try_at_a_follower_that_lags_may_fail_and_never_wins_wrongly() {
     stage.link(stage.follower).deliver();
     assert!(timeout(PATIENCE, trial).await.unwrap().unwrap().is_none(), "there are two holders");
     until_children(&stage.client, "a", 1).await;
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     drop((ours, theirs));
     stage.ends().await;
@@ -335,7 +335,7 @@ async fn a_waiter_at_a_follower_that_lags_gets_its_turn_later_and_keeps_its_plac
         assert!(!waiter.is_finished(), "it cannot know yet");
         stage.link(stage.follower).deliver();
         let guard = timeout(PATIENCE, waiter).await.unwrap().unwrap();
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         last = Some(guard.token());
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use lock_core::{
-    ErrorKind, Holder, LeaseKind, LockOptions, LockState, Locks, LossReason, Released, Standing,
+    ErrorKind, GuardState, Holder, LeaseKind, LockOptions, LockState, Locks, LossReason, Released,
 };
 use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{Direction, FaultProxy, opcode, zk_opcode};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
-use lock_zk::{Layout, Recipe, WaitBy, ZkConfig};
+use lock_zk::{ZkConfig, ZkLayout, ZkRecipe, ZkWait};
 use tokio::sync::Semaphore;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -24,7 +24,7 @@ async fn acquire_and_release() {
     assert_eq!(nodes.len(), 1);
     assert!(nodes[0].starts_with("_c_") && nodes[0].ends_with("-lock-0000000000"), "{nodes:?}");
     assert!(guard.is_valid() && guard.remaining() > TIMEOUT / 2 && guard.remaining() <= TIMEOUT * 3 / 4);
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     assert!(guard.extend(TIMEOUT).await.unwrap() <= guard.valid_until());
     let token = guard.token();
     assert_eq!(guard.release().await.unwrap(), Released::Released);
@@ -122,7 +122,7 @@ async fn holders_never_overlap() {
 /// Where the directory may not be written: another node is in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_queue_is_listed_without_waiting_for_the_creation() {
-    let scene = Scene::with(LONG, Layout::Curator).await;
+    let scene = Scene::with(LONG, ZkLayout::Curator).await;
     mkdir(&scene.client, "/locks/a/config").await;
     assert_eq!(scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap(), Released::Released);
     let sent = Arc::new(Mutex::new(Vec::<i32>::new()));
@@ -267,9 +267,9 @@ async fn an_operator_deletes_the_node_of_the_holder() {
         assert_eq!(guard.lost().await, LossReason::Removed);
         assert!(start.elapsed() < TIMEOUT / 2, "{:?}", start.elapsed());
         let next = two.mutex("a").try_acquire().await.unwrap().unwrap();
-        assert_eq!(guard.verify().await.unwrap(), Standing::Lost(LossReason::Removed));
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Lost(LossReason::Removed));
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
         next.release().await.unwrap();
     }
 }
@@ -414,7 +414,7 @@ async fn a_foreign_node_with_our_number_is_waited_for() {
         assert!(!waiter.is_finished());
         client.delete(&format!("/locks/a/{}", names[0]), None).await.unwrap();
         let guard = waiter.await.unwrap().unwrap();
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         for name in &names[1..] {
             client.delete(&format!("/locks/a/{name}"), None).await.unwrap();
         }
@@ -426,7 +426,7 @@ async fn a_foreign_node_with_our_number_is_waited_for() {
 async fn all_layouts_exclude_each_other() {
     let server = server().await;
     let mut all = Vec::new();
-    for layout in [Layout::Curator, Layout::Plain, Layout::Kazoo] {
+    for layout in [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo] {
         all.push(config(&server).layout(layout).connect().await.unwrap());
     }
     for holder in &all {
@@ -454,7 +454,7 @@ async fn a_lock_is_lost_when_it_was_held_for_too_long() {
         }
         let next = two.mutex("a").acquire().await.unwrap();
         assert!(start.elapsed() >= hold && start.elapsed() < hold + TIMEOUT / 2, "{:?}", start.elapsed());
-        assert_eq!(guard.standing(), Standing::Lost(LossReason::MaxHold));
+        assert_eq!(guard.state(), GuardState::Lost(LossReason::MaxHold));
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
         assert_eq!(next.release().await.unwrap(), Released::Released);
     }
@@ -497,7 +497,7 @@ async fn a_ttl_below_the_session_timeout_is_refused() {
 /// session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_fixed_ttl_ends_while_the_server_is_silent() {
-    for recipe in [Recipe::Queue, Recipe::Ephemeral(WaitBy::Watch)] {
+    for recipe in [ZkRecipe::Queue, ZkRecipe::Ephemeral(ZkWait::Watch)] {
         let server = server().await;
         let proxy = proxy(&server);
         let locks = opened(&through(&proxy).session_timeout(LONG).recipe(recipe)).await;
@@ -514,10 +514,10 @@ async fn a_fixed_ttl_ends_while_the_server_is_silent() {
         let next =
             tokio::time::timeout(LONG, other.mutex("a").acquire()).await.expect("it is deleted").unwrap();
         assert!(next.token() > guard.token());
-        assert_eq!(kept.verify().await.unwrap(), Standing::Valid, "{recipe:?}: the session ended");
+        assert_eq!(kept.verify().await.unwrap(), GuardState::Valid, "{recipe:?}: the session ended");
         assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-        assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
         for guard in [next, kept] {
             assert_eq!(guard.release().await.unwrap(), Released::Released);
         }
@@ -549,7 +549,7 @@ async fn closing_ends_the_session() {
         (waiter, held)
     };
     one.close().await.unwrap();
-    assert_eq!(guard.standing(), Standing::Lost(LossReason::SessionEnded));
+    assert_eq!(guard.state(), GuardState::Lost(LossReason::SessionEnded));
     assert!(children(&client, "a").await.is_empty());
     assert_eq!(waiter.0.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     for error in [
@@ -571,7 +571,7 @@ async fn a_session_goes_with_the_last_who_uses_it() {
     let guard = locks.mutex("a").acquire().await.unwrap();
     drop(locks);
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     guard.release().await.unwrap();
     let start = Instant::now();
     while server.mntr().await.unwrap()["zk_num_alive_connections"] != "2" {

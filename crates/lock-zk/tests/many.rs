@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use common::{Server, Servers, client, connect, proxy, through};
 use futures_util::stream::{StreamExt, iter};
-use lock_core::{Guard, LockOptions, Locks, LossReason, Released, Standing};
+use lock_core::{Guard, GuardState, LockOptions, Locks, LossReason, Released};
 use lock_testkit::{FaultProxy, ZooKeeper};
 use lock_zk::zookeeper_client::{Client, Error};
 use lock_zk::{DriverSession, Ensemble, SessionClient, ZkConfig};
@@ -41,7 +41,7 @@ async fn until_confirmed(guards: &[Guard], after: &str) {
         loop {
             match guard.verify().await {
                 Ok(standing) => {
-                    break assert_eq!(standing, Standing::Valid, "after {after}: {}", guard.name());
+                    break assert_eq!(standing, GuardState::Valid, "after {after}: {}", guard.name());
                 }
                 Err(error) => assert!(start.elapsed() < 3 * PATIENT, "after {after}: {error}"),
             }

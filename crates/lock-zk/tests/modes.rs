@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use common::*;
 use futures_util::stream::{StreamExt, iter};
 use lock_core::{
-    ErrorKind, Guard, Holder, LockMode, LockOptions, LockState, Locks, LossReason, Released, Standing,
+    ErrorKind, Guard, GuardState, Holder, LockMode, LockOptions, LockState, Locks, LossReason, Released,
 };
 use lock_testkit::proxy::{Then, opcode, zk_opcode};
 use lock_testkit::{FaultProxy, Log};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
-use lock_zk::{Layout, ZkConfig};
+use lock_zk::{ZkConfig, ZkLayout};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -60,9 +60,9 @@ async fn nodes_are_named_as_other_libraries_name_them() {
     let server = server().await;
     let client = client(&server).await;
     for (layout, names) in [
-        (Layout::Curator, ["-lock-", "-__WRIT__", "-__READ__", "-permit-3-"]),
-        (Layout::Plain, ["lock-", "write-", "read-", "permit-3-"]),
-        (Layout::Kazoo, ["__lock__", "__write__lock__", "__rlock__", "__permit-3-"]),
+        (ZkLayout::Curator, ["-lock-", "-__WRIT__", "-__READ__", "-permit-3-"]),
+        (ZkLayout::Plain, ["lock-", "write-", "read-", "permit-3-"]),
+        (ZkLayout::Kazoo, ["__lock__", "__write__lock__", "__rlock__", "__permit-3-"]),
     ] {
         let locks = config(&server).layout(layout).connect().await.unwrap();
         for (at, name) in names.into_iter().enumerate() {
@@ -189,7 +189,7 @@ async fn our_writer_becomes_a_reader_under_its_own_number() {
     let server = server().await;
     let client = client(&server).await;
     for (layout, reader) in
-        [(Layout::Curator, "-__READ__"), (Layout::Plain, "read-"), (Layout::Kazoo, "__rlock__")]
+        [(ZkLayout::Curator, "-__READ__"), (ZkLayout::Plain, "read-"), (ZkLayout::Kazoo, "__rlock__")]
     {
         let connect = async || config(&server).layout(layout).connect().await.unwrap();
         let (holder, second, third) = (connect().await, connect().await, connect().await);
@@ -213,7 +213,7 @@ async fn our_writer_becomes_a_reader_under_its_own_number() {
         let state = holder.inspect("a").await.unwrap();
         assert_eq!((state.token, state.waiters), (Some(guard.token()), 2), "{layout:?}");
         assert!(matches!(state.holder(), Some(Holder::Known(_))), "{layout:?}: {state:?}");
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         let token = guard.token();
         give_back(guard).await;
         let writer = soon(writer).await;
@@ -348,7 +348,7 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
             (true, None, None),
             "{wish_first}"
         );
-        assert_eq!((guard.token(), guard.verify().await.unwrap()), (token, Standing::Valid));
+        assert_eq!((guard.token(), guard.verify().await.unwrap()), (token, GuardState::Valid));
         give_back(guard).await;
     }
     // A reader whose token nobody knows cannot be told from another one.
@@ -361,7 +361,7 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
     client.set_data(&only_node().await, b"__REVOKE__", None).await.unwrap();
     let error = locks.break_lock_if("a", guard.token()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     give_back(guard).await;
     // Who reads from the start says so.
     let guard = locks.rw("a").read().await.unwrap();
@@ -374,7 +374,7 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
 /// back as it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_request_of_a_downgrade_is_lost_the_lock_stays_ours() {
-    for layout in [Layout::Curator, Layout::Plain] {
+    for layout in [ZkLayout::Curator, ZkLayout::Plain] {
         let server = server().await;
         let (client, proxy) = (client(&server).await, proxy(&server));
         let other = config(&server).layout(layout).connect().await.unwrap();

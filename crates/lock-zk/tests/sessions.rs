@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::{SHORT, Servers, TIMEOUT, client, proxy};
-use lock_core::{ErrorKind, Guard, LeaseKind, Locks, LossReason, Outcome, Released, Standing};
+use lock_core::{ErrorKind, Guard, GuardState, LeaseKind, Locks, LossReason, Outcome, Released};
 use lock_testkit::proxy::Direction;
 use lock_testkit::{FaultProxy, ZooKeeper};
 use lock_zk::ZkConfig;
@@ -47,7 +47,7 @@ async fn connections_that_are_alike_share_a_session() {
     // Where the locks are and what they are called is not the business of a session.
     let elsewhere = shared(&server).dir("/locks/").connect().await;
     assert_eq!(elsewhere.unwrap_err().kind(), ErrorKind::InvalidConfig);
-    let kazoo = shared(&server).layout(lock_zk::Layout::Kazoo).connect().await.unwrap();
+    let kazoo = shared(&server).layout(lock_zk::ZkLayout::Kazoo).connect().await.unwrap();
     guards.push(take(&kazoo, 2).await);
     let mut kept = Vec::new();
     for (config, name) in others.into_iter().zip(3..) {
@@ -204,11 +204,11 @@ async fn the_last_one_that_is_closed_ends_a_shared_session() {
     one.close().await.unwrap();
     assert_eq!(one.mutex("2").try_acquire().await.unwrap_err().kind(), ErrorKind::Closed);
     assert!(first.is_valid() && second.is_valid(), "the other one is at work");
-    assert_eq!(second.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(second.verify().await.unwrap(), GuardState::Valid);
     let third = take(&two, 2).await;
     two.close().await.unwrap();
     for guard in [first, second, third] {
-        assert_eq!(guard.standing(), Standing::Lost(LossReason::SessionEnded));
+        assert_eq!(guard.state(), GuardState::Lost(LossReason::SessionEnded));
     }
     assert!(by_session(&client(&server).await, 3).await.is_empty());
 
@@ -217,9 +217,9 @@ async fn the_last_one_that_is_closed_ends_a_shared_session() {
     let guard = take(&three, 0).await;
     let four = shared(&server).connect().await.unwrap();
     drop(three);
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     drop(four);
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "a session lasts as long as its locks");
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid, "a session lasts as long as its locks");
     drop(guard);
     let start = Instant::now();
     let connections =
@@ -244,7 +244,7 @@ fn runtimes_do_not_share() {
     // The session of the first has nobody who keeps it any more; that of the second goes on.
     second.block_on(async {
         let guard = take(&two, 1).await;
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         guard.release().await.unwrap();
     });
     drop(guard);
@@ -268,7 +268,7 @@ async fn close_waits_for_the_roll_backs_of_acquisitions_in_a_shared_session() {
     one.close().await.unwrap();
     assert_eq!(common::children(&client, "0").await.len(), 1, "the node of the acquisition is left");
     proxy.heal();
-    assert_eq!(held.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(held.verify().await.unwrap(), GuardState::Valid);
     assert_eq!(held.release().await.unwrap(), Released::Released);
 }
 
@@ -370,7 +370,7 @@ async fn a_rolling_restart_loses_no_lock() {
     for index in 0..3 {
         ensemble.restart(index).await.unwrap();
         for guard in &guards {
-            assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "server {index}");
+            assert_eq!(guard.verify().await.unwrap(), GuardState::Valid, "server {index}");
         }
     }
     assert!(!waiter.is_finished(), "the lock was held all the time");
@@ -405,7 +405,7 @@ async fn a_failover_of_the_leader_loses_no_lock() {
         while guard.verify().await.is_err() {
             assert!(start.elapsed() < PATIENT, "no new leader");
         }
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         ensemble.nodes()[leader].start_again().await.unwrap();
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{LONG, Server, Servers, TIMEOUT, children, client, config, proxy, through, until_children};
 use futures_util::FutureExt;
-use lock_core::{ErrorKind, Locks, Standing, Token};
+use lock_core::{ErrorKind, GuardState, Locks, Token};
 use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{Then, zk_opcode};
 use lock_zk::ZkConfig;
@@ -223,7 +223,7 @@ async fn only_who_holds_the_lock_raises() {
     let node = children(&operator, "a").await.pop().unwrap();
     operator.delete(&format!("/locks/a/{node}"), None).await.unwrap();
     assert_eq!(guard.raise_token(REDIS).await.unwrap_err().kind(), ErrorKind::Lost);
-    assert!(matches!(guard.standing(), Standing::Lost(_)));
+    assert!(matches!(guard.state(), GuardState::Lost(_)));
     assert!(operator.check_stat(BASE).await.unwrap().is_none());
     let guard = locks.mutex("b").acquire().await.unwrap();
     let highest = Token::new(i64::MAX.unsigned_abs());

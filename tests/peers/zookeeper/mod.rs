@@ -22,7 +22,7 @@ pub enum Client {
 
 /// A lock of a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Recipe {
+pub enum ZkRecipe {
     /// `InterProcessMutex`, `Lock`.
     Mutex,
     /// `InterProcessMutex` that is made revocable.
@@ -65,7 +65,7 @@ impl Client {
 
 impl Peer {
     /// Takes the lock of this path if it is free within `wait`, and says whether it did.
-    pub async fn acquire(&mut self, lock: &str, recipe: Recipe, wait: Duration) -> bool {
+    pub async fn acquire(&mut self, lock: &str, recipe: ZkRecipe, wait: Duration) -> bool {
         self.call(lock, wait, json!({ "call": "acquire", "recipe": recipe.to_string() })).await
     }
 
@@ -89,12 +89,12 @@ impl Peer {
     pub async fn work(
         &mut self,
         lock: &str,
-        recipes: &[Recipe],
+        recipes: &[ZkRecipe],
         rounds: usize,
         wait: Duration,
         (process, history): (u32, &Path),
     ) -> bool {
-        let recipes: Vec<_> = recipes.iter().map(Recipe::to_string).collect();
+        let recipes: Vec<_> = recipes.iter().map(ZkRecipe::to_string).collect();
         let more = json!({
             "call": "work",
             "recipes": recipes.join(","),
@@ -135,7 +135,7 @@ impl fmt::Display for Client {
     }
 }
 
-impl fmt::Display for Recipe {
+impl fmt::Display for ZkRecipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Mutex => "mutex",

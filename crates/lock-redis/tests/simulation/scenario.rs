@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_redis::WaitBy;
+use lock_redis::RedisWait;
 use lock_testkit::fake::{Dice, Faults};
 use lock_testkit::history::Mode as Share;
 use lock_testkit::simulation::{self, Habits, Leases, Outcome};
@@ -32,7 +32,7 @@ pub(crate) enum Mode {
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) mode: Mode,
-    pub(crate) wait: WaitBy,
+    pub(crate) wait: RedisWait,
     pub(crate) ttl: Duration,
     pub(crate) timeout: Duration,
     pub(crate) clients: usize,
@@ -79,7 +79,7 @@ impl simulation::Scenario for Scenario {
         let mut scenario = Self {
             seed,
             mode,
-            wait: *dice.pick(&[WaitBy::Queue, WaitBy::Notify, WaitBy::Poll]),
+            wait: *dice.pick(&[RedisWait::Queue, RedisWait::Notify, RedisWait::Poll]),
             ttl,
             timeout: Duration::from_millis(*dice.pick(&[100, 250, 600])),
             clients,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Guard, Locks, Released, Standing};
+use lock_core::{ErrorKind, Guard, GuardState, Locks, Released};
 use lock_testkit::fake::{Faults, Link};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -143,7 +143,7 @@ async fn to_extend() {
 async fn to_verify() {
     let verify = async |scene: &mut Scene| scene.held().verify().await;
     of_every_scene(verify, |verified, works, story| match verified {
-        Ok(standing) => assert!(works && standing == Standing::Valid, "{story}: {standing:?}"),
+        Ok(standing) => assert!(works && standing == GuardState::Valid, "{story}: {standing:?}"),
         Err(error) => assert!(!works && error.kind() == ErrorKind::Unavailable, "{story}: {error}"),
     })
     .await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::backend::LeasePolicy;
-use lock_core::{LockOptions, Standing};
+use lock_core::{GuardState, LockOptions};
 use tokio::time::sleep;
 
 use super::Harness;
@@ -124,7 +124,7 @@ pub(super) async fn a_cancelled_extend_leaves_the_lease_usable(harness: &dyn Har
         done = extended.is_some();
         let until = extended.transpose().unwrap();
         assert!(guard.valid_until() >= until.unwrap_or(before));
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         must_be_busy(&two, &name).await;
         // Again, to the end: what the dropped one did is not in the way.
         let until = within(SOON, "the extension", guard.extend(2 * LONG)).await.unwrap();

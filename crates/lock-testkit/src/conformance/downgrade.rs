@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Guard, LossReason, Released, Result, Standing};
+use lock_core::{Error, ErrorKind, Guard, GuardState, LossReason, Released, Result};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -44,7 +44,7 @@ pub(super) async fn a_writer_becomes_a_reader(harness: &dyn Harness) {
         must_not_write(&one, &name).await;
         must_not_write(&two, &name).await;
         let verified = within(SOON, "the answer of verify", guard.verify()).await.unwrap();
-        assert_eq!(verified, Standing::Valid);
+        assert_eq!(verified, GuardState::Valid);
     }
     let last = Reader.take(&two, &name).await;
     give_back(guard).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Clock, Error, ErrorKind, Released, Standing};
+use lock_core::{Clock, Error, ErrorKind, GuardState, Released};
 use tokio::time::{Instant, sleep};
 
 use super::client::Client;
@@ -170,14 +170,14 @@ async fn loses(harness: &dyn Harness, fault: Fault) -> bool {
     let guard = Arc::new(take(&locks, &name).await);
     let next = follow(&direct, &name, &guard);
     sleep(lease).await;
-    assert_eq!(guard.standing(), Standing::Valid, "renewed");
+    assert_eq!(guard.state(), GuardState::Valid, "renewed");
 
     link.fault(fault).await;
     // A reply may have been on its way, but no request is answered from here on.
     let end = Clock::boot().now() + lease;
     let mut suspected = false;
     while guard.is_valid() {
-        suspected |= guard.standing() == Standing::Suspect;
+        suspected |= guard.state() == GuardState::Suspect;
         let now = Clock::boot().now();
         assert!(now <= end + NOISE, "believes in a lock that nobody can have renewed for {lease:?}");
         assert!(
@@ -192,12 +192,12 @@ async fn loses(harness: &dyn Harness, fault: Fault) -> bool {
 
     link.fault(Fault::None).await;
     sleep(lease / 2).await;
-    assert!(matches!(guard.standing(), Standing::Lost(_)), "a lost lock came back");
+    assert!(matches!(guard.state(), GuardState::Lost(_)), "a lost lock came back");
     must_be_busy(&direct, &name).await;
     let guard = Arc::into_inner(guard).expect("nobody else has the guard");
     let released = within(PATIENCE, "the release", guard.release()).await;
     assert!(matches!(released, Ok(Released::AlreadyLost) | Err(_)), "{released:?}");
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid, "the late release freed the next holder");
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid, "the late release freed the next holder");
     give_back(next).await;
     nothing_left(harness, &name).await;
     suspected

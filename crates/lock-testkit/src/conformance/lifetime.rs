@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{
-    BootInstant, Clock, ErrorKind, Guard, LeaseKind, LockOptions, LossReason, Released, Standing,
+    BootInstant, Clock, ErrorKind, Guard, GuardState, LeaseKind, LockOptions, LossReason, Released,
 };
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -78,7 +78,7 @@ pub(super) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {
     assert!(next.token() > guard.token());
     let released = Arc::into_inner(guard).expect("nobody else has the guard").release().await.unwrap();
     assert_eq!(released, Released::AlreadyLost);
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     give_back(next).await;
     nothing_left(harness, &name).await;
 }
@@ -156,7 +156,7 @@ pub(super) async fn a_lock_that_lasts_takes_another_ttl(harness: &dyn Harness) {
     }
     // It is renewed all the same.
     tokio::time::sleep(3 * ttl).await;
-    assert!(guard.is_valid(), "lost: {:?}", guard.standing());
+    assert!(guard.is_valid(), "lost: {:?}", guard.state());
     must_be_busy(&two, &name).await;
     two.break_lock(&name).await.unwrap();
     let error = within(SOON, "the extension", guard.extend(ttl)).await.unwrap_err();

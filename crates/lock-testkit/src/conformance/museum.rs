@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{AcquireRequest, Acquired, Wait};
 use lock_core::{
-    Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, Holder, Lease, LeaseKind, LockName,
-    LockState, Locks, Memory, MemoryConfig, Mode, OwnerId, Released, Result, Revocation, Standing, Token,
+    Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, GuardState, Holder, Lease, LeaseKind,
+    LockName, LockState, Locks, Memory, MemoryConfig, Mode, OwnerId, Released, Result, Revocation, Token,
     Validity, ValidityCell,
 };
 use tokio::time::{Instant, sleep};
@@ -763,9 +763,9 @@ impl Lease for BrokenLease {
         }
     }
 
-    async fn verify(&self) -> Result<Standing> {
+    async fn verify(&self) -> Result<GuardState> {
         if self.backend.defect == Defect::NeverNoticesLoss {
-            Ok(Standing::Valid)
+            Ok(GuardState::Valid)
         } else {
             self.inner().verify().await
         }

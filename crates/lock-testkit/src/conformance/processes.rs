@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Standing, Token};
+use lock_core::{GuardState, Token};
 use tokio::time::sleep;
 
 use super::Harness;
@@ -153,7 +153,7 @@ pub(super) async fn a_stopped_holder_knows_that_it_lost(harness: &dyn Harness) {
     assert!(!valid, "the next has the lock, and the one that slept believes in it: {standing}");
     tell(&holder, &Order::Release).await;
     hear(&holder, |answer| matches!(answer, Answer::Released { was_ours: false })).await;
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid, "the late release freed the next holder");
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid, "the late release freed the next holder");
     give_back(next).await;
     // The process is as good as new.
     acquire(harness, &holder, &name).await;

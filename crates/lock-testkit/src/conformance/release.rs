@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use lock_core::backend::LeasePolicy;
-use lock_core::{Released, Standing};
+use lock_core::{GuardState, Released};
 
 use super::Harness;
 use super::steps::{
@@ -18,12 +18,12 @@ pub(super) async fn a_second_release_frees_nobody(harness: &dyn Harness) {
     let mut lease = take_lease(&one, &name, LeasePolicy::default()).await;
     let first = within(SOON, "the release", lease.release()).await.unwrap();
     assert_eq!(first, Released::Released);
-    assert!(matches!(lease.validity().standing(), Standing::Lost(_)), "a released lease is not valid");
+    assert!(matches!(lease.validity().state(), GuardState::Lost(_)), "a released lease is not valid");
 
     let next = take(&two, &name).await;
     within(SOON, "the second release", lease.release()).await.unwrap();
     must_be_busy(&one, &name).await;
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid, "the second release freed the next holder");
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid, "the second release freed the next holder");
     drop(lease);
     must_be_busy(&one, &name).await;
     give_back(next).await;
@@ -45,7 +45,7 @@ pub(super) async fn a_late_release_frees_nobody(harness: &dyn Harness) {
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
         must_be_busy(&three, name).await;
-        assert_eq!(next.verify().await.unwrap(), Standing::Valid, "the late release freed the next holder");
+        assert_eq!(next.verify().await.unwrap(), GuardState::Valid, "the late release freed the next holder");
         give_back(next).await;
         nothing_left(harness, name).await;
     }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::{
-    Clock, ErrorKind, Guard, LockMode, LockOptions, LossReason, OwnerInfo, Released, Result, Standing, Token,
+    Clock, ErrorKind, Guard, GuardState, LockMode, LockOptions, LossReason, OwnerInfo, Released, Result,
+    Token,
 };
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
@@ -112,7 +113,7 @@ async fn renewed_each(harness: &dyn Harness, share: Share) {
         while start.elapsed() < 3 * lease {
             must_be_busy(&other, &name).await;
             for guard in guards.iter().chain([&left]) {
-                let standing = guard.standing();
+                let standing = guard.state();
                 assert!(guard.is_valid(), "lost after {:?}: {standing:?}", start.elapsed());
                 assert!(guard.remaining() <= lease, "believes for another {:?}", guard.remaining());
             }
@@ -173,7 +174,7 @@ async fn late_release(harness: &dyn Harness, share: Share) {
             assert_eq!(within(SOON, "the release", late.release()).await.unwrap(), Released::AlreadyLost);
         }
         must_be_busy(&one, &name).await;
-        assert_eq!(alive.verify().await.unwrap(), Standing::Valid, "a late release ended another's share");
+        assert_eq!(alive.verify().await.unwrap(), GuardState::Valid, "a late release ended another's share");
     }
     give_back(alive).await;
     give_back(take(&one, &name).await).await;
@@ -347,7 +348,7 @@ async fn one_is_broken(harness: &dyn Harness, share: Share) {
     assert_eq!(last.release().await.unwrap(), Released::AlreadyLost);
     must_be_busy(&two, &name).await;
     for guard in &guards {
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "others keep their shares");
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid, "others keep their shares");
     }
     assert!(!within(SOON, "the answer", two.break_lock_if(&name, Token::new(0))).await.unwrap_or(false));
 
@@ -363,12 +364,12 @@ async fn one_is_broken(harness: &dyn Harness, share: Share) {
                 error.kind() == ErrorKind::Unsupported && !harness.capabilities().names_sharers,
                 "{error}"
             );
-            assert_eq!(first.verify().await.unwrap(), Standing::Valid, "nothing has happened");
+            assert_eq!(first.verify().await.unwrap(), GuardState::Valid, "nothing has happened");
             give_back(first).await;
         }
     }
     for guard in guards {
-        assert_eq!(guard.verify().await.unwrap(), Standing::Valid, "others keep their shares");
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid, "others keep their shares");
         give_back(guard).await;
     }
     give_back(take(&two, &name).await).await;
@@ -408,7 +409,7 @@ async fn all_end(harness: &dyn Harness, share: Share, broken: bool) {
         assert_eq!(within(limit, "the holder to notice", guard.lost()).await, LossReason::Removed);
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     }
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     give_back(next).await;
     nothing_left(harness, &name).await;
 }

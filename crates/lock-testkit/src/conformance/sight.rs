@@ -3,9 +3,10 @@
 use std::process;
 use std::time::{Duration, SystemTime};
 
+use lock_core::backend::Support;
 use lock_core::{
-    ErrorKind, LeaseKind, LockMode, LockOptions, LockState, LossReason, OwnerInfo, Released, Standing,
-    Support, Token,
+    ErrorKind, GuardState, LeaseKind, LockMode, LockOptions, LockState, LossReason, OwnerInfo, Released,
+    Token,
 };
 
 use super::steps::{
@@ -203,7 +204,7 @@ pub(super) async fn a_lock_is_broken_for_the_holder_that_was_seen(harness: &dyn 
     for other in [released, Token::new(token.get() + 1_000_000), Token::new(token.get() - 1), Token::new(0)] {
         assert!(!breaks(other).await, "{other} is not the token of the holder, which is {token}");
     }
-    assert_eq!(guard.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     must_be_busy(&two, &name).await;
     assert!(breaks(token).await, "it is held with this token");
     assert!(!breaks(token).await, "it is broken");
@@ -215,7 +216,7 @@ pub(super) async fn a_lock_is_broken_for_the_holder_that_was_seen(harness: &dyn 
     let reason = within(limit, "the holder to notice", guard.lost()).await;
     assert_eq!(reason, LossReason::Removed);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
 
     // The next waiter gets what is broken.
     let mutex = one.mutex(&name);
@@ -230,10 +231,10 @@ pub(super) async fn a_lock_is_broken_for_the_holder_that_was_seen(harness: &dyn 
 pub(super) async fn verify_asks_the_server(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
-    assert_eq!(within(SOON, "the answer", guard.verify()).await.unwrap(), Standing::Valid);
+    assert_eq!(within(SOON, "the answer", guard.verify()).await.unwrap(), GuardState::Valid);
     harness.delete_behind_the_back(&name).await;
     let standing = within(SOON, "the answer", guard.verify()).await.unwrap();
-    assert!(matches!(standing, Standing::Lost(_)), "the lock was deleted, and verify says {standing:?}");
+    assert!(matches!(standing, GuardState::Lost(_)), "the lock was deleted, and verify says {standing:?}");
     assert!(!guard.is_valid(), "what verify has found counts");
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     nothing_left(harness, &name).await;
@@ -249,7 +250,7 @@ pub(super) async fn a_broken_lock_is_free_and_its_holder_knows(harness: &dyn Har
     let reason = within(limit, "the holder to notice", guard.lost()).await;
     assert_eq!(reason, LossReason::Removed);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     give_back(next).await;
     nothing_left(harness, &name).await;
 }
@@ -265,7 +266,7 @@ pub(super) async fn a_lock_deleted_by_an_operator_is_noticed(harness: &dyn Harne
     let next = take(&two, &name).await;
     assert!(next.token() > guard.token(), "token {} came after {}", next.token(), guard.token());
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-    assert_eq!(next.verify().await.unwrap(), Standing::Valid);
+    assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     give_back(next).await;
     nothing_left(harness, &name).await;
 }

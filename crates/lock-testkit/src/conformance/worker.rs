@@ -109,7 +109,7 @@ fn report(held: Option<&Guard>) -> Answer {
     let valid = held.is_some_and(Guard::is_valid);
     Answer::Reported {
         valid,
-        standing: held.map_or_else(String::new, |guard| format!("{:?}", guard.standing())),
+        standing: held.map_or_else(String::new, |guard| format!("{:?}", guard.state())),
     }
 }
 

@@ -4,8 +4,8 @@ use std::io::stdin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Guard, Locks, LossReason, Result, Standing};
-use lock_zk::{Recipe, WaitBy, ZkConfig};
+use lock_core::{Guard, Locks, LossReason, Result, GuardState};
+use lock_zk::{ZkRecipe, ZkWait, ZkConfig};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -30,11 +30,11 @@ async fn waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
 }
 
 /// The connection goes with its runtime, and those who wait go on elsewhere.
-fn a_runtime_ends(hosts: &str, recipe: Recipe, elsewhere: &Runtime) {
+fn a_runtime_ends(hosts: &str, recipe: ZkRecipe, elsewhere: &Runtime) {
     let runtime = runtime();
     let config = ZkConfig::new(hosts).session_timeout(TIMEOUT).private_session(true).recipe(recipe);
     // Where each recipe has its own kind of node.
-    let dir = if recipe == Recipe::Queue { "/locks" } else { "/ephemeral" };
+    let dir = if recipe == ZkRecipe::Queue { "/locks" } else { "/ephemeral" };
     let locks = runtime.block_on(config.dir(dir).connect()).unwrap();
     let guard = runtime.block_on(locks.mutex("runtime").acquire()).unwrap();
     let waiters = (0..3).map(|_| {
@@ -76,7 +76,7 @@ async fn a_session_is_closed(hosts: &str) {
     other.close().await.unwrap();
     waiter.await.unwrap().unwrap_err();
     one.close().await.unwrap();
-    assert_eq!(guard.standing(), Standing::Lost(LossReason::SessionEnded));
+    assert_eq!(guard.state(), GuardState::Lost(LossReason::SessionEnded));
 }
 
 async fn a_session_expires(hosts: &str) {
@@ -102,7 +102,7 @@ fn main() {
     assert!(cfg!(panic = "abort"));
     let [_, direct, proxied] = &std::env::args().collect::<Vec<_>>()[..] else { panic!("direct proxied") };
     let runtime = runtime();
-    for recipe in [Recipe::Queue, Recipe::Ephemeral(WaitBy::Watch), Recipe::Ephemeral(WaitBy::Poll)] {
+    for recipe in [ZkRecipe::Queue, ZkRecipe::Ephemeral(ZkWait::Watch), ZkRecipe::Ephemeral(ZkWait::Poll)] {
         a_runtime_ends(direct, recipe, &runtime);
     }
     runtimes_end_with_their_waiters(direct);

@@ -10,7 +10,7 @@ use lock_core::{LockName, Locks, Released};
 use lock_testkit::proxy::{Direction, FaultProxy, Protocol, opcode, zk_opcode};
 use lock_testkit::{ZkEnsemble, ZooKeeper};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
-use lock_zk::{Layout, ZkConfig};
+use lock_zk::{ZkConfig, ZkLayout};
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
 /// Long enough for a noisy machine.
@@ -19,7 +19,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
 /// Where an answer never comes: the driver notices it after a fifth, and we have given up after half of it.
 pub(crate) const LONG: Duration = Duration::from_secs(8);
-pub(crate) const LAYOUTS: [Layout; 3] = [Layout::Curator, Layout::Plain, Layout::Kazoo];
+pub(crate) const LAYOUTS: [ZkLayout; 3] = [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo];
 
 /// Matches the requests by which a contender gets its place in the queue.
 pub(crate) fn enters() -> impl Fn(&[u8]) -> bool + Send + Sync + 'static {
@@ -49,10 +49,10 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) async fn new() -> Self {
-        Self::with(TIMEOUT, Layout::Curator).await
+        Self::with(TIMEOUT, ZkLayout::Curator).await
     }
 
-    pub(crate) async fn with(timeout: Duration, layout: Layout) -> Self {
+    pub(crate) async fn with(timeout: Duration, layout: ZkLayout) -> Self {
         let server = server().await;
         let proxy = proxy(&server);
         let locks = opened(&through(&proxy).session_timeout(timeout).layout(layout)).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_testkit::fake::{Dice, Faults};
 use lock_testkit::history::Mode as Share;
 use lock_testkit::simulation::{self, Habits, Leases, Outcome};
-use lock_zk::Layout;
+use lock_zk::ZkLayout;
 
 use crate::run::run;
 
@@ -28,7 +28,7 @@ pub(crate) enum Mode {
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) mode: Mode,
-    pub(crate) layout: Layout,
+    pub(crate) layout: ZkLayout,
     pub(crate) servers: usize,
     pub(crate) timeout: Duration,
     pub(crate) clients: usize,
@@ -81,7 +81,7 @@ impl simulation::Scenario for Scenario {
         let mut scenario = Self {
             seed,
             mode,
-            layout: *dice.pick(&[Layout::Curator, Layout::Curator, Layout::Plain, Layout::Kazoo]),
+            layout: *dice.pick(&[ZkLayout::Curator, ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo]),
             servers: *dice.pick(&[1, 3, 3]),
             timeout: Duration::from_millis(*dice.pick(&[400, 800, 1_500, 3_000])),
             clients: dice.within(2..=4) as usize,
