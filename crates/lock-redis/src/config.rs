@@ -6,22 +6,23 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 use lock_core::url::LockUrl;
-use lock_core::{Clock, Error, ErrorKind, Lazy, Locks, Result};
+use lock_core::{Clock, Error, ErrorKind, Result};
 use rand::Rng;
+use redis_link::dial::Dial;
+use redis_link::timeouts::check_timeout;
+use redis_link::topology::{Access, Scheme, Topology};
+use redis_link::wall_clock::WallClock;
 
-use crate::Redis;
-use crate::backend::{BACKEND, capabilities, check_ttl};
-use crate::dial::Dial;
-use crate::recipe::{RecipeUnit, RedisRecipe, Timestamps, WallClock};
-use crate::topology::{Access, Scheme, Topology};
+use crate::error::{BACKEND, check_ttl};
+use crate::recipe::{Recipe, RecipeUnit, RedisRecipe};
+use crate::set_nx_px::SetNxPx;
+use crate::setnx_timestamp::SetnxTimestamp;
 
 /// How long replicas are given when nothing else is said.
 const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
 /// Hosts that follow NTP differ by a tenth of that; a leap second that only some of them smear makes it
 /// this.
 const CLOCK_SKEW: Duration = Duration::from_secs(1);
-/// Nobody waits for an answer for longer than an hour.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
 const LARGEST_SKEW: Duration = Duration::from_secs(24 * 3600);
 /// How long a lock is left free for other clients when nothing else is said: for longer than they sleep between two tries.
 const FREE_FOR: Duration = Duration::from_millis(150);
@@ -317,39 +318,6 @@ impl RedisConfig {
         self
     }
 
-    /// Connects to the server.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`], [`ErrorKind::Unavailable`], or [`ErrorKind::Denied`].
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, the connection is closed, after `connect_timeout` at the latest.
-    pub async fn connect(self) -> Result<Locks> {
-        Ok(Locks::new(Redis::connect(self).await?))
-    }
-
-    /// The same locks without a connection yet: it is made by their first use, whose errors then tell what is wrong with it.
-    ///
-    /// For a service that starts before its server. Needs no runtime; every use does.
-    ///
-    /// ```
-    /// # use lock_redis::RedisConfig;
-    /// let locks = RedisConfig::from_url("redis://localhost")?.connect_lazy()?;
-    /// let mutex = locks.mutex("orders/42"); // nothing is sent before mutex.acquire()
-    /// # let _ = mutex;
-    /// # Ok::<(), lock_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`] for a bad option.
-    pub fn connect_lazy(self) -> Result<Locks> {
-        self.check()?;
-        Ok(Locks::new(Lazy::new(capabilities(&self), move || Redis::connect(self.clone()))))
-    }
-
     /// The clock that leases are counted on.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -417,11 +385,15 @@ impl RedisConfig {
         }
     }
 
-    /// How times are written, if the recipe writes times.
-    pub(crate) fn timestamps(&self) -> Option<Timestamps> {
-        let unit = self.recipe_unit.unwrap_or_default();
-        let times = || Timestamps::new(unit, self.skew(), self.wall_clock.clone());
-        (self.recipe == RedisRecipe::SetnxTimestamp).then(times)
+    /// The requests of the recipe.
+    pub(crate) fn requests(&self) -> Box<dyn Recipe> {
+        match self.recipe {
+            RedisRecipe::SetNxPx => Box::new(SetNxPx { publishes_free: self.wait_by() == RedisWait::Notify }),
+            RedisRecipe::SetnxTimestamp => {
+                let unit = self.recipe_unit.unwrap_or_default();
+                Box::new(SetnxTimestamp::new(unit, self.skew(), self.wall_clock.clone()))
+            }
+        }
     }
 
     /// Refuses options that the recipe cannot honour.
@@ -465,24 +437,6 @@ impl LeaveFree {
     pub(crate) fn draw(self) -> Option<Duration> {
         (lock_core::random::rng().random_range(0..100) < self.percent).then_some(self.moment)
     }
-}
-
-/// Refuses a timeout that is zero, or so long that it is none.
-///
-/// # Errors
-///
-/// [`ErrorKind::InvalidConfig`].
-pub fn check_timeout(backend: &'static str, option: &str, timeout: Duration) -> Result<()> {
-    let invalid = |what: String| Error::new(ErrorKind::InvalidConfig, backend).with_message(what);
-    if timeout.is_zero() {
-        return Err(invalid(format!("the timeout is zero: {option}"))
-            .with_hint("give it at least a few milliseconds"));
-    }
-    if timeout > LONGEST_TIMEOUT {
-        return Err(invalid(format!("{option} is too long: {timeout:?}"))
-            .with_hint(format!("give it at most {LONGEST_TIMEOUT:?}")));
-    }
-    Ok(())
 }
 
 impl fmt::Debug for RedisConfig {

@@ -1,449 +1,55 @@
-//! What a Redis error means for a lock.
+//! The errors of this backend, beside those of the client.
 
-use std::collections::BTreeSet;
-use std::io;
-use std::sync::Arc;
+use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Outcome};
-use redis::RedisError;
+use lock_core::{Capabilities, Error, ErrorKind, LeaseKind, Outcome, Result};
+use redis_link::error::Endpoint;
 
-use crate::link::Failure;
+/// The name of this backend in errors.
+pub(crate) const BACKEND: &str = "redis";
+/// The shortest time to live: below it the drift margin and a round trip eat the lease up.
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 
-/// Where an error happened.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    pub(crate) backend: &'static str,
-    pub(crate) address: String,
+/// Refuses a ttl that is too short.
+pub(crate) fn check_ttl(ttl: Duration, clock_skew: Duration) -> Result<()> {
+    let min = MIN_TTL + clock_skew;
+    Capabilities::new(BACKEND, LeaseKind::ttl(ttl, min)).check_ttl(ttl, min)
 }
 
-impl Place {
-    /// The connection could not be made: nothing was sent.
-    pub(crate) fn unreachable(&self, error: &RedisError) -> Error {
-        let error = &first_of_pipeline(error);
-        if error.kind() == redis::ErrorKind::AuthenticationFailed || is_auth(error) {
-            return self
-                .error(ErrorKind::Denied, "the server refused the user name or password")
-                .with_hint("check user and password in the URL")
-                .caused_by(Cause::of(error));
-        }
-        if matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension) {
-            return self.refused(error);
-        }
-        if let Some((what, hint)) = tls_trouble(&error.to_string()) {
-            return self
-                .error(ErrorKind::InvalidConfig, what)
-                .with_code("bad_certificate")
-                .with_hint(hint)
-                .caused_by(Cause::of(error));
-        }
-        let (code, what, hint) = connect_trouble(error);
-        self.error(ErrorKind::Unavailable, &format!("cannot connect: {what}"))
-            .with_code(code)
-            .with_hint(hint)
-            .caused_by(Cause::of(error))
-    }
+/// The answer to a grant came after its lease.
+pub(crate) fn too_late(ttl: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, BACKEND)
+        .with_message(format!(
+            "the server granted the lock, but its answer took longer than the ttl of {ttl:?}"
+        ))
+        .with_hint("use a longer ttl; the lock is given back")
+        .with_outcome(Outcome::Applied)
+}
 
-    pub(crate) fn connect_timeout(&self, timeout: std::time::Duration) -> Error {
-        self.error(ErrorKind::Unavailable, &format!("no connection within {timeout:?}"))
-            .with_code("timeout")
-            .with_hint(REACH)
-    }
-
-    /// A connection broke before anything was sent over it.
-    pub(crate) fn lost_at_once(&self) -> Error {
-        self.error(ErrorKind::Unavailable, "the connection broke as soon as it was made")
-            .with_hint("try again; if it stays so, check the server and what is between it and us")
-    }
-
-    /// The server is older than what the scripts need.
-    pub(crate) fn too_old(&self, version: &str) -> Error {
-        self.error(ErrorKind::Unsupported, &format!("the server is Redis {version}, which is too old"))
-            .with_hint("use Redis 6.2 or later, or a server that is compatible with it")
-    }
-
-    /// The server is a sentinel, not what it watches.
-    pub(crate) fn is_sentinel(&self) -> Error {
-        self.error(ErrorKind::InvalidConfig, "the server is a sentinel, which keeps no locks")
-            .with_code("wrong_server")
-            .with_hint("write the URL as redis+sentinel://host:port/name, with the name of the master")
-    }
-
-    /// The server is not a sentinel, though the URL says so.
-    pub(crate) fn is_no_sentinel(&self, error: &RedisError) -> Error {
-        self.error(ErrorKind::InvalidConfig, "the server is not a sentinel, and names no master")
-            .with_code("wrong_server")
-            .with_hint("name the sentinels in the URL, or write redis://host:port for the server itself")
-            .caused_by(Cause::of(error))
-    }
-
-    /// The server follows another one.
-    pub(crate) fn is_replica(&self) -> Error {
-        self.error(ErrorKind::Unavailable, "the server is a read-only replica")
-            .with_code("replica")
-            .with_hint("name the master in the URL, or let sentinels name it (redis+sentinel://)")
-    }
-
-    /// A request was sent from node to node of a cluster.
-    pub(crate) fn slot_moves(&self) -> Error {
-        self.error(ErrorKind::Unavailable, "the slot of the lock moves, and the nodes do not agree where to")
-            .with_hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
-    }
-
-    /// Those nodes of a cluster that can be reached do not see enough of the others.
-    pub(crate) fn cluster_is_down(&self) -> Error {
-        self.error(ErrorKind::Unavailable, "the nodes that answer say that the cluster is down")
-            .with_hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
-    }
-
-    /// Fewer replicas have a lock than were asked for.
-    pub(crate) fn not_replicated(&self, have: u32, wanted: u32, patience: std::time::Duration) -> Error {
-        self.error(
+/// Fewer replicas have a lock than the configuration asks for.
+pub(crate) fn not_replicated(server: &Endpoint, have: u32, wanted: u32, patience: Duration) -> Error {
+    server
+        .error(
             ErrorKind::Unavailable,
             &format!("only {have} of {wanted} replicas had the lock within {patience:?}"),
         )
         .with_hint("the lock is given back; try again, bring replicas back, or lower wait_replicas")
         .with_outcome(Outcome::Applied)
-    }
+}
 
-    /// A lock was granted, and is not there when replicas are to have it.
-    pub(crate) fn gone_again(&self) -> Error {
-        self.error(
+/// A lock was granted, and does not exist any more when replicas are to have it.
+pub(crate) fn lost_before_replicated(server: &Endpoint) -> Error {
+    server
+        .error(
             ErrorKind::Unavailable,
             "the lock was gone before replicas could have it: it ended, was broken, or another server is the master now",
         )
         .with_hint("what may be left is given back; try again")
         .with_outcome(Outcome::Applied)
-    }
-
-    /// The keys of a lock are in different slots of a cluster.
-    pub(crate) fn cross_slot(&self, lock: &str) -> Error {
-        self.error(
-            ErrorKind::InvalidName,
-            &format!("the helper keys of {lock:?} would be in other slots of the cluster than the lock"),
-        )
-        .with_hint("leave the brace } out of the name, or put a part of it in braces, as in {orders}/42")
-    }
-
-    /// The error of a request without an answer.
-    pub(crate) fn told(&self, failure: Failure) -> Error {
-        match failure {
-            Failure::Unreached(error) => error,
-            Failure::Dropped => self.dropped(),
-            Failure::Silent(error) => self.no_answer(&error),
-            Failure::Refused(error) => self.refused(&error),
-        }
-    }
-
-    /// No answer came after the request may have been sent.
-    pub(crate) fn no_answer(&self, error: &RedisError) -> Error {
-        let (code, what) = match error.is_timeout() {
-            true => ("timeout", "no answer in time"),
-            false => ("broken", "the connection broke"),
-        };
-        self.in_doubt(what).with_code(code).caused_by(Cause::of(error))
-    }
-
-    /// The connection was closed or reset after the request may have been sent.
-    pub(crate) fn dropped(&self) -> Error {
-        self.in_doubt("the connection broke").with_code("broken")
-    }
-
-    fn in_doubt(&self, what: &str) -> Error {
-        self.error(ErrorKind::Unavailable, what)
-            .with_hint("the request may have been carried out; what it may have left is cleaned up")
-            .with_outcome(Outcome::Unknown)
-    }
-
-    /// The server answered with an error: nothing was done.
-    pub(crate) fn refused(&self, error: &RedisError) -> Error {
-        let error = &first_of_pipeline(error);
-        let (kind, mut hint) = meaning(error);
-        if code(error) == "NOPERM" && self.backend == "redlock" {
-            hint.push_str(" and for redlock, which asks who a master is, +info +dbsize");
-        }
-        let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
-        self.error(kind, &format!("the server refused: {}", without_arguments(&text)))
-            .with_hint(hint)
-            .caused_by(Cause::of(error))
-    }
-
-    pub(crate) fn unexpected(&self, answer: &redis::Value) -> Error {
-        self.error(
-            ErrorKind::Unexpected,
-            &format!("the server gave an answer that makes no sense: {answer:?}"),
-        )
-        .with_hint("check that the server is Redis 6.2 or later, or compatible")
-        .with_outcome(Outcome::Unknown)
-    }
-
-    pub(crate) fn error(&self, kind: ErrorKind, what: &str) -> Error {
-        Error::new(kind, self.backend).with_message(format!("{what} ({})", self.address))
-    }
 }
 
-/// The first answer that was an error: a pipeline's error has no code and no detail of its own.
-fn first_of_pipeline(error: &RedisError) -> RedisError {
-    match error.clone().into_server_errors().as_deref() {
-        Some([(_, first), ..]) => RedisError::from(first.clone()),
-        _ => error.clone(),
-    }
-}
-
-/// Why there is no connection: the code, the text, and what to do about it.
-fn connect_trouble(error: &RedisError) -> (&'static str, String, &'static str) {
-    let (code, what, hint) = match io_kind(error) {
-        _ if error.is_timeout() => ("timeout", "no answer in time", REACH),
-        Some(io::ErrorKind::ConnectionRefused) => (
-            "refused",
-            "connection refused: nobody listens at that port",
-            "start the server, or check the port in the URL and the setting `bind` of the server",
-        ),
-        Some(io::ErrorKind::NotFound) => (
-            "no_socket",
-            "there is no such socket file",
-            "check the path in the URL and the setting `unixsocket` of the server, and that it runs",
-        ),
-        Some(io::ErrorKind::PermissionDenied) => (
-            "no_socket",
-            "the socket file may not be opened",
-            "check the rights of the socket file (the setting `unixsocketperm` of the server) and of its folders",
-        ),
-        Some(io::ErrorKind::InvalidData) if error.to_string().contains("InvalidContentType") => (
-            "no_tls",
-            "the server does not speak TLS at that port",
-            "name the TLS port of the server in the URL, or write redis:// or redlock:// without TLS",
-        ),
-        Some(_) if error.to_string().contains("lookup address") => (
-            "dns",
-            "the host name cannot be resolved",
-            "check the host in the URL, and the DNS of this machine",
-        ),
-        _ if error.is_connection_dropped() => ("broken", "the server closed the connection at once", REACH),
-        // The category of the driver says no more than that it is one of these.
-        Some(_) => return ("unavailable", Cause::of(error).0, REACH),
-        None => ("unavailable", error.category(), REACH),
-    };
-    (code, what.to_owned(), hint)
-}
-
-fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
-    // The driver keeps what is below it behind a pointer, and answers that one.
-    let source =
-        std::error::Error::source(error)?.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()?;
-    source.downcast_ref().map(io::Error::kind)
-}
-
-/// What is wrong with the certificates, if it is they; trying again does not help then.
-fn tls_trouble(text: &str) -> Option<(&'static str, &'static str)> {
-    if text.contains("CertificateRequired") {
-        return Some((
-            "the server asks for a certificate of ours",
-            "name its file and that of its key in the URL (?tls_cert=...&tls_key=...)",
-        ));
-    }
-    if text.contains("fatal alert") && text.to_ascii_lowercase().contains("cert") {
-        return Some(("the server does not take our certificate", "check tls_cert and tls_key in the URL"));
-    }
-    text.contains("invalid peer certificate").then_some((
-        "the certificate of the server is not trusted, or not for this host",
-        "name the file of the authority that signed it in the URL (?tls_ca=...), and the host as in the certificate",
-    ))
-}
-
-/// What an error that the server answered means, and what to do about it.
-fn meaning(error: &RedisError) -> (ErrorKind, String) {
-    let detail = error.detail().unwrap_or_default();
-    let (kind, hint) = match code(error) {
-        "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "check user and password in the URL"),
-        "NOPERM" => return (ErrorKind::Denied, format!("give the user the rights: {}", rights())),
-        "READONLY" => (
-            ErrorKind::Unavailable,
-            "the server is a replica now: try again when the failover is over, name the master in the URL, \
-             or let sentinels name it (redis+sentinel://)",
-        ),
-        "NOREPLICAS" => (
-            ErrorKind::Unavailable,
-            "fewer replicas are in step than min-replicas-to-write asks for, and nothing was done: \
-             try again when they are back",
-        ),
-        "ERR" if detail.contains("cluster support disabled") => (
-            ErrorKind::InvalidConfig,
-            "the server is not part of a cluster: write the URL as redis://host:port",
-        ),
-        "ERR" if detail.contains("DB index is out of range") => (
-            ErrorKind::InvalidConfig,
-            "name a database that the server has (its setting `databases` tells how many there are)",
-        ),
-        "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => {
-            (ErrorKind::Unavailable, "the server is not ready, and nothing was done: try again")
-        }
-        "TRYAGAIN" | "ASK" => (
-            ErrorKind::Unavailable,
-            "the slot of the lock moves to another node, and nothing was done: try again",
-        ),
-        "MOVED" => (
-            ErrorKind::InvalidConfig,
-            "the server is a node of a cluster: write the URL as redis+cluster://host:port,host:port",
-        ),
-        "MISCONF" => (
-            ErrorKind::Unavailable,
-            "the server cannot save to disk and refuses writes: see its log, and try again then",
-        ),
-        "BUSY" => (ErrorKind::Unavailable, "a script blocks the server; try again"),
-        "OOM" => (ErrorKind::Exhausted, "the server is out of memory: raise maxmemory or free some"),
-        "WRONGTYPE" => (
-            ErrorKind::Unexpected,
-            "a key of ours holds something else: use another prefix in the URL (?prefix=...)",
-        ),
-        _ => (ErrorKind::Unexpected, "check the version of the server: 6.2 or later is needed"),
-    };
-    (kind, hint.to_owned())
-}
-
-/// The code of an error. An error inside a script has that of the command that failed; before Redis 7
-/// it is only told in the text, and a missing right has never a code there.
-pub(crate) fn code(error: &RedisError) -> &str {
-    const INSIDE: [&str; 7] =
-        ["READONLY", "NOREPLICAS", "OOM", "MISCONF", "WRONGTYPE", "NOPERM", "MASTERDOWN"];
-    let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
-    if code != "ERR" {
-        return code;
-    }
-    if detail.contains("user executing the script can't") || detail.contains("user has no permissions") {
-        return "NOPERM";
-    }
-    let of_script = detail.contains("@user_script");
-    let inside = |code: &&&str| of_script && detail.split([' ', '-']).any(|word| word == **code);
-    INSIDE.iter().find(inside).copied().unwrap_or(code)
-}
-
-/// Whether the server follows another one now.
-pub(crate) fn is_demoted(error: &RedisError) -> bool {
-    code(error) == "READONLY"
-}
-
-/// What to look after when there is no connection.
-const REACH: &str = "check that the server runs, that the address in the URL is right, and that it speaks TLS if and only \
-                     if the URL says so (rediss:// or redlocks://)";
-
-/// What those who wait need beside the rights of the scripts, so as not to poll; in the queue beside these, and in a
-/// cluster there beside all these.
-pub(crate) const LISTEN_RIGHTS: &str = "+subscribe +unsubscribe +ping &polylock:*";
-pub(crate) const TRACK_RIGHTS: &str = "+client|tracking";
-pub(crate) const SHARD_RIGHTS: &str = "+ssubscribe +sunsubscribe +spublish";
-
-/// What a user of the access list has to be allowed, as a rule of ACL SETUSER: what the scripts call, and
-/// what calls them.
-fn rights() -> String {
-    let calls = crate::scripts::all().into_iter().flat_map(|script| {
-        let after = script.source.split("call('").skip(1);
-        after.filter_map(|rest| rest.split('\'').next()).map(str::to_ascii_lowercase)
-    });
-    let commands: BTreeSet<String> = calls.collect();
-    let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
-    // No comma stands behind a right, as they are copied from there.
-    format!(
-        "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
-         for waiting without polling {LISTEN_RIGHTS} {TRACK_RIGHTS} \
-         and with a database (redis://host/1) +select and in a cluster +cluster|slots +cluster|info +asking \
-         {SHARD_RIGHTS} and for wait_replicas +wait and to list locks +scan",
-        commands.join(" ")
-    )
-}
-
-/// Whether the server wants another password, or none of ours.
-pub(crate) fn wants_login(error: &RedisError) -> bool {
-    matches!(code(&first_of_pipeline(error)), "NOAUTH" | "WRONGPASS")
-}
-
-fn is_auth(error: &RedisError) -> bool {
-    matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
-        || matches!(error.kind(), redis::ErrorKind::Server(_)) && error.to_string().contains("AUTH")
-}
-
-/// The text of a driver error, so that the driver stays out of our signatures, and what a server quotes out of logs.
-#[derive(Debug)]
-pub(crate) struct Cause(String);
-
-impl Cause {
-    pub(crate) fn of(error: &RedisError) -> Self {
-        Self(without_arguments(&error.to_string()).to_owned())
-    }
-}
-
-impl std::fmt::Display for Cause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Cause {}
-
-/// Without what a server quotes of a command that it does not know: it may be a password.
-fn without_arguments(text: &str) -> &str {
-    text.split(", with args beginning with").next().unwrap_or(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use redis::make_extension_error;
-
-    use super::*;
-
-    #[test]
-    fn what_a_server_quotes_is_not_told() {
-        let text = "unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'me' 's3cret' ";
-        let quoted = make_extension_error("ERR".into(), Some(text.into()));
-        let place = Place { backend: "redis", address: "a:1".into() };
-        for error in [place.refused(&quoted), place.unreachable(&quoted)] {
-            let told =
-                format!("{error} {error:?} {:?}", std::error::Error::source(&error).map(ToString::to_string));
-            assert!(!told.contains("s3cret"), "{told}");
-            assert!(told.contains("HELLO"), "{told}");
-        }
-    }
-
-    #[test]
-    fn errors_inside_scripts_count_as_what_they_are() {
-        for (text, kind, inside) in [
-            (
-                "ERR Error running script (call to f_1): @user_script:12: @user_script: 12: -READONLY You can't write against a read only replica.",
-                ErrorKind::Unavailable,
-                "READONLY",
-            ),
-            (
-                "ERR Error running script (call to f_1): @user_script:12: NOREPLICAS Not enough good replicas to write.",
-                ErrorKind::Unavailable,
-                "NOREPLICAS",
-            ),
-            (
-                "ERR Error running script (call to f_1): @user_script:3: -OOM command not allowed when used memory > 'maxmemory'.",
-                ErrorKind::Exhausted,
-                "OOM",
-            ),
-            (
-                "ERR The user executing the script can't run this command or subcommand script: 1, on @user_script:7.",
-                ErrorKind::Denied,
-                "NOPERM",
-            ),
-            ("ERR a key named OOM", ErrorKind::Unexpected, "ERR"),
-        ] {
-            let (first, detail) = text.split_once(' ').unwrap();
-            let error = make_extension_error(first.to_owned(), Some(detail.to_owned()));
-            assert_eq!(code(&error), inside, "{text}");
-            assert_eq!(meaning(&error).0, kind, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_rights_are_those_that_the_scripts_use() {
-        let rights = rights();
-        for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "+time", "+publish"] {
-            assert!(rights.contains(right), "{right} is missing: {rights}");
-        }
-        // Which of the two is called depends on the inbox.
-        for right in ["+spublish", "+ssubscribe", "+sunsubscribe", "+client|tracking"] {
-            assert!(rights.contains(right), "{right} is missing: {rights}");
-        }
-    }
+/// Whether a script that changes several keys has changed none: a server that lacks a right or memory halfway keeps
+/// what was done until then.
+pub(crate) fn surely_not_begun(error: &Error) -> bool {
+    error.outcome() == Outcome::NotApplied && error.kind() == ErrorKind::Unavailable
 }

@@ -1,27 +1,29 @@
 //! A lock that is held on one server.
 
-use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::renewal::{Renew, Renewal, Renewed};
+use lock_core::renewal::{Renewal, Terms};
 use lock_core::{
     AcquireRequest, BootInstant, Error, ErrorKind, GuardState, HandOver, Lease, LossReason, Mode, Outcome,
     OwnerId, Released, Result, Token, Validity, ValidityCell,
 };
+use redis_link::acquisitions::Registration;
+use redis_link::keys::Keys;
 
-use crate::backend::{BACKEND, Shared};
-use crate::server::{Ask, Extension, Hold, Rotated};
-use crate::undo::Undo;
-use crate::unwanted::Registration;
-use crate::{Keys, Server};
+use crate::config::LeaveFree;
+use crate::context::Context;
+use crate::error::BACKEND;
+use crate::renew::{Downgrading, HeldLock, Sharing};
+use crate::request::{Ask, Extension, Hold, Rotated};
+use crate::rollback::RollbackGuard;
 
 /// A lock that is held.
 #[derive(Debug)]
 pub(crate) struct RedisLease {
-    backend: Arc<Shared>,
-    held: Arc<Held>,
+    context: Arc<Context>,
+    held: Arc<HeldLock>,
     token: Token,
     cell: ValidityCell,
     validity: Validity,
@@ -50,29 +52,34 @@ struct Releasing {
 impl RedisLease {
     /// Has the server keep the lock for the whole time to live, soon and in the background.
     pub(crate) fn confirm(&self) {
-        self.held.form().calls_first = true;
+        self.held.notify_next();
         self.renewal.hasten();
     }
 
-    pub(crate) fn new(
-        backend: Arc<Shared>,
-        held: Arc<Held>,
-        token: Token,
-        cell: ValidityCell,
-        renewal: Renewal,
+    /// The lease of a lock that was requested at `sent` and is the owner's until then at least.
+    pub(crate) fn begin(
+        context: &Arc<Context>,
+        keys: &Arc<Keys>,
+        request: &AcquireRequest,
+        (owner, token): (OwnerId, Token),
+        (sent, until): (BootInstant, BootInstant),
     ) -> Self {
-        let validity = cell.validity();
+        let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
+        let cell = ValidityCell::new(context.clock.clone(), until.min(hold_until));
+        let mut terms = Terms::new(context.ttl_of(&request.lease));
+        (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
+        let held = HeldLock::new(keys, owner, Hold::of(request.mode));
         Self {
-            backend,
+            context: Arc::clone(context),
+            renewal: context.renewers.add(keys, Arc::clone(&held), terms, cell.clone()),
             held,
             token,
+            validity: cell.validity(),
             cell,
-            validity,
-            renewal,
             releasing: None,
             handovers: 0,
             contended: false,
-            leaves_free: None,
+            leaves_free: context.leave_free.and_then(LeaveFree::draw),
             _registration: None,
         }
     }
@@ -87,10 +94,6 @@ impl RedisLease {
 
     pub(crate) fn contended(self, contended: bool) -> Self {
         Self { contended, ..self }
-    }
-
-    pub(crate) fn leaves_free(self, leaves_free: Option<Duration>) -> Self {
-        Self { leaves_free, ..self }
     }
 }
 
@@ -109,12 +112,12 @@ impl Lease for RedisLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
-        let ttl = self.backend.believed(ttl)?;
+        let ttl = self.context.without_skew(ttl)?;
         self.renewal.extend(ttl).await.deadline(BACKEND)
     }
 
     async fn verify(&self) -> Result<GuardState> {
-        if !self.backend.server.look(&self.held.keys, Some(self.held.owner)).await?.is_ours {
+        if !self.context.server.inspect(&self.held.keys, Some(self.held.owner)).await?.is_ours {
             self.cell.lose(LossReason::Removed);
         }
         Ok(self.validity.state())
@@ -142,7 +145,7 @@ impl Lease for RedisLease {
             Ok(sent) => sent,
             Err(known) => return Ok(known),
         };
-        let (server, keys, owner) = (&self.backend.server, &self.held.keys, self.held.owner);
+        let (server, keys, owner) = (&self.context.server, &self.held.keys, self.held.owner);
         let ours = match (self.leaves_free, self.contended) {
             // Boxed, as what is rare here would make each release large.
             (Some(moment), _) => Box::pin(server.release_and_leave_free(keys, owner, moment)).await?,
@@ -156,8 +159,8 @@ impl Lease for RedisLease {
 
     async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
         self.renewal.stop().await;
-        if self.can_pass_to(next)
-            && let Some(handed_over) = self.pass_to(next).await?
+        if self.can_hand_over_to(next)
+            && let Some(handed_over) = self.try_hand_over(next).await?
         {
             return Ok(handed_over);
         }
@@ -166,7 +169,7 @@ impl Lease for RedisLease {
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
         let ttl = self.renewal.longest_ttl();
-        match self.backend.server.raise(&self.held.keys, self.held.owner, floor, ttl).await? {
+        match self.context.server.raise(&self.held.keys, self.held.owner, floor, ttl).await? {
             true => Ok(()),
             false => {
                 self.cell.lose(LossReason::Removed);
@@ -183,8 +186,8 @@ impl RedisLease {
         if standing == GuardState::Lost(LossReason::Removed) {
             return Err(Released::AlreadyLost);
         }
-        let now = self.backend.clock.now();
-        let over = now + self.renewal.longest_ttl() + self.backend.server.command_timeout();
+        let now = self.context.clock.now();
+        let over = now + self.renewal.longest_ttl() + self.context.server.command_timeout();
         let was_valid = !matches!(standing, GuardState::Lost(_));
         let sent = *self.releasing.get_or_insert(Releasing { was_valid, over, maybe_done: false });
         if now >= sent.over {
@@ -196,57 +199,57 @@ impl RedisLease {
 
     /// Only what is surely held is passed on, and it is tried once. After so many in a row the server
     /// decides who is next: others may wait there, in its queue or in ways of their own.
-    fn can_pass_to(&self, next: &AcquireRequest) -> bool {
+    fn can_hand_over_to(&self, next: &AcquireRequest) -> bool {
         next.mode == Mode::Exclusive
             && self.held.hold() == Hold::Alone
-            && self.handovers + 1 < self.backend.local_handovers
+            && self.handovers + 1 < self.context.local_handovers
             && self.leaves_free.is_none()
             && self.releasing.is_none()
             && self.validity.is_valid()
     }
 
     /// Passes the lock on in one request; `None` when a release has to find out what became of it.
-    async fn pass_to(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
+    async fn try_hand_over(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
         let Ok(releasing) = self.begin_release() else { return Ok(None) };
-        let (backend, keys) = (Arc::clone(&self.backend), Arc::clone(&self.held.keys));
-        let ttl = backend.ttl_of(&next.lease);
-        let info = backend.infos.of(&next.owner);
-        let mut undo = Undo::new(&backend.server, &keys, ttl);
-        undo.arm();
-        let sent = backend.server.moment();
+        let (context, keys) = (Arc::clone(&self.context), Arc::clone(&self.held.keys));
+        let ttl = context.ttl_of(&next.lease);
+        let info = context.owners.of(&next.owner);
+        let mut rollback = RollbackGuard::new(&context.server, &keys, ttl);
+        rollback.arm();
+        let sent = context.server.moment();
         let ask = Ask {
             keys: &keys,
-            owner: undo.owner,
+            owner: rollback.owner,
             mode: next.mode,
             ttl,
             info: &info,
             entry: None,
-            is_told: false,
+            is_confirmation: false,
         };
-        match backend.server.rotate(self.held.owner, &ask).await {
-            Ok(Rotated::Passed(token)) => {
+        match context.server.rotate(self.held.owner, &ask).await {
+            Ok(Rotated::HandedOver(token)) => {
                 self.cell.lose(LossReason::Released);
-                let until = backend.server.trusted_until(sent, ttl);
-                let lease = Extension { keys: &keys, owner: undo.owner, hold: Hold::Alone, ttl };
-                let replicated = backend.server.await_replicas(&lease).await;
-                if replicated.is_err() || backend.clock.now() >= until {
+                let until = context.server.valid_until(sent, ttl);
+                let lease = Extension { keys: &keys, owner: rollback.owner, hold: Hold::Alone, ttl };
+                let replicated = context.server.await_replicas(&lease).await;
+                if replicated.is_err() || context.clock.now() >= until {
                     // It is of no use to the next: it is taken back.
-                    undo.now().await;
+                    rollback.now().await;
                     return Ok(Some(HandOver::Released(releasing.in_time())));
                 }
-                let lease = backend.lease(&keys, next, (undo.owner, token), (sent.at, until));
-                let mut lease = lease.contended(self.contended).registered(undo.disarm());
+                let lease = Self::begin(&context, &keys, next, (rollback.owner, token), (sent.at, until));
+                let mut lease = lease.contended(self.contended).registered(rollback.disarm());
                 lease.handovers = self.handovers.saturating_add(1);
                 Ok(Some(HandOver::Passed(Box::new(lease))))
             }
             Ok(Rotated::NotOurs) => {
-                undo.answered();
+                rollback.answered();
                 self.cell.lose(LossReason::Removed);
                 Ok(Some(HandOver::Released(Released::AlreadyLost)))
             }
             Err(error) => {
                 if error.outcome() == Outcome::NotApplied {
-                    undo.answered();
+                    rollback.answered();
                     self.releasing = Some(releasing);
                 }
                 tracing::debug!(%error, "the lock is not passed on");
@@ -261,178 +264,4 @@ impl Releasing {
     fn in_time(self) -> Released {
         if self.was_valid { Released::Released } else { Released::AlreadyLost }
     }
-}
-
-/// What leases are renewed by: those of one server that are due go out in one pipeline.
-#[derive(Debug)]
-pub(crate) struct RenewOnServer {
-    pub(crate) server: Arc<Server>,
-}
-
-/// What a lease is known by.
-#[derive(Debug)]
-pub(crate) struct Held {
-    keys: Arc<Keys>,
-    owner: OwnerId,
-    form: Mutex<Form>,
-}
-
-/// How a lock is held, as far as is known.
-#[derive(Debug)]
-struct Form {
-    sharing: Sharing,
-    /// Whether every renewal is a downgrade.
-    downgrading: bool,
-    /// Whether the next renewal tells the first of those who wait that it is.
-    calls_first: bool,
-}
-
-/// Whether a lock may be held with others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sharing {
-    No,
-    /// A downgrade is on its way, the first one.
-    Asked,
-    /// It is so, or a downgrade was sent of which nobody knows that it was not carried out.
-    Perhaps,
-}
-
-impl Held {
-    pub(crate) fn new(keys: &Arc<Keys>, owner: OwnerId, hold: Hold) -> Arc<Self> {
-        let sharing = if hold == Hold::Alone { Sharing::No } else { Sharing::Perhaps };
-        let form = Mutex::new(Form { sharing, downgrading: false, calls_first: false });
-        Arc::new(Self { keys: Arc::clone(keys), owner, form })
-    }
-
-    fn hold(&self) -> Hold {
-        self.form().hold()
-    }
-
-    /// Notes that a renewal is about to leave, and says of what it is one. None other is on its way.
-    fn sends(&self) -> Hold {
-        let mut form = self.form();
-        form.sharing = match form.sharing {
-            Sharing::No if form.downgrading => Sharing::Asked,
-            Sharing::No => Sharing::No,
-            // The one before was never answered.
-            Sharing::Asked | Sharing::Perhaps => Sharing::Perhaps,
-        };
-        match form.hold() {
-            Hold::Alone if mem::take(&mut form.calls_first) => Hold::Passed,
-            hold => hold,
-        }
-    }
-
-    /// Notes what became of that renewal.
-    fn answered(&self, renewed: &Renewed) {
-        let mut form = self.form();
-        if form.sharing == Sharing::Asked {
-            form.sharing = match renewed {
-                Renewed::Unknown(error) if surely_not_begun(error) => Sharing::No,
-                _ => Sharing::Perhaps,
-            };
-        }
-    }
-
-    fn form(&self) -> MutexGuard<'_, Form> {
-        self.form.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Form {
-    fn hold(&self) -> Hold {
-        match self.sharing {
-            _ if self.downgrading => Hold::Downgrading,
-            Sharing::No => Hold::Alone,
-            Sharing::Asked | Sharing::Perhaps => Hold::Shared,
-        }
-    }
-}
-
-/// While it lasts, every renewal is a downgrade.
-struct Downgrading<'a>(&'a Held);
-
-impl<'a> Downgrading<'a> {
-    fn begin(held: &'a Held) -> Self {
-        held.form().downgrading = true;
-        Self(held)
-    }
-
-    /// From here on no renewal is one, and what is said of the lock by now stays so.
-    fn end(self) -> Sharing {
-        let mut form = self.0.form();
-        form.downgrading = false;
-        form.sharing
-    }
-}
-
-impl Drop for Downgrading<'_> {
-    fn drop(&mut self) {
-        self.0.form().downgrading = false;
-    }
-}
-
-/// Whether a script that changes several keys has changed none: a server that lacks a right or memory in the middle keeps
-/// what was done until then.
-pub(crate) fn surely_not_begun(error: &Error) -> bool {
-    error.outcome() == Outcome::NotApplied && error.kind() == ErrorKind::Unavailable
-}
-
-#[async_trait]
-impl Renew for RenewOnServer {
-    type Key = Arc<Held>;
-
-    async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed> {
-        let leases: Vec<_> = batch
-            .iter()
-            .map(|(held, ttl)| Extension {
-                keys: &held.keys,
-                owner: held.owner,
-                hold: held.sends(),
-                ttl: *ttl,
-            })
-            .collect();
-        let mut renewed = self.extend(&leases).await;
-        // One that also tells the next needs more keys than any other, and the rights to them: it is not to fail for that.
-        let is_refused = |number: &usize| {
-            let is_refused = |error: &Error| error.outcome() == Outcome::NotApplied;
-            leases[*number].hold == Hold::Passed
-                && matches!(&renewed[*number], Renewed::Unknown(error) if is_refused(error))
-        };
-        let refused: Vec<usize> = (0..leases.len()).filter(is_refused).collect();
-        if !refused.is_empty() {
-            let alone = |number: &usize| Extension { hold: Hold::Alone, ..leases[*number] };
-            let alone: Vec<_> = refused.iter().map(alone).collect();
-            let again = Box::pin(self.extend(&alone)).await;
-            refused.into_iter().zip(again).for_each(|(number, again)| renewed[number] = again);
-        }
-        for ((held, _), renewed) in batch.iter().zip(&renewed) {
-            held.answered(renewed);
-        }
-        renewed
-    }
-}
-
-impl RenewOnServer {
-    async fn extend(&self, leases: &[Extension<'_>]) -> Vec<Renewed> {
-        let sent = self.server.moment();
-        let renewed = |(ours, lease): (Result<bool>, &Extension<'_>)| match ours {
-            Ok(true) => Renewed::Until(self.server.trusted_until(sent, lease.ttl)),
-            Ok(false) => Renewed::NotOurs,
-            Err(error) => Renewed::Unknown(error),
-        };
-        match self.server.extend_at(sent, leases).await {
-            Ok(ours) => ours.into_iter().zip(leases).map(renewed).collect(),
-            Err(error) => leases.iter().map(|_| Renewed::Unknown(error.clone())).collect(),
-        }
-    }
-}
-
-/// How long a lease that was asked for at `sent` can be believed in: the server's clock may run
-/// faster than ours by 1 %, and it counts in milliseconds.
-///
-/// Source: the drift of the Redlock algorithm, Redis documentation, "Distributed Locks with Redis".
-#[must_use]
-pub fn trusted_until(sent: BootInstant, ttl: Duration) -> BootInstant {
-    sent + ttl.saturating_sub(ttl / 100 + Duration::from_millis(2))
 }

@@ -8,60 +8,31 @@
 //! single instance.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acquire;
 mod attempt;
 mod backend;
-mod cluster;
 mod config;
-mod dial;
+mod context;
 mod doctor;
 mod error;
-mod greeting;
-mod info;
 mod inspect;
-mod keys;
 mod lease;
-mod line;
-mod link;
-mod probe;
-#[doc(hidden)]
-pub mod push;
 mod recipe;
-mod renewers;
-mod scripts;
-mod sentinel;
+mod renew;
+#[doc(hidden)]
+pub mod request;
+mod rollback;
 #[doc(hidden)]
 pub mod server;
-mod slot;
-mod tls;
-mod topology;
-mod undo;
-#[doc(hidden)]
-pub mod unwanted;
-mod waiting;
+mod set_nx_px;
+mod setnx_timestamp;
+mod wait;
 
 pub use backend::Redis;
 pub use config::{RedisConfig, RedisWait};
-pub use deadpool_redis;
-pub use dial::{Dial, Stream, StreamDial, with_nodelay};
-pub use recipe::{RecipeUnit, RedisRecipe, WallClock};
-pub use redis;
-pub use tls::Tls;
-pub use topology::{SentinelInfo, Topology, connection_info};
-
-// What the backend for several masters shares with this one.
-#[doc(hidden)]
-pub use backend::not_a_lock;
-#[doc(hidden)]
-pub use config::check_timeout;
-#[doc(hidden)]
-pub use info::Infos;
-#[doc(hidden)]
-pub use inspect::state;
-#[doc(hidden)]
-pub use keys::Keys;
-#[doc(hidden)]
-pub use lease::trusted_until;
-#[doc(hidden)]
-pub use link::Identity;
-#[doc(hidden)]
-pub use server::Server;
+pub use recipe::{RecipeUnit, RedisRecipe};
+pub use redis_link::dial::{Dial, Stream, StreamDial, with_nodelay};
+pub use redis_link::tls::Tls;
+pub use redis_link::topology::{SentinelInfo, Topology, connection_info};
+pub use redis_link::wall_clock::WallClock;
+pub use redis_link::{deadpool_redis, redis};

@@ -16,10 +16,43 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// A script of these parts, as the backend puts it together.
+/// A script of these parts, as the backends put it together.
 macro_rules! script {
     ($($part:tt)+) => {
-        concat!($(include_str!(concat!("../src/lua/", stringify!($part), ".lua"))),+)
+        concat!($(part!($part)),+)
+    };
+}
+
+macro_rules! part {
+    (clock) => {
+        include_str!("../../redis-link/src/lua/clock.lua")
+    };
+    (number) => {
+        include_str!("../../redis-link/src/lua/number.lua")
+    };
+    (vote) => {
+        include_str!("../../lock-redlock/src/lua/vote.lua")
+    };
+    (last_token) => {
+        include_str!("../../lock-redlock/src/lua/last_token.lua")
+    };
+    (acquire) => {
+        include_str!("../../lock-redlock/src/lua/acquire.lua")
+    };
+    (vacate) => {
+        include_str!("../../lock-redlock/src/lua/vacate.lua")
+    };
+    (raise_vote) => {
+        include_str!("../../lock-redlock/src/lua/raise_vote.lua")
+    };
+    (inspect_vote) => {
+        include_str!("../../lock-redlock/src/lua/inspect_vote.lua")
+    };
+    (extend_vote) => {
+        include_str!("../../lock-redlock/src/lua/extend_vote.lua")
+    };
+    ($part:tt) => {
+        include_str!(concat!("../src/lua/", stringify!($part), ".lua"))
     };
 }
 

@@ -1,15 +1,19 @@
 //! What every script answers, on a real server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{ErrorKind, LockMode, LockName, Mode, Outcome, OwnerId, Token};
-use lock_redis::redis::{Client, IntoConnectionInfo};
-use lock_redis::server::{
-    Ask, Claim, Entry, Extension, Hold, Proposal, Request, Sent, ServerOptions, Sight, TakeBack, Vacated,
-    Verdict, Waiter,
-};
-use lock_redis::{Keys, Server};
+use lock_redis::redis::{Client, ConnectionInfo, IntoConnectionInfo};
+use lock_redis::request::{Ask, Entry, Extension, Hold};
+use lock_redis::server::Server;
+use lock_redlock::ballot::{self, Claim, Proposal, Request, Vacated, Voter, Waiter};
 use lock_testkit::RedisServer;
+use redis_link::client::RedisClient;
+use redis_link::inspection::Inspection;
+use redis_link::keys::Keys;
+use redis_link::lock_answer::LockAnswer;
+use redis_link::take_back::{Sent, TakeBack};
 
 const TTL: Duration = Duration::from_secs(20);
 /// When the owner asked, by its clock.
@@ -18,6 +22,7 @@ const SINCE: u64 = 1_500_000_000_000_000;
 struct Bench {
     redis: RedisServer,
     server: Server,
+    voter: Voter,
     keys: Keys,
 }
 
@@ -25,38 +30,43 @@ impl Bench {
     async fn new() -> Self {
         let redis = RedisServer::start().await.unwrap();
         let info = redis.url().into_connection_info().unwrap();
-        let server = Server::new(ServerOptions::new("redis", info));
-        Self { redis, server: server.unwrap(), keys: Keys::new("lock:", &LockName::new("a").unwrap()) }
+        Self::of(redis, info)
+    }
+
+    fn of(redis: RedisServer, info: ConnectionInfo) -> Self {
+        let voter = Voter::new(Arc::new(RedisClient::new(Voter::options(info.clone())).unwrap()));
+        let server = Server::single(info, false).unwrap();
+        Self { redis, server, voter, keys: Keys::new("lock:", &LockName::new("a").unwrap()) }
     }
 
     /// Of a single server.
-    async fn ask(&self, owner: OwnerId) -> Verdict {
+    async fn ask(&self, owner: OwnerId) -> LockAnswer {
         let (keys, info, mode) = (&self.keys, "me", Mode::Exclusive);
-        let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_told: false };
-        self.server.ask(&ask).await.unwrap()
+        let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_confirmation: false };
+        self.server.ask(self.server.moment(), &ask).await.unwrap()
     }
 
     async fn asked(&self, owner: OwnerId) -> Token {
         match self.ask(owner).await {
-            Verdict::Granted(token) => token,
+            LockAnswer::Granted(token) => token,
             busy => panic!("{busy:?}"),
         }
     }
 
     /// Of one of several masters.
-    async fn claim(&self, owner: OwnerId, proposal: Option<u64>) -> Verdict {
-        self.server.claim(&self.claim_of(owner, proposal).request(None)).await.unwrap()
+    async fn claim(&self, owner: OwnerId, proposal: Option<u64>) -> LockAnswer {
+        self.voter.claim(&self.claim_of(owner, proposal).request(None)).await.unwrap()
     }
 
     /// `None` when it is unclear.
-    async fn claim_outright(&self, owner: OwnerId, proposal: u64) -> Option<Verdict> {
-        let claim = self.claim_of(owner, Some(proposal)).outright().unwrap();
-        self.server.claim_outright(&claim).await.unwrap()
+    async fn claim_fast(&self, owner: OwnerId, proposal: u64) -> Option<LockAnswer> {
+        let claim = self.claim_of(owner, Some(proposal)).fast().unwrap();
+        self.voter.claim_fast(&claim).await.unwrap()
     }
 
     async fn granted(&self, owner: OwnerId) -> Token {
         match self.claim(owner, None).await {
-            Verdict::Granted(token) => token,
+            LockAnswer::Granted(token) => token,
             busy => panic!("{busy:?}"),
         }
     }
@@ -68,19 +78,24 @@ impl Bench {
 
     async fn extend(&self, owner: OwnerId, hold: Hold, ttl: Duration) -> bool {
         let leases = [Extension { keys: &self.keys, owner, hold, ttl }];
-        self.server.extend(&leases).await.unwrap().remove(0).unwrap()
+        self.server.extend(self.server.moment(), &leases).await.unwrap().remove(0).unwrap()
+    }
+
+    async fn extend_vote(&self, owner: OwnerId, ttl: Duration) -> bool {
+        let lease = ballot::Extension { keys: &self.keys, owner, ttl };
+        self.voter.extend(&[lease]).await.unwrap().remove(0).unwrap()
     }
 
     /// Asks as one who waits, and says whether it is granted.
-    async fn queue_up(&self, owner: OwnerId, waiter: &Waiter<'_>) -> bool {
+    async fn queue_up(&self, owner: OwnerId, waiter: &Waiter) -> bool {
         let claim = Claim { keys: &self.keys, owner, ttl: TTL, info: "", proposal: None };
-        matches!(self.server.claim(&claim.request(Some(waiter))).await.unwrap(), Verdict::Granted(_))
+        matches!(self.voter.claim(&claim.request(Some(waiter))).await.unwrap(), LockAnswer::Granted(_))
     }
 
-    async fn vacate(&self, owner: OwnerId, waiter: Option<&Waiter<'_>>, calls: bool) -> bool {
+    async fn vacate(&self, owner: OwnerId, waiter: Option<&Waiter>, calls: bool) -> bool {
         let turn = calls.then_some(Duration::from_millis(100));
         let request = Request::vacate(&self.keys, owner, waiter, turn);
-        self.server.vacate(&request).await.unwrap().was_ours == Some(true)
+        self.voter.vacate(&request).await.unwrap().was_ours == Some(true)
     }
 
     async fn redis(&self, words: &[&str]) -> String {
@@ -92,16 +107,16 @@ impl Bench {
         self.redis.command(&["PTTL", "lock:a"]).await.unwrap().int().unwrap()
     }
 
-    async fn look(&self) -> Sight {
-        self.server.look(&self.keys, None).await.unwrap()
+    async fn look(&self) -> Inspection {
+        self.server.inspect(&self.keys, None).await.unwrap()
     }
 
-    async fn look_at_vote(&self) -> Sight {
-        self.server.look_at_vote(&self.keys).await.unwrap()
+    async fn look_at_vote(&self) -> Inspection {
+        self.voter.inspect(&self.keys).await.unwrap()
     }
 
     async fn raise_vote(&self, owner: OwnerId, floor: u64) -> bool {
-        self.server.raise_vote(&self.keys, owner, Token::new(floor), TTL).await.unwrap()
+        self.voter.raise(&self.keys, owner, Token::new(floor), TTL).await.unwrap()
     }
 }
 
@@ -109,8 +124,8 @@ fn owners() -> (OwnerId, OwnerId) {
     (OwnerId::random(), OwnerId::random())
 }
 
-fn granted(token: u64) -> Verdict {
-    Verdict::Granted(Token::new(token))
+fn granted(token: u64) -> LockAnswer {
+    LockAnswer::Granted(Token::new(token))
 }
 
 const MOMENT: Duration = Duration::from_secs(1);
@@ -122,7 +137,7 @@ async fn a_lock_that_is_left_free_is_for_others_for_a_moment() {
     let (me, other) = owners();
     let free = async |owner| bench.server.release_and_leave_free(&bench.keys, owner, MOMENT).await.unwrap();
     let ends_in = async || match bench.ask(other).await {
-        Verdict::Busy { ends_in: Some(left), place: None, foreign_type: None } => left,
+        LockAnswer::Busy { ends_in: Some(left), position: None, foreign_type: None } => left,
         answer => panic!("{answer:?}"),
     };
     const QUEUE: &str = "polylock:queue:{lock:a}";
@@ -167,16 +182,16 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     let (grace, inbox_name) = (Duration::from_secs(1), "polylock:inbox:here");
     let entry = Entry { owner: waiter, mode, grace, ttl, inbox: inbox_name, info }.to_string();
     let queue_up = async || {
-        let ask = Ask { keys, owner: waiter, mode, ttl, info, entry: Some(&entry), is_told: false };
-        bench.server.ask(&ask).await.unwrap()
+        let ask = Ask { keys, owner: waiter, mode, ttl, info, entry: Some(&entry), is_confirmation: false };
+        bench.server.ask(bench.server.moment(), &ask).await.unwrap()
     };
     bench.asked(me).await;
-    assert!(matches!(queue_up().await, Verdict::Busy { place: Some(0), .. }));
+    assert!(matches!(queue_up().await, LockAnswer::Busy { position: Some(0), .. }));
     let free = bench.server.release_and_leave_free(keys, me, MOMENT).await.unwrap();
     assert_eq!(free, Some(true));
     let told = futures_util::StreamExt::next(&mut inbox.on_message()).await.unwrap();
     assert_eq!(told.get_payload::<String>().unwrap(), format!("next {waiter} 1000"));
-    let Verdict::Busy { ends_in: Some(left), place: Some(0), .. } = queue_up().await else {
+    let LockAnswer::Busy { ends_in: Some(left), position: Some(0), .. } = queue_up().await else {
         panic!("it is not free")
     };
     assert!(left <= MOMENT);
@@ -196,13 +211,13 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     assert!(told.starts_with(&format!("next {next} ")), "{told}");
     assert_eq!(bench.look().await.waiters, 1);
     bench.server.release(keys, next, Some(&behind(next, inbox_name))).await.unwrap();
-    let Verdict::Busy { ends_in: Some(left), .. } = queue_up().await else { panic!("it is not free") };
+    let LockAnswer::Busy { ends_in: Some(left), .. } = queue_up().await else { panic!("it is not free") };
     tokio::time::sleep(left + Duration::from_millis(5)).await;
-    assert!(matches!(queue_up().await, Verdict::Granted(_)));
+    assert!(matches!(queue_up().await, LockAnswer::Granted(_)));
     assert_eq!(bench.server.release(keys, waiter, None).await.unwrap(), Some(true));
 
-    let ask = Ask { keys, owner: me, mode: Mode::Shared, ttl, info, entry: None, is_told: false };
-    assert!(matches!(bench.server.ask(&ask).await.unwrap(), Verdict::Granted(_)));
+    let ask = Ask { keys, owner: me, mode: Mode::Shared, ttl, info, entry: None, is_confirmation: false };
+    assert!(matches!(bench.server.ask(bench.server.moment(), &ask).await.unwrap(), LockAnswer::Granted(_)));
     assert_eq!(bench.server.release_and_leave_free(keys, me, MOMENT).await.unwrap(), Some(true));
     bench.asked(me).await;
 }
@@ -216,7 +231,7 @@ async fn a_turn_that_nobody_wants_goes_to_the_next() {
     let client = Client::open(bench.redis.url()).unwrap();
     let mut inbox = client.get_async_pubsub().await.unwrap();
     inbox.subscribe("polylock:inbox:here").await.unwrap();
-    let waiter = |id, since| Waiter { id, inbox: "polylock:inbox:here", since };
+    let waiter = |id, since| Waiter { id, inbox: "polylock:inbox:here".into(), since };
     bench.granted(me).await;
     assert!(!bench.queue_up(ghost, &waiter(ghost, Some(1))).await);
     assert!(!bench.queue_up(next, &waiter(next, Some(2))).await);
@@ -236,10 +251,10 @@ async fn a_free_lock_is_a_plain_string_with_a_ttl() {
     assert_eq!(bench.redis(&["GET", "lock:a"]).await, me.to_string());
     assert!((15_000..=20_000).contains(&bench.pttl().await));
     // On one of several masters it tells more, as the last token does not.
-    for outright in [false, true] {
+    for fast in [false, true] {
         bench.redis(&["FLUSHALL"]).await;
-        let claimed = match outright {
-            true => bench.claim_outright(other, 1000).await.unwrap(),
+        let claimed = match fast {
+            true => bench.claim_fast(other, 1000).await.unwrap(),
             false => bench.claim(other, Some(1000)).await,
         };
         assert_eq!(claimed, granted(1000));
@@ -254,8 +269,8 @@ async fn a_free_lock_is_a_plain_string_with_a_ttl() {
 #[tokio::test]
 async fn the_same_request_again_is_granted_and_another_is_refused() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    let is_busy = |verdict: Verdict| match verdict {
-        Verdict::Busy { ends_in: Some(left), foreign_type: None, place: None } => {
+    let is_busy = |verdict: LockAnswer| match verdict {
+        LockAnswer::Busy { ends_in: Some(left), foreign_type: None, position: None } => {
             assert!(left <= TTL && left > TTL / 2, "{left:?}");
         }
         verdict => panic!("{verdict:?}"),
@@ -267,20 +282,21 @@ async fn the_same_request_again_is_granted_and_another_is_refused() {
     // A master cannot tell whether its first answer was believed.
     let token = bench.granted(me).await;
     assert!(bench.granted(me).await > token);
-    assert_eq!(bench.claim_outright(me, 1000).await, None);
+    assert_eq!(bench.claim_fast(me, 1000).await, None);
     is_busy(bench.claim(other, None).await);
-    assert_eq!(bench.claim_outright(other, 1000).await, None);
+    assert_eq!(bench.claim_fast(other, 1000).await, None);
 }
 
 #[tokio::test]
-async fn what_was_done_is_told_also_when_the_script_of_another_call_cannot_be_loaded() {
+async fn what_was_done_is_confirmation_also_when_the_script_of_another_call_cannot_be_loaded() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.asked(me).await;
     assert_eq!(bench.redis(&["ACL", "SETUSER", "default", "-script"]).await, "OK");
     let extension = |owner, hold, ttl| Extension { keys: &bench.keys, owner, hold, ttl };
     // Nobody has made a reader of a writer on this server yet.
     let leases = [extension(me, Hold::Alone, TTL / 2), extension(other, Hold::Downgrading, TTL)];
-    let [first, second] = bench.server.extend(&leases).await.unwrap().try_into().unwrap();
+    let [first, second] =
+        bench.server.extend(bench.server.moment(), &leases).await.unwrap().try_into().unwrap();
     assert!(first.unwrap());
     assert!(bench.pttl().await <= 10_000);
     let error = second.unwrap_err();
@@ -306,12 +322,12 @@ async fn a_master_gives_back_and_extends_only_our_own() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.granted(me).await;
     assert!(!bench.vacate(other, None, true).await);
-    assert!(!bench.extend(other, Hold::OnMaster, TTL * 9).await);
-    assert!(bench.extend(me, Hold::OnMaster, TTL * 2).await);
+    assert!(!bench.extend_vote(other, TTL * 9).await);
+    assert!(bench.extend_vote(me, TTL * 2).await);
     assert!((35_000..=40_000).contains(&bench.pttl().await));
     assert!(bench.vacate(me, None, false).await);
     assert!(!bench.vacate(me, None, false).await);
-    assert!(!bench.extend(me, Hold::OnMaster, TTL).await, "an extension never creates the key");
+    assert!(!bench.extend_vote(me, TTL).await, "an extension never creates the key");
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
 }
 
@@ -335,19 +351,19 @@ async fn a_value_that_only_looks_like_ours_is_not_ours() {
         bench.redis(&["SET", "lock:a", &value]).await;
         bench.redis(&["ZADD", bench.keys.tokens(), "1000", "last"]).await;
         assert!(
-            matches!(bench.claim(me, Some(2000)).await, Verdict::Busy { ends_in: None, .. }),
+            matches!(bench.claim(me, Some(2000)).await, LockAnswer::Busy { ends_in: None, .. }),
             "{value:?}"
         );
         assert!(!bench.vacate(me, None, true).await, "{value:?}");
-        assert!(!bench.extend(me, Hold::OnMaster, TTL).await, "{value:?}");
+        assert!(!bench.extend_vote(me, TTL).await, "{value:?}");
         assert!(!bench.raise_vote(me, 3000).await, "{value:?}");
         assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, "1000", "{value:?}");
-        assert_eq!(bench.claim_outright(me, 1).await, None, "{value:?}");
+        assert_eq!(bench.claim_fast(me, 1).await, None, "{value:?}");
         assert_eq!((bench.redis(&["GET", "lock:a"]).await, bench.pttl().await), (value, -1));
     }
     // Nor is what another claim of the same owner has left a grant, though it is given back.
     bench.redis(&["SET", "lock:a", &format!("{id} {SINCE} another")]).await;
-    assert!(matches!(bench.claim(me, Some(2000)).await, Verdict::Busy { .. }));
+    assert!(matches!(bench.claim(me, Some(2000)).await, LockAnswer::Busy { .. }));
     assert!(bench.vacate(me, None, true).await);
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
 }
@@ -358,9 +374,9 @@ async fn what_an_owner_tells_about_itself_is_shown_as_it_is() {
     for info in ["", " ", "me and you", "{\"host\":\"a b\"}", "1 2 3", "%x+", "grüße\n"] {
         let claim = Claim { info, ..bench.claim_of(me, Some(5000)) };
         bench.redis(&["FLUSHALL"]).await;
-        assert_eq!(bench.server.claim(&claim.request(None)).await.unwrap(), granted(5000));
+        assert_eq!(bench.voter.claim(&claim.request(None)).await.unwrap(), granted(5000));
         let sight = bench.look_at_vote().await;
-        let wanted = Sight {
+        let wanted = Inspection {
             kind: "string".into(),
             value: me.to_string(),
             token: Some(Token::new(5000)),
@@ -369,15 +385,15 @@ async fn what_an_owner_tells_about_itself_is_shown_as_it_is() {
             since: Some(SINCE),
             mode: Some(LockMode::Exclusive),
             ends_in: sight.ends_in,
-            ..Sight::default()
+            ..Inspection::default()
         };
         assert_eq!(sight, wanted);
         assert!(sight.ends_in.is_some_and(|left| left > TTL / 4 && left <= TTL), "{sight:?}");
-        assert!(matches!(bench.server.claim(&claim.request(None)).await.unwrap(), Verdict::Granted(_)));
-        assert!(bench.extend(me, Hold::OnMaster, TTL).await && bench.vacate(me, None, false).await);
+        assert!(matches!(bench.voter.claim(&claim.request(None)).await.unwrap(), LockAnswer::Granted(_)));
+        assert!(bench.extend_vote(me, TTL).await && bench.vacate(me, None, false).await);
         let sight = bench.look_at_vote().await;
         let token = Some(Token::new(5001));
-        let free = Sight { kind: "none".into(), token, mode: sight.mode, ..Sight::default() };
+        let free = Inspection { kind: "none".into(), token, mode: sight.mode, ..Inspection::default() };
         assert_eq!(sight, free);
     }
 }
@@ -456,15 +472,15 @@ async fn a_key_of_another_type_is_busy_and_left_alone() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     bench.redis(&["HSET", "lock:a", "field", "1"]).await;
     for verdict in [bench.ask(me).await, bench.claim(me, None).await] {
-        let Verdict::Busy { ends_in: None, foreign_type: Some(kind), .. } = verdict else {
+        let LockAnswer::Busy { ends_in: None, foreign_type: Some(kind), .. } = verdict else {
             panic!("a hash was taken for a lock")
         };
         assert_eq!(kind, "hash");
     }
-    assert_eq!(bench.claim_outright(me, 1000).await, None);
+    assert_eq!(bench.claim_fast(me, 1000).await, None);
     assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(false));
     assert!(!bench.vacate(me, None, true).await && !bench.raise_vote(me, 2000).await);
-    assert!(!bench.extend(me, Hold::Alone, TTL).await && !bench.extend(me, Hold::OnMaster, TTL).await);
+    assert!(!bench.extend(me, Hold::Alone, TTL).await && !bench.extend_vote(me, TTL).await);
     assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "hash");
     assert_eq!(bench.look().await.kind, "hash");
     assert_eq!(bench.look_at_vote().await.kind, "hash");
@@ -477,18 +493,21 @@ async fn a_fence_of_another_type_fails_before_anything_is_written() {
     bench.redis(&["HSET", bench.keys.fence(), "some", "data"]).await;
     bench.redis(&["HSET", bench.keys.tokens(), "some", "data"]).await;
     let (keys, mode) = (&bench.keys, Mode::Exclusive);
-    let ask = Ask { keys, owner: me, mode, ttl: TTL, info: "", entry: None, is_told: false };
+    let ask = Ask { keys, owner: me, mode, ttl: TTL, info: "", entry: None, is_confirmation: false };
     let claim = bench.claim_of(me, None).request(None);
-    for error in [bench.server.ask(&ask).await.unwrap_err(), bench.server.claim(&claim).await.unwrap_err()] {
+    for error in [
+        bench.server.ask(bench.server.moment(), &ask).await.unwrap_err(),
+        bench.voter.claim(&claim).await.unwrap_err(),
+    ] {
         assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::NotApplied));
         assert!(error.to_string().contains("prefix"), "{error}");
         assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
     }
     // Without a script there is a lock until it is claimed with one, or given back.
-    assert_eq!(bench.claim_outright(me, 1000).await, None);
+    assert_eq!(bench.claim_fast(me, 1000).await, None);
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(1)");
     let claim = bench.claim_of(me, Some(1000)).request(None);
-    assert_eq!(bench.server.claim(&claim).await.unwrap_err().kind(), ErrorKind::Unexpected);
+    assert_eq!(bench.voter.claim(&claim).await.unwrap_err().kind(), ErrorKind::Unexpected);
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
     assert_eq!(bench.redis(&["HGET", bench.keys.tokens(), "some"]).await, "data");
 }
@@ -502,7 +521,7 @@ async fn a_last_token_that_makes_no_sense_is_an_error_and_leaves_no_lock() {
         let before = bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await;
         for proposal in [None, Some(1000), Some(u64::MAX >> 1)] {
             let claim = bench.claim_of(me, proposal).request(None);
-            let error = bench.server.claim(&claim).await.unwrap_err();
+            let error = bench.voter.claim(&claim).await.unwrap_err();
             assert_eq!(
                 (error.kind(), error.outcome()),
                 (ErrorKind::Unexpected, Outcome::NotApplied),
@@ -516,39 +535,39 @@ async fn a_last_token_that_makes_no_sense_is_an_error_and_leaves_no_lock() {
 }
 
 #[tokio::test]
-async fn only_a_token_that_a_score_can_hold_is_proposed_outright() {
+async fn only_a_token_that_a_score_can_hold_is_proposed_fast() {
     let (bench, (me, _)) = (Bench::new().await, owners());
-    assert!(bench.claim_of(me, None).outright().is_none());
+    assert!(bench.claim_of(me, None).fast().is_none());
     let exact = 1 << 53;
     for too_large in [exact, exact + 1, u64::MAX >> 1] {
-        assert!(bench.claim_of(me, Some(too_large)).outright().is_none());
+        assert!(bench.claim_of(me, Some(too_large)).fast().is_none());
         let claim = bench.claim_of(me, Some(too_large)).request(None);
-        let error = bench.server.claim(&claim).await.unwrap_err();
+        let error = bench.voter.claim(&claim).await.unwrap_err();
         assert_eq!(error.outcome(), Outcome::NotApplied, "{error}");
         assert!(error.to_string().contains("centuries"), "{error}");
         assert_eq!(bench.redis(&["EXISTS", "lock:a", bench.keys.tokens()]).await, "Int(0)");
     }
-    assert_eq!(bench.claim_outright(me, exact - 1).await, Some(granted(exact - 1)));
+    assert_eq!(bench.claim_fast(me, exact - 1).await, Some(granted(exact - 1)));
     assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, (exact - 1).to_string());
 }
 
 #[tokio::test]
 async fn a_token_that_was_refused_is_granted_to_nobody() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    assert_eq!(bench.claim_outright(me, 1000).await, Some(granted(1000)));
+    assert_eq!(bench.claim_fast(me, 1000).await, Some(granted(1000)));
     // The lock is held; what is noted is the larger one.
-    assert_eq!(bench.claim_outright(other, 1500).await, None);
+    assert_eq!(bench.claim_fast(other, 1500).await, None);
     assert_eq!(bench.look_at_vote().await.token, Some(Token::new(1500)));
     assert_eq!(bench.look_at_vote().await.owner, me.to_string());
     assert!(bench.vacate(me, None, false).await);
-    assert_eq!(bench.claim_outright(other, 1500).await, None);
+    assert_eq!(bench.claim_fast(other, 1500).await, None);
     assert_eq!(bench.look_at_vote().await.owner, other.to_string(), "it is taken nevertheless");
     assert_eq!(bench.claim(other, Some(1500)).await, granted(1501));
     assert_eq!(bench.claim(other, Some(1500)).await, granted(1502));
     assert!(bench.vacate(other, None, false).await);
-    assert_eq!(bench.claim_outright(me, 1502).await, None);
+    assert_eq!(bench.claim_fast(me, 1502).await, None);
     assert!(bench.vacate(me, None, false).await);
-    assert_eq!(bench.claim_outright(me, 1503).await, Some(granted(1503)));
+    assert_eq!(bench.claim_fast(me, 1503).await, Some(granted(1503)));
 }
 
 #[tokio::test]
@@ -557,18 +576,17 @@ async fn who_may_not_do_one_of_the_commands_is_refused_and_leaves_nothing() {
         let rights = format!("on nopass ~* &* +@all -{command}");
         let redis = RedisServer::builder().user("ann", &rights).start().await.unwrap();
         let ann = format!("redis://ann:x@{}", redis.addr()).into_connection_info().unwrap();
-        let server = Server::new(ServerOptions::new("redis", ann)).unwrap();
-        let bench = Bench { redis, server, keys: Keys::new("lock:", &LockName::new("a").unwrap()) };
+        let bench = Bench::of(redis, ann);
         let (me, _) = owners();
-        let outright = bench.claim_of(me, Some(1000)).outright().unwrap();
-        let outright = bench.server.claim_outright(&outright).await;
+        let fast = bench.claim_of(me, Some(1000)).fast().unwrap();
+        let fast = bench.voter.claim_fast(&fast).await;
         if command == "set" {
-            assert_eq!(outright.unwrap_err().kind(), ErrorKind::Denied);
+            assert_eq!(fast.unwrap_err().kind(), ErrorKind::Denied);
         } else {
-            assert_eq!(outright.unwrap(), None, "{command}");
+            assert_eq!(fast.unwrap(), None, "{command}");
         }
         let claim = bench.claim_of(me, Some(1000)).request(None);
-        let error = bench.server.claim(&claim).await.unwrap_err();
+        let error = bench.voter.claim(&claim).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{command}: {error}");
         assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)", "{command}");
     }
@@ -578,9 +596,9 @@ async fn who_may_not_do_one_of_the_commands_is_refused_and_leaves_nothing() {
 async fn plain_clients_exclude_us_and_are_excluded() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     bench.redis(&["SET", "lock:a", "theirs", "NX"]).await;
-    let busy = Verdict::Busy { ends_in: None, foreign_type: None, place: None };
+    let busy = LockAnswer::Busy { ends_in: None, foreign_type: None, position: None };
     assert_eq!((bench.ask(me).await, bench.claim(me, None).await), (busy.clone(), busy));
-    assert_eq!(bench.claim_outright(me, 1000).await, None);
+    assert_eq!(bench.claim_fast(me, 1000).await, None);
     for sight in [bench.look().await, bench.look_at_vote().await] {
         assert_eq!((sight.kind.as_str(), sight.value.as_str()), ("string", "theirs"));
     }
@@ -591,7 +609,7 @@ async fn plain_clients_exclude_us_and_are_excluded() {
     bench.granted(me).await;
     assert_eq!(bench.redis(&["SET", "lock:a", "theirs", "NX", "PX", "1000"]).await, "Nil");
     assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "string");
-    assert_eq!(bench.claim_outright(me, u64::MAX >> 12).await, Some(granted(u64::MAX >> 12)));
+    assert_eq!(bench.claim_fast(me, u64::MAX >> 12).await, Some(granted(u64::MAX >> 12)));
     assert_eq!(bench.redis(&["SET", "lock:a", "theirs", "NX", "PX", "1000"]).await, "Nil");
 }
 
@@ -625,9 +643,9 @@ async fn the_first_in_line_is_called_and_the_others_hold_back() {
     let mut calls = listen(&bench, &["inbox:1", "inbox:2"]).await;
     let ids: Vec<_> = (0..3).map(|_| OwnerId::random()).collect();
     // Who came first counts, not who asked first; the one without a process is passed over.
-    let dead = Waiter { id: ids[0], inbox: "inbox:dead", since: Some(1) };
-    let first = Waiter { id: ids[1], inbox: "inbox:1", since: Some(2) };
-    let second = Waiter { id: ids[2], inbox: "inbox:2", since: Some(3) };
+    let dead = Waiter { id: ids[0], inbox: "inbox:dead".into(), since: Some(1) };
+    let first = Waiter { id: ids[1], inbox: "inbox:1".into(), since: Some(2) };
+    let second = Waiter { id: ids[2], inbox: "inbox:2".into(), since: Some(3) };
     bench.granted(holder).await;
     for waiter in [&second, &first, &dead] {
         assert!(!bench.queue_up(OwnerId::random(), waiter).await);
@@ -639,7 +657,10 @@ async fn the_first_in_line_is_called_and_the_others_hold_back() {
     let told: String = message.get_payload().unwrap();
     assert_eq!((message.get_channel_name(), told), ("inbox:1", format!("turn {} lock:a", first.id)));
     assert!(!bench.queue_up(OwnerId::random(), &second).await, "it was not called");
-    assert!(matches!(bench.claim(OwnerId::random(), None).await, Verdict::Busy { foreign_type: None, .. }));
+    assert!(matches!(
+        bench.claim(OwnerId::random(), None).await,
+        LockAnswer::Busy { foreign_type: None, .. }
+    ));
     let owner = OwnerId::random();
     assert!(bench.queue_up(owner, &first).await);
     assert_eq!(bench.redis(&["EXISTS", bench.keys.turn()]).await, "Int(0)");
@@ -663,14 +684,14 @@ async fn the_first_in_line_is_called_and_the_others_hold_back() {
 async fn who_gives_a_lock_back_learns_whether_somebody_waits() {
     let (bench, (holder, _)) = (Bench::new().await, owners());
     let _calls = listen(&bench, &["inbox:1"]).await;
-    let vacate = |waiter: Option<Waiter<'static>>, calls: bool| {
+    let vacate = |waiter: Option<Waiter>, calls: bool| {
         let turn = calls.then_some(TTL);
         let request = Request::vacate(&bench.keys, holder, waiter.as_ref(), turn);
-        let server = &bench.server;
-        async move { server.vacate(&request).await.unwrap() }
+        let voter = &bench.voter;
+        async move { voter.vacate(&request).await.unwrap() }
     };
     let vacated = |was_ours, is_wanted| Vacated { was_ours: Some(was_ours), is_wanted };
-    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1", since: Some(1) };
+    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
     bench.granted(holder).await;
     assert_eq!(vacate(None, true).await, vacated(true, false));
     assert_eq!(vacate(None, true).await, vacated(false, false));
@@ -684,7 +705,7 @@ async fn who_gives_a_lock_back_learns_whether_somebody_waits() {
     assert!(bench.queue_up(holder, &waiter).await);
     assert_eq!(vacate(None, true).await, vacated(true, false));
     // Of one who has died nobody learns.
-    let dead = Waiter { inbox: "inbox:dead", ..waiter };
+    let dead = Waiter { inbox: "inbox:dead".into(), ..waiter };
     assert_eq!(vacate(Some(dead), false).await, vacated(false, true));
     assert_eq!(vacate(None, true).await, vacated(false, false));
     assert_eq!(bench.redis(&["EXISTS", bench.keys.line(), bench.keys.turn()]).await, "Int(0)");
@@ -694,12 +715,12 @@ async fn who_gives_a_lock_back_learns_whether_somebody_waits() {
 async fn a_call_that_nobody_follows_keeps_the_lock_for_a_moment_only() {
     let (bench, (holder, other)) = (Bench::new().await, owners());
     let _calls = listen(&bench, &["inbox:1"]).await;
-    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1", since: Some(1) };
+    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
     bench.granted(holder).await;
     assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
     assert!(bench.vacate(holder, None, true).await);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    while matches!(bench.claim(other, None).await, Verdict::Busy { .. }) {
+    while matches!(bench.claim(other, None).await, LockAnswer::Busy { .. }) {
         assert!(tokio::time::Instant::now() < deadline, "it is kept for one that does not come");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -708,7 +729,7 @@ async fn a_call_that_nobody_follows_keeps_the_lock_for_a_moment_only() {
 #[tokio::test]
 async fn a_line_that_holds_something_else_is_in_nobodys_way() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1", since: Some(1) };
+    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
     bench.redis(&["SET", bench.keys.line(), "something"]).await;
     bench.redis(&["HSET", bench.keys.turn(), "some", "data"]).await;
     assert!(bench.queue_up(me, &waiter).await);
@@ -722,10 +743,9 @@ async fn a_line_that_holds_something_else_is_in_nobodys_way() {
 async fn a_holder_that_may_call_nobody_leaves_the_line_as_it_is() {
     let redis = RedisServer::builder().user("ann", "on nopass ~* &* +@all -publish").start().await.unwrap();
     let ann = format!("redis://ann:x@{}", redis.addr()).into_connection_info().unwrap();
-    let server = Server::new(ServerOptions::new("redis", ann)).unwrap();
-    let bench = Bench { redis, server, keys: Keys::new("lock:", &LockName::new("a").unwrap()) };
+    let bench = Bench::of(redis, ann);
     let (holder, _) = owners();
-    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1", since: Some(1) };
+    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
     bench.granted(holder).await;
     assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
     assert!(bench.vacate(holder, None, true).await);

@@ -509,9 +509,9 @@ async fn without_its_record_a_lock_is_lost_and_not_anybody_elses() {
 async fn the_same_request_again_is_answered_alike_and_the_later_time_counts() {
     let bench = Bench::new().await;
     let script = concat!(
-        include_str!("../src/lua/clock.lua"),
+        include_str!("../../redis-link/src/lua/clock.lua"),
         include_str!("../src/lua/mint_fast.lua"),
-        include_str!("../src/lua/number.lua"),
+        include_str!("../../redis-link/src/lua/number.lua"),
         include_str!("../src/lua/mint.lua"),
         include_str!("../src/lua/setnx.lua"),
         include_str!("../src/lua/setnx_ask.lua")

@@ -13,11 +13,12 @@ use lock_redis::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use lock_redis::redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
 };
-use lock_redis::server::ServerOptions;
-use lock_redis::{Dial, Keys, RedisConfig, Server};
+use lock_redis::{Dial, RedisConfig};
 use lock_testkit::proxy::{Direction, Protocol};
 use lock_testkit::redis::Reply;
 use lock_testkit::{FaultProxy, RedisCluster, RedisSentinel, RedisServer, cancel_after, for_each_poll_count};
+use redis_link::client::{ClientOptions, RedisClient};
+use redis_link::keys::Keys;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -959,10 +960,10 @@ async fn a_connection_whose_making_stood_still_replaces_none() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let slow = FaultProxy::start(old.addr(), Protocol::Redis).unwrap();
     slow.delay(Direction::ToClient, Duration::from_millis(200));
-    let mut options = ServerOptions::new("test", old.url().into_connection_info().unwrap());
+    let mut options = ClientOptions::new("test", &[], old.url().into_connection_info().unwrap());
     options.dial = Some(stalls(slow.port(), new.port()));
     options.asks_identity = true;
-    let server = Arc::new(Server::new(options).unwrap());
+    let server = Arc::new(RedisClient::new(options).unwrap());
     server.connect().await.unwrap();
     let first = server.identity().unwrap();
     old.command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();

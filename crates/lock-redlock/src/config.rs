@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::url::LockUrl;
-use lock_core::{Clock, Error, ErrorKind, Lazy, Locks, Result};
-use lock_redis::deadpool_redis::Pool;
-use lock_redis::redis::ConnectionInfo;
-use lock_redis::{Dial, Tls, WallClock, check_timeout, connection_info};
+use lock_core::{Clock, Error, ErrorKind, Result};
+use redis_link::deadpool_redis::Pool;
+use redis_link::dial::Dial;
+use redis_link::redis::ConnectionInfo;
+use redis_link::timeouts::check_timeout;
+use redis_link::tls::Tls;
+use redis_link::topology::connection_info;
+use redis_link::wall_clock::WallClock;
 
-use crate::Redlock;
-use crate::backend::{BACKEND, capabilities, check_ttl};
+use crate::error::{BACKEND, check_ttl};
 
 const OPTIONS: [&str; 5] = ["ttl", "longest_ttl", "prefix", "connect_timeout", "master_timeout"];
 const FEWEST: usize = 3;
@@ -211,39 +214,6 @@ impl RedlockConfig {
     pub fn wall_clock(mut self, clock: WallClock) -> Self {
         self.wall_clock = clock;
         self
-    }
-
-    /// Connects to the masters; a minority of them may be down.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`], [`ErrorKind::Unavailable`], or [`ErrorKind::Denied`].
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, the connections are closed, after `connect_timeout` at the latest.
-    pub async fn connect(self) -> Result<Locks> {
-        Ok(Locks::new(Redlock::connect(self).await?))
-    }
-
-    /// The same locks without a connection yet: it is made by their first use, whose errors then tell what is wrong with it.
-    ///
-    /// For a service that starts before its server. Needs no runtime; every use does.
-    ///
-    /// ```
-    /// # use lock_redlock::RedlockConfig;
-    /// let locks = RedlockConfig::from_url("redlock://h1:6379,h2:6379,h3:6379")?.connect_lazy()?;
-    /// let mutex = locks.mutex("orders/42"); // nothing is sent before mutex.acquire()
-    /// # let _ = mutex;
-    /// # Ok::<(), lock_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`] for a bad option.
-    pub fn connect_lazy(self) -> Result<Locks> {
-        self.check()?;
-        Ok(Locks::new(Lazy::new(capabilities(self.ttl), move || Redlock::connect(self.clone()))))
     }
 
     pub(crate) fn longest_ttl_of_all(&self) -> Duration {

@@ -1,14 +1,13 @@
 //! The examination of the masters.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{DoctorReport, Finding, FindingLevel};
-use lock_redis::WallClock;
+use redis_link::wall_clock::WallClock;
 use tokio::time::Instant;
 
-use crate::backend::ask_all;
 use crate::master::{Master, Readiness};
+use crate::masters::{Masters, ask_all};
 use crate::quorum::quorum;
 
 /// What was read of the clock of one master.
@@ -21,12 +20,8 @@ pub(crate) struct ClockReading {
 }
 
 /// Examines every master, and what is between them.
-pub(crate) async fn examine(
-    masters: &Arc<[Arc<Master>]>,
-    ttl: Duration,
-    wall_clock: &WallClock,
-) -> DoctorReport {
-    let answers = ask_all(masters, |master| async move { master.server.examine().await }).await;
+pub(crate) async fn examine(masters: &Masters, ttl: Duration, wall_clock: &WallClock) -> DoctorReport {
+    let answers = ask_all(masters, |master| async move { master.voter.examine().await }).await;
     let mut report = DoctorReport::default();
     for (master, answer) in masters.iter().zip(answers) {
         match answer {
@@ -49,17 +44,17 @@ pub(crate) async fn examine(
 }
 
 /// Reads the clocks of all masters.
-pub(crate) async fn clocks(masters: &Arc<[Arc<Master>]>, wall_clock: &WallClock) -> Vec<ClockReading> {
+pub(crate) async fn clocks(masters: &Masters, wall_clock: &WallClock) -> Vec<ClockReading> {
     let answers = ask_all(masters, |master| {
         let wall_clock = wall_clock.clone();
         async move {
             let (sent, before) = (Instant::now(), wall_clock.now());
-            let theirs = master.server.time().await?;
+            let theirs = master.voter.time().await?;
             let (after, round_trip) = (wall_clock.now(), sent.elapsed());
             let micros = |time: Duration| i128::try_from(time.as_micros()).unwrap_or(i128::MAX);
             // It was read at some time between the two.
             let ahead = (micros(theirs) - micros(after), micros(theirs) - micros(before));
-            Ok(ClockReading { master: master.server.address().to_owned(), ahead, round_trip })
+            Ok(ClockReading { master: master.voter.address().to_owned(), ahead, round_trip })
         }
     });
     answers.await.into_iter().flatten().collect()
@@ -100,7 +95,7 @@ pub(crate) fn round_trip(masters: usize, clocks: &[ClockReading]) -> Option<Dura
 }
 
 fn about(master: &Master, what: String, advice: &str) -> Finding {
-    let server = master.server.address().to_owned();
+    let server = master.voter.address().to_owned();
     Finding::new(FindingLevel::Warning, server, what, advice)
 }
 

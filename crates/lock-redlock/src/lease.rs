@@ -4,19 +4,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::renewal::Renewal;
+use lock_core::renewal::{Renewal, Terms};
 use lock_core::{
-    BootInstant, Error, ErrorKind, GuardState, Lease, LossReason, Outcome, OwnerId, Released, Result, Token,
+    AcquireRequest, BootInstant, Error, GuardState, Lease, LossReason, OwnerId, Released, Result, Token,
     Validity, ValidityCell,
 };
+use redis_link::drift::valid_until;
 use tokio::time::{Instant, sleep};
 
-use crate::backend::{BACKEND, check_ttl, no_quorum};
-use crate::campaign::deadlines;
-use crate::footprint::{Because, Footprint};
-use crate::master::Master;
-use crate::patience::Patience;
-use crate::quorum::{Heard, Wave, quorum};
+use crate::claims::Claims;
+use crate::context::Context;
+use crate::error::{BACKEND, check_ttl, no_quorum};
+use crate::fan_out::FanOut;
+use crate::late_policy::LatePolicy;
+use crate::masters::deadlines;
+use crate::quorum::quorum;
+use crate::release::Releasing;
+use crate::renew::HeldLock;
+use crate::rollback::Because;
 
 /// How long after it failed an extension is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -24,26 +29,40 @@ const LAST_PAUSE: Duration = Duration::from_millis(320);
 
 #[derive(Debug)]
 pub(crate) struct RedlockLease {
-    pub(crate) footprint: Arc<Footprint>,
-    pub(crate) longest_ttl: Duration,
-    pub(crate) token: Token,
-    pub(crate) cell: ValidityCell,
-    pub(crate) validity: Validity,
-    pub(crate) renewal: Renewal,
+    claims: Arc<Claims>,
+    longest_ttl: Duration,
+    token: Token,
+    cell: ValidityCell,
+    validity: Validity,
+    renewal: Renewal,
     /// Only ever reached through `&mut`: the mutex makes the lease `Sync`.
-    pub(crate) releasing: Mutex<Option<Releasing>>,
+    releasing: Mutex<Option<Releasing>>,
 }
 
-/// A release that was sent to all masters.
-#[derive(Debug)]
-pub(crate) struct Releasing {
-    was_valid: bool,
-    /// Until it is decided; from then on the rest of it runs in the background.
-    wave: Option<Wave<Option<bool>>>,
-    /// The masters that have answered, one bit for each.
-    answered: u64,
-    ours: usize,
-    not_ours: usize,
+impl RedlockLease {
+    /// The lease of a lock that was requested at `sent` for this ttl.
+    pub(crate) fn begin(
+        context: &Context,
+        claims: Arc<Claims>,
+        request: &AcquireRequest,
+        token: Token,
+        (sent, ttl): (BootInstant, Duration),
+    ) -> Self {
+        let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
+        let cell = ValidityCell::new(context.clock.clone(), valid_until(sent, ttl).min(hold_until));
+        let mut terms = Terms::new(ttl);
+        (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
+        let held = HeldLock { claims: Arc::clone(&claims), token, validity: cell.validity() };
+        Self {
+            renewal: context.renewer.add(Arc::new(held), terms, cell.clone()),
+            longest_ttl: context.longest_ttl,
+            claims,
+            token,
+            validity: cell.validity(),
+            cell,
+            releasing: Mutex::default(),
+        }
+    }
 }
 
 #[async_trait]
@@ -53,7 +72,7 @@ impl Lease for RedlockLease {
     }
 
     fn owner(&self) -> OwnerId {
-        self.footprint.owner
+        self.claims.owner
     }
 
     fn validity(&self) -> &Validity {
@@ -82,20 +101,20 @@ impl Lease for RedlockLease {
     }
 
     async fn verify(&self) -> Result<GuardState> {
-        let masters = &self.footprint.masters;
+        let masters = &self.claims.masters;
         let looks = masters.iter().map(|master| {
-            let (master, keys) = (Arc::clone(master), Arc::clone(&self.footprint.keys));
+            let (master, keys) = (Arc::clone(master), Arc::clone(&self.claims.keys));
             async move {
                 let asked = Instant::now();
-                master.vote(asked, master.server.look_at_vote(&keys).await)
+                master.vote(asked, master.voter.inspect(&keys).await)
             }
         });
-        let mut wave = Wave::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));
-        let owner = self.footprint.owner.to_string();
-        let mut patience = Patience::new(masters);
+        let mut replies = FanOut::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));
+        let owner = self.claims.owner.to_string();
+        let mut patience = LatePolicy::new(masters);
         let (mut ours, mut not_ours) = (0, 0);
-        while wave.outstanding() > 0 {
-            let Some((master, heard)) = wave.next().await else { break };
+        while replies.outstanding() > 0 {
+            let Some((master, heard)) = replies.next().await else { break };
             match patience.note(master, heard) {
                 Some(sight) if sight.value == owner => ours += 1,
                 Some(_) => not_ours += 1,
@@ -108,78 +127,24 @@ impl Lease for RedlockLease {
                 self.cell.lose(LossReason::Removed);
                 return Ok(self.validity.state());
             }
-            patience.wait_on(&mut wave);
+            patience.wait_on(&mut replies);
         }
         Err(no_quorum(masters.len(), ours, patience.errors()))
     }
 
     async fn release(&mut self) -> Result<Released> {
         self.renewal.stop().await;
-        if self.footprint.masters.iter().all(|master| master.server.is_closed()) {
+        if self.claims.masters.iter().all(|master| master.voter.is_closed()) {
             return Err(Error::closed(BACKEND));
         }
-        let (masters, ttl) = (&self.footprint.masters, self.renewal.longest_ttl());
+        let (masters, ttl) = (&self.claims.masters, self.renewal.longest_ttl());
         let releasing = self.releasing.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let releasing = releasing.get_or_insert_with(|| Releasing {
-            was_valid: self.validity.is_valid(),
-            wave: Some(self.footprint.erase(ttl, Because::Released)),
-            answered: 0,
-            ours: 0,
-            not_ours: 0,
+        let releasing = releasing.get_or_insert_with(|| {
+            Releasing::begin(self.validity.is_valid(), self.claims.remove_all(ttl, Because::Released))
         });
         let ours = releasing.decide(masters, ttl).await?;
-        let released = if ours && releasing.was_valid { Released::Released } else { Released::AlreadyLost };
+        let released = if ours && releasing.was_valid() { Released::Released } else { Released::AlreadyLost };
         self.cell.lose(LossReason::Released);
         Ok(released)
     }
-}
-
-impl Releasing {
-    /// Whether the lock was ours on a quorum until now.
-    async fn decide(&mut self, masters: &Arc<[Arc<Master>]>, ttl: Duration) -> Result<bool> {
-        let quorum = quorum(masters.len());
-        let mut patience = Patience::new(masters);
-        if let Some(wave) = &mut self.wave {
-            let is_open = |number: &usize| self.answered & (1 << number) == 0;
-            for number in (0..masters.len()).filter(is_open) {
-                wave.wait_on([number], Instant::now() + masters[number].deadline(ttl));
-            }
-        }
-        while let Some(wave) = self.wave.as_mut().filter(|wave| wave.outstanding() > 0) {
-            match wave.next().await {
-                Some((number, Heard::Answer(removed))) => {
-                    patience.hears(number);
-                    self.answered |= 1 << number;
-                    // In doubt it was one of our own requests that removed it.
-                    let was_ours = removed != Some(false);
-                    self.ours += usize::from(was_ours);
-                    self.not_ours += usize::from(!was_ours);
-                }
-                Some((number, Heard::Late)) => patience.is_late(number),
-                None => break,
-            }
-            if self.ours >= quorum || self.not_ours > masters.len() - quorum {
-                // The rest of it goes on in the background.
-                self.wave = None;
-            } else {
-                patience.wait_on(wave);
-            }
-        }
-        let (ours, confirmed) = (self.ours, self.ours + self.not_ours);
-        if self.wave.is_none() {
-            Ok(ours >= quorum)
-        } else if confirmed >= quorum {
-            // The rest does not answer, but a quorum has nothing of ours any more.
-            Ok(true)
-        } else {
-            Err(unconfirmed(confirmed, masters.len()))
-        }
-    }
-}
-
-fn unconfirmed(confirmed: usize, masters: usize) -> Error {
-    Error::new(ErrorKind::Unavailable, BACKEND)
-        .with_message(format!("only {confirmed} of {masters} masters confirmed the release in time"))
-        .with_hint("the release goes on in the background")
-        .with_outcome(Outcome::Unknown)
 }

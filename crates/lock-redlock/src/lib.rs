@@ -13,23 +13,40 @@
 //! token.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acquire;
+mod attempt;
 mod backend;
-mod campaign;
+#[doc(hidden)]
+pub mod ballot;
+mod claims;
 mod config;
+mod connect;
+mod contention;
+mod context;
 mod doctor;
-mod footprint;
+mod error;
+mod fan_out;
+mod inspect;
+mod late_policy;
 mod lease;
-mod line;
 mod master;
-mod patience;
+mod master_registry;
+mod masters;
 mod quarantine;
 mod quorum;
+mod release;
 mod renew;
+mod rollback;
 mod round_trip;
 mod votes;
-mod waiting;
+mod wait;
+mod wait_queue;
 
 pub use backend::Redlock;
 pub use config::{MasterConfig, RedlockConfig};
-pub use lock_redis;
+pub use redis_link::dial::{Dial, Stream, StreamDial, with_nodelay};
+pub use redis_link::tls::Tls;
+pub use redis_link::topology::connection_info;
+pub use redis_link::wall_clock::WallClock;
+pub use redis_link::{deadpool_redis, redis};
 pub use votes::Votes;

@@ -1,20 +1,19 @@
 //! One master of the quorum: how it does, and whether it votes.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Outcome, Result};
-use lock_redis::push::Pushes;
-use lock_redis::server::{Extension, Outright, Request, Verdict};
-use lock_redis::unwanted::Acquisitions;
-use lock_redis::{Identity, Server};
+use redis_link::acquisitions::Acquisitions;
+use redis_link::greeting::Identity;
+use redis_link::lock_answer::LockAnswer;
+use redis_link::push::Pushes;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::backend::BACKEND;
-use crate::line::TURN;
+use crate::ballot::{Extension, FastClaim, Request, Voter};
+use crate::error::{BACKEND, same_server};
+use crate::master_registry::MasterRegistry;
 use crate::quarantine::after_restart;
 use crate::round_trip::RoundTrip;
 
@@ -26,10 +25,10 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// whether it is back.
 #[derive(Debug)]
 pub(crate) struct Master {
-    pub(crate) server: Arc<Server>,
+    pub(crate) voter: Arc<Voter>,
     pub(crate) pushes: Pushes,
     longest_ttl: Duration,
-    roll: Arc<Roll>,
+    registry: Arc<MasterRegistry>,
     state: Mutex<State>,
 }
 
@@ -49,15 +48,6 @@ struct State {
     votes_from: Option<Instant>,
 }
 
-/// Which server is behind which address: one that is reached by two addresses must not vote twice.
-#[derive(Debug, Default)]
-pub(crate) struct Roll {
-    /// The address and the `run_id`, in the order in which they were found together: the first one votes.
-    servers: Mutex<Vec<(String, String)>>,
-    /// Whether two addresses lead to one server, which hardly ever is so.
-    has_twins: AtomicBool,
-}
-
 /// Whether a master is to be asked.
 #[derive(Debug)]
 pub(crate) enum Readiness {
@@ -70,40 +60,41 @@ pub(crate) enum Readiness {
 
 impl Master {
     pub(crate) fn new(
-        server: Server,
+        voter: Voter,
         timeout: Duration,
         longest_ttl: Duration,
-        roll: &Arc<Roll>,
+        registry: &Arc<MasterRegistry>,
         acquisitions: &Arc<Acquisitions>,
     ) -> Arc<Self> {
-        let server = Arc::new(server);
-        let pushes = Pushes::new(Arc::clone(&server), timeout, acquisitions, TURN);
-        Arc::new(Self { server, pushes, longest_ttl, roll: Arc::clone(roll), state: Mutex::default() })
+        let voter = Arc::new(voter);
+        let returns = Arc::clone(&voter);
+        let pushes = Pushes::new(Arc::clone(voter.client()), timeout, acquisitions, returns);
+        Arc::new(Self { voter, pushes, longest_ttl, registry: Arc::clone(registry), state: Mutex::default() })
     }
 
     /// The time since 1970 by its clock.
     pub(crate) async fn time(self: &Arc<Self>) -> Result<Duration> {
         let sent = Instant::now();
-        self.noted(sent, self.server.time().await)
+        self.noted(sent, self.voter.time().await)
     }
 
     /// Asks for its vote. What it grants counts only if it may vote; if not, that is an error of which the outcome is
     /// that it was applied.
-    pub(crate) async fn claim(self: &Arc<Self>, claim: &Request) -> Result<Verdict> {
+    pub(crate) async fn claim(self: &Arc<Self>, claim: &Request) -> Result<LockAnswer> {
         let sent = Instant::now();
-        match self.server.claim(claim).await {
+        match self.voter.claim(claim).await {
             // The connection may just have been idle for too long.
-            Ok(Verdict::Broken) => Ok(Verdict::Broken),
-            granted @ Ok(Verdict::Granted(_)) => self.vote(sent, granted),
+            Ok(LockAnswer::Broken) => Ok(LockAnswer::Broken),
+            granted @ Ok(LockAnswer::Granted(_)) => self.vote(sent, granted),
             answer => self.noted(sent, answer),
         }
     }
 
     /// Asks for its vote on a lock that nobody waits for: `None` when there is more to say.
-    pub(crate) async fn claim_outright(self: &Arc<Self>, claim: &Outright) -> Result<Option<Verdict>> {
+    pub(crate) async fn claim_fast(self: &Arc<Self>, claim: &FastClaim) -> Result<Option<LockAnswer>> {
         let sent = Instant::now();
-        match self.server.claim_outright(claim).await {
-            broken @ Ok(Some(Verdict::Broken)) => broken,
+        match self.voter.claim_fast(claim).await {
+            broken @ Ok(Some(LockAnswer::Broken)) => broken,
             granted @ Ok(Some(_)) => self.vote(sent, granted),
             answer => self.noted(sent, answer),
         }
@@ -111,7 +102,7 @@ impl Master {
 
     pub(crate) async fn extend(self: &Arc<Self>, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
         let sent = Instant::now();
-        self.vote(sent, self.server.extend(leases).await)
+        self.vote(sent, self.voter.extend(leases).await)
     }
 
     /// How it does.
@@ -161,7 +152,7 @@ impl Master {
             return Err(Error::new(ErrorKind::Denied, BACKEND)
                 .with_message(format!(
                     "it is not told whether the master has restarted, and so it does not vote ({})",
-                    self.server.address()
+                    self.voter.address()
                 ))
                 .with_hint("give the user the rights +info and +dbsize"));
         }
@@ -192,7 +183,7 @@ impl Master {
     /// Notes that its answer is late.
     pub(crate) fn is_late(self: &Arc<Self>) -> Error {
         let error = Error::new(ErrorKind::Unavailable, BACKEND)
-            .with_message(format!("the answer of a master is late ({})", self.server.address()))
+            .with_message(format!("the answer of a master is late ({})", self.voter.address()))
             .with_hint("check that it runs and answers within master_timeout, and try again")
             .with_outcome(Outcome::Unknown);
         let probing = {
@@ -207,7 +198,7 @@ impl Master {
 
     /// How long its next answer is waited for when a lock of this time to live is decided on.
     pub(crate) fn deadline(&self, ttl: Duration) -> Duration {
-        self.state().trip.deadline(ttl, self.server.command_timeout())
+        self.state().trip.deadline(ttl, self.voter.command_timeout())
     }
 
     /// About how long an answer takes.
@@ -217,7 +208,7 @@ impl Master {
 
     /// How long an answer is waited for that nobody is in a hurry for.
     pub(crate) fn patience(&self) -> Duration {
-        let (state, longest) = (self.state(), self.server.command_timeout());
+        let (state, longest) = (self.state(), self.voter.command_timeout());
         if state.has_failed { state.trip.deadline(Duration::ZERO, longest) } else { longest }
     }
 
@@ -241,33 +232,33 @@ impl Master {
         if from.is_some() {
             self.warn(&identity, from);
         }
-        self.roll.enter(&identity, self.server.address());
+        self.registry.enter(&identity, self.voter.address());
         let mut state = self.state();
         (state.known, state.votes_from) = (Some(identity), from);
     }
 
     /// The other address of this server, if it has one.
     pub(crate) fn twin(&self) -> Option<String> {
-        self.roll.twin(self.server.address())
+        self.registry.twin(self.voter.address())
     }
 
     /// Closes its connections for good.
     pub(crate) fn close(&self) {
         self.pushes.close();
-        self.server.close();
+        self.voter.close();
     }
 
     /// Looks whether it is another server than before, or one that was not there when we connected; `false` when it does
     /// not say who it is.
     fn judge(&self, state: &mut State) -> bool {
-        let Some(identity) = self.server.identity() else { return false };
+        let Some(identity) = self.voter.identity() else { return false };
         let is_same =
             |known: &Arc<Identity>| Arc::ptr_eq(known, &identity) || known.run_id == identity.run_id;
         if state.known.as_ref().is_some_and(is_same) {
             return true;
         }
         state.votes_from = after_restart(&identity, state.heard, self.longest_ttl);
-        self.roll.enter(&identity, self.server.address());
+        self.registry.enter(&identity, self.voter.address());
         self.warn(&identity, state.votes_from);
         state.known = Some(identity);
         true
@@ -277,7 +268,7 @@ impl Master {
         if let Some(from) = from {
             let left = from.saturating_duration_since(Instant::now());
             tracing::warn!(
-                master = self.server.address(),
+                master = self.voter.address(),
                 uptime = ?identity.uptime,
                 "a master has restarted, and may have lost locks: it does not vote for {left:?}"
             );
@@ -286,7 +277,7 @@ impl Master {
 
     /// Why it does not vote.
     fn bar(&self, state: &State) -> Option<Error> {
-        let address = self.server.address();
+        let address = self.voter.address();
         if let Some(twin) = self.twin() {
             return Some(same_server(address, &twin));
         }
@@ -355,58 +346,24 @@ impl Drop for Probing {
     }
 }
 
-impl Roll {
-    /// Notes who is behind an address.
-    fn enter(&self, identity: &Identity, address: &str) {
-        let mut servers = self.servers();
-        if !servers.iter().any(|(at, run_id)| at == address && *run_id == identity.run_id) {
-            servers.retain(|(at, _)| at != address);
-            servers.push((address.to_owned(), identity.run_id.clone()));
-            let run_ids: BTreeSet<&str> = servers.iter().map(|(_, run_id)| run_id.as_str()).collect();
-            self.has_twins.store(run_ids.len() < servers.len(), Ordering::Release);
-        }
-    }
-
-    /// The address that votes for the server behind this one, if it is another.
-    fn twin(&self, address: &str) -> Option<String> {
-        if !self.has_twins.load(Ordering::Acquire) {
-            return None;
-        }
-        let servers = self.servers();
-        let (_, ours) = servers.iter().find(|(at, _)| at == address)?;
-        let (first, _) = servers.iter().find(|(_, run_id)| run_id == ours)?;
-        (first != address).then(|| first.clone())
-    }
-
-    fn servers(&self) -> MutexGuard<'_, Vec<(String, String)>> {
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The error of two addresses that lead to one server.
-pub(crate) fn same_server(one: &str, other: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, BACKEND)
-        .with_message(format!("the masters {other} and {one} are one server, which would vote twice"))
-        .with_hint("name independent masters")
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    use lock_redis::redis::IntoConnectionInfo as _;
-    use lock_redis::server::ServerOptions;
+    use redis_link::client::RedisClient;
+    use redis_link::redis::IntoConnectionInfo as _;
 
     use super::*;
+    use crate::masters::Masters;
 
     /// Masters that are not there.
-    pub(crate) fn dead(count: u16) -> Arc<[Arc<Master>]> {
-        let roll = Arc::default();
+    pub(crate) fn dead(count: u16) -> Masters {
+        let registry = Arc::default();
         let master = |port: u16| {
             let info = format!("redis://127.0.0.1:{port}").into_connection_info().unwrap();
-            let server = Server::new(ServerOptions::new(BACKEND, info)).unwrap();
-            Master::new(server, Duration::from_secs(1), Duration::from_secs(30), &roll, &Arc::default())
+            let voter = Voter::new(Arc::new(RedisClient::new(Voter::options(info)).unwrap()));
+            Master::new(voter, Duration::from_secs(1), Duration::from_secs(30), &registry, &Arc::default())
         };
         (1..=count).map(master).collect()
     }
@@ -425,19 +382,5 @@ pub(crate) mod tests {
             done.send(sick && !master.state().probed).unwrap();
         });
         assert_eq!(is_done.recv_timeout(Duration::from_secs(20)), Ok(true));
-    }
-
-    #[tokio::test]
-    async fn an_address_votes_again_once_the_other_one_leads_elsewhere() {
-        let roll = Roll::default();
-        let leads_to = |address, run_id| roll.enter(&Identity::new(run_id, Duration::ZERO, 0), address);
-        for (address, run_id) in [("a", "1"), ("b", "1"), ("c", "2"), ("b", "1")] {
-            leads_to(address, run_id);
-        }
-        assert_eq!(["a", "b", "c", "d"].map(|at| roll.twin(at).is_some()), [false, true, false, false]);
-        leads_to("a", "3");
-        assert_eq!(["a", "b", "c"].map(|at| roll.twin(at).is_some()), [false; 3]);
-        leads_to("a", "2");
-        assert_eq!(roll.twin("a").as_deref(), Some("c"));
     }
 }

@@ -28,7 +28,7 @@
 
 use std::time::Duration;
 
-use lock_redis::Identity;
+use redis_link::greeting::Identity;
 use tokio::time::Instant;
 
 use crate::quorum::quorum;

@@ -6,15 +6,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renew, Renewed};
 use lock_core::{BootInstant, Clock, Error, Result, Token, Validity};
-use lock_redis::server::{Extension, Hold};
-use lock_redis::trusted_until;
+use redis_link::drift::valid_until;
 
-use crate::backend::no_quorum;
-use crate::campaign::{deadlines, skipped};
-use crate::footprint::Footprint;
+use crate::ballot::Extension;
+use crate::claims::Claims;
+use crate::error::no_quorum;
+use crate::fan_out::FanOut;
+use crate::late_policy::LatePolicy;
 use crate::master::Master;
-use crate::patience::Patience;
-use crate::quorum::{Wave, quorum};
+use crate::masters::{Masters, deadlines, skipped};
+use crate::quorum::quorum;
 
 /// What the leases are renewed by: one pipeline to each master for all that are due.
 ///
@@ -22,32 +23,32 @@ use crate::quorum::{Wave, quorum};
 /// key again once a quorum has confirmed it.
 #[derive(Debug)]
 pub(crate) struct RenewOnQuorum {
-    pub(crate) masters: Arc<[Arc<Master>]>,
+    pub(crate) masters: Masters,
     pub(crate) clock: Clock,
 }
 
 /// A lease that is to be renewed, and the time to live to ask for.
-type Due = (Arc<Held>, Duration);
+type Due = (Arc<HeldLock>, Duration);
 /// What one master says of each lease: whether it has the key.
 type Answer = Result<Vec<Result<bool>>>;
 
 /// A lock that is held.
 #[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) footprint: Arc<Footprint>,
+pub(crate) struct HeldLock {
+    pub(crate) claims: Arc<Claims>,
     pub(crate) token: Token,
     pub(crate) validity: Validity,
 }
 
 #[async_trait]
 impl Renew for RenewOnQuorum {
-    type Key = Arc<Held>;
+    type Key = Arc<HeldLock>;
 
     async fn renew(&self, batch: &[Due]) -> Vec<Renewed> {
         let sent = self.clock.now();
         let leases: Arc<[Due]> = batch.into();
-        let wave =
-            Wave::new(skipped(&self.masters).into_iter().zip(&*self.masters).map(|(skipped, master)| {
+        let replies =
+            FanOut::new(skipped(&self.masters).into_iter().zip(&*self.masters).map(|(skipped, master)| {
                 let (master, leases) = (Arc::clone(master), Arc::clone(&leases));
                 async move {
                     match skipped {
@@ -58,19 +59,18 @@ impl Renew for RenewOnQuorum {
             }));
         let shortest = batch.iter().map(|(_, ttl)| *ttl).min().unwrap_or_default();
         let mut round = Round {
-            wave: wave.until(deadlines(&self.masters, shortest)),
+            replies: replies.until(deadlines(&self.masters, shortest)),
             // There has to be time to try again.
-            patience: Patience::new(&self.masters).at_most(shortest / 5),
+            late: LatePolicy::new(&self.masters).at_most(shortest / 5),
             count: Count::new(self.masters.len(), batch.len()),
             without: vec![0; batch.len()],
             masters: Arc::clone(&self.masters),
             leases,
         };
-        while !round.count.is_decided() && round.wave.outstanding() > 0 && round.hear().await {}
-        let Round { count, patience, .. } = &round;
-        let outcome = |(lease, (_, ttl)): (usize, &Due)| {
-            count.outcome(lease, trusted_until(sent, *ttl), patience.errors())
-        };
+        while !round.count.is_decided() && round.replies.outstanding() > 0 && round.hear().await {}
+        let Round { count, late, .. } = &round;
+        let outcome =
+            |(lease, (_, ttl)): (usize, &Due)| count.outcome(lease, valid_until(sent, *ttl), late.errors());
         let outcomes = batch.iter().enumerate().map(outcome).collect();
         round.end();
         outcomes
@@ -81,8 +81,8 @@ async fn extend(master: &Arc<Master>, leases: &[Due]) -> Answer {
     let leases: Vec<_> = leases
         .iter()
         .map(|(held, ttl)| {
-            let Footprint { keys, owner, .. } = &*held.footprint;
-            Extension { keys, owner: *owner, hold: Hold::OnMaster, ttl: *ttl }
+            let Claims { keys, owner, .. } = &*held.claims;
+            Extension { keys, owner: *owner, ttl: *ttl }
         })
         .collect();
     master.extend(&leases).await
@@ -90,36 +90,36 @@ async fn extend(master: &Arc<Master>, leases: &[Due]) -> Answer {
 
 /// One batch on its way to the masters.
 struct Round {
-    wave: Wave<Answer>,
-    patience: Patience,
+    replies: FanOut<Answer>,
+    late: LatePolicy,
     count: Count,
     /// Of each lease the masters that do not have its key, one bit for each.
     without: Vec<u64>,
-    masters: Arc<[Arc<Master>]>,
+    masters: Masters,
     leases: Arc<[Due]>,
 }
 
 impl Round {
     /// Counts what is heard next, and says whether there was something.
     async fn hear(&mut self) -> bool {
-        let Some((master, heard)) = self.wave.next().await else { return false };
-        if let Some(answers) = self.patience.note(master, heard) {
+        let Some((master, heard)) = self.replies.next().await else { return false };
+        if let Some(answers) = self.late.note(master, heard) {
             for (without, answer) in self.without.iter_mut().zip(&answers) {
                 *without |= u64::from(matches!(answer, Ok(false))) << master;
             }
             self.count.add(answers);
         }
-        self.patience.wait_on(&mut self.wave);
+        self.late.wait_on(&mut self.replies);
         true
     }
 
     /// Hears the rest out in the background, and heals.
     fn end(mut self) {
-        if self.wave.outstanding() == 0 {
+        if self.replies.outstanding() == 0 {
             return self.heal();
         }
         drop(tokio::spawn(async move {
-            while self.wave.outstanding() > 0 && self.hear().await {}
+            while self.replies.outstanding() > 0 && self.hear().await {}
             self.heal();
         }));
     }
@@ -130,7 +130,7 @@ impl Round {
             let without = self.without[lease];
             if without != 0 && self.count.is_ours(lease) && held.validity.is_valid() {
                 let numbers = (0..self.masters.len()).filter(|number| without & (1 << number) != 0);
-                held.footprint.heal(numbers, *ttl, held.token);
+                held.claims.heal(numbers, *ttl, held.token);
             }
         }
     }
@@ -190,7 +190,7 @@ mod tests {
     use lock_core::ErrorKind;
 
     use super::*;
-    use crate::backend::BACKEND;
+    use crate::error::BACKEND;
 
     fn answers(answers: &[bool]) -> Vec<Result<bool>> {
         answers.iter().map(|answer| Ok(*answer)).collect()

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_core::{ErrorKind, FindingLevel, Holder, Locks, Released, Result, ServerLockState};
-use lock_redis::deadpool_redis::{Config, Runtime};
-use lock_redis::redis::IntoConnectionInfo;
+use lock_redlock::deadpool_redis::{Config, Runtime};
+use lock_redlock::redis::IntoConnectionInfo;
 use lock_redlock::{MasterConfig, RedlockConfig};
 use lock_testkit::proxy::{Direction, Protocol, redis_command};
 use lock_testkit::{FaultProxy, RedisFive, RedisServer};

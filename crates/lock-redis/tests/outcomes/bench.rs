@@ -1,17 +1,21 @@
 //! A real server, on which a lock is put into a state, operated on, and read again.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lock_core::{LockName, Mode, OwnerId, Result, Token};
-use lock_redis::server::{
-    Ask, Claim, Entry, Extension, Hold, Proposal, Request, Rotated, ServerOptions, Sight, Verdict, Waiter,
-};
-use lock_redis::{Keys, Server};
+use lock_redis::request::{Ask, Entry, Extension, Hold, Rotated};
+use lock_redis::server::Server;
+use lock_redlock::ballot::{self, Claim, Proposal, Request, Voter, Waiter};
 use lock_testkit::RedisServer;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value, cmd, pipe};
+use redis_link::client::RedisClient;
+use redis_link::inspection::Inspection;
+use redis_link::keys::Keys;
+use redis_link::lock_answer::LockAnswer;
 use tokio::time::timeout;
 
 use crate::model::{ASKED, EXTENDED, Effect, GRACE, Model, words};
@@ -36,6 +40,7 @@ const FREE: &str = "polylock:free:*";
 
 pub struct Bench {
     server: Server,
+    voter: Voter,
     connection: MultiplexedConnection,
     subscriptions: PubSubSink,
     messages: PubSubStream,
@@ -60,16 +65,26 @@ pub struct Case {
 impl Bench {
     pub async fn new(tells_free: bool) -> Self {
         let redis = RedisServer::start().await.unwrap();
-        let mut options = ServerOptions::new("redis", redis.url().into_connection_info().unwrap());
-        options.tells_free = tells_free;
+        let info = || redis.url().into_connection_info().unwrap();
+        let voter = Voter::new(Arc::new(RedisClient::new(Voter::options(info())).unwrap()));
         let client = Client::open(redis.url()).unwrap();
         let connection = client.get_multiplexed_async_connection().await.unwrap();
         let (mut subscriptions, messages) = client.get_async_pubsub().await.unwrap().split();
         subscriptions.subscribe(END).await.unwrap();
         // By a pattern, so that nobody is counted as waiting there.
         subscriptions.psubscribe(FREE).await.unwrap();
-        let (server, heard) = (Server::new(options).unwrap(), [false; NAMES.len()]);
-        Self { server, connection, subscriptions, messages, heard, tells_free, cases: 0, _redis: redis }
+        let (server, heard) = (Server::single(info(), tells_free).unwrap(), [false; NAMES.len()]);
+        Self {
+            server,
+            voter,
+            connection,
+            subscriptions,
+            messages,
+            heard,
+            tells_free,
+            cases: 0,
+            _redis: redis,
+        }
     }
 
     /// A new lock in this state.
@@ -184,13 +199,13 @@ impl Bench {
             ttl: seconds(ASKED),
             info: NAMES[who.0],
             entry,
-            is_told: matches!(op, Op::Confirm(..)),
+            is_confirmation: matches!(op, Op::Confirm(..)),
         };
         match op {
-            Op::Claim(who, by) => verdict(self.server.claim(&case.claim(who, by).request(None)).await),
+            Op::Claim(who, by) => verdict(self.voter.claim(&case.claim(who, by).request(None)).await),
             Op::Outright(who, by) => {
-                let claim = case.claim(who, Some(by)).outright().unwrap();
-                match self.server.claim_outright(&claim).await.transpose() {
+                let claim = case.claim(who, Some(by)).fast().unwrap();
+                match self.voter.claim_fast(&claim).await.transpose() {
                     Some(answer) => verdict(answer),
                     None => ("unclear".into(), None),
                 }
@@ -198,21 +213,21 @@ impl Bench {
             Op::LineUp(who, line) => {
                 let inbox = inbox(who);
                 let waiter = case.waiter(who, line, &inbox);
-                verdict(self.server.claim(&case.claim(who, None).request(waiter.as_ref())).await)
+                verdict(self.voter.claim(&case.claim(who, None).request(waiter.as_ref())).await)
             }
             Op::Vacate(who, line, calls) => {
                 let inbox = inbox(who);
                 let waiter = case.waiter(who, line, &inbox);
                 let turn = calls.then(|| seconds(GRACE));
                 let request = Request::vacate(keys, case.owner(who), waiter.as_ref(), turn);
-                let vacated = self.server.vacate(&request).await.unwrap();
+                let vacated = self.voter.vacate(&request).await.unwrap();
                 let was_ours = ours(vacated.was_ours == Some(true), "vacated");
                 (if vacated.is_wanted { format!("{was_ours}, wanted") } else { was_ours }, None)
             }
-            Op::Ask(who, mode) => verdict(self.server.ask(&ask(who, mode, None)).await),
+            Op::Ask(who, mode) => verdict(self.server.ask(self.server.moment(), &ask(who, mode, None)).await),
             Op::Queue(who, mode) | Op::Confirm(who, mode) => {
                 let entry = case.entry(who, mode);
-                verdict(self.server.ask(&ask(who, mode, Some(&entry))).await)
+                verdict(self.server.ask(self.server.moment(), &ask(who, mode, Some(&entry))).await)
             }
             Op::Release(who) => {
                 let released = self.server.release(keys, case.owner(who), None).await.unwrap();
@@ -225,48 +240,54 @@ impl Bench {
             }
             Op::Rotate(from, to) => {
                 match self.server.rotate(case.owner(from), &ask(to, Mode::Exclusive, None)).await {
-                    Ok(Rotated::Passed(token)) => ("passed".into(), Some(token)),
+                    Ok(Rotated::HandedOver(token)) => ("passed".into(), Some(token)),
                     Ok(Rotated::NotOurs) => ("not ours".into(), None),
                     Err(error) => (refused(&error), None),
                 }
             }
             Op::Extend(who) => {
                 let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
-                let hold = match case.model.family {
-                    Family::Single => Hold::Shared,
-                    Family::Master => Hold::OnMaster,
+                let extended = match case.model.family {
+                    Family::Single => {
+                        let lease = Extension { keys, owner, hold: Hold::Shared, ttl };
+                        self.server.extend(self.server.moment(), &[lease]).await
+                    }
+                    Family::Master => self.voter.extend(&[ballot::Extension { keys, owner, ttl }]).await,
                 };
-                let leases = [Extension { keys, owner, hold, ttl }];
-                let extended = self.server.extend(&leases).await.unwrap().remove(0).unwrap();
-                (ours(extended, "extended"), None)
+                (ours(extended.unwrap().remove(0).unwrap(), "extended"), None)
             }
             Op::Keep(who) => {
                 let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
-                let leases = [Extension { keys, owner, hold: Hold::Passed, ttl }];
-                let kept = self.server.extend(&leases).await.unwrap().remove(0).unwrap();
+                let leases = [Extension { keys, owner, hold: Hold::HandedOver, ttl }];
+                let kept =
+                    self.server.extend(self.server.moment(), &leases).await.unwrap().remove(0).unwrap();
                 (ours(kept, "kept"), None)
             }
             Op::Downgrade(who) => {
                 let (owner, ttl) = (case.owner(who), seconds(EXTENDED));
                 let leases = [Extension { keys, owner, hold: Hold::Downgrading, ttl }];
-                let downgraded = self.server.extend(&leases).await.unwrap().remove(0).unwrap();
+                let downgraded =
+                    self.server.extend(self.server.moment(), &leases).await.unwrap().remove(0).unwrap();
                 (ours(downgraded, "downgraded"), None)
             }
             Op::Raise(who, by) => {
                 let (owner, floor, ttl) = (case.owner(who), case.proposed(by), seconds(ASKED));
                 let raised = match case.model.family {
                     Family::Single => self.server.raise(keys, owner, floor, ttl).await,
-                    Family::Master => self.server.raise_vote(keys, owner, floor, ttl).await,
+                    Family::Master => self.voter.raise(keys, owner, floor, ttl).await,
                 };
                 (raised.map_or_else(|error| refused(&error), |raised| ours(raised, "raised")), None)
             }
             Op::Look(who) => match case.model.family {
                 Family::Single => {
-                    (case.sight(&self.server.look(keys, Some(case.owner(who))).await.unwrap()), None)
+                    (case.sight(&self.server.inspect(keys, Some(case.owner(who))).await.unwrap()), None)
                 }
-                Family::Master => (case.vote(&self.server.look_at_vote(keys).await.unwrap()), None),
+                Family::Master => (case.vote(&self.voter.inspect(keys).await.unwrap()), None),
             },
-            Op::Break => (self.server.break_lock(keys).await.unwrap(), None),
+            Op::Break => match case.model.family {
+                Family::Single => (self.server.break_lock(keys).await.unwrap(), None),
+                Family::Master => (self.voter.break_lock(keys).await.unwrap(), None),
+            },
             other => {
                 self.happens(case, other).await;
                 (String::new(), None)
@@ -459,9 +480,9 @@ impl Case {
         (Fence::Of(who), words[0].parse().ok())
     }
 
-    fn waiter<'a>(&self, who: Who, line: Line, inbox: &'a str) -> Option<Waiter<'a>> {
+    fn waiter(&self, who: Who, line: Line, inbox: &str) -> Option<Waiter> {
         let since = (line == Line::Stays).then(|| since(who));
-        (line != Line::Apart).then(|| Waiter { id: self.waiters[who.0], inbox, since })
+        (line != Line::Apart).then(|| Waiter { id: self.waiters[who.0], inbox: inbox.into(), since })
     }
 
     fn stand(&self, entry: &str) -> Stand {
@@ -495,7 +516,7 @@ impl Case {
         who
     }
 
-    fn sight(&self, sight: &Sight) -> String {
+    fn sight(&self, sight: &Inspection) -> String {
         let value = match sight.value.as_str() {
             "" => String::new(),
             THEIRS => "foreign".into(),
@@ -507,7 +528,7 @@ impl Case {
     }
 
     /// The same, of one of several masters.
-    fn vote(&self, sight: &Sight) -> String {
+    fn vote(&self, sight: &Inspection) -> String {
         let holder =
             (0..NAMES.len()).map(Who).find(|who| sight.value.starts_with(&self.owner(*who).to_string()));
         let is_held = sight.owner == sight.value;
@@ -578,10 +599,10 @@ fn set_if(key: &str, condition: &str, ttl: Ttl) -> Cmd {
     command
 }
 
-fn verdict(verdict: Result<Verdict>) -> (String, Option<Token>) {
+fn verdict(verdict: Result<LockAnswer>) -> (String, Option<Token>) {
     match verdict {
-        Ok(Verdict::Granted(token)) => ("granted".into(), Some(token)),
-        Ok(Verdict::Busy { ends_in, foreign_type, place }) => {
+        Ok(LockAnswer::Granted(token)) => ("granted".into(), Some(token)),
+        Ok(LockAnswer::Busy { ends_in, foreign_type, position: place }) => {
             let ends_in = ends_in.map_or_else(
                 || "never".into(),
                 |left| ttl_text(label(i64::try_from(left.as_millis()).unwrap())),
@@ -590,7 +611,7 @@ fn verdict(verdict: Result<Verdict>) -> (String, Option<Token>) {
             let place = place.map(|place| format!(" place={place}")).unwrap_or_default();
             (format!("busy {ends_in}{kind}{place}"), None)
         }
-        Ok(Verdict::Broken) => panic!("the connection broke"),
+        Ok(LockAnswer::Broken) => panic!("the connection broke"),
         Err(error) => (refused(&error), None),
     }
 }

@@ -19,10 +19,22 @@ const UNITS: [i64; 2] = [1, 1000];
 const JUNK: &str = "theirs";
 const UNREADABLE: &str = "string that is no time in this recipe_unit";
 
-/// A script of these parts, as the backend puts it together.
+/// A script of these parts, as the backends put it together.
 macro_rules! script {
     ($($part:tt)+) => {
-        concat!($(include_str!(concat!("../../src/lua/", stringify!($part), ".lua"))),+)
+        concat!($(part!($part)),+)
+    };
+}
+
+macro_rules! part {
+    (clock) => {
+        include_str!("../../../redis-link/src/lua/clock.lua")
+    };
+    (number) => {
+        include_str!("../../../redis-link/src/lua/number.lua")
+    };
+    ($part:tt) => {
+        include_str!(concat!("../../src/lua/", stringify!($part), ".lua"))
     };
 }
 

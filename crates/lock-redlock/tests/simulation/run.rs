@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use lock_core::{BootInstant, Clock, Locks};
-use lock_redlock::lock_redis::redis::IntoConnectionInfo;
-use lock_redlock::lock_redis::{StreamDial, WallClock};
+use lock_redlock::redis::IntoConnectionInfo;
 use lock_redlock::{MasterConfig, RedlockConfig};
+use lock_redlock::{StreamDial, WallClock};
 use lock_testkit::fake::{Diary, Dice, FakeRedis, Faults, Link};
 use lock_testkit::simulation::{Outcome, Stage, in_virtual_time, lock_name};
 use tokio::time::sleep;

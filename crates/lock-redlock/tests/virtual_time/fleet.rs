@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use lock_core::{Clock, Locks};
-use lock_redlock::lock_redis::redis::IntoConnectionInfo;
-use lock_redlock::lock_redis::{StreamDial, WallClock};
+use lock_redlock::redis::IntoConnectionInfo;
 use lock_redlock::{MasterConfig, RedlockConfig};
+use lock_redlock::{StreamDial, WallClock};
 use lock_testkit::fake::{FakeRedis, Faults, Link};
 
 /// How long an answer is waited for, and a connection.

@@ -1,0 +1,68 @@
+//! What the acquisitions and leases of one backend share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lock_core::{BootInstant, Clock, Finding, LeasePolicy, LockName, Result};
+use redis_link::keys::Keys;
+use redis_link::owner_cache::OwnerCache;
+use redis_link::push::Pushes;
+
+use crate::config::{LeaveFree, RedisWait};
+use crate::error::{BACKEND, MIN_TTL, check_ttl};
+use crate::renew::Renewers;
+use crate::server::Server;
+
+/// One server, and how its locks are used.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) server: Arc<Server>,
+    pub(crate) push: Pushes,
+    pub(crate) renewers: Renewers,
+    pub(crate) prefix: String,
+    pub(crate) ttl: Duration,
+    /// By how much a lease is shorter than its ttl, as the clocks of clients differ.
+    pub(crate) clock_skew: Duration,
+    pub(crate) wait: RedisWait,
+    pub(crate) local_handovers: u32,
+    pub(crate) leave_free: Option<LeaveFree>,
+    pub(crate) clock: Clock,
+    /// The danger of the recipe, if it has one.
+    pub(crate) danger: Option<Finding>,
+    pub(crate) owners: OwnerCache,
+    /// In microseconds.
+    pub(crate) round_trip: AtomicU64,
+}
+
+impl Context {
+    pub(crate) fn keys(&self, name: &LockName) -> Result<Keys> {
+        let keys = Keys::new(&self.prefix, name);
+        keys.check(BACKEND).map(|()| keys)
+    }
+
+    /// The time that a lease begins with: its ttl minus the clock skew.
+    pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
+        let ttl = policy.ttl.unwrap_or(self.ttl).saturating_sub(self.clock_skew);
+        policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
+    }
+
+    /// The ttl minus the clock skew.
+    pub(crate) fn without_skew(&self, ttl: Duration) -> Result<Duration> {
+        check_ttl(ttl, self.clock_skew)?;
+        Ok(ttl.saturating_sub(self.clock_skew))
+    }
+
+    /// About how long a round trip takes; a busy server counts for a while.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    /// Notes how long an answer took that was asked for at `sent`.
+    pub(crate) fn note_round_trip(&self, sent: BootInstant) {
+        let took = self.clock.now().saturating_duration_since(sent).as_micros();
+        let before = self.round_trip.load(Ordering::Relaxed);
+        let took = u64::try_from(took).unwrap_or(u64::MAX);
+        self.round_trip.store(took.max(before - before / 8), Ordering::Relaxed);
+    }
+}

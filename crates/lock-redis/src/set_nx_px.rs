@@ -1,0 +1,144 @@
+//! The usual recipe, `SET key owner NX PX ttl`: its scripts, and how they are called.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use lock_core::{OwnerId, Token};
+use redis_link::keys::Keys;
+use redis_link::script;
+use redis_link::script::{Call, Script, ScriptList};
+use redis_link::wire::{USUAL_FENCE_TTL, fence_ttl, millis};
+
+use crate::recipe::Recipe;
+use crate::request::{Ask, EXCLUSIVE, Extension, Hold, Moment, mode_name};
+
+/// The scripts that are loaded with every connection.
+pub(crate) static SCRIPTS: ScriptList =
+    &[&ASK, &CONFIRM, &RELEASE, &ROTATE, &KEEP, &EXTEND, &RAISE, &INSPECT, &BREAK];
+
+static ASK: LazyLock<Script> =
+    script!(clock ask_fast mint_fast number mint value lock waiter ask_held queue ask);
+/// Does the same as [`ASK`], sooner when the lock is the owner's already.
+static CONFIRM: LazyLock<Script> =
+    script!(value waiter confirm clock ask_fast mint_fast number mint lock ask_held queue ask);
+static RELEASE: LazyLock<Script> =
+    script!(value release_fast clock mint_fast pass_on number mint pass_on_late lock waiter queue release);
+static LEAVE_FREE: LazyLock<Script> =
+    script!(value clock mint_fast number mint lock waiter queue leave_free release);
+static ROTATE: LazyLock<Script> = script!(clock mint_fast rotate_fast number mint rotate);
+static EXTEND: LazyLock<Script> =
+    script!(value extend_fast lock clock mint_fast number mint waiter queue extend);
+static KEEP: LazyLock<Script> = script!(value waiter keep extend_fast);
+static DOWNGRADE: LazyLock<Script> =
+    script!(value lock clock mint_fast number mint waiter queue downgrade extend);
+static RAISE: LazyLock<Script> = script!(value lock clock mint_fast number mint waiter queue raise);
+static INSPECT: LazyLock<Script> = script!(value lock clock mint_fast number mint waiter queue inspect);
+static BREAK: LazyLock<Script> = script!(value lock clock mint_fast number mint waiter queue break);
+
+/// The recipe of [`RedisRecipe::SetNxPx`](crate::RedisRecipe::SetNxPx).
+#[derive(Debug)]
+pub(crate) struct SetNxPx {
+    /// Whether a release is published on the [channel](Keys::channel) of the lock.
+    pub(crate) publishes_free: bool,
+}
+
+impl SetNxPx {
+    /// The channel on which a release is published, if it is.
+    fn channel<'a>(&self, keys: &'a Keys) -> &'a str {
+        if self.publishes_free { keys.channel() } else { "" }
+    }
+}
+
+impl Recipe for SetNxPx {
+    fn ask(&self, ask: &Ask<'_>, _: Moment) -> Call {
+        let script: &'static Script = if ask.is_confirmation { &CONFIRM } else { &ASK };
+        let (mode, fence_ttl) = (mode_name(ask.mode), fence_ttl(ask.ttl));
+        script
+            .on(&ask.keys.all())
+            .arg(ask.owner.encode(&mut [0; 32]))
+            .arg(millis(ask.ttl))
+            .arg(ask.info)
+            .unless_usual(
+                [ask.entry.unwrap_or_default(), &*mode, &*fence_ttl],
+                ["", EXCLUSIVE, USUAL_FENCE_TTL],
+            )
+    }
+
+    fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call {
+        let call = RELEASE.on(&keys.all()).arg(owner.encode(&mut [0; 32]));
+        call.unless_usual([self.channel(keys), entry.unwrap_or_default()], [""; 2])
+    }
+
+    fn extend(&self, lease: &Extension<'_>, _: Moment) -> Call {
+        // Only keys that exist, but for the queue: a cluster refuses others while it moves their slot.
+        let [lock, fence, queue, holders] = lease.keys.all();
+        let call = match lease.hold {
+            Hold::Alone => EXTEND.on(&[lock, fence]),
+            Hold::HandedOver => KEEP.on(&[lock, fence, queue]),
+            Hold::Shared => EXTEND.on(&[lock, fence, holders]),
+            Hold::Downgrading => DOWNGRADE.on(&lease.keys.all()),
+        };
+        let call = call.arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
+        let fence_ttl = fence_ttl(lease.ttl);
+        match lease.hold {
+            Hold::Downgrading => {
+                call.unless_usual([&*fence_ttl, self.channel(lease.keys)], [USUAL_FENCE_TTL, ""])
+            }
+            _ => call.unless_usual([&*fence_ttl], [USUAL_FENCE_TTL]),
+        }
+    }
+
+    fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Call {
+        RAISE.on(&keys.all()).arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))
+    }
+
+    fn inspect(&self, keys: &Keys, owner: &str) -> Call {
+        INSPECT.on(&keys.all()).arg(keys.channel()).arg(owner)
+    }
+
+    fn break_lock(&self, keys: &Keys) -> Call {
+        BREAK.on(&keys.all()).arg(self.channel(keys))
+    }
+}
+
+/// Hands a lock over to another owner of this process, past the wait queue.
+pub(crate) fn rotate(owner: OwnerId, next: &Ask<'_>) -> Call {
+    ROTATE
+        .on(&[next.keys.lock(), next.keys.fence()])
+        .arg(owner.encode(&mut [0; 32]))
+        .arg(next.owner.encode(&mut [0; 32]))
+        .arg(millis(next.ttl))
+        .arg(next.info)
+        .unless_usual([&*fence_ttl(next.ttl)], [USUAL_FENCE_TTL])
+}
+
+/// Releases a lock that has a wait queue, and leaves it free for a moment.
+pub(crate) fn leave_free(keys: &Keys, owner: OwnerId, moment: Duration) -> Call {
+    LEAVE_FREE.on(&keys.all()).arg(owner.encode(&mut [0; 32])).arg("").arg("").arg(millis(moment))
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::ErrorKind;
+    use redis::IntoConnectionInfo as _;
+    use redis_link::client::{ClientOptions, RedisClient};
+
+    use super::*;
+
+    #[test]
+    fn the_rights_are_those_that_the_scripts_use() {
+        let address = "redis://127.0.0.1:1".into_connection_info().unwrap();
+        let client = RedisClient::new(ClientOptions::new("redis", SCRIPTS, address)).unwrap();
+        let refused = redis::make_extension_error("NOPERM".into(), Some("no permissions".into()));
+        let error = client.endpoint().refused(&refused);
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        let rights = error.hint().unwrap();
+        for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "+time", "+publish"] {
+            assert!(rights.contains(right), "{right} is missing: {rights}");
+        }
+        // Which of the two is called depends on the inbox.
+        for right in ["+spublish", "+ssubscribe", "+sunsubscribe", "+client|tracking"] {
+            assert!(rights.contains(right), "{right} is missing: {rights}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The legacy recipe `SETNX key time`, in which the clients' clocks decide: its scripts, its times, its limits.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lock_core::{BootInstant, Clock, Finding, FindingLevel, OwnerId, Token};
+use redis::Value;
+use redis_link::drift::valid_until;
+use redis_link::keys::Keys;
+use redis_link::script;
+use redis_link::script::{Call, Script};
+use redis_link::wall_clock::WallClock;
+use redis_link::wire::{fence_ttl, millis};
+
+use crate::recipe::{Recipe, RecipeUnit};
+use crate::request::{Ask, Extension, Moment, mode_name};
+
+static ASK: LazyLock<Script> = script!(clock mint_fast number mint setnx setnx_ask);
+static RELEASE: LazyLock<Script> = script!(setnx setnx_release);
+static EXTEND: LazyLock<Script> = script!(setnx setnx_extend);
+static RAISE: LazyLock<Script> = script!(clock mint_fast number setnx setnx_raise);
+static INSPECT: LazyLock<Script> = script!(setnx setnx_inspect);
+static BREAK: LazyLock<Script> = script!(setnx setnx_break);
+
+/// The recipe of [`RedisRecipe::SetnxTimestamp`](crate::RedisRecipe::SetnxTimestamp).
+#[derive(Debug)]
+pub(crate) struct SetnxTimestamp {
+    unit: RecipeUnit,
+    skew: Duration,
+    clock: WallClock,
+    warned: AtomicBool,
+}
+
+impl SetnxTimestamp {
+    pub(crate) fn new(unit: RecipeUnit, skew: Duration, clock: WallClock) -> Self {
+        Self { unit, skew, clock, warned: AtomicBool::new(false) }
+    }
+
+    /// What is written by one who believes for `ttl`: it is over for others only when it is over for us, by
+    /// any clock that differs by no more than the skew. Older fleets add one, and so do we.
+    fn value(&self, sent: Moment, ttl: Duration) -> u128 {
+        let ends = sent.wall + ttl + self.skew;
+        match self.unit {
+            RecipeUnit::Millis => ends.as_millis() + 1,
+            RecipeUnit::Seconds => u128::from(ends.as_secs()) + 1,
+        }
+    }
+
+    /// In ms since 1970: a lock that ends before is over, by any clock that differs by no more than the skew.
+    fn over_before(&self) -> u128 {
+        self.clock.now().saturating_sub(self.skew).as_millis()
+    }
+
+    /// In ms.
+    fn unit(&self) -> u32 {
+        match self.unit {
+            RecipeUnit::Millis => 1,
+            RecipeUnit::Seconds => 1000,
+        }
+    }
+
+    /// How long one may still believe who wrote a value for `ttl`. A clock that was stepped forward since has
+    /// used it up.
+    fn left(&self, sent: Moment, ttl: Duration) -> Duration {
+        (sent.wall + ttl).saturating_sub(self.clock.now())
+    }
+
+    /// With the value that is written.
+    fn with_value(&self, call: Call, sent: Moment, ttl: Duration) -> Call {
+        let micros = u64::try_from(sent.at.since_boot().as_micros()).unwrap_or(u64::MAX);
+        call.arg(self.value(sent, ttl).to_string()).arg(micros)
+    }
+
+    /// With the time before which a lock is over.
+    fn with_limit(&self, call: Call) -> Call {
+        call.arg(self.unit()).arg(self.over_before().to_string())
+    }
+
+    /// Warns once if the server's clock differs from ours by more than is assumed of any two.
+    fn compare(&self, sent: Moment, server: Duration) {
+        let (ahead, behind) = (sent.wall.saturating_sub(server), server.saturating_sub(self.clock.now()));
+        if ahead.max(behind) > self.skew && !self.warned.swap(true, Ordering::Relaxed) {
+            let which = if ahead > behind { "ahead of" } else { "behind" };
+            tracing::warn!(
+                by = ?ahead.max(behind),
+                clock_skew = ?self.skew,
+                "the clock of this host is {which} the server's by more than clock_skew: two may hold a lock of the \
+                 recipe setnx-timestamp at once; check what keeps the clocks (chrony, ntpd) of all hosts"
+            );
+        }
+    }
+}
+
+impl Recipe for SetnxTimestamp {
+    fn ask(&self, ask: &Ask<'_>, sent: Moment) -> Call {
+        let call = ASK.on(&keys(ask.keys)).arg(ask.owner.encode(&mut [0; 32])).arg(millis(ask.ttl));
+        let call = call.arg(ask.info).arg("").arg(&*mode_name(ask.mode)).arg(&*fence_ttl(ask.ttl));
+        self.with_limit(self.with_value(call, sent, ask.ttl))
+    }
+
+    fn release(&self, lock: &Keys, owner: OwnerId, _: Option<&str>) -> Call {
+        RELEASE.on(&keys(lock)).arg(owner.encode(&mut [0; 32]))
+    }
+
+    fn extend(&self, lease: &Extension<'_>, sent: Moment) -> Call {
+        let call = EXTEND.on(&keys(lease.keys)).arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
+        self.with_value(call.arg(&*fence_ttl(lease.ttl)), sent, lease.ttl)
+    }
+
+    fn raise(&self, lock: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Call {
+        RAISE.on(&keys(lock)).arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))
+    }
+
+    fn inspect(&self, lock: &Keys, owner: &str) -> Call {
+        self.with_limit(INSPECT.on(&keys(lock)).arg(lock.channel()).arg(owner))
+    }
+
+    fn break_lock(&self, lock: &Keys) -> Call {
+        self.with_limit(BREAK.on(&keys(lock)).arg(""))
+    }
+
+    fn moment(&self, clock: &Clock) -> Moment {
+        // In this order: a pause between the two makes a lease end early rather than late.
+        let at = clock.now();
+        Moment { at, wall: self.clock.now() }
+    }
+
+    fn valid_until(&self, sent: Moment, ttl: Duration, clock: &Clock) -> BootInstant {
+        valid_until(sent.at, ttl).min(clock.now() + self.left(sent, ttl))
+    }
+
+    fn answered(&self, sent: Moment, answer: &Value) {
+        if let Some(server) = servers_clock(answer) {
+            self.compare(sent, server);
+        }
+    }
+}
+
+/// The keys of a lock that this recipe has.
+fn keys(keys: &Keys) -> [&str; 2] {
+    [keys.lock(), keys.fence()]
+}
+
+/// The server's clock, where the answer tells it.
+fn servers_clock(answer: &Value) -> Option<Duration> {
+    let Value::Array(parts) = answer else { return None };
+    let [Value::Int(1), _, micros] = parts.as_slice() else { return None };
+    let micros: String = redis::from_redis_value_ref(micros).ok()?;
+    micros.parse().ok().map(Duration::from_micros)
+}
+
+/// What those who use the recipe have to know.
+pub(crate) fn danger() -> Finding {
+    Finding::new(
+        FindingLevel::Warning,
+        "",
+        "recipe=setnx-timestamp is for fleets that run it already: two may hold a lock at once when the clocks of \
+             their hosts differ",
+        "once no other client is left, go over to recipe=set-nx-px",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_millis(1_700_000_000_400);
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn timestamps(unit: RecipeUnit) -> (SetnxTimestamp, Moment) {
+        let clock = WallClock::new(|| UNIX_EPOCH + NOW);
+        let sent = Moment { at: BootInstant::from_boot(TTL), wall: NOW };
+        (SetnxTimestamp::new(unit, Duration::from_secs(1), clock), sent)
+    }
+
+    #[test]
+    fn values_are_written_as_older_fleets_write_them() {
+        let (millis, sent) = timestamps(RecipeUnit::Millis);
+        assert_eq!(millis.value(sent, TTL), 1_700_000_011_401);
+        let (seconds, sent) = timestamps(RecipeUnit::Seconds);
+        assert_eq!(seconds.value(sent, TTL), 1_700_000_012);
+    }
+
+    #[test]
+    fn the_skew_counts_on_both_sides() {
+        for unit in [RecipeUnit::Millis, RecipeUnit::Seconds] {
+            let (timestamps, sent) = timestamps(unit);
+            assert_eq!(timestamps.over_before(), 1_699_999_999_400);
+            assert_eq!(timestamps.left(sent, TTL), TTL);
+            let ends = timestamps.value(sent, TTL) * u128::from(timestamps.unit());
+            assert!((sent.wall + timestamps.left(sent, TTL) + timestamps.skew).as_millis() < ends);
+        }
+    }
+
+    #[test]
+    fn a_step_forward_uses_a_lease_up_and_a_step_back_prolongs_nothing_that_is_counted() {
+        let (timestamps, mut sent) = timestamps(RecipeUnit::Millis);
+        sent.wall -= Duration::from_secs(4);
+        assert_eq!(timestamps.left(sent, TTL), Duration::from_secs(6));
+        sent.wall -= Duration::from_secs(60);
+        assert_eq!(timestamps.left(sent, TTL), Duration::ZERO);
+    }
+}

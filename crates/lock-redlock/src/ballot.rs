@@ -1,0 +1,343 @@
+//! What is asked of one master: the requests, their scripts, and how the answers are read.
+
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::{OwnerId, Result, Token};
+use redis::{ConnectionInfo, Pipeline, Value};
+use redis_link::client::{ClientOptions, RedisClient};
+use redis_link::error::Failure;
+use redis_link::inspection::Inspection;
+use redis_link::keys::Keys;
+use redis_link::lock_answer::LockAnswer;
+use redis_link::redis;
+use redis_link::script;
+use redis_link::script::{Call, Script, ScriptList};
+use redis_link::take_back::{Sent, TakeBack};
+use redis_link::unclaimed_grant::{Granted, ReturnGrant, UnclaimedGrant};
+use redis_link::wire::{USUAL_FENCE_TTL, fence_ttl, flag, millis};
+
+use crate::error::BACKEND;
+
+/// How long a notified waiter goes first: then the masters let others go again.
+pub(crate) const TURN: Duration = Duration::from_millis(100);
+/// From here on the score of a sorted set is not exact.
+const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
+
+/// The scripts that are loaded with every connection.
+pub(crate) static SCRIPTS: ScriptList = &[&ACQUIRE, &VACATE, &EXTEND_VOTE, &RAISE_VOTE, &INSPECT_VOTE];
+
+static ACQUIRE: LazyLock<Script> = script!(vote number clock last_token acquire);
+static VACATE: LazyLock<Script> = script!(vote vacate);
+static EXTEND_VOTE: LazyLock<Script> = script!(vote extend_vote);
+static RAISE_VOTE: LazyLock<Script> = script!(vote number last_token raise_vote);
+static INSPECT_VOTE: LazyLock<Script> = script!(vote inspect_vote);
+static BREAK_VOTE: LazyLock<Script> = script!(break_vote);
+
+/// One master, as its votes are asked for.
+#[derive(Debug)]
+pub struct Voter(Arc<RedisClient>);
+
+/// A claim of the lock on one master.
+#[derive(Debug)]
+pub struct Claim<'a> {
+    /// The keys of the lock.
+    pub keys: &'a Keys,
+    /// The identity of the acquisition.
+    pub owner: OwnerId,
+    /// The time to live.
+    pub ttl: Duration,
+    /// What `inspect` shows of the owner.
+    pub info: &'a str,
+    /// The token to use if it is larger than the last; the server's clock when `None`.
+    pub proposal: Option<Proposal>,
+}
+
+/// A token that the owner proposes.
+#[derive(Clone, Copy, Debug)]
+pub struct Proposal {
+    /// The token.
+    pub token: Token,
+    /// Since when the lock is then the owner's, in microseconds since 1970 by its clock.
+    pub since: u64,
+}
+
+/// A waiter for a lock, as the wait queue of each master has it.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    /// The identity of the wait, which lasts through all its attempts.
+    pub id: OwnerId,
+    /// The channel on which its process listens.
+    pub inbox: Arc<str>,
+    /// Since when it waits, in microseconds since 1970; `None` when it is to leave the queue.
+    pub since: Option<u64>,
+}
+
+/// A request to one of several masters, by script. A client that does not wait sends the same to all.
+#[derive(Debug)]
+pub struct Request(Call);
+
+/// A [claim](Claim::fast) without a script, the same for all masters.
+#[derive(Debug)]
+pub struct FastClaim {
+    commands: Pipeline,
+    token: Token,
+}
+
+/// What was removed from one master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vacated {
+    /// Whether the lock was the owner's. `None` when it is not any more and an earlier sending of the request may be why.
+    pub was_ours: Option<bool>,
+    /// Whether others wait for it.
+    pub is_wanted: bool,
+}
+
+/// A lease on one master that is to end later.
+#[derive(Clone, Copy, Debug)]
+pub struct Extension<'a> {
+    /// The keys of the lock.
+    pub keys: &'a Keys,
+    /// The identity of the acquisition.
+    pub owner: OwnerId,
+    /// The time to live from now on.
+    pub ttl: Duration,
+}
+
+impl Claim<'_> {
+    /// The request for it. With a waiter that waits, the owner joins the wait queue when the lock is busy;
+    /// [`Request::vacate`] removes it from there.
+    #[must_use]
+    pub fn request(&self, waiter: Option<&Waiter>) -> Request {
+        let proposal = self.proposal.map(|proposal| proposal.token.get().to_string()).unwrap_or_default();
+        let keys = self.keys;
+        let call = ACQUIRE
+            .on(&[keys.lock(), keys.tokens(), keys.line(), keys.turn()])
+            .arg(self.value())
+            .arg(millis(self.ttl))
+            .arg(proposal)
+            .arg(&*fence_ttl(self.ttl));
+        let [waiter, inbox, waits] = arguments(waiter);
+        Request(call.unless_usual([&waiter, &inbox, &waits], [""; 3]))
+    }
+
+    /// The request for an apparently uncontended lock, which costs a server half of what the
+    /// [usual one](Self::request) does: plain commands take the lock, and note the proposed token if it is larger than the
+    /// last. Commands of other clients may come between them: the token of a lock that was lost meanwhile is noted for
+    /// nothing.
+    ///
+    /// `None` without a proposal that the commands can compare.
+    #[must_use]
+    pub fn fast(&self) -> Option<FastClaim> {
+        let token = self.proposal.filter(|proposal| proposal.token.get() < EXACT)?.token;
+        let (lock, tokens) = (self.keys.lock(), self.keys.tokens());
+        let mut commands = Pipeline::with_capacity(3);
+        // In this order: a token that is noted before the lock is ours may be older than that of a holder in between.
+        commands.cmd("SET").arg(lock).arg(self.value()).arg("NX").arg("PX").arg(millis(self.ttl));
+        commands.cmd("ZADD").arg(tokens).arg("GT").arg("CH").arg(token.get()).arg("last");
+        commands.cmd("PEXPIRE").arg(tokens).arg(&*fence_ttl(self.ttl));
+        Some(FastClaim { commands, token })
+    }
+
+    /// The value of the key of the lock.
+    fn value(&self) -> String {
+        let since = self.proposal.map_or(0, |proposal| proposal.since);
+        format!("{} {since} {}", self.owner, self.info)
+    }
+}
+
+impl Request {
+    /// Removes what an owner has, has the waiter leave the wait queue or join it again, and, with the duration of a
+    /// `turn`, notifies the next waiter whose process listens that it goes first.
+    #[must_use]
+    pub fn vacate(keys: &Keys, owner: OwnerId, waiter: Option<&Waiter>, turn: Option<Duration>) -> Self {
+        let turn = turn.map(|turn| millis(turn).to_string()).unwrap_or_default();
+        let [waiter, inbox, waits] = arguments(waiter);
+        let call = VACATE.on(&[keys.lock(), keys.line(), keys.turn()]).arg(owner.encode(&mut [0; 32]));
+        Self(call.unless_usual([&turn, &waiter, &inbox, &waits], [""; 4]))
+    }
+}
+
+impl Voter {
+    /// The master that this client reaches.
+    #[must_use]
+    pub const fn new(client: Arc<RedisClient>) -> Self {
+        Self(client)
+    }
+
+    /// The options of the client of a master.
+    #[must_use]
+    pub fn options(info: ConnectionInfo) -> ClientOptions {
+        let mut options = ClientOptions::new(BACKEND, SCRIPTS, info);
+        options.asks_identity = true;
+        options
+    }
+
+    /// The client, for the notifications of this master.
+    #[must_use]
+    pub const fn client(&self) -> &Arc<RedisClient> {
+        &self.0
+    }
+
+    /// Asks for a vote: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// With an unknown outcome the lock may have been granted: [take it back](RedisClient::take_back).
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the lock may be granted: [take it back](RedisClient::take_back).
+    pub async fn claim(&self, claim: &Request) -> Result<LockAnswer> {
+        // Never sent twice: a request of which two copies may be on their way cannot be taken back for sure.
+        match self.send(&claim.0).await {
+            Ok(answer) => LockAnswer::read(&answer).ok_or_else(|| self.endpoint().unexpected(&answer)),
+            Err(Failure::Dropped) => Ok(LockAnswer::Broken),
+            Err(failure) => Err(self.endpoint().failed(failure)),
+        }
+    }
+
+    /// Asks for a vote without a script: one round trip. `None` when that is not enough, for whatever reason: the lock
+    /// may be ours, and a [claim](Self::claim) by the same owner tells.
+    ///
+    /// # Errors
+    ///
+    /// As [`claim`](Self::claim).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`claim`](Self::claim).
+    pub async fn claim_fast(&self, claim: &FastClaim) -> Result<Option<LockAnswer>> {
+        match self.send_each(&claim.commands).await {
+            None => Ok(None),
+            Some(Ok(answers)) => {
+                let is_usual = matches!(*answers, [Value::Okay, Value::Int(1), Value::Int(1)]);
+                Ok(is_usual.then_some(LockAnswer::Granted(claim.token)))
+            }
+            Some(Err(Failure::Dropped)) => Ok(Some(LockAnswer::Broken)),
+            Some(Err(failure)) => Err(self.endpoint().failed(failure)),
+        }
+    }
+
+    /// Removes what an owner has: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// With an unknown outcome it may have been removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may or may not be removed; call it again.
+    pub async fn vacate(&self, vacate: &Request) -> Result<Vacated> {
+        let (answer, resent) = self.run(&vacate.0).await?;
+        let (held, is_wanted) = match &answer {
+            Value::Array(parts) => (parts.first(), true),
+            held => (Some(held), false),
+        };
+        let ours = held.and_then(flag).ok_or_else(|| self.endpoint().unexpected(&answer))?;
+        Ok(Vacated { was_ours: Some(ours).filter(|ours| *ours || !resent), is_wanted })
+    }
+
+    /// Has leases end later, all in one round trip, and reports for each whether this master has the lock as the owner's.
+    ///
+    /// # Errors
+    ///
+    /// With an unknown outcome any of them may have been extended.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, any of them may have been extended.
+    pub async fn extend(&self, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
+        let call = |lease: &Extension<'_>| {
+            let call = EXTEND_VOTE.on(&[lease.keys.lock(), lease.keys.tokens()]);
+            let call = call.arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
+            call.unless_usual([&*fence_ttl(lease.ttl)], [USUAL_FENCE_TTL])
+        };
+        let calls: Vec<_> = leases.iter().map(call).collect();
+        let read = |answer: Value| flag(&answer).ok_or_else(|| self.endpoint().unexpected(&answer));
+        Ok(self.run_all(&calls).await?.into_iter().map(|answer| answer.and_then(read)).collect())
+    }
+
+    /// Raises the last token to `floor` while the lock is the owner's, and reports whether it is.
+    ///
+    /// # Errors
+    ///
+    /// With an unknown outcome it may have been raised.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may have been raised.
+    pub async fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Result<bool> {
+        let call = RAISE_VOTE.on(&[keys.lock(), keys.tokens()]);
+        let call = call.arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl));
+        self.read(&call, flag).await
+    }
+
+    /// Inspects a lock: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked, or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn inspect(&self, keys: &Keys) -> Result<Inspection> {
+        let call = INSPECT_VOTE.on(&[keys.lock(), keys.tokens(), keys.line()]);
+        self.read(&call, Inspection::read).await
+    }
+
+    /// Removes a lock, whoever holds it, and gives the type of the key that was there. A key that is no string is left
+    /// alone.
+    ///
+    /// # Errors
+    ///
+    /// With an unknown outcome it may have been broken.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, it may have been broken.
+    pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
+        // Never sent twice: the second could break the lock of the next holder.
+        let answer = self.send(&BREAK_VOTE.on(&[keys.lock()])).await;
+        let answer = answer.map_err(|failure| self.endpoint().failed(failure))?;
+        redis::from_redis_value_ref(&answer).map_err(|_| self.endpoint().unexpected(&answer))
+    }
+}
+
+impl Deref for Voter {
+    type Target = RedisClient;
+
+    fn deref(&self) -> &RedisClient {
+        &self.0
+    }
+}
+
+#[async_trait]
+impl ReturnGrant for Voter {
+    async fn return_grant(&self, grant: &UnclaimedGrant) -> Option<bool> {
+        if grant.what != Granted::Turn {
+            return None;
+        }
+        let waiter = Waiter { id: grant.owner, inbox: grant.inbox.as_str().into(), since: None };
+        let vacate = Request::vacate(&grant.keys, grant.owner, Some(&waiter), Some(TURN));
+        let vacate = || async { Ok(self.vacate(&vacate).await?.was_ours) };
+        self.take_back(TakeBack::new(&grant.keys, TURN, Sent::Answered), vacate).await
+    }
+
+    fn address(&self) -> &str {
+        self.0.address()
+    }
+}
+
+/// The arguments of a waiter; empty without one.
+fn arguments(waiter: Option<&Waiter>) -> [String; 3] {
+    let since = |since: u64| since.to_string();
+    waiter
+        .map(|Waiter { id, inbox, since: at }| {
+            [id.to_string(), inbox.to_string(), at.map(since).unwrap_or_default()]
+        })
+        .unwrap_or_default()
+}

@@ -1,0 +1,81 @@
+//! The first contact with the masters: which of them vote, and whether they fit the ttl.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::{Error, ErrorKind, Result};
+use redis_link::greeting::Identity;
+use redis_link::wall_clock::WallClock;
+use tokio::time::Instant;
+
+use crate::doctor::{self, compare_clocks};
+use crate::error::{BACKEND, no_quorum, same_server};
+use crate::fan_out::FanOut;
+use crate::masters::Masters;
+use crate::quarantine::at_first_sight;
+use crate::quorum::quorum;
+
+/// How often the round trip to the masters is measured before they are found to be too far away.
+const MEASUREMENTS: u32 = 5;
+
+/// Connects to a quorum of the masters.
+pub(crate) async fn connect_quorum(masters: &Masters, longest_ttl: Duration) -> Result<()> {
+    let mut replies = FanOut::new(masters.iter().map(|master| {
+        let master = Arc::clone(master);
+        async move { master.voter.connect().await }
+    }));
+    let (mut connected, mut failed) = (0, Vec::new());
+    while let Some((master, answer)) = replies.answer().await {
+        match answer {
+            Ok(()) => connected += 1,
+            Err(error) => {
+                tracing::warn!(master = masters[master].voter.address(), %error, "a master is not there");
+                failed.push(error.clone());
+                drop(masters[master].noted::<()>(Instant::now(), Err(error)));
+            }
+        }
+    }
+    if connected < quorum(masters.len()) {
+        return Err(no_quorum(masters.len(), connected, failed));
+    }
+    let fleet: Vec<Option<Arc<Identity>>> = masters.iter().map(|master| master.voter.identity()).collect();
+    let known: Vec<_> = fleet.iter().map(Option::as_deref).collect();
+    let votes_from = at_first_sight(&known, longest_ttl);
+    for ((master, identity), from) in masters.iter().zip(fleet).zip(votes_from) {
+        if let Some(identity) = identity {
+            master.first_seen(identity, from);
+        }
+    }
+    let twin = masters.iter().find_map(|master| Some((master.voter.address(), master.twin()?)));
+    match twin {
+        Some((one, other)) => Err(same_server(one, &other)),
+        None => Ok(()),
+    }
+}
+
+/// Measures how far away the masters are and what their clocks say, and refuses what cannot work.
+pub(crate) async fn meet(masters: &Masters, ttl: Duration, wall_clock: &WallClock) -> Result<()> {
+    let clocks = doctor::clocks(masters, wall_clock).await;
+    if let Some(finding) = compare_clocks(&clocks, ttl) {
+        tracing::warn!("{finding}");
+    }
+    let count = u32::try_from(masters.len()).unwrap_or(u32::MAX);
+    let fits = |trip: &Duration| ttl >= *trip * count;
+    let Some(mut trip) = doctor::round_trip(masters.len(), &clocks) else { return Ok(()) };
+    // A busy host makes any trip long, and none shorter than the way is.
+    for _ in 1..MEASUREMENTS {
+        if fits(&trip) {
+            break;
+        }
+        let again = doctor::clocks(masters, wall_clock).await;
+        trip = doctor::round_trip(masters.len(), &again).map_or(trip, |again| trip.min(again));
+    }
+    if fits(&trip) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+        .with_message(format!(
+            "a ttl of {ttl:?} is too short for masters of which a quorum answers in {trip:?} at best: {count} round trips do not fit"
+        ))
+        .with_hint(format!("use at least {:?}, or masters that are nearer", trip * count)))
+}

@@ -1,0 +1,62 @@
+//! What the acquisitions and leases of one backend share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::renewal::Renewer;
+use lock_core::{Clock, LeasePolicy, LockName, Result};
+use redis_link::acquisitions::Acquisitions;
+use redis_link::keys::Keys;
+use redis_link::owner_cache::OwnerCache;
+use redis_link::wall_clock::WallClock;
+use tokio::time::Instant;
+
+use crate::contention::Contention;
+use crate::error::{BACKEND, MIN_TTL};
+use crate::masters::Masters;
+use crate::quorum::quorum;
+use crate::renew::RenewOnQuorum;
+use crate::votes::Tally;
+
+/// The masters, and how their locks are used.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) masters: Masters,
+    pub(crate) renewer: Renewer<RenewOnQuorum>,
+    pub(crate) prefix: String,
+    pub(crate) ttl: Duration,
+    pub(crate) longest_ttl: Duration,
+    pub(crate) clock: Clock,
+    pub(crate) wall_clock: WallClock,
+    pub(crate) tally: Tally,
+    pub(crate) owners: OwnerCache,
+    pub(crate) contention: Arc<Contention>,
+    /// The waits whose notifications are wanted, on all masters.
+    pub(crate) acquisitions: Arc<Acquisitions>,
+}
+
+impl Context {
+    /// The time to live that a lease begins with.
+    pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
+        let ttl = policy.ttl.unwrap_or(self.ttl);
+        policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
+    }
+
+    /// The time since 1970 in microseconds.
+    pub(crate) fn micros(&self) -> u64 {
+        u64::try_from(self.wall_clock.now().as_micros()).unwrap_or(0)
+    }
+
+    /// From when on a quorum may vote, if masters that restarted are why there is none now.
+    pub(crate) fn votes_from(&self) -> Option<Instant> {
+        let mut barred: Vec<_> = self.masters.iter().filter_map(|master| master.is_barred_until()).collect();
+        barred.sort_unstable();
+        let others = self.masters.len() - barred.len();
+        barred.get(quorum(self.masters.len()).checked_sub(others + 1)?).copied()
+    }
+
+    pub(crate) fn keys(&self, name: &LockName) -> Result<Arc<Keys>> {
+        let keys = Keys::new(&self.prefix, name);
+        keys.check(BACKEND).map(|()| Arc::new(keys))
+    }
+}

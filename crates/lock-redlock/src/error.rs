@@ -1,0 +1,91 @@
+//! The errors of this backend.
+
+use std::time::Duration;
+
+use lock_core::{Capabilities, Error, ErrorKind, LeaseKind, Outcome, Result};
+
+use crate::quorum::quorum;
+
+/// The name of this backend in errors.
+pub(crate) const BACKEND: &str = "redlock";
+/// The shortest time to live: below it the drift margin and the round trips eat the lease up.
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+const CHECK_MASTERS: &str = "check that the masters run";
+
+/// Refuses a time to live that is too short, or longer than masters that restart are kept from voting.
+pub(crate) fn check_ttl(ttl: Duration, longest_ttl: Duration) -> Result<()> {
+    Capabilities::new(BACKEND, LeaseKind::ttl(ttl, MIN_TTL)).check_ttl(ttl, MIN_TTL)?;
+    if ttl <= longest_ttl {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
+        .with_message(format!(
+            "a ttl of {ttl:?} is longer than longest_ttl ({longest_ttl:?}): a master that restarts would vote again before the lock has ended"
+        ))
+        .with_hint("raise longest_ttl in the URL of all clients (?longest_ttl=...)"))
+}
+
+/// The error of a vote without a quorum, with what each master answered that did not agree.
+pub(crate) fn no_quorum(masters: usize, votes: usize, failed: impl IntoIterator<Item = Error>) -> Error {
+    let failed: Vec<_> = failed.into_iter().collect();
+    let (gone, refused): (Vec<_>, Vec<_>) =
+        failed.iter().partition(|error| error.kind() == ErrorKind::Unavailable);
+    // A minority that will never vote is no reason to give up: there is a quorum once the others are back.
+    let rules_it_out = refused.len() > masters - quorum(masters);
+    let kind = refused.last().filter(|_| rules_it_out).map_or(ErrorKind::Unavailable, |error| error.kind());
+    let reasons: String = failed.iter().map(|error| format!("; {}", error.message())).collect();
+    let error = Error::new(kind, BACKEND)
+        .with_message(format!(
+            "only {votes} of {masters} masters agreed, {} are needed{reasons}",
+            quorum(masters)
+        ))
+        .with_code("no_quorum")
+        .with_outcome(Outcome::Unknown);
+    // A wrong password needs advice more than a host that is down.
+    match refused.last().or_else(|| gone.last()) {
+        Some(last) => error.with_hint(last.hint().unwrap_or(CHECK_MASTERS)).caused_by((*last).clone()),
+        None => error.with_hint(CHECK_MASTERS),
+    }
+}
+
+pub(crate) fn too_late(ttl: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, BACKEND)
+        .with_message(format!(
+            "the masters granted the lock, but after their answers less than a tenth of the ttl of {ttl:?} was left"
+        ))
+        .with_hint("use a longer ttl; the lock is given back")
+        .with_outcome(Outcome::Applied)
+}
+
+/// Too few masters answered a release.
+pub(crate) fn unconfirmed(confirmed: usize, masters: usize) -> Error {
+    Error::new(ErrorKind::Unavailable, BACKEND)
+        .with_message(format!("only {confirmed} of {masters} masters confirmed the release in time"))
+        .with_hint("the release goes on in the background")
+        .with_outcome(Outcome::Unknown)
+}
+
+/// The error of two addresses that lead to one server.
+pub(crate) fn same_server(one: &str, other: &str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, BACKEND)
+        .with_message(format!("the masters {other} and {one} are one server, which would vote twice"))
+        .with_hint("name independent masters")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_told_apart_from_masters_that_will_never_vote() {
+        let said = |kind: &ErrorKind| Error::new(*kind, BACKEND).with_message(format!("{kind:?}"));
+        let of = |kinds: &[ErrorKind]| no_quorum(5, 2, kinds.iter().map(said));
+        let (denied, gone) = (ErrorKind::Denied, ErrorKind::Unavailable);
+        assert_eq!(of(&[]).kind(), gone);
+        assert_eq!(of(&[gone, gone, gone]).kind(), gone);
+        assert_eq!(of(&[denied, gone, denied]).kind(), gone);
+        assert_eq!(of(&[denied, gone, denied, denied]).kind(), denied);
+        let text = of(&[denied, gone, gone]).to_string();
+        assert!(text.contains("Denied"), "it is told all the same: {text}");
+    }
+}

@@ -1,0 +1,228 @@
+//! What can be done to a lock without holding it: inspect, break, list.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lock_core::backend::MAX_LISTED;
+use lock_core::{Capabilities, LockName, LockState, OwnerId, Result, ServerLockState, ServerView, Token};
+use redis_link::error::not_a_lock;
+use redis_link::inspection::Inspection;
+use redis_link::keys::Keys;
+
+use crate::ballot::{Request, TURN};
+use crate::context::Context;
+use crate::error::BACKEND;
+use crate::master::Master;
+use crate::masters::{ask_all, of_a_quorum};
+use crate::quorum::quorum;
+
+/// How much the clocks of clients may differ before a token is taken for one that was raised, in microseconds.
+const AHEAD: u64 = 60_000_000;
+
+impl Context {
+    pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        let looks = self.look_by_voters(&self.keys(name)?).await?;
+        let masters = looks.iter().zip(&*self.masters);
+        let servers = masters.map(|(seen, master)| view(master.voter.address(), seen)).collect();
+        let all_seen = looks.into_iter().flatten().collect();
+        let seen = agreed(all_seen, self.masters.len());
+        let mut state = seen.state();
+        if let Some(holder) = state.holders.first_mut().filter(|holder| holder.owner().is_some()) {
+            holder.token = token_of(&seen, self.micros());
+        }
+        state.servers = servers;
+        Ok(state)
+    }
+
+    pub(crate) async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        let keys = self.keys(name)?;
+        let is_lock = |kind: &str| matches!(kind, "string" | "none");
+        // Before anything is removed anywhere.
+        let all_seen = self.look(&keys).await?;
+        if let Some(seen) = all_seen.iter().flatten().find(|seen| !is_lock(&seen.kind)) {
+            return Err(not_a_lock(BACKEND, &seen.kind));
+        }
+        let kinds = self.ask_all(|master| {
+            let keys = Arc::clone(&keys);
+            async move {
+                let kind = master.voter.break_lock(&keys).await?;
+                // For those who wait; they find out by themselves when it fails.
+                let call_next = Request::vacate(&keys, OwnerId::random(), None, Some(TURN));
+                drop(master.voter.vacate(&call_next).await);
+                Ok(kind)
+            }
+        });
+        let kinds = kinds.await?.into_iter().zip(&*self.masters);
+        // A master that has restarted may have forgotten the lock.
+        let seen = kinds.filter(|(kind, master)| {
+            !matches!(kind, Ok(kind) if kind == "none") || master.may_vote().is_ok()
+        });
+        let kinds: Vec<_> = seen.filter_map(|(kind, _)| kind.ok()).collect();
+        let unseen = self.masters.len() - kinds.len();
+        if let Some(kind) = kinds.iter().find(|kind| !is_lock(kind)) {
+            return Err(not_a_lock(BACKEND, kind));
+        }
+        let broken = kinds.iter().filter(|kind| *kind == "string").count();
+        // With masters that do not answer it may have been held.
+        Ok(broken > 0 && broken + unseen >= quorum(self.masters.len()))
+    }
+
+    pub(crate) async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
+        let keys = self.keys(name)?;
+        let looks = self.look_by_voters(&keys).await?;
+        if let Some(seen) = looks.iter().flatten().find(|seen| !matches!(&*seen.kind, "string" | "none")) {
+            return Err(not_a_lock(BACKEND, &seen.kind));
+        }
+        let seen = agreed(looks.into_iter().flatten().collect(), self.masters.len());
+        // Whoever gets the lock after the largest token was seen has a larger one, and so has a quorum then. And two holders
+        // have the same proposal only if the clock of the second says, to the microsecond, what the token of the first was.
+        let is_its = seen.token == Some(token) || seen.since == Some(token.get());
+        let Some(owner) = OwnerId::decode(&seen.owner).filter(|_| is_its) else { return Ok(false) };
+        // Each master compares the owner, which no two acquisitions have in common.
+        let removed = self.ask_all(|master| {
+            let keys = Arc::clone(&keys);
+            async move {
+                let vacated = master.voter.vacate(&Request::vacate(&keys, owner, None, Some(TURN))).await?;
+                // A master that has restarted may have forgotten the lock.
+                Ok(vacated.was_ours.filter(|ours| *ours || master.may_vote().is_ok()))
+            }
+        });
+        let removed: Vec<_> = removed.await?.into_iter().map(|removed| removed.ok().flatten()).collect();
+        let count = |what: Option<bool>| removed.iter().filter(|removed| **removed == what).count();
+        let (broken, unseen) = (count(Some(true)), count(None));
+        // With masters that do not answer it may have been held.
+        Ok(broken > 0 && broken + unseen >= quorum(self.masters.len()))
+    }
+
+    pub(crate) async fn list(&self, prefix: &str, capabilities: &Capabilities) -> Result<Vec<LockName>> {
+        let beginning = format!("{}{prefix}", self.prefix);
+        let scan = |master: &Arc<Master>| {
+            let (master, beginning) = (Arc::clone(master), beginning.clone());
+            async move {
+                let keys = master.voter.keys_that_begin(&beginning, MAX_LISTED).await?;
+                // One that has restarted may have forgotten locks.
+                master.may_vote().map(|()| keys)
+            }
+        };
+        let answers = of_a_quorum(join_all(self.masters.iter().map(scan)).await)?;
+        // What a master shows of too many is another part of them than what the next one shows.
+        let longest = answers.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        capabilities.check_listed(longest)?;
+        let unseen = answers.iter().filter(|answer| answer.is_err()).count();
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        for key in answers.into_iter().flatten().flatten() {
+            *seen.entry(key).or_default() += 1;
+        }
+        seen.retain(|_, masters| *masters + unseen >= quorum(self.masters.len()));
+        Ok(Keys::names(&self.prefix, seen.into_keys().collect()))
+    }
+
+    async fn look(&self, keys: &Arc<Keys>) -> Result<Vec<Result<Inspection>>> {
+        self.ask_all(|master| {
+            let keys = Arc::clone(keys);
+            async move { master.voter.inspect(&keys).await }
+        })
+        .await
+    }
+
+    /// As [`look`](Self::look), without the masters that may not vote: one that has restarted may have forgotten the lock.
+    async fn look_by_voters(&self, keys: &Arc<Keys>) -> Result<Vec<Result<Inspection>>> {
+        let votes = self.look(keys).await?.into_iter().zip(&*self.masters);
+        let votes = votes.map(|(seen, master)| seen.and_then(|seen| master.may_vote().map(|()| seen)));
+        of_a_quorum(votes.collect())
+    }
+
+    /// What each master answers, if a quorum does.
+    async fn ask_all<T, F>(&self, ask: impl Fn(Arc<Master>) -> F) -> Result<Vec<Result<T>>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        of_a_quorum(ask_all(&self.masters, ask).await)
+    }
+}
+
+/// What one master sees of a lock.
+fn view(address: &str, seen: &Result<Inspection>) -> ServerView {
+    let view = match seen {
+        Ok(seen) => seen
+            .state()
+            .holders
+            .pop()
+            .map_or(ServerLockState::Free, |first| ServerLockState::Held(first.holder)),
+        Err(error) => ServerLockState::Unknown(error.to_string()),
+    };
+    ServerView::new(address, view)
+}
+
+/// What a quorum of the masters sees alike, or might with those that were not seen, and the largest token of all. A lock
+/// is free only if nobody can have it.
+fn agreed(all_seen: Vec<Inspection>, masters: usize) -> Inspection {
+    let unseen = masters - all_seen.len();
+    let token = all_seen.iter().filter_map(|seen| seen.token).max();
+    let mut votes: BTreeMap<(String, String), Vec<Inspection>> = BTreeMap::new();
+    for seen in all_seen.into_iter().filter(|seen| seen.kind != "none") {
+        votes.entry((seen.kind.clone(), seen.value.clone())).or_default().push(seen);
+    }
+    let most = votes.into_values().max_by_key(Vec::len);
+    let winner = most.filter(|all_seen| all_seen.len() + unseen >= quorum(masters));
+    let free = Inspection { kind: "none".into(), ..Inspection::default() };
+    let ends_in = winner.as_ref().and_then(|all_seen| ends_in(all_seen, masters));
+    Inspection { token, ends_in, ..winner.and_then(|mut all_seen| all_seen.pop()).unwrap_or(free) }
+}
+
+/// The token of the holder, which the masters do not keep: the one that it proposed, from which it differs only if the
+/// tokens are ahead of the clocks. Others propose theirs meanwhile, and so the last one may be larger; but not if it is far
+/// ahead.
+fn token_of(seen: &Inspection, now: u64) -> Option<Token> {
+    let proposed = seen.since.filter(|since| *since > 0 && *since <= i64::MAX as u64).map(Token::new);
+    proposed.filter(|_| seen.token.is_none_or(|last| last.get() <= now + AHEAD)).or(seen.token)
+}
+
+/// When there is no quorum any more of those masters that see a holder, if its keys end.
+fn ends_in(all_seen: &[Inspection], masters: usize) -> Option<Duration> {
+    let mut ends: Vec<_> = all_seen.iter().map(|seen| seen.ends_in.unwrap_or(Duration::MAX)).collect();
+    ends.sort_unstable_by(|one, other| other.cmp(one));
+    ends.truncate(quorum(masters));
+    ends.pop().filter(|end| *end < Duration::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_has_the_token_that_it_proposed_unless_tokens_were_raised() {
+        let token = |since, last: Option<u64>| {
+            let seen = Inspection { since, token: last.map(Token::new), ..Inspection::default() };
+            token_of(&seen, 5_000).map(Token::get)
+        };
+        assert_eq!(token(Some(4_000), Some(4_000)), Some(4_000));
+        assert_eq!(token(Some(4_000), Some(4_700)), Some(4_000), "another has proposed it meanwhile");
+        assert_eq!(token(Some(4_000), Some(1 << 40)), Some(1 << 40));
+        assert_eq!(
+            (token(None, Some(7)), token(Some(0), Some(7)), token(None, None)),
+            (Some(7), Some(7), None)
+        );
+        assert_eq!(token(Some(u64::MAX), None), None);
+    }
+
+    #[test]
+    fn a_lock_ends_when_the_quorum_does() {
+        let all_seen = |ends: &[Option<u64>]| {
+            let seen = |end: &Option<u64>| Inspection {
+                ends_in: end.map(Duration::from_secs),
+                ..Inspection::default()
+            };
+            ends.iter().map(seen).collect::<Vec<_>>()
+        };
+        let ends_in = |ends: &[Option<u64>]| ends_in(&all_seen(ends), 5).map(|end| end.as_secs());
+        assert_eq!(ends_in(&[Some(9), Some(1), Some(8), Some(7), Some(2)]), Some(7));
+        assert_eq!(ends_in(&[Some(9), Some(8)]), Some(8), "others are not seen");
+        assert_eq!(ends_in(&[None, Some(8), None, Some(1)]), Some(8));
+        assert_eq!(ends_in(&[None, Some(8), None, None]), None);
+        assert_eq!(ends_in(&[]), None);
+    }
+}

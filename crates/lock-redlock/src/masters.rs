@@ -1,0 +1,75 @@
+//! All masters together: what each of them answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::{Error, Outcome, Result};
+use tokio::time::Instant;
+
+use crate::error::no_quorum;
+use crate::fan_out::{FanOut, Reply};
+use crate::master::{Master, Readiness};
+use crate::quorum::{OfEach, quorum};
+
+/// The masters, in the order of the configuration.
+pub(crate) type Masters = Arc<[Arc<Master>]>;
+
+/// What each master answers. One that is sick is not waited for longer than its deadline.
+pub(crate) async fn ask_all<T, F>(
+    masters: &Arc<[Arc<Master>]>,
+    ask: impl Fn(Arc<Master>) -> F,
+) -> Vec<Result<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    let requests = masters.iter().map(|master| {
+        let (master, answer) = (Arc::clone(master), ask(Arc::clone(master)));
+        async move {
+            let sent = Instant::now();
+            master.noted(sent, answer.await)
+        }
+    });
+    let now = Instant::now();
+    let patience = masters.iter().map(|master| now + master.patience());
+    let mut replies = FanOut::new(requests).until(patience.collect::<Vec<_>>());
+    let mut answers: Vec<Option<Result<T>>> = masters.iter().map(|_| None).collect();
+    while replies.outstanding() > 0 {
+        match replies.next().await {
+            Some((master, Reply::Answer(answer))) => answers[master] = Some(answer),
+            Some((master, Reply::Late)) => answers[master] = Some(Err(masters[master].is_late())),
+            None => break,
+        }
+    }
+    let unasked = || Err(no_quorum(masters.len(), 0, []));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
+}
+
+/// The answers, if a quorum of masters gave one.
+pub(crate) fn of_a_quorum<T>(answers: Vec<Result<T>>) -> Result<Vec<Result<T>>> {
+    let good = answers.iter().filter(|answer| answer.is_ok()).count();
+    let masters = answers.len();
+    if good < quorum(masters) {
+        let failed = answers.into_iter().filter_map(Result::err);
+        return Err(no_quorum(masters, good, failed));
+    }
+    Ok(answers)
+}
+
+/// Until when each master's answer is waited for.
+pub(crate) fn deadlines(masters: &[Arc<Master>], ttl: Duration) -> OfEach<Instant> {
+    let now = Instant::now();
+    masters.iter().map(|master| now + master.deadline(ttl)).collect()
+}
+
+/// Of each master: why it is not asked, if not.
+pub(crate) fn skipped(masters: &[Arc<Master>]) -> OfEach<Option<Error>> {
+    let readiness: OfEach<Readiness> = masters.iter().map(Master::readiness).collect();
+    let well = readiness.iter().filter(|readiness| matches!(readiness, Readiness::Well)).count();
+    let skip = |readiness| match readiness {
+        Readiness::Well => None,
+        Readiness::Sick(_) if well < quorum(masters.len()) => None,
+        Readiness::Sick(error) | Readiness::Barred(error) => Some(error.with_outcome(Outcome::NotApplied)),
+    };
+    readiness.into_iter().map(skip).collect()
+}

@@ -1,0 +1,572 @@
+//! The client of one Redis server, of the master behind sentinels, or of the nodes of a cluster.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::Pool;
+use lock_core::background::Background;
+use lock_core::{Clock, Error, ErrorKind, Finding, FindingLevel, Outcome, Result};
+use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
+use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::cluster::Cluster;
+use crate::dial::{Dial, DriverDial, Settings};
+use crate::error::{Endpoint, Failure, wants_login};
+use crate::greeting::Identity;
+use crate::keys::{Keys, RESERVED};
+use crate::link::{Link, Route};
+use crate::script::{Call, ScriptList};
+use crate::tls::unsupported;
+use crate::topology::Topology;
+
+/// How many keys one `SCAN` goes through.
+const SCANNED: usize = 1_000;
+/// How often a scan is begun anew when the connection breaks meanwhile.
+const SCANS: usize = 3;
+
+/// How to reach a server.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// The name of the backend in errors.
+    pub backend: &'static str,
+    /// The scripts that are loaded with every new connection. Others are loaded when they are first used.
+    pub scripts: ScriptList,
+    /// Which servers there are.
+    pub topology: Topology,
+    /// The pool to take connections from; one of our own when `None`.
+    pub pool: Option<Pool>,
+    /// What makes the connections; the driver when `None`. The pool is not used then.
+    pub dial: Option<Arc<dyn Dial>>,
+    /// How long to wait for a connection.
+    pub connect_timeout: Duration,
+    /// How long to wait for an answer.
+    pub command_timeout: Duration,
+    /// The clock that leases are counted on.
+    pub clock: Clock,
+    /// Whether every new connection asks who the server is, for [`identity`](RedisClient::identity).
+    pub asks_identity: bool,
+}
+
+/// One Redis server, reached over one connection that all locks on it share; or the nodes of a cluster,
+/// with one connection to each.
+pub struct RedisClient {
+    endpoint: Endpoint,
+    settings: Settings,
+    nodes: Nodes,
+    clock: Clock,
+    cleanup: Background,
+}
+
+enum Nodes {
+    One(Arc<Link>),
+    Cluster(Arc<Cluster>),
+}
+
+impl ClientOptions {
+    /// The driver, a second for a connection and for an answer, and the clock that goes on while the
+    /// host is suspended.
+    #[must_use]
+    pub fn new(backend: &'static str, scripts: ScriptList, topology: impl Into<Topology>) -> Self {
+        Self {
+            backend,
+            scripts,
+            topology: topology.into(),
+            pool: None,
+            dial: None,
+            connect_timeout: Duration::from_secs(1),
+            command_timeout: Duration::from_secs(1),
+            clock: Clock::boot(),
+            asks_identity: false,
+        }
+    }
+}
+
+impl RedisClient {
+    /// A client that connects when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when the driver refuses the address.
+    pub fn new(options: ClientOptions) -> Result<Self> {
+        let ClientOptions {
+            backend, scripts, topology, pool, dial, connect_timeout, command_timeout, ..
+        } = options;
+        let (clock, asks_identity) = (options.clock, options.asks_identity);
+        let endpoint = Endpoint { backend, address: topology.to_string(), scripts, asks_identity };
+        if topology.named().iter().any(|info| !info.addr().is_supported()) {
+            let sockets = topology.named().iter().any(|info| matches!(info.addr(), ConnectionAddr::Unix(_)));
+            return Err(if sockets { no_sockets(backend) } else { unsupported(backend) });
+        }
+        let driver = DriverDial { pool, connect_timeout, command_timeout };
+        let dialer = dial.unwrap_or_else(|| Arc::new(driver));
+        let settings = Settings { dialer, connect_timeout, command_timeout };
+        let one = |route| {
+            Nodes::One(Arc::new(Link::new(endpoint.clone(), settings.clone(), route, Arc::default())))
+        };
+        let nodes = match topology {
+            Topology::Single(info) => one(Route::Fixed(info)),
+            Topology::Sentinel(sentinels) => one(Route::Sentinel(sentinels)),
+            Topology::Cluster(seeds) => {
+                Nodes::Cluster(Arc::new(Cluster::new(endpoint.clone(), settings.clone(), seeds)))
+            }
+        };
+        Ok(Self { endpoint, settings, nodes, clock, cleanup: Background::default() })
+    }
+
+    /// Where errors happen.
+    #[must_use]
+    pub const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Host and port, the path of the socket, or what the configuration names.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.endpoint.address
+    }
+
+    /// How long an answer is awaited.
+    #[must_use]
+    pub const fn command_timeout(&self) -> Duration {
+        self.settings.command_timeout
+    }
+
+    /// The clock that leases are counted on.
+    #[must_use]
+    pub const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The removals of what dropped acquisitions may have left.
+    #[must_use]
+    pub const fn cleanup(&self) -> &Background {
+        &self.cleanup
+    }
+
+    /// Connects now, and warns if the server may throw locks away.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] or [`ErrorKind::Denied`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn connect(&self) -> Result<()> {
+        match &self.nodes {
+            Nodes::One(link) => link.connection().await.map(drop),
+            Nodes::Cluster(cluster) => cluster.connect().await,
+        }
+    }
+
+    /// Sees to it that there is a connection to the server that has the keys of a lock.
+    ///
+    /// # Errors
+    ///
+    /// When there is none to be had: nothing was sent.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn reach(&self, keys: &Keys) -> Result<()> {
+        match &self.nodes {
+            Nodes::One(link) => link.connection().await.map(drop),
+            Nodes::Cluster(cluster) => cluster.reach(keys.lock()).await,
+        }
+    }
+
+    /// The server that has the keys of a lock: in a cluster it depends on them, behind sentinels it is
+    /// the master that is in use. With `None` any node of a cluster.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be found.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn node_of(&self, keys: Option<&Keys>) -> Result<ConnectionInfo> {
+        match &self.nodes {
+            Nodes::One(link) => link.at().await,
+            Nodes::Cluster(cluster) => cluster.node_of(keys.map(|keys| keys.lock())).await,
+        }
+    }
+
+    /// What the server that has the keys of a lock is called among the nodes of a cluster, as far as is
+    /// known; all the same where there is one server.
+    pub fn node_name(&self, keys: &Keys) -> Option<String> {
+        match &self.nodes {
+            Nodes::One(_) => Some(String::new()),
+            Nodes::Cluster(cluster) => cluster.node_name(keys.lock()),
+        }
+    }
+
+    /// What all servers are called that have locks: the masters of a cluster, or the one.
+    pub(crate) async fn node_names(&self) -> Result<Vec<String>> {
+        match &self.nodes {
+            Nodes::One(_) => Ok(vec![String::new()]),
+            Nodes::Cluster(cluster) => {
+                Ok(cluster.links().await?.iter().map(|link| link.endpoint.address.clone()).collect())
+            }
+        }
+    }
+
+    /// The server that is called so.
+    pub(crate) async fn node_named(&self, name: &str) -> Result<ConnectionInfo> {
+        match &self.nodes {
+            Nodes::One(link) => link.at().await,
+            Nodes::Cluster(cluster) => cluster.node_named(name).await,
+        }
+    }
+
+    /// Tells when [`node_named`](Self::node_named) is another server than before; `None` in a cluster, where it has
+    /// another name.
+    pub(crate) fn moves(&self) -> Option<watch::Receiver<()>> {
+        match &self.nodes {
+            Nodes::One(link) => Some(link.moves()),
+            Nodes::Cluster(_) => None,
+        }
+    }
+
+    /// Whether it is a cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.nodes, Nodes::Cluster(_))
+    }
+
+    /// A RESP3 connection of its own to a [node](Self::node_of) that hands everything that the node
+    /// pushes to `told`; `None` where RESP3 is refused.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn pushes(
+        &self,
+        node: &ConnectionInfo,
+        told: Arc<dyn AsyncPushSender>,
+    ) -> Result<Option<MultiplexedConnection>> {
+        let limit = self.settings.connect_timeout;
+        match timeout(limit, self.settings.dialer.pushes(node, told)).await {
+            Ok(Ok(made)) => Ok(Some(made)),
+            Ok(Err(error)) => {
+                let passes = wants_login(&error);
+                let error = self.endpoint.unreachable(&error);
+                if passes || error.kind() == ErrorKind::Unavailable { Err(error) } else { Ok(None) }
+            }
+            Err(_) => Err(self.endpoint.connect_timeout(limit)),
+        }
+    }
+
+    /// A RESP2 connection of its own to a [node](Self::node_of), for subscriptions.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn messages(&self, node: &ConnectionInfo) -> Result<PubSub> {
+        let limit = self.settings.connect_timeout;
+        match timeout(limit, self.settings.dialer.messages(node)).await {
+            Ok(made) => made.map_err(|error| self.endpoint.unreachable(&error)),
+            Err(_) => Err(self.endpoint.connect_timeout(limit)),
+        }
+    }
+
+    /// Sends a call, once.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no answer.
+    pub async fn send(&self, call: &Call) -> Result<Value, Failure> {
+        match &self.nodes {
+            Nodes::One(link) => link.send(call).await,
+            Nodes::Cluster(cluster) => Box::pin(cluster.send(call)).await,
+        }
+    }
+
+    /// Sends a call, and once more after a broken connection: the answer, and whether the call was sent twice. For calls
+    /// that answer the same when they are carried out twice.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`] the call may have been carried out.
+    pub async fn run(&self, call: &Call) -> Result<(Value, bool)> {
+        match self.send(call).await {
+            // Whatever the second answer is, the first call may have been carried out.
+            Err(Failure::Dropped) => match Box::pin(self.send(call)).await {
+                Err(failure) => Err(self.endpoint.failed(failure).with_outcome(Outcome::Unknown)),
+                Ok(answer) => Ok((answer, true)),
+            },
+            answer => answer.map(|answer| (answer, false)).map_err(|failure| self.endpoint.failed(failure)),
+        }
+    }
+
+    /// [Runs](Self::run) a call, and reads its answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run), and when the answer makes no sense.
+    pub async fn read<T>(&self, call: &Call, read: impl FnOnce(&Value) -> Option<T>) -> Result<T> {
+        let (answer, _) = self.run(call).await?;
+        read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))
+    }
+
+    /// Sends calls in one round trip: an answer for each.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`] any of them may have been carried out.
+    pub async fn run_all(&self, calls: &[Call]) -> Result<Vec<Result<Value>>> {
+        match &self.nodes {
+            Nodes::One(link) => {
+                let answers = link.run_all(&calls.iter().collect::<Vec<_>>()).await;
+                let answers = answers.map_err(|failure| self.endpoint.failed(failure))?;
+                let refused = |error: RedisError| self.endpoint.refused(&error);
+                Ok(answers.into_iter().map(|answer| answer.map_err(refused)).collect())
+            }
+            Nodes::Cluster(cluster) => Ok(cluster.run_all(calls).await),
+        }
+    }
+
+    /// Sends plain commands to one server in one round trip; `None` for a cluster, which is not asked. Commands of other
+    /// clients may come between them.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no answer.
+    pub async fn send_each(&self, commands: &Pipeline) -> Option<Result<Vec<Value>, Failure>> {
+        match &self.nodes {
+            Nodes::One(link) => Some(link.send_each(commands).await),
+            Nodes::Cluster(_) => None,
+        }
+    }
+
+    /// Sends a call about a lock, and waits until so many replicas have carried it out: the answer, and how many have.
+    ///
+    /// # Errors
+    ///
+    /// When the call or the replicas cannot be waited for.
+    pub async fn replicate(
+        &self,
+        keys: &Keys,
+        call: &Call,
+        replicas: u32,
+        patience: Duration,
+    ) -> Result<(Value, u32)> {
+        let link = match &self.nodes {
+            Nodes::One(link) => Arc::clone(link),
+            Nodes::Cluster(cluster) => cluster.link_of(keys.lock()).await?,
+        };
+        link.replicate(call, replicas, patience).await.map_err(|failure| match failure {
+            // To follow it would be to wait for the replicas of another master.
+            Failure::Refused(error) if error.is_cluster_error() => {
+                self.endpoint.slot_moves().with_outcome(Outcome::Applied)
+            }
+            failure => self.endpoint.failed(failure).with_outcome(Outcome::Unknown),
+        })
+    }
+
+    /// What about the server is good to know; in a cluster, about each master.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn examine(&self) -> Result<Vec<Finding>> {
+        let links = match &self.nodes {
+            Nodes::One(link) => return link.examine().await,
+            Nodes::Cluster(cluster) => cluster.links().await?,
+        };
+        let mut findings = Vec::new();
+        for link in links {
+            match link.examine().await {
+                Ok(found) => findings.extend(found),
+                Err(error) => findings.push(Finding::new(
+                    FindingLevel::Warning,
+                    link.endpoint.address.clone(),
+                    format!("a master of the cluster is not there: {error}"),
+                    "its locks cannot be taken until it or its replica is",
+                )),
+            }
+        }
+        Ok(findings)
+    }
+
+    /// The keys that begin with this text and may be those of locks, in any order and perhaps several times; more than `most`
+    /// if there are more, and then not all. Goes through all keys of all servers that have locks, a thousand for each round trip. It is not a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// When a server cannot be asked, or refuses, or is replaced by another again and again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn keys_that_begin(&self, with: &str, most: usize) -> Result<Vec<String>> {
+        let links = match &self.nodes {
+            Nodes::One(link) => vec![Arc::clone(link)],
+            Nodes::Cluster(cluster) => cluster.links().await?,
+        };
+        let (pattern, mut found) = (glob(with), Vec::new());
+        for link in links {
+            found.extend(self.scan(&link, &pattern, most).await?);
+            if found.len() > most {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn scan(&self, link: &Arc<Link>, pattern: &str, most: usize) -> Result<Vec<String>> {
+        let mut tries = 0;
+        'anew: loop {
+            tries += 1;
+            let (mut found, mut cursor, mut on) = (HashSet::new(), String::from("0"), None);
+            loop {
+                let mut scan = redis::cmd("SCAN");
+                scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
+                let answer = match link.query(&scan).await {
+                    Err(Failure::Dropped) if tries < SCANS => continue 'anew,
+                    answer => answer.map_err(|failure| link.endpoint.failed(failure))?,
+                };
+                // A cursor means nothing to another server.
+                if *on.get_or_insert_with(|| link.generation()) != link.generation() {
+                    if tries < SCANS {
+                        continue 'anew;
+                    }
+                    return Err(link.endpoint.dropped());
+                }
+                let keys: Vec<Vec<u8>>;
+                (cursor, keys) =
+                    redis::from_redis_value_ref(&answer).map_err(|_| link.endpoint.unexpected(&answer))?;
+                // What is no text is no name.
+                let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
+                found.extend(keys.filter(|key| !key.starts_with(RESERVED)));
+                if cursor == "0" || found.len() > most {
+                    return Ok(found.into_iter().collect());
+                }
+            }
+        }
+    }
+
+    /// Who the server was when the last connection to it was made, if it [was asked](ClientOptions::asks_identity) and
+    /// would say; not for a cluster.
+    #[must_use]
+    pub fn identity(&self) -> Option<Arc<Identity>> {
+        match &self.nodes {
+            Nodes::One(link) => link.identity(),
+            Nodes::Cluster(_) => None,
+        }
+    }
+
+    /// The time since 1970 by the server's clock: one round trip. Not for a cluster.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn time(&self) -> Result<Duration> {
+        let link = match &self.nodes {
+            Nodes::One(link) => link,
+            Nodes::Cluster(_) => {
+                return Err(self.endpoint.error(ErrorKind::Unsupported, "a cluster has no clock of its own"));
+            }
+        };
+        let answer =
+            link.query(&redis::cmd("TIME")).await.map_err(|failure| self.endpoint.failed(failure))?;
+        let parts = redis::from_redis_value_ref::<(u64, u64)>(&answer);
+        let (seconds, micros) = parts.map_err(|_| self.endpoint.unexpected(&answer))?;
+        Ok(Duration::from_secs(seconds) + Duration::from_micros(micros))
+    }
+
+    /// The error of a [broken](crate::lock_answer::LockAnswer::Broken) connection.
+    #[must_use]
+    pub fn broken(&self) -> Error {
+        self.endpoint.dropped()
+    }
+
+    /// Which connection is in use for a lock, `None` without one; for [`take_back`](Self::take_back).
+    #[must_use]
+    pub fn generation(&self, keys: &Keys) -> Option<u64> {
+        match &self.nodes {
+            Nodes::One(link) => link.generation(),
+            Nodes::Cluster(cluster) => cluster.generation(keys.lock()),
+        }
+    }
+
+    /// Closes the connections for good.
+    pub fn close(&self) {
+        match &self.nodes {
+            Nodes::One(link) => link.close(),
+            Nodes::Cluster(cluster) => cluster.close(),
+        }
+    }
+
+    /// Whether the connections were closed for good.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        match &self.nodes {
+            Nodes::One(link) => link.is_closed(),
+            Nodes::Cluster(cluster) => cluster.is_closed(),
+        }
+    }
+}
+
+impl fmt::Debug for RedisClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisClient").field("address", &self.endpoint.address).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientOptions").field("topology", &self.topology).finish_non_exhaustive()
+    }
+}
+
+/// The error of a platform without Unix sockets.
+fn no_sockets(backend: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, backend)
+        .with_message("there are no Unix sockets on this platform")
+        .with_hint("connect to the server by its host and port, as in redis://host:6379")
+}
+
+/// The pattern of all keys that begin with this text.
+fn glob(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len() + 1);
+    for letter in text.chars() {
+        if "*?[]\\^-".contains(letter) {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern.push('*');
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_what_they_say() {
+        assert_eq!(glob(""), "*");
+        assert_eq!(glob("a*b?[c]\\ö"), "a\\*b\\?\\[c\\]\\\\ö*");
+    }
+}

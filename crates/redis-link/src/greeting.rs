@@ -1,0 +1,148 @@
+//! What a server says of itself when it is greeted.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
+use tokio::time::Instant;
+
+/// The first version with all that the scripts use.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// What a server said of itself; empty where it would not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Greeting {
+    /// Such as `7.0.15`.
+    pub(crate) version: String,
+    /// `standalone`, `cluster` or `sentinel`.
+    pub(crate) mode: String,
+    /// `master` or `replica`.
+    pub(crate) role: String,
+}
+
+/// Who a server was when it was greeted: after a restart it is another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Identity {
+    /// What the process of the server is known by.
+    pub run_id: String,
+    /// How long it had been up, by its wall clock and in whole seconds.
+    pub uptime: Duration,
+    /// How many keys there were in the database.
+    pub keys: u64,
+    /// When it said so.
+    pub at: Instant,
+}
+
+impl Greeting {
+    /// Reads the answer to HELLO. A server that is too old for it, or that forbids it, is asked
+    /// otherwise.
+    pub(crate) async fn read(
+        answer: RedisResult<Value>,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<Self> {
+        match answer {
+            Ok(answer) => Ok(Self::of_hello(&answer)),
+            Err(_) => {
+                let info = redis::cmd("INFO").query_async::<String>(connection).await;
+                match info {
+                    Ok(info) => Ok(Self::of_info(&info)),
+                    Err(error) if error.code().is_some() => Ok(Self::default()),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn is_too_old(&self) -> bool {
+        let mut numbers = self.version.split('.').map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < OLDEST,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_replica(&self) -> bool {
+        matches!(self.role.as_str(), "replica" | "slave")
+    }
+
+    fn of_hello(answer: &Value) -> Self {
+        let mut greeting = Self::default();
+        let mut note = |key: &Value, value: &Value| {
+            let (Ok(key), Ok(value)) = (text(key), text(value)) else { return };
+            match key.as_str() {
+                "version" => greeting.version = value,
+                "mode" => greeting.mode = value,
+                "role" => greeting.role = value,
+                _ => {}
+            }
+        };
+        match answer {
+            Value::Array(parts) => {
+                for pair in parts.chunks_exact(2) {
+                    note(&pair[0], &pair[1]);
+                }
+            }
+            Value::Map(pairs) => pairs.iter().for_each(|(key, value)| note(key, value)),
+            _ => {}
+        }
+        greeting
+    }
+
+    fn of_info(info: &str) -> Self {
+        let field = |name: &str| info_field(info, name).unwrap_or_default().to_owned();
+        Self { version: field("redis_version"), mode: field("redis_mode"), role: field("role") }
+    }
+}
+
+impl Identity {
+    /// A server that says now that it has been up for so long, and has so many keys.
+    #[must_use]
+    pub fn new(run_id: impl Into<String>, uptime: Duration, keys: u64) -> Self {
+        Self { run_id: run_id.into(), uptime, keys, at: Instant::now() }
+    }
+
+    /// Reads the answers to INFO and DBSIZE; `None` when the server would not say.
+    pub(crate) fn read(info: Option<RedisResult<Value>>, keys: Option<RedisResult<Value>>) -> Option<Self> {
+        let info = redis::from_redis_value::<String>(info?.ok()?).ok()?;
+        let uptime = Duration::from_secs(info_field(&info, "uptime_in_seconds")?.parse().ok()?);
+        let keys = redis::from_redis_value(keys?.ok()?).ok()?;
+        Some(Self::new(info_field(&info, "run_id")?, uptime, keys))
+    }
+}
+
+/// A field of the answer to INFO.
+pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+fn text(value: &Value) -> Result<String, redis::ParsingError> {
+    redis::from_redis_value_ref(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        let is_too_old =
+            |version: &str| Greeting { version: version.to_owned(), ..Greeting::default() }.is_too_old();
+        assert!(is_too_old("6.0.16") && is_too_old("5.0.0") && is_too_old("3.2"));
+        assert!(!is_too_old("6.2.0") && !is_too_old("7.0.15") && !is_too_old("10.0.1"));
+        assert!(!is_too_old("") && !is_too_old("unknown"));
+    }
+
+    #[test]
+    fn both_protocols_and_info_say_the_same() {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let pairs = [("version", "7.0.15"), ("mode", "standalone"), ("role", "master")];
+        let map = Value::Map(pairs.map(|(key, value)| (bulk(key), bulk(value))).to_vec());
+        let array = Value::Array(pairs.iter().flat_map(|(key, value)| [bulk(key), bulk(value)]).collect());
+        let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master\r\n";
+        let greeting = Greeting::of_info(info);
+        assert_eq!((greeting.version.as_str(), greeting.is_replica()), ("7.0.15", false));
+        assert_eq!(Greeting::of_hello(&map), greeting);
+        assert_eq!(Greeting::of_hello(&array), greeting);
+    }
+}

@@ -1,0 +1,41 @@
+//! The Redis client of polylock, and what both of its Redis backends need of one server.
+//!
+//! **Use `polylock`, `lock-redis` or `lock-redlock`.** This crate is a part of them, and its API changes with them.
+//!
+//! * Connections: [`client`] sends scripts to a server, [`link`] keeps its connection, [`dial`] makes it; [`sentinel`]
+//!   and [`cluster`] find the server; [`topology`] and [`tls`] read where it is from a URL.
+//! * Notifications: [`push`] gives waiters what the server publishes, over a [`push_connection`].
+//! * Locks: [`keys`] names their keys, [`inspection`] reads their state, [`mod@take_back`] removes what a request without
+//!   an answer may have left.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod acquisitions;
+pub mod client;
+mod cluster;
+pub mod dial;
+pub mod drift;
+pub mod error;
+mod examination;
+pub mod greeting;
+pub mod inspection;
+pub mod keys;
+mod link;
+pub mod lock_answer;
+pub mod owner_cache;
+pub mod push;
+mod push_connection;
+mod push_rights;
+pub mod script;
+mod sentinel;
+mod slot;
+pub mod take_back;
+pub mod timeouts;
+pub mod tls;
+pub mod topology;
+pub mod unclaimed_grant;
+pub mod waiting;
+pub mod wall_clock;
+pub mod wire;
+
+pub use deadpool_redis;
+pub use redis;

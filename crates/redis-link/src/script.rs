@@ -1,0 +1,126 @@
+//! The scripts that run on the server, and calls of them.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ToRedisArgs};
+
+/// How many arguments a call has room for from the beginning, and how long they may be together.
+const ARGUMENTS: usize = 10;
+const ARGUMENTS_LENGTH: usize = 256;
+
+/// The clock of the server, in microseconds since 1970: a part of scripts.
+pub const CLOCK: &str = include_str!("lua/clock.lua");
+/// Comparison of tokens: a part of scripts.
+pub const NUMBER: &str = include_str!("lua/number.lua");
+
+/// Scripts in the order in which they are loaded.
+pub type ScriptList = &'static [&'static LazyLock<Script>];
+
+/// A script and its hash.
+#[derive(Debug)]
+pub struct Script {
+    source: String,
+    hash: String,
+}
+
+/// A script with its keys and arguments.
+#[derive(Debug)]
+pub struct Call {
+    pub(crate) script: &'static Script,
+    pub(crate) command: Cmd,
+    /// A command that is sent before the call, in the same write. Its answer is ignored.
+    pub(crate) ahead: Option<Cmd>,
+}
+
+/// A script made of these files of `lua/`, in a `LazyLock`. The usual case comes first and ends the script, so that it
+/// costs the server no more than it needs.
+#[macro_export]
+macro_rules! script {
+    ($($part:tt)+) => {
+        std::sync::LazyLock::new(|| $crate::script::Script::of(&[$($crate::script_part!($part)),+]))
+    };
+}
+
+/// A part of a [`script!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! script_part {
+    (clock) => {
+        $crate::script::CLOCK
+    };
+    (number) => {
+        $crate::script::NUMBER
+    };
+    ($part:tt) => {
+        include_str!(concat!("lua/", stringify!($part), ".lua"))
+    };
+}
+
+impl Script {
+    /// The script of these parts.
+    #[must_use]
+    pub fn of(parts: &[&str]) -> Self {
+        let source = parts.concat();
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, hash }
+    }
+
+    /// The text of the script.
+    pub(crate) fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// A call with these keys; the arguments follow.
+    pub fn on(&'static self, keys: &[&str]) -> Call {
+        let length: usize = keys.iter().map(|key| key.len()).sum();
+        let mut command = Cmd::with_capacity(3 + keys.len() + ARGUMENTS, length + 64 + ARGUMENTS_LENGTH);
+        command.arg("EVALSHA").arg(&self.hash).arg(keys.len()).arg(keys);
+        Call { script: self, command, ahead: None }
+    }
+
+    /// The command that loads the script.
+    pub(crate) fn load(&self) -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(&self.source);
+        command
+    }
+}
+
+impl Call {
+    /// The keys: a cluster routes by them.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let mut words = self.command.args_iter().filter_map(|word| match word {
+            redis::Arg::Simple(bytes) => Some(bytes),
+            _ => None,
+        });
+        let count = words.nth(2).and_then(|count| std::str::from_utf8(count).ok()?.parse().ok());
+        words.take(count.unwrap_or(0))
+    }
+
+    /// Has the server write what the script publishes before it writes the answer.
+    ///
+    /// Redis writes to its clients in the reverse order of when each of them first got output. The answer to a
+    /// command ahead of the script makes this client the first of them.
+    #[must_use]
+    pub fn answered_last(mut self) -> Self {
+        let mut command = redis::cmd("EXISTS");
+        command.arg(self.keys().next());
+        self.ahead = Some(command);
+        self
+    }
+
+    /// The call with one more argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl ToRedisArgs) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    /// The call with these arguments, without those at the end that have their usual value: each argument costs the
+    /// server most of a microsecond.
+    #[must_use]
+    pub fn unless_usual<const N: usize>(self, given: [&str; N], usual: [&str; N]) -> Self {
+        let needed = (0..N).rfind(|&at| given[at] != usual[at]).map_or(0, |last| last + 1);
+        given[..needed].iter().fold(self, |call, argument| call.arg(*argument))
+    }
+}

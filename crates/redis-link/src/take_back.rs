@@ -1,0 +1,140 @@
+//! The removal of what a request for a lock may have left on a server.
+
+use std::mem;
+use std::time::Duration;
+
+use lock_core::background::{Background, Counted};
+use lock_core::{ErrorKind, Outcome, Result};
+use tokio::time::sleep;
+
+use crate::client::RedisClient;
+use crate::keys::Keys;
+
+/// The removal waits this long at most for a server that does not answer.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(600);
+/// How many removals wait for a server to answer again; further ones look for a shorter time.
+const MOST_OVER_AN_OUTAGE: usize = 1024;
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What is known of a request that is to be [taken back](RedisClient::take_back).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It was answered, or never sent.
+    Answered,
+    /// It was sent and not answered, on the connection that was in use when it was made, if there was one.
+    InDoubt {
+        /// The [generation](RedisClient::generation) of that connection.
+        connection: Option<u64>,
+    },
+}
+
+impl Sent {
+    /// Whether a request on the present connection comes after this one.
+    #[must_use]
+    pub fn is_settled_on(self, present: Option<u64>) -> bool {
+        match self {
+            Self::Answered => true,
+            Self::InDoubt { connection } => connection.is_some() && connection == present,
+        }
+    }
+}
+
+/// How a request is [taken back](RedisClient::take_back).
+#[derive(Debug)]
+pub struct TakeBack<'a> {
+    keys: &'a Keys,
+    ttl: Duration,
+    sent: Sent,
+    is_over_an_outage: bool,
+    counted: Option<Counted>,
+}
+
+impl<'a> TakeBack<'a> {
+    /// For a request for a lock of this `ttl`.
+    #[must_use]
+    pub fn new(keys: &'a Keys, ttl: Duration, sent: Sent) -> Self {
+        Self { keys, ttl, sent, is_over_an_outage: false, counted: None }
+    }
+
+    /// The time to look begins when the server answers again, after ten minutes at the latest: a server that hangs
+    /// carries out what it has buffered when it goes on. When many removals wait for that already, it begins at once.
+    #[must_use]
+    pub fn over_an_outage(mut self, cleanup: &Background) -> Self {
+        self.is_over_an_outage = cleanup.under_way() <= MOST_OVER_AN_OUTAGE;
+        self
+    }
+
+    /// Counts as under way until the server has answered once.
+    #[must_use]
+    pub fn counted(mut self, counted: Option<Counted>) -> Self {
+        self.counted = counted;
+        self
+    }
+}
+
+impl RedisClient {
+    /// Removes what a request may have left, by calls of `release`, and reports whether there was something; `None`
+    /// when an earlier call of `release` may have removed it.
+    ///
+    /// After an answered request, and on the connection that carried it, one answer settles it. After
+    /// that connection broke, the request may still be on its way: the removal is repeated until a lease
+    /// granted now would have ended and for the time of one answer more, or until something is found: an owner that
+    /// sent several requests has to call this again. What a server carries out still later expires by itself.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, something may be left until it expires.
+    pub async fn take_back<F>(&self, terms: TakeBack<'_>, release: impl Fn() -> F + Send) -> Option<bool>
+    where
+        F: Future<Output = Result<Option<bool>>> + Send,
+    {
+        match release().await {
+            Ok(Some(true)) => Some(true),
+            // In a box, as it is seldom needed and large.
+            first => Box::pin(self.take_back_after(first, terms, release)).await,
+        }
+    }
+
+    async fn take_back_after<F>(
+        &self,
+        first: Result<Option<bool>>,
+        mut terms: TakeBack<'_>,
+        release: impl Fn() -> F + Send,
+    ) -> Option<bool>
+    where
+        F: Future<Output = Result<Option<bool>>> + Send,
+    {
+        let lasting = terms.ttl + self.command_timeout();
+        let outage = if terms.is_over_an_outage { LONGEST_OUTAGE } else { Duration::ZERO };
+        let mut until = self.clock().now() + lasting + outage;
+        let (mut pause, mut in_doubt, mut has_answered, mut released) = (FIRST_PAUSE, false, false, first);
+        loop {
+            let answers = released.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Unavailable);
+            if answers {
+                terms.counted = None;
+                if !mem::replace(&mut has_answered, true) {
+                    until = until.min(self.clock().now() + lasting);
+                }
+            }
+            match released {
+                Ok(Some(true)) => return Some(true),
+                Ok(removed) => {
+                    in_doubt |= removed.is_none();
+                    if terms.sent.is_settled_on(self.generation(terms.keys)) {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Closed => break,
+                Err(error) => in_doubt |= error.outcome() != Outcome::NotApplied,
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+            if self.clock().now() >= until {
+                break;
+            }
+            released = release().await;
+        }
+        Some(false).filter(|_| !in_doubt)
+    }
+}

@@ -1,0 +1,305 @@
+//! Where the locks are: on one server, behind sentinels, in a cluster.
+
+use std::fmt;
+
+use lock_core::url::LockUrl;
+use lock_core::{Error, ErrorKind, Result};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+
+use crate::tls::Tls;
+
+const DEFAULT_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// Which server or servers keep the locks.
+///
+/// `Debug` does not show passwords.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Topology {
+    /// One server.
+    Single(ConnectionInfo),
+    /// The master that sentinels name.
+    Sentinel(SentinelInfo),
+    /// A Redis Cluster, known by some of its nodes.
+    Cluster(Vec<ConnectionInfo>),
+}
+
+/// The sentinels, and what they watch.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct SentinelInfo {
+    /// Any of the sentinels, better all.
+    pub sentinels: Vec<ConnectionInfo>,
+    /// What the sentinels call the master.
+    pub name: String,
+    /// How to speak to the master: credentials, database, TLS. Its address is what the sentinels say.
+    pub master: ConnectionInfo,
+}
+
+impl SentinelInfo {
+    /// The master that these sentinels call `name`, and how to speak to it.
+    #[must_use]
+    pub fn new(sentinels: Vec<ConnectionInfo>, name: impl Into<String>, master: ConnectionInfo) -> Self {
+        Self { sentinels, name: name.into(), master }
+    }
+}
+
+/// What a URL scheme stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheme {
+    kind: Kind,
+    tls: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Single,
+    Unix,
+    Sentinel,
+    Cluster,
+}
+
+/// The options of a URL for TLS, the database and the sentinels.
+#[derive(Debug, Default)]
+pub struct Access {
+    tls: Tls,
+    db: Option<i64>,
+    sentinel_user: Option<String>,
+    sentinel_password: Option<String>,
+}
+
+impl From<ConnectionInfo> for Topology {
+    fn from(info: ConnectionInfo) -> Self {
+        Self::Single(info)
+    }
+}
+
+impl Topology {
+    /// The servers that the configuration names.
+    pub fn named(&self) -> &[ConnectionInfo] {
+        match self {
+            Self::Single(info) => std::slice::from_ref(info),
+            Self::Sentinel(sentinel) => &sentinel.sentinels,
+            Self::Cluster(seeds) => seeds,
+        }
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Sentinel(sentinel) = self {
+            write!(f, "{} of ", sentinel.name)?;
+        }
+        for (at, info) in self.named().iter().enumerate() {
+            write!(f, "{}{}", if at == 0 { "" } else { "," }, info.addr())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Single(_) => "Single",
+            Self::Sentinel(_) => "Sentinel",
+            Self::Cluster(_) => "Cluster",
+        };
+        f.debug_tuple(name).field(&format_args!("{self}")).finish()
+    }
+}
+
+impl fmt::Debug for SentinelInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SentinelInfo").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Scheme {
+    /// The scheme of a URL.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when it is none of Redis.
+    pub fn of(backend: &'static str, url: &LockUrl) -> Result<Self> {
+        let (kind, tls) = match url.scheme.as_str() {
+            "redis" => (Kind::Single, false),
+            "rediss" => (Kind::Single, true),
+            "redis+unix" => (Kind::Unix, false),
+            "redis+sentinel" => (Kind::Sentinel, false),
+            "rediss+sentinel" => (Kind::Sentinel, true),
+            "redis+cluster" => (Kind::Cluster, false),
+            "rediss+cluster" => (Kind::Cluster, true),
+            other => {
+                return Err(invalid(backend, format!("the URL scheme {other}:// is not one of Redis"))
+                    .with_hint(
+                        "use redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://",
+                    ));
+            }
+        };
+        Ok(Self { kind, tls })
+    }
+
+    /// The options that this scheme has beside those of every Redis URL.
+    pub fn options(self) -> Vec<&'static str> {
+        let mut options: Vec<_> = if self.tls { Tls::OPTIONS.into() } else { Vec::new() };
+        match self.kind {
+            Kind::Unix => options.push("db"),
+            Kind::Sentinel => options.extend(["sentinel_user", "sentinel_password"]),
+            Kind::Single | Kind::Cluster => {}
+        }
+        options
+    }
+
+    /// The servers that the URL names.
+    pub fn topology(self, backend: &'static str, url: &LockUrl, access: &Access) -> Result<Topology> {
+        match self.kind {
+            Kind::Unix => Ok(Topology::Single(unix(backend, url, access.db.unwrap_or_default())?)),
+            Kind::Single => {
+                let settings = settings(url, database(backend, url.path.trim_matches('/'))?);
+                self.info(backend, &url.hosts, DEFAULT_PORT, settings, access).map(Topology::Single)
+            }
+            Kind::Cluster => {
+                let path = url.path.trim_matches('/');
+                if database(backend, path)? != 0 {
+                    return Err(invalid(backend, format!("a cluster has no database {path}")).with_hint(
+                        "leave the database out, or use another prefix in the URL (?prefix=...)",
+                    ));
+                }
+                let seed = |host| self.info(backend, host, DEFAULT_PORT, settings(url, 0), access);
+                Ok(Topology::Cluster(url.hosts.split(',').map(seed).collect::<Result<_>>()?))
+            }
+            Kind::Sentinel => self.sentinel(backend, url, access).map(Topology::Sentinel),
+        }
+    }
+
+    fn sentinel(self, backend: &'static str, url: &LockUrl, access: &Access) -> Result<SentinelInfo> {
+        let path = url.path.trim_matches('/');
+        let (name, db) = path.split_once('/').unwrap_or((path, ""));
+        if name.is_empty() {
+            return Err(invalid(backend, "the URL does not name the master".into())
+                .with_hint("write it as redis+sentinel://host:port,host:port/name"));
+        }
+        let mut own = RedisConnectionInfo::default();
+        if let Some(user) = &access.sentinel_user {
+            own = own.set_username(user);
+        }
+        if let Some(password) = &access.sentinel_password {
+            own = own.set_password(password);
+        }
+        let sentinel = |host| self.info(backend, host, SENTINEL_PORT, own.clone(), access);
+        let sentinels: Vec<_> = url.hosts.split(',').map(sentinel).collect::<Result<_>>()?;
+        let settings = settings(url, database(backend, db)?);
+        // The address is what the sentinels say, later.
+        let master = sentinels[0].clone().set_redis_settings(settings);
+        Ok(SentinelInfo { sentinels, name: name.to_owned(), master })
+    }
+
+    fn info(
+        self,
+        backend: &'static str,
+        host: &str,
+        default_port: u16,
+        settings: RedisConnectionInfo,
+        access: &Access,
+    ) -> Result<ConnectionInfo> {
+        let info = server(backend, host, default_port)?.set_redis_settings(settings);
+        if self.tls { access.tls.over(backend, info) } else { Ok(info) }
+    }
+}
+
+impl Access {
+    /// Takes an option, and says whether it is one of ours.
+    pub fn set(&mut self, key: &str, value: lock_core::url::OptionValue<'_>) -> Result<bool> {
+        let text = || Some(value.text().to_owned());
+        match key {
+            "db" => self.db = Some(value.parse("use the number of a database")?),
+            "sentinel_user" => self.sentinel_user = text(),
+            "sentinel_password" => self.sentinel_password = text(),
+            _ => return self.tls.set(key, value),
+        }
+        Ok(true)
+    }
+}
+
+/// The address of one host of a URL, with the URL's credentials and database.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidConfig`].
+pub fn connection_info(backend: &'static str, url: &LockUrl, host: &str) -> Result<ConnectionInfo> {
+    let database = database(backend, url.path.trim_matches('/'))?;
+    Ok(server(backend, host, DEFAULT_PORT)?.set_redis_settings(settings(url, database)))
+}
+
+/// The same way to speak, to another host.
+pub(crate) fn at(info: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let host = host.to_owned();
+    let addr = match info.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(addr)
+}
+
+fn server(backend: &'static str, host: &str, default_port: u16) -> Result<ConnectionInfo> {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => {
+            let port = port.parse().map_err(|_| {
+                invalid(backend, format!("the port in {host:?} is not valid"))
+                    .with_hint("write the host as host:port, such as 127.0.0.1:6379")
+            })?;
+            (name, port)
+        }
+        _ => (host, default_port),
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    if name.is_empty() || name.contains(',') {
+        return Err(invalid(backend, format!("the URL names no single host but {host:?}"))
+            .with_hint("write it as redis://host:port"));
+    }
+    ConnectionAddr::Tcp(name.to_owned(), port).into_connection_info().map_err(|_| {
+        invalid(backend, format!("the address {host:?} is not valid"))
+            .with_hint("write it as redis://host:port")
+    })
+}
+
+fn unix(backend: &'static str, url: &LockUrl, database: i64) -> Result<ConnectionInfo> {
+    if !url.hosts.is_empty() || url.path.len() < 2 {
+        return Err(invalid(backend, "the URL names no path of a socket".into())
+            .with_hint("write it as redis+unix:///path/to/redis.sock?db=0"));
+    }
+    let addr = ConnectionAddr::Unix(url.path.clone().into());
+    let info = addr.into_connection_info().map_err(|_| {
+        invalid(backend, "the path of the socket is not valid".into())
+            .with_hint("write it as redis+unix:///path/to/redis.sock?db=0")
+    })?;
+    Ok(info.set_redis_settings(settings(url, database)))
+}
+
+fn settings(url: &LockUrl, database: i64) -> RedisConnectionInfo {
+    let mut settings = RedisConnectionInfo::default().set_db(database);
+    if !url.user.is_empty() {
+        settings = settings.set_username(&url.user);
+    }
+    if let Some(password) = &url.password {
+        settings = settings.set_password(password);
+    }
+    settings
+}
+
+fn database(backend: &'static str, text: &str) -> Result<i64> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    text.parse().map_err(|_| {
+        invalid(backend, format!("the database {text:?} is not a number"))
+            .with_hint("write it as redis://host:port/0")
+    })
+}
+
+fn invalid(backend: &'static str, what: String) -> Error {
+    Error::new(ErrorKind::InvalidConfig, backend).with_message(what)
+}

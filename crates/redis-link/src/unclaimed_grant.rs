@@ -1,0 +1,183 @@
+//! Grants that no acquisition claims, and their return.
+//!
+//! An entry of a wait queue may outlive its acquisition: a server that hung carries out a request long after the caller
+//! gave up, and a promoted replica has entries that the old master had removed. The server takes such an entry for a
+//! waiter, as its process listens, and grants it the lock. The process is notified, and gives the grant back.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::OwnerId;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use crate::keys::Keys;
+
+/// How many grants are given back at a time. Further ones expire by themselves.
+const MOST_AT_A_TIME: usize = 1024;
+/// The grants of this time are reported in one warning.
+const REPORT_AFTER: Duration = Duration::from_secs(1);
+
+/// A grant to an owner that no acquisition has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnclaimedGrant {
+    /// What was granted.
+    pub what: Granted,
+    /// The identity of the acquisition that ended.
+    pub owner: OwnerId,
+    /// The keys of the lock.
+    pub keys: Keys,
+    /// The channel of the notification.
+    pub inbox: String,
+}
+
+/// What a waiter is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// The lock.
+    Lock,
+    /// Precedence for a moment, on one of several masters.
+    Turn,
+}
+
+/// Gives grants back to a server: what each backend does on its own.
+#[async_trait]
+pub trait ReturnGrant: fmt::Debug + Send + Sync + 'static {
+    /// Removes what this owner has of this lock, and nothing else, so that the next waiter gets it. Reports whether there
+    /// was something, where that is known.
+    async fn return_grant(&self, grant: &UnclaimedGrant) -> Option<bool>;
+
+    /// The address of the server.
+    fn address(&self) -> &str;
+}
+
+impl UnclaimedGrant {
+    /// Reads a notification of this owner: see `tell` in the scripts.
+    pub(crate) fn read(what: &str, owner: &str, rest: &str, inbox: &str) -> Option<Self> {
+        let (what, key) = match what {
+            "granted" => (Granted::Lock, rest),
+            "passed" => (Granted::Lock, rest.split_once(' ')?.1),
+            "turn" => (Granted::Turn, rest),
+            _ => return None,
+        };
+        Some(Self { what, owner: OwnerId::decode(owner)?, keys: Keys::of(key), inbox: inbox.to_owned() })
+    }
+}
+
+/// The grants that are on their way back to one server.
+#[derive(Debug)]
+pub(crate) struct Returns {
+    server: Arc<dyn ReturnGrant>,
+    running: AtomicUsize,
+    /// How many were given back and are not reported yet.
+    unreported: AtomicUsize,
+}
+
+impl Returns {
+    pub(crate) fn new(server: Arc<dyn ReturnGrant>) -> Arc<Self> {
+        Arc::new(Self { server, running: AtomicUsize::new(0), unreported: AtomicUsize::new(0) })
+    }
+
+    /// Gives a grant back in the background.
+    pub(crate) fn give_back(self: &Arc<Self>, grant: UnclaimedGrant, reports: bool) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.running.fetch_add(1, Ordering::AcqRel) >= MOST_AT_A_TIME {
+            self.running.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let running = Running(Arc::clone(self));
+        drop(runtime.spawn(async move {
+            let this = Arc::clone(&running.0);
+            let given_back = this.server.return_grant(&grant).await;
+            drop(running);
+            tracing::debug!(lock = grant.keys.lock(), ?given_back, "a grant without an acquisition");
+            if reports && given_back == Some(true) {
+                this.report().await;
+            }
+        }));
+    }
+
+    /// Warns of all that were given back within a second.
+    async fn report(self: &Arc<Self>) {
+        if self.unreported.fetch_add(1, Ordering::AcqRel) == 0 {
+            let _report = Report(Arc::clone(self));
+            sleep(REPORT_AFTER).await;
+        }
+    }
+}
+
+/// Warns when it is dropped: also when the runtime ends first, as there would be no further warning then.
+struct Report(Arc<Returns>);
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let given_back = self.0.unreported.swap(0, Ordering::AcqRel);
+        tracing::warn!(
+            server = self.0.server.address(),
+            given_back,
+            "locks were granted to waiters that had left, and were given back at once: the server answered so late that \
+             they had given up, or a failover brought their entries back"
+        );
+    }
+}
+
+struct Running(Arc<Returns>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_names_its_owner_and_its_lock() {
+        let owner = OwnerId::random();
+        let read = |what, rest| UnclaimedGrant::read(what, &owner.to_string(), rest, "inbox");
+        let grant =
+            |what| Some(UnclaimedGrant { what, owner, keys: Keys::of("lock:a b"), inbox: "inbox".into() });
+        assert_eq!(read("granted", "lock:a b"), grant(Granted::Lock));
+        assert_eq!(read("passed", "17 lock:a b"), grant(Granted::Lock));
+        assert_eq!(read("turn", "lock:a b"), grant(Granted::Turn));
+        // As earlier versions of the scripts have it.
+        assert_eq!(read("passed", "17"), None);
+        assert_eq!(read("next", "100"), None);
+        assert_eq!(UnclaimedGrant::read("granted", "nobody", "lock:a", "inbox"), None);
+    }
+
+    #[derive(Debug)]
+    struct NoServer;
+
+    #[async_trait]
+    impl ReturnGrant for NoServer {
+        async fn return_grant(&self, _: &UnclaimedGrant) -> Option<bool> {
+            None
+        }
+
+        fn address(&self) -> &'static str {
+            "a:1"
+        }
+    }
+
+    #[test]
+    fn a_report_whose_runtime_ends_is_given_and_does_not_silence_the_next() {
+        let (log, _guard) = lock_testkit::Log::begin();
+        let returns = Returns::new(Arc::new(NoServer));
+        for reports in 1..=2 {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(async {
+                let returns = Arc::clone(&returns);
+                drop(tokio::spawn(async move { returns.report().await }));
+                tokio::task::yield_now().await;
+            });
+            drop(runtime);
+            assert_eq!(log.warnings("given_back=1").len(), reports);
+        }
+    }
+}

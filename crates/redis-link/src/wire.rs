@@ -1,0 +1,55 @@
+//! How values are written for scripts, and read from their answers.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use lock_core::Token;
+use redis::Value;
+
+/// The last token outlives its lock by this, or by a hundred times the ttl if that is more.
+const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The same as the scripts have it, in milliseconds.
+pub const USUAL_FENCE_TTL: &str = "604800000";
+
+/// A time to live in milliseconds, at least one.
+#[must_use]
+pub fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// How long the last token is kept, as the scripts have it.
+#[must_use]
+pub fn fence_ttl(ttl: Duration) -> Cow<'static, str> {
+    match ttl.saturating_mul(100) {
+        longer if longer > FENCE_TTL => millis(longer).min(i64::MAX as u64 / 2).to_string().into(),
+        _ => USUAL_FENCE_TTL.into(),
+    }
+}
+
+/// Reads a yes or no.
+#[must_use]
+pub fn flag(answer: &Value) -> Option<bool> {
+    match answer {
+        Value::Int(0) => Some(false),
+        Value::Int(1) => Some(true),
+        _ => None,
+    }
+}
+
+/// Reads a token.
+#[must_use]
+pub fn token(value: &Value) -> Option<Token> {
+    let Value::BulkString(digits) = value else { return None };
+    let number = str::from_utf8(digits).ok()?.parse().ok();
+    number.filter(|number| *number <= i64::MAX as u64).map(Token::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_time_is_the_same_in_both_forms() {
+        assert_eq!(USUAL_FENCE_TTL, millis(FENCE_TTL).to_string());
+    }
+}
