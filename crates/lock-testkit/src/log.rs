@@ -49,7 +49,7 @@ impl Log {
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        ["lock_", "polylock"].iter().any(|ours| metadata.target().starts_with(ours))
+        ["lock_", "polylock", "redis_link"].iter().any(|ours| metadata.target().starts_with(ours))
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {

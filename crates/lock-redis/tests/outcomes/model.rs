@@ -355,8 +355,10 @@ impl Model {
         }
         self.state.lock = Lock::Free;
         self.state.shares.clear();
-        self.advance(None, true, false, effect);
-        self.tell_free(effect);
+        if self.family == Family::Single {
+            self.advance(None, true, false, effect);
+            self.tell_free(effect);
+        }
         "string".into()
     }
 
