@@ -98,8 +98,8 @@ pub(crate) async fn work(
 fn locks_of(locks: &Locks) -> Vec<&'static str> {
     let mut names = vec![BUSY, BUSY, "mutex-1", "mutex-2"];
     let capabilities = locks.capabilities();
-    names.extend(capabilities.shared.is_there().then_some(RW));
-    names.extend(capabilities.permits.is_there().then_some(SEMAPHORE));
+    names.extend(capabilities.shared.is_supported().then_some(RW));
+    names.extend(capabilities.permits.is_supported().then_some(SEMAPHORE));
     names
 }
 

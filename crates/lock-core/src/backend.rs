@@ -276,7 +276,7 @@ impl AcquireRequest {
     }
 
     /// Tells the one who asks how many are before it in the queue, where the backend knows.
-    pub fn queued_behind(&self, before: usize) {
+    pub fn report_position(&self, before: usize) {
         if let Some(on_queued) = &self.on_queued {
             on_queued.tell(before);
         }
@@ -324,7 +324,7 @@ pub enum Support {
 impl Support {
     /// Whether it can.
     #[must_use]
-    pub const fn is_there(self) -> bool {
+    pub const fn is_supported(self) -> bool {
         matches!(self, Self::Yes)
     }
 

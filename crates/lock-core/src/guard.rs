@@ -596,7 +596,7 @@ impl Held {
         let Some(heir) = self.turn.as_ref().and_then(Turn::heir) else { return self.lease.release().await };
         match self.lease.hand_over(&heir.request).await? {
             HandOver::Released(released) => Ok(released),
-            HandOver::Passed(lease) => {
+            HandOver::HandedOver(lease) => {
                 self.bequeath(&heir, lease, name, origin);
                 Ok(Released::Released)
             }
@@ -693,7 +693,7 @@ mod tests {
         async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
             self.inner.release().await?;
             match self.backend.acquire(next.clone()).await? {
-                Acquired::Held(lease) => Ok(HandOver::Passed(lease)),
+                Acquired::Held(lease) => Ok(HandOver::HandedOver(lease)),
                 Acquired::Busy => panic!("somebody was faster"),
             }
         }

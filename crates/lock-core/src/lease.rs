@@ -118,7 +118,7 @@ pub trait Lease: Any + Debug + Send + Sync {
 #[non_exhaustive]
 pub enum HandOver {
     /// The lock was ours until now, and is the next acquisition's from now on.
-    Passed(Box<dyn Lease>),
+    HandedOver(Box<dyn Lease>),
     /// The lock was given back; the next acquisition has to ask for itself.
     Released(Released),
 }

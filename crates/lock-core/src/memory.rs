@@ -218,7 +218,7 @@ impl Backend for Memory {
             Asked::Granted(owner, grant) => return Ok(self.lease(&request, owner, grant, start, ttl)),
             Asked::Busy => return Ok(Acquired::Busy),
             Asked::Queued(place, before) => {
-                request.queued_behind(before);
+                request.report_position(before);
                 place
             }
         };

@@ -240,7 +240,7 @@ impl RedisLease {
                 let lease = Self::begin(&context, &keys, next, (rollback.owner, token), (sent.at, until));
                 let mut lease = lease.contended(self.contended).registered(rollback.disarm());
                 lease.handovers = self.handovers.saturating_add(1);
-                Ok(Some(HandOver::Passed(Box::new(lease))))
+                Ok(Some(HandOver::HandedOver(Box::new(lease))))
             }
             Ok(Rotated::NotOurs) => {
                 rollback.answered();

@@ -401,7 +401,7 @@ impl<'a> Place<'a> {
         let mut reported = None;
         while let Some(obstacles) = self.obstacles(&queue)? {
             if reported.replace(obstacles.before) != Some(obstacles.before) {
-                self.request.queued_behind(obstacles.before);
+                self.request.report_position(obstacles.before);
             }
             let moved = self.moved(&obstacles).await?;
             if obstacles.last && matches!(moved, Moved::Near) && steady.holds() {

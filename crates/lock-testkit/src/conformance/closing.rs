@@ -27,14 +27,14 @@ pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
             within(SOON, "an answer", locks.inspect(&name)).await.map(drop).unwrap_err(),
             within(SOON, "an answer", locks.break_lock(&name)).await.map(drop).unwrap_err(),
         ];
-        if can.breaks_one.is_there() {
+        if can.breaks_one.is_supported() {
             let broken = within(SOON, "an answer", locks.break_lock_if(&name, Token::new(1))).await;
             errors.push(broken.map(drop).unwrap_err());
         }
-        if can.listing.is_there() {
+        if can.listing.is_supported() {
             errors.push(within(SOON, "an answer", locks.list(&name)).await.map(drop).unwrap_err());
         }
-        if can.revocation.is_there() {
+        if can.revocation.is_supported() {
             let asked = within(SOON, "an answer", locks.request_revocation(&name)).await;
             errors.push(asked.map(drop).unwrap_err());
         }

@@ -109,7 +109,7 @@ pub(super) async fn only_a_writer_becomes_a_reader(harness: &dyn Harness) {
     assert!(mutex.is_valid());
     Reader.must_be_busy(&locks, &name).await;
     give_back(mutex).await;
-    if harness.capabilities().permits.is_there() {
+    if harness.capabilities().permits.is_supported() {
         let mut permit = within(SOON, "a permit", locks.semaphore(&name, 2).acquire()).await.unwrap();
         must_be(ErrorKind::Unsupported, downgrade(&mut permit).await);
         give_back(permit).await;

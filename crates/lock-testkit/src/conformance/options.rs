@@ -14,12 +14,12 @@ pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
     assert_eq!(told.cross_process, declared.cross_process);
     assert_eq!(told.fifo, declared.fifo);
     assert_eq!(told.counts_waiters, declared.counts_waiters);
-    assert_eq!(told.shared.is_there(), declared.shared.is_there());
-    assert_eq!(told.permits.is_there(), declared.permits.is_there());
-    assert_eq!(told.revocation.is_there(), declared.revocation.is_there());
+    assert_eq!(told.shared.is_supported(), declared.shared.is_supported());
+    assert_eq!(told.permits.is_supported(), declared.permits.is_supported());
+    assert_eq!(told.revocation.is_supported(), declared.revocation.is_supported());
     assert_eq!(told.names_sharers, declared.names_sharers);
-    assert_eq!(told.breaks_one.is_there(), declared.breaks_one.is_there());
-    assert_eq!(told.listing.is_there(), declared.listing.is_there());
+    assert_eq!(told.breaks_one.is_supported(), declared.breaks_one.is_supported());
+    assert_eq!(told.listing.is_supported(), declared.listing.is_supported());
     assert_eq!(
         matches!(told.lease, LeaseKind::Session { .. }),
         matches!(declared.lease, LeaseKind::Session { .. }),
