@@ -169,7 +169,7 @@ impl Error {
     }
 
     /// Names the backend, unless it is named already.
-    pub(crate) fn told_by(mut self, backend: &'static str) -> Self {
+    pub(crate) fn on_backend(mut self, backend: &'static str) -> Self {
         if self.details.backend == NO_BACKEND {
             self.details.backend = backend;
         }

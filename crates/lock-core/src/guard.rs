@@ -10,33 +10,46 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::background::Background;
-use crate::queue::{Heir, Turn};
+use crate::local_queue::{NextWaiter, Turn};
 use crate::runtime::Runtimes;
 use crate::{
     BootInstant, Clock, Error, ErrorKind, GuardState, HandOver, Lease, LockName, LossReason, Mode, OwnerId,
-    Released, Result, Revocation, Token, Validity, ValidityCell,
+    Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// Half of all tokens: what is above lasts for ever.
+/// Half of all tokens: the rest never runs out.
 const HIGHEST_FLOOR: u64 = i64::MAX as u64 / 2;
 
 /// A lock that is held, until it is [released](Self::release), dropped or lost.
 ///
 /// While the guard lives, the backend renews the lease or session in the background. Watch
 /// [`lost`](Self::lost), or let [`run`](Self::run) do it, and send [`token`](Self::token) with every
-/// write: a process that was paused cannot know in time that its lock is gone.
+/// write: a process that was paused learns too late that its lock is lost.
+///
+/// ```
+/// # use lock_core::MemoryConfig;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = MemoryConfig::new().connect()?;
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// println!("holding {} with token {}, valid for {:?}", guard.name(), guard.token(), guard.remaining());
+/// guard.run(async { /* the work; dropped when the lock is lost */ }).await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Drop
 ///
 /// Dropping the guard releases the lock in the background, on the runtime that it was acquired on.
-/// It never blocks and never panics, and works from any thread. When that runtime is gone, the lock
-/// ends with its lease or session.
+/// It never blocks and never panics, and works from any thread. When that runtime was shut down, the
+/// lock ends with its lease or session.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
-    held: Option<Held>,
-    /// Made for the first who asks.
+    held: Option<HeldLock>,
+    /// Made by the first call that needs them.
     signals: OnceLock<Box<Signals>>,
     role: Role,
     name: LockName,
@@ -44,36 +57,37 @@ pub struct Guard {
     origin: Arc<Origin>,
 }
 
-/// What guards keep of the [`Locks`](crate::Locks) that they came from.
+/// What a guard keeps of the [`Locks`](crate::Locks) that it came from.
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) runtimes: Runtimes,
-    /// The releases of dropped guards, for which `close` waits.
+    /// The releases of dropped guards; `close` waits for them.
     pub(crate) releases: Background,
 }
 
-/// What tells those who outlive the guard that it holds the lock no more. Who asks for a release has given the lock up,
-/// whatever the server answers, and whenever it does.
+/// The signals that outlive the guard. They end when a release begins, whatever the server answers: the caller has given
+/// up the lock by then.
 #[derive(Debug)]
 struct Signals {
-    given_up: ValidityCell,
-    /// The parent of all that were given out.
+    released: ValidityCell,
+    /// The parent of every token that was returned.
     cancelled: OnceLock<CancellationToken>,
 }
 
-struct Held {
+/// A lease, and the turn in which it was granted.
+struct HeldLock {
     lease: Box<dyn Lease>,
-    /// Given up only after the lease: the next task of this process must not find our own lock. Who
-    /// shares a lock has none.
-    turn: Option<Turn>,
+    /// Dropped after the lease is released, so that the next task of this process does not find the lock taken. A sharer
+    /// has none.
+    turn: Option<Turn<Guard>>,
 }
 
-/// What a holder came for.
+/// What a guard was acquired for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// To write, by the write side of a read/write lock.
+    /// The write side of a read/write lock.
     Writer,
-    /// To read.
+    /// The read side.
     Reader,
     /// A mutex, or a permit.
     Other,
@@ -92,7 +106,7 @@ impl Role {
 impl Guard {
     pub(crate) fn new(
         lease: Box<dyn Lease>,
-        turn: Option<Turn>,
+        turn: Option<Turn<Self>>,
         role: Role,
         name: LockName,
         runtime: Handle,
@@ -101,7 +115,7 @@ impl Guard {
         if let Some(turn) = &turn {
             turn.hold(lease.validity());
         }
-        Self { held: Some(Held { lease, turn }), signals: OnceLock::new(), role, name, runtime, origin }
+        Self { held: Some(HeldLock { lease, turn }), signals: OnceLock::new(), role, name, runtime, origin }
     }
 
     /// The name of the lock.
@@ -116,14 +130,14 @@ impl Guard {
         self.lease().token()
     }
 
-    /// The identity of this acquisition, as the store holds it. Costs nothing.
+    /// The identity of this acquisition, as the store keeps it. Costs nothing.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
         self.lease().owner()
     }
 
-    /// The deadline up to which the server keeps the lock for sure; the renewal moves it on. A lock on Redis that was
-    /// waited for may begin with less than a second, until its first renewal is answered. Costs nothing.
+    /// The deadline: the server keeps the lock at least until then. The renewal moves it. On Redis, a lock that was waited
+    /// for may begin with less than a second, until its first renewal is answered. Costs nothing.
     #[must_use]
     pub fn valid_until(&self) -> BootInstant {
         self.lease().validity().until()
@@ -148,20 +162,19 @@ impl Guard {
         self.lease().validity().state()
     }
 
-    /// Waits until the lock is lost, and says why.
+    /// Waits until the lock is lost, and returns the reason.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn lost(&self) -> LossReason {
         self.lease().validity().lost().await
     }
 
-    /// The validity of the guard, apart from it: a clone that can be moved into a task or a thread.
+    /// The validity of the guard, as a clone that can be moved into a task or a thread. Costs no round trip.
     ///
     /// It does not hold the lock: it is lost, with [`LossReason::Released`], as soon as a release begins or the guard is
-    /// dropped. It stays so if that release fails: from then on the server may give the lock to somebody else. Costs no
-    /// round trip.
+    /// dropped. It stays lost if that release fails: the server may grant the lock to another client from then on.
     ///
     /// ```
     /// # use lock_core::{Locks, LossReason, Memory, MemoryConfig};
@@ -178,16 +191,16 @@ impl Guard {
     /// ```
     #[must_use]
     pub fn validity(&self) -> Validity {
-        self.signals().given_up.validity().and(self.lease().validity().clone())
+        self.signals().released.validity().and(self.lease().validity().clone())
     }
 
-    /// A token that is cancelled when the lock is lost, released, or dropped with the guard: for work in tasks of its own.
+    /// A token that is cancelled when the lock is lost or released, or the guard is dropped: for work in other tasks.
     ///
     /// It is cancelled before a release sends anything, and before a drop returns. The first call starts a small task that
     /// watches the [validity](Self::validity), on the runtime of the acquisition; when that runtime is shut down, the token
     /// is cancelled as well. Like every signal of a lost lock it may come late: send the fencing token with every write.
     ///
-    /// Each call gives a token of its own: cancelling it ends no other.
+    /// Each call returns a token of its own: cancelling it cancels no other.
     ///
     /// ```
     /// # use lock_core::{Locks, Memory, MemoryConfig};
@@ -221,20 +234,20 @@ impl Guard {
         cancelled.child_token()
     }
 
-    /// Whether somebody has [asked](crate::Locks::request_revocation) that the lock be given up. The lock
-    /// stays ours all the same, until we release it. Costs nothing.
+    /// Whether a client [asked](crate::Locks::request_revocation) the holder to release the lock. The guard
+    /// holds it all the same, until it is released. Costs nothing.
     #[must_use]
     pub fn is_revoke_requested(&self) -> bool {
         self.lease().revocation().is_some_and(Revocation::is_requested)
     }
 
-    /// Waits until somebody [asks](crate::Locks::request_revocation) that the lock be given up: for ever if
-    /// nobody does, and where the backend cannot tell
+    /// Waits until a client [asks](crate::Locks::request_revocation) the holder to release the lock: for ever
+    /// if none does, and where the backend does not support it
     /// ([`Capabilities::revocation`](crate::Capabilities::revocation)).
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn revoke_requested(&self) {
         match self.lease().revocation() {
             Some(revocation) => revocation.requested().await,
@@ -244,11 +257,11 @@ impl Guard {
 
     /// Runs `body` while the lock is held, and drops it when the lock is lost.
     ///
-    /// The lock is checked again when `body` has ended: `Ok` means that the lock was valid until then.
+    /// The lock is checked again after `body`: `Ok` means that it was valid until then.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] when the lock was lost before `body` ended, or by the time that it had. In the second case
+    /// [`ErrorKind::Lost`] when the lock was lost before `body` ended, or was found lost right after. In the second case
     /// [`RunError::into_output`] has what `body` returned: its last step may have run without the lock.
     ///
     /// # Cancel safety
@@ -273,7 +286,7 @@ impl Guard {
             output = body => output,
         };
         match self.state() {
-            // A body that blocked its thread, or a paused process, ends after the deadline without any other sign.
+            // A body that blocks its thread, or a paused process, passes the deadline without another signal.
             GuardState::Lost(reason) => {
                 Err(RunError { error: self.lost_error(reason), output: Some(output) })
             }
@@ -281,28 +294,27 @@ impl Guard {
         }
     }
 
-    /// Asks the server whether the lock is still ours: one round trip.
+    /// Asks the server whether the lock is still held: one round trip.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] when the server does not answer, [`ErrorKind::Denied`] when it refuses,
     /// [`ErrorKind::Closed`] after [`close`](crate::Locks::close), [`ErrorKind::Unsupported`] outside a tokio runtime.
-    /// The guard is not lost by any of them.
+    /// None of them loses the guard.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn verify(&self) -> Result<GuardState> {
         self.on_runtime("verify")?;
         self.lease().verify().await.map_err(|error| self.failed("verify", error))
     }
 
-    /// Lets the lock end `ttl` from now, later or earlier than before, and gives the new
-    /// [deadline](Self::valid_until): one round trip.
+    /// Sets a new time to live, and returns the new [deadline](Self::valid_until): one round trip.
     ///
-    /// For locks with a [fixed time to live](crate::LockOptions::fixed_ttl); a lock that lasts as long as its guard takes
-    /// `ttl` as its new [time to live](crate::LockOptions::ttl). Where a session keeps the lock, the deadline that is
-    /// given is the session's, if that is nearer: it moves on by itself up to the end that was asked for.
+    /// A lock with a [fixed time to live](crate::LockOptions::fixed_ttl) expires `ttl` from now, earlier or later than
+    /// before. Any other lock is renewed with this [time to live](crate::LockOptions::ttl) from now on. Where a session keeps
+    /// the lock, the deadline of the session is returned if that is earlier; it moves by itself up to the new end.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -312,7 +324,7 @@ impl Guard {
     /// # let locks = Locks::new(Memory::open(MemoryConfig::new())?);
     /// let ttl = Duration::from_secs(10);
     /// let guard = locks.mutex_with("import", LockOptions::new().fixed_ttl(ttl))?.acquire().await?;
-    /// // More work than was expected: another 10 s, from now on.
+    /// // More work than expected: another 10 s from now.
     /// guard.extend(ttl).await?;
     /// guard.release().await?;
     /// # Ok(())
@@ -321,12 +333,14 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] when `ttl` is too short, as one below the session timeout is where a session keeps
-    /// the lock, [`ErrorKind::Lost`] when the lock is no longer ours (it is never taken
-    /// again), [`ErrorKind::Unavailable`] when the server does not answer; of several masters for as long as the
-    /// lease lasts. [`ErrorKind::Denied`] when the server refuses, [`ErrorKind::Closed`] after
-    /// [`close`](crate::Locks::close), and [`ErrorKind::Unsupported`] outside a tokio runtime; the guard is valid as
-    /// before then, up to its deadline.
+    /// * [`ErrorKind::InvalidConfig`] when `ttl` is too short: below the session timeout where a session keeps the lock.
+    /// * [`ErrorKind::Lost`] when the lock is lost; it is never acquired again.
+    /// * [`ErrorKind::Unavailable`] when the server does not answer; on Redlock, when no quorum answers while the lease
+    ///   lasts.
+    /// * [`ErrorKind::Denied`] when the server refuses, [`ErrorKind::Closed`] after [`close`](crate::Locks::close),
+    ///   [`ErrorKind::Unsupported`] outside a tokio runtime.
+    ///
+    /// After any error but `Lost` the guard stays valid up to its deadline.
     ///
     /// # Cancel safety
     ///
@@ -337,15 +351,15 @@ impl Guard {
         self.lease().extend(ttl).await.map_err(|error| self.failed("extend", error))
     }
 
-    /// Lets the tokens that are granted after this one be larger than `floor` as well: one round trip.
+    /// Makes all later tokens of this name larger than `floor`: one round trip.
     ///
-    /// For those who bring their locks along from another store, whose tokens were larger.
+    /// For a move from another store, whose tokens were larger.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where the backend cannot do that, [`ErrorKind::Lost`] when the lock is no
-    /// longer ours, [`ErrorKind::Unavailable`] when the server does not answer, [`ErrorKind::Exhausted`] when
-    /// hardly any tokens would be left.
+    /// [`ErrorKind::Unsupported`] where the backend cannot do that, [`ErrorKind::Lost`] when the lock is lost,
+    /// [`ErrorKind::Unavailable`] when the server does not answer, [`ErrorKind::Exhausted`] when too few tokens
+    /// would be left.
     ///
     /// # Cancel safety
     ///
@@ -353,10 +367,8 @@ impl Guard {
     pub async fn raise_token(&self, floor: Token) -> Result<()> {
         if floor.get() > HIGHEST_FLOOR {
             return Err(Error::new(ErrorKind::Exhausted, self.backend())
-                .with_message(format!("hardly any tokens are left above {floor}"))
-                .with_hint(
-                    "begin again under another lock name, and let the resource forget the tokens of this one",
-                )
+                .with_message(format!("too few tokens are left above {floor}"))
+                .with_hint("use another lock name, and let the resource forget the tokens of this one")
                 .during("raise token")
                 .on(&self.name));
         }
@@ -364,54 +376,55 @@ impl Guard {
         self.lease().raise_token(floor).await.map_err(|error| self.failed("raise token", error))
     }
 
-    /// Goes on as a reader, without giving the lock up in between: readers may join from then on, and writers
-    /// wait until the last reader has gone. A few round trips.
+    /// Turns a writer into a reader without releasing the lock: readers may join from then on, and writers wait
+    /// for the last reader. A few round trips.
     ///
-    /// For guards of [`RwLock::write`](crate::RwLock::write). Readers of other processes who wait before the
-    /// first writer in the queue get the lock at once; those of this process come to stand in that queue only
-    /// now. No writer overtakes any of them, nor us. The [`token`](Self::token) stays, and is smaller than
-    /// theirs. A lease with a time to live may be renewed with it. For the guard of a reader there is nothing
-    /// to do. There is no way back: release it, and ask to write.
+    /// * It is for guards of [`RwLock::write`](crate::RwLock::write), and does nothing to the guard of a reader.
+    /// * Readers of other processes ahead of the first waiting writer get the lock at once. Readers of this
+    ///   process enter the wait queue of the store only now. No writer overtakes any of them.
+    /// * The [`token`](Self::token) stays, and is smaller than those of the new readers.
+    /// * A lease with a time to live may be renewed by the same request.
+    /// * There is no upgrade: release the guard, then acquire the lock as a writer.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] for the guard of a mutex or a semaphore, [`ErrorKind::Lost`] when the lock is
-    /// no longer ours (it is never taken again), [`ErrorKind::Unavailable`] when the server does not answer,
+    /// lost (it is never acquired again), [`ErrorKind::Unavailable`] when the server does not answer,
     /// [`ErrorKind::Denied`] and [`ErrorKind::Exhausted`] when it refuses: a right is missing, a limit is reached.
-    /// After any error but [`ErrorKind::Lost`] the guard holds the lock all the same. With
-    /// [`Outcome::Unknown`](crate::Outcome::Unknown) it does so as a writer or as a reader: do not write any
-    /// more, and call it again to be sure that readers can join.
+    /// After any error but [`ErrorKind::Lost`] the guard still holds the lock. With
+    /// [`Outcome::Unknown`](crate::Outcome::Unknown) it is a writer or a reader: stop writing, and call it again
+    /// to be sure that readers can join.
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the outcome is unknown as above. A release gives back either form.
+    /// When the future is dropped, the outcome is unknown, as above. [`release`](Self::release) releases either.
     ///
     /// Source of the idea: the downgrade of tokio's and parking_lot's `RwLockWriteGuard`.
     pub async fn downgrade(&mut self) -> Result<()> {
         match self.role {
             Role::Reader => return Ok(()),
             Role::Writer => {}
-            Role::Other => return Err(self.no_writer()),
+            Role::Other => return Err(self.not_a_writer()),
         }
         self.on_runtime("downgrade")?;
         let held = self.held_mut();
         let downgraded = held.lease.downgrade().await;
         downgraded.map_err(|error| self.failed("downgrade", error))?;
         self.role = Role::Reader;
-        // Who shares the lock lets the others of this process ask for it as well.
+        // A sharer gives up its turn, so that the next task of this process can ask to share the lock.
         self.held_mut().turn = None;
         Ok(())
     }
 
-    /// Gives the lock back, and says whether it was ours until then.
+    /// Releases the lock, and returns whether it was held until then.
     ///
-    /// A task of this process that waits for the lock gets it at once, where the backend can do that.
+    /// Where the backend can do that, the lock is handed over to the next waiting task of this process in one step.
     ///
     /// # Errors
     ///
-    /// When it is not known whether the lock is released. The release goes on in the background
-    /// until it is known or the lease has ended, so there is nothing left to do. After
-    /// [`ErrorKind::Closed`] nothing goes on: the lock ends with its lease or session.
+    /// When the outcome is unknown. The release is repeated in the background until it is known or the lease has
+    /// ended; there is nothing left to do for the caller. After [`ErrorKind::Closed`] nothing is repeated: the lock
+    /// ends with its lease or session.
     ///
     /// # Cancel safety
     ///
@@ -426,7 +439,7 @@ impl Guard {
         Ok(released)
     }
 
-    /// The lease behind the guard, if it is of this type: for backends that offer more than all of them can.
+    /// The lease behind the guard, if it is of this type: for operations that one backend only has.
     #[must_use]
     pub fn lease_as<T: Lease>(&self) -> Option<&T> {
         let lease: &dyn Any = self.lease();
@@ -435,15 +448,15 @@ impl Guard {
 
     fn signals(&self) -> &Signals {
         self.signals.get_or_init(|| {
-            let given_up = ValidityCell::new(Clock::boot(), BootInstant::NEVER);
-            Box::new(Signals { given_up, cancelled: OnceLock::new() })
+            let released = ValidityCell::new(Clock::boot(), BootInstant::NEVER);
+            Box::new(Signals { released, cancelled: OnceLock::new() })
         })
     }
 
-    /// Tells those who have asked that the lock is given up. A loss from before keeps its reason.
+    /// Ends the validities and cancellation tokens of this guard. An earlier loss keeps its reason.
     fn end_signals(&self) {
         let Some(signals) = self.signals.get() else { return };
-        signals.given_up.lose(match self.state() {
+        signals.released.lose(match self.state() {
             GuardState::Lost(reason) => reason,
             _ => LossReason::Released,
         });
@@ -457,7 +470,7 @@ impl Guard {
         &*held.lease
     }
 
-    fn held_mut(&mut self) -> &mut Held {
+    fn held_mut(&mut self) -> &mut HeldLock {
         let Some(held) = &mut self.held else { unreachable!("a guard holds its lease until it ends") };
         held
     }
@@ -468,19 +481,19 @@ impl Guard {
 
     fn failed(&self, operation: &'static str, error: Error) -> Error {
         let error = self.origin.runtimes.explain(error);
-        error.told_by(self.backend()).during(operation).on(&self.name)
+        error.on_backend(self.backend()).during(operation).on(&self.name)
     }
 
     fn backend(&self) -> &'static str {
         self.origin.runtimes.backend()
     }
 
-    fn no_writer(&self) -> Error {
+    fn not_a_writer(&self) -> Error {
         Error::new(ErrorKind::Unsupported, self.backend())
             .with_message(
-                "only who writes can become a reader, and this is the guard of a mutex or a semaphore",
+                "only a writer can become a reader, and this is the guard of a mutex or a semaphore",
             )
-            .with_hint("take the lock with locks.rw(name).write(): it is the same lock as the mutex")
+            .with_hint("acquire the lock by locks.rw(name).write(): it is the same lock as the mutex")
             .during("downgrade")
             .on(&self.name)
     }
@@ -500,7 +513,7 @@ impl fmt::Debug for Guard {
             .field("backend", &self.backend())
             .field("name", &self.name)
             .field("token", &self.token())
-            .field("standing", &self.state())
+            .field("state", &self.state())
             .finish_non_exhaustive()
     }
 }
@@ -517,103 +530,46 @@ impl Drop for Guard {
     }
 }
 
-/// The lock was lost while [`Guard::run`] ran its body. The `?` operator turns it into an [`Error`].
-///
-/// ```
-/// # use std::{thread, time::Duration};
-/// # use lock_core::{ErrorKind, LockOptions, Locks, Memory, MemoryConfig, Result};
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<()> {
-/// # let locks = MemoryConfig::new().connect()?;
-/// let ttl = Duration::from_millis(100);
-/// let guard = locks.mutex_with("a", LockOptions::new().fixed_ttl(ttl))?.acquire().await?;
-/// // A body that blocks its thread for longer than the lease lasts.
-/// let late = guard.run(async { thread::sleep(3 * ttl); "written" }).await.unwrap_err();
-/// assert_eq!(late.error().kind(), ErrorKind::Lost);
-/// assert_eq!(late.into_output(), Some("written"));
-/// # Ok(())
-/// # }
-/// ```
-pub struct RunError<T> {
-    error: Error,
-    output: Option<T>,
-}
-
-impl<T> RunError<T> {
-    /// Why the lock was lost: an error of the kind [`ErrorKind::Lost`].
-    #[must_use]
-    pub fn error(&self) -> &Error {
-        &self.error
-    }
-
-    /// What the body returned, if it had ended by the time that the loss was seen. `None` when it was dropped.
-    #[must_use]
-    pub fn into_output(self) -> Option<T> {
-        self.output
-    }
-}
-
-impl<T> From<RunError<T>> for Error {
-    fn from(lost: RunError<T>) -> Self {
-        lost.error
-    }
-}
-
-impl<T> fmt::Display for RunError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.error, f)
-    }
-}
-
-impl<T> fmt::Debug for RunError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.error, f)
-    }
-}
-
-impl<T> std::error::Error for RunError<T> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.error.source()
-    }
-}
-
-impl Held {
+impl HeldLock {
     async fn release(mut self, name: LockName, origin: Arc<Origin>) {
         let mut pause = FIRST_RETRY;
         while let Err(error) = self.end(&name, &origin).await {
             if error.kind() == ErrorKind::Closed {
-                tracing::debug!(%error, "the lock ends with its lease or session");
+                tracing::debug!(%error, "the locks were closed: the lock ends with its lease or session");
                 return;
             }
-            tracing::debug!(%error, "release goes on");
+            tracing::debug!(%error, "the release failed and is repeated");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LAST_RETRY);
         }
     }
 
-    /// Gives the lock to the next task of this process, or back to the server.
+    /// Hands the lock over to the next task of this process, or releases it.
     async fn end(&mut self, name: &LockName, origin: &Arc<Origin>) -> Result<Released> {
-        let Some(heir) = self.turn.as_ref().and_then(Turn::heir) else { return self.lease.release().await };
-        match self.lease.hand_over(&heir.request).await? {
+        let Some(next) = self.turn.as_ref().and_then(Turn::next_waiter) else {
+            return self.lease.release().await;
+        };
+        match self.lease.hand_over(&next.request).await? {
             HandOver::Released(released) => Ok(released),
             HandOver::HandedOver(lease) => {
-                self.bequeath(&heir, lease, name, origin);
+                self.deliver(&next, lease, name, origin);
                 Ok(Released::Released)
             }
         }
     }
 
-    fn bequeath(&mut self, heir: &Heir, lease: Box<dyn Lease>, name: &LockName, origin: &Arc<Origin>) {
+    /// Gives the lease that was handed over, and the turn, to the next waiter.
+    fn deliver(&mut self, next: &NextWaiter, lease: Box<dyn Lease>, name: &LockName, origin: &Arc<Origin>) {
         let Some(turn) = self.turn.take() else { return };
-        let queue = turn.queue();
-        let (turn, spent) = match heir.request.mode {
+        let queues = turn.queues();
+        let (turn, spent) = match next.request.mode {
             Mode::Exclusive => (Some(turn), None),
             _ => (None, Some(turn)),
         };
-        let role = Role::of(heir.request.mode, heir.request.writes);
-        let guard = Guard::new(lease, turn, role, name.clone(), heir.runtime.clone(), Arc::clone(origin));
-        queue.bequeath(heir, guard);
-        // Who shares the lock lets the one behind it ask; until now that would have been the heir.
+        let role = Role::of(next.request.mode, next.request.writes);
+        let guard = Guard::new(lease, turn, role, name.clone(), next.runtime.clone(), Arc::clone(origin));
+        queues.deliver(name, next, guard);
+        // A sharer gives up the turn. Earlier it would have gone to the waiter that has the lock by now.
         drop(spent);
     }
 }
@@ -626,18 +582,18 @@ mod tests {
     };
     use async_trait::async_trait;
 
-    /// The memory backend, whose locks go from task to task.
+    /// The memory backend, with a hand-over from task to task.
     #[derive(Clone, Debug)]
-    struct Passing(Memory);
+    struct HandOverMemory(Memory);
 
     #[derive(Debug)]
-    struct PassingLease {
-        backend: Passing,
+    struct HandOverLease {
+        backend: HandOverMemory,
         inner: Box<dyn Lease>,
     }
 
     #[async_trait]
-    impl Backend for Passing {
+    impl Backend for HandOverMemory {
         fn capabilities(&self) -> &Capabilities {
             self.0.capabilities()
         }
@@ -645,7 +601,7 @@ mod tests {
         async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
             Ok(match self.0.acquire(request).await? {
                 Acquired::Held(inner) => {
-                    Acquired::Held(Box::new(PassingLease { backend: self.clone(), inner }))
+                    Acquired::Held(Box::new(HandOverLease { backend: self.clone(), inner }))
                 }
                 Acquired::Busy => Acquired::Busy,
             })
@@ -665,7 +621,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Lease for PassingLease {
+    impl Lease for HandOverLease {
         fn token(&self) -> Token {
             self.inner.token()
         }
@@ -694,7 +650,7 @@ mod tests {
             self.inner.release().await?;
             match self.backend.acquire(next.clone()).await? {
                 Acquired::Held(lease) => Ok(HandOver::HandedOver(lease)),
-                Acquired::Busy => panic!("somebody was faster"),
+                Acquired::Busy => panic!("another client was faster"),
             }
         }
     }
@@ -712,7 +668,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loss_from_before_the_release_keeps_its_reason() {
+    async fn a_loss_before_the_release_keeps_its_reason() {
         let locks = MemoryConfig::new().connect().unwrap();
         let guard = locks.mutex("a").acquire().await.unwrap();
         let validity = guard.validity();
@@ -722,8 +678,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn signals_end_when_the_lock_is_passed_on() {
-        let locks = Locks::new(Passing(Memory::open(MemoryConfig::new()).unwrap()));
+    async fn signals_end_when_the_lock_is_handed_over() {
+        let locks = Locks::new(HandOverMemory(Memory::open(MemoryConfig::new()).unwrap()));
         let guard = locks.mutex("a").acquire().await.unwrap();
         let (validity, cancelled) = (guard.validity(), guard.cancellation_token());
         let mutex = locks.mutex("a");
@@ -737,8 +693,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_that_is_passed_to_a_reader_is_shared_with_the_one_behind_it() {
-        let locks = Locks::new(Passing(Memory::open(MemoryConfig::new()).unwrap()));
+    async fn a_lock_that_is_handed_over_to_a_reader_is_shared_with_the_next() {
+        let locks = Locks::new(HandOverMemory(Memory::open(MemoryConfig::new()).unwrap()));
         let writer = locks.rw("a").write().await.unwrap();
         let readers = [(); 3].map(|()| {
             let lock = locks.rw("a");
@@ -747,14 +703,14 @@ mod tests {
         tokio::task::yield_now().await;
         let writer_token = writer.token();
         assert_eq!(writer.release().await.unwrap(), Released::Released);
-        let passed = Token::new(writer_token.get() + 1);
+        let handed_over = Token::new(writer_token.get() + 1);
         let mut guards = Vec::new();
         for reader in readers {
             let guard = tokio::time::timeout(Duration::from_secs(5), reader).await;
-            guards.push(guard.expect("each lets the next one ask").unwrap());
+            guards.push(guard.expect("each lets the next reader ask").unwrap());
         }
         assert!(guards.iter().all(Guard::is_valid));
-        assert_eq!(guards[0].token(), passed, "what was passed on was given back");
+        assert_eq!(guards[0].token(), handed_over, "the lease that was handed over was released");
         assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
         for guard in guards {
             assert_eq!(guard.release().await.unwrap(), Released::Released);

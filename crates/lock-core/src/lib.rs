@@ -1,33 +1,36 @@
-//! The lock API of polylock: the backend traits, the guard, and all that is the same for every backend.
+//! The lock API of polylock: locks, guards, the backend traits, and all that backends have in common.
 //!
-//! Users meet [`Locks`], [`Mutex`], [`RwLock`], [`Semaphore`] and [`Guard`]; backends implement [`Backend`] and [`Lease`].
-//! This crate knows no driver. It brings one backend, [`memory`], the embedded default and the
-//! reference for the others.
+//! Users get [`Locks`], [`Mutex`], [`RwLock`], [`Semaphore`] and [`Guard`]; backends implement [`Backend`] and [`Lease`].
+//! The crate depends on no driver. It has one backend, [`memory`], the default and the reference for the others.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod backend;
 #[doc(hidden)]
 pub mod background;
+mod capabilities;
 pub mod clock;
-mod contender;
+mod connection;
 pub mod doctor;
 pub mod error;
 pub mod guard;
+mod handle;
 pub mod inspect;
 #[doc(hidden)]
 pub mod lazy;
 pub mod lease;
+mod local_queue;
 pub mod locks;
 pub mod memory;
 pub mod mutex;
 pub mod name;
 pub mod options;
 pub mod owner;
-mod queue;
 #[doc(hidden)]
 pub mod random;
 pub mod renewal;
+mod request;
 pub mod revocation;
+mod run_error;
 #[doc(hidden)]
 pub mod runtime;
 pub mod rw;
@@ -36,6 +39,7 @@ pub mod semaphore;
 pub mod single_flight;
 pub mod token;
 pub mod url;
+mod validity;
 
 pub use backend::{
     AcquireRequest, Acquired, Backend, Capabilities, LeaseKind, LeasePolicy, Mode, OnQueued, Wait,
@@ -43,10 +47,10 @@ pub use backend::{
 pub use clock::{BootInstant, Clock};
 pub use doctor::{DoctorReport, Finding, FindingLevel};
 pub use error::{Error, ErrorKind, Outcome, Result};
-pub use guard::{Guard, RunError};
+pub use guard::Guard;
 pub use inspect::{Holder, HolderInfo, LockMode, LockState, ServerLockState, ServerView, WaiterInfo};
 pub use lazy::Lazy;
-pub use lease::{GuardState, HandOver, Lease, LossReason, Released, Validity, ValidityCell};
+pub use lease::{HandOver, Lease, Released};
 pub use locks::Locks;
 pub use memory::{Memory, MemoryConfig};
 pub use mutex::Mutex;
@@ -54,9 +58,11 @@ pub use name::LockName;
 pub use options::LockOptions;
 pub use owner::{OwnerId, OwnerInfo};
 pub use revocation::{Revocation, RevocationCell};
+pub use run_error::RunError;
 pub use rw::RwLock;
 pub use semaphore::Semaphore;
 pub use token::Token;
-/// What [`Guard::cancellation_token`] gives, of `tokio-util`.
+/// The type of [`Guard::cancellation_token`], from `tokio-util`.
 #[doc(no_inline)]
 pub use tokio_util::sync::CancellationToken;
+pub use validity::{GuardState, LossReason, Validity, ValidityCell};

@@ -1,34 +1,35 @@
-//! The entry: a store, and the locks in it.
+//! The entry point: a store, and the locks in it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::background::Background;
-use crate::guard::Origin;
-use crate::queue::LocalQueue;
-use crate::runtime::Runtimes;
+use crate::connection::Connection;
 use crate::{
-    Backend, Capabilities, DoctorReport, Error, ErrorKind, LockName, LockOptions, LockState, Mutex,
-    OwnerInfo, Result, RwLock, Semaphore, Token,
+    Backend, Capabilities, DoctorReport, Error, ErrorKind, LockName, LockOptions, LockState, Mutex, Result,
+    RwLock, Semaphore, Token,
 };
 
 /// A connection to a store of locks. Clones share it.
 ///
-/// Keep one for the whole process: the tasks of one `Locks` queue up among themselves before they
-/// bother the server.
+/// Keep one for the whole process: the tasks of one `Locks` wait in a queue of the process, and one of them
+/// talks to the server.
+///
+/// ```
+/// # use lock_core::MemoryConfig;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// let locks = MemoryConfig::new().connect()?;
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// assert!(locks.mutex("orders/42").try_acquire().await?.is_none());
+/// guard.release().await?;
+/// locks.close().await
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Locks {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) queue: Arc<LocalQueue>,
-    pub(crate) owner: Arc<OwnerInfo>,
-    pub(crate) origin: Arc<Origin>,
+    connection: Arc<Connection>,
 }
 
 /// How long [`Locks::close`] waits for the releases of dropped guards and the roll-backs of dropped acquisitions.
@@ -44,17 +45,14 @@ impl Locks {
     /// The locks of a backend that is known only at run time.
     #[must_use]
     pub fn from_dyn(backend: Arc<dyn Backend>) -> Self {
-        let (queue, owner) = (Arc::default(), Arc::new(OwnerInfo::this_process()));
-        let runtimes = Runtimes::new(backend.capabilities().backend);
-        let origin = Arc::new(Origin { runtimes, releases: Background::default() });
-        Self { shared: Arc::new(Shared { backend, queue, owner, origin }) }
+        Self { connection: Arc::new(Connection::new(backend)) }
     }
 
-    /// The exclusive lock of this name, with the backend's defaults. Costs nothing; a name that is
-    /// not valid is told by the first acquisition.
+    /// The exclusive lock of this name, with the backend's defaults. Costs nothing; an invalid name is
+    /// reported by the first acquisition.
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
-        Mutex::new(Arc::clone(&self.shared), name.as_ref(), &LockOptions::new())
+        Mutex::new(Arc::clone(&self.connection), name.as_ref(), &LockOptions::new())
     }
 
     /// The exclusive lock of this name, with options.
@@ -65,14 +63,14 @@ impl Locks {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), or
     /// [`Unsupported`](crate::ErrorKind::Unsupported) for an option that the backend cannot honour.
     pub fn mutex_with(&self, name: impl AsRef<str>, options: LockOptions) -> Result<Mutex> {
-        Mutex::new(Arc::clone(&self.shared), name.as_ref(), &options).check()
+        Mutex::new(Arc::clone(&self.connection), name.as_ref(), &options).check()
     }
 
-    /// The read/write lock of this name, with the backend's defaults. Costs nothing; a name that is not
-    /// valid, and a backend without read/write locks, are told by the first acquisition.
+    /// The read/write lock of this name, with the backend's defaults. Costs nothing; an invalid name, and
+    /// a backend without read/write locks, are reported by the first acquisition.
     #[must_use]
     pub fn rw(&self, name: impl AsRef<str>) -> RwLock {
-        RwLock::new(&self.shared, name.as_ref(), &LockOptions::new())
+        RwLock::new(&self.connection, name.as_ref(), &LockOptions::new())
     }
 
     /// The read/write lock of this name, with options for readers and writers alike.
@@ -82,15 +80,14 @@ impl Locks {
     /// As [`mutex_with`](Self::mutex_with), and [`Unsupported`](crate::ErrorKind::Unsupported) where the
     /// backend has no read/write locks.
     pub fn rw_with(&self, name: impl AsRef<str>, options: LockOptions) -> Result<RwLock> {
-        RwLock::new(&self.shared, name.as_ref(), &options).check()
+        RwLock::new(&self.connection, name.as_ref(), &options).check()
     }
 
-    /// The semaphore of this name with `max` permits, with the backend's defaults. Costs nothing; a name
-    /// that is not valid, a `max` of 0, and a backend without semaphores, are told by the first
-    /// acquisition.
+    /// The semaphore of this name with `max` permits, with the backend's defaults. Costs nothing; an
+    /// invalid name, a `max` of 0, and a backend without semaphores are reported by the first acquisition.
     #[must_use]
     pub fn semaphore(&self, name: impl AsRef<str>, max: u32) -> Semaphore {
-        Semaphore::new(Arc::clone(&self.shared), name.as_ref(), max, &LockOptions::new())
+        Semaphore::new(Arc::clone(&self.connection), name.as_ref(), max, &LockOptions::new())
     }
 
     /// The semaphore of this name with `max` permits, with options.
@@ -100,13 +97,13 @@ impl Locks {
     /// As [`mutex_with`](Self::mutex_with), [`InvalidConfig`](crate::ErrorKind::InvalidConfig) when `max`
     /// is 0, and [`Unsupported`](crate::ErrorKind::Unsupported) where the backend has no semaphores.
     pub fn semaphore_with(&self, name: impl AsRef<str>, max: u32, options: LockOptions) -> Result<Semaphore> {
-        Semaphore::new(Arc::clone(&self.shared), name.as_ref(), max, &options).check()
+        Semaphore::new(Arc::clone(&self.connection), name.as_ref(), max, &options).check()
     }
 
-    /// Looks at a lock without touching it: its holders and their tokens, its waiters in order.
+    /// Reads the state of a lock without changing it: its holders and their tokens, its waiters in order.
     ///
-    /// [`LockState`] tells what each backend shows. It is for people and for programs that help them; a lock that it
-    /// shows as free may be held by the time that you read it.
+    /// [`LockState`] lists what each backend shows. It is for people and their tools: a lock that was free may be held by
+    /// the time that you read it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -131,47 +128,46 @@ impl Locks {
     /// This method is cancel safe.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockState> {
         let name = LockName::new(name)?;
-        let state = self.shared.ask(|backend| backend.inspect(&name)).await;
+        let state = self.connection.request(|backend| backend.inspect(&name)).await;
         let mut state = state.map_err(|error| error.during("inspect").on(&name))?;
-        state.waiters += self.shared.queue.waiters(&name);
+        state.waiters += self.connection.queues.waiters(&name);
         Ok(state)
     }
 
-    /// Takes the lock away from whoever holds it, from all who share it, and says whether somebody did.
+    /// Removes the lock from all its holders, and returns whether there were any.
     ///
-    /// For operators. The holder learns of it with its next renewal or by its watch; until then it
-    /// works on, so that two may work at once.
+    /// For operators. A holder learns of it by its next renewal or its watch. Until then it goes on working, so two
+    /// processes may work at once.
     ///
     /// # Errors
     ///
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer: with
-    /// [`Outcome::Unknown`](crate::Outcome::Unknown) the lock may have been broken, and a second call would break the next
-    /// holder, so look first, and use [`break_lock_if`](Self::break_lock_if);
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) when the key holds something else than a lock,
-    /// [`InvalidName`](crate::ErrorKind::InvalidName), [`Denied`](crate::ErrorKind::Denied) and
-    /// [`Closed`](crate::ErrorKind::Closed) as for an acquisition.
+    /// * [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer. With
+    ///   [`Outcome::Unknown`](crate::Outcome::Unknown) the lock may be broken already, and a second call would break the
+    ///   next holder: inspect it first, and use [`break_lock_if`](Self::break_lock_if).
+    /// * [`Unsupported`](crate::ErrorKind::Unsupported) when the key is not a lock.
+    /// * [`InvalidName`](crate::ErrorKind::InvalidName), [`Denied`](crate::ErrorKind::Denied) and
+    ///   [`Closed`](crate::ErrorKind::Closed) as for an acquisition.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the lock may or may not have been broken.
     pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<bool> {
         let name = LockName::new(name)?;
-        let broken = self.shared.ask(|backend| backend.break_lock(&name)).await;
+        let broken = self.connection.request(|backend| backend.break_lock(&name)).await;
         broken.map_err(|error| error.during("break").on(&name))
     }
 
-    /// Takes the lock away from the holder with this token, if it still holds the lock, and says whether it did.
+    /// Removes the lock from the holder with this token, if it still holds the lock, and returns whether it did.
     ///
-    /// A later holder is never touched, and others that share the lock keep it. For operators: take the token from
-    /// [`inspect`](Self::inspect), and break what you have seen. The holder learns of it as with
-    /// [`break_lock`](Self::break_lock); until then it works on, so that two may work at once.
+    /// A later holder is never affected, and other sharers keep the lock. For operators. A holder learns of it as with
+    /// [`break_lock`](Self::break_lock).
     ///
-    /// Use the token that `inspect` shows. After [`raise_token`](crate::Guard::raise_token), and on Redlock where clocks
-    /// differ, it can be another than that of the guard; then nothing is broken by the token of the guard, and the answer is
-    /// `false`.
+    /// Use the token that [`inspect`](Self::inspect) shows. It can differ from that of the guard: after
+    /// [`raise_token`](crate::Guard::raise_token), and on Redlock where clocks differ. The token of the guard then breaks
+    /// nothing, and the call returns `false`.
     ///
-    /// On ZooKeeper with `recipe=ephemeral` or `layout=plain`, the names of nodes come again. There the next holder loses
-    /// the lock if it takes it between the last look at the node and its deletion.
+    /// On ZooKeeper with `recipe=ephemeral` or `layout=plain`, names of nodes are reused. There the next holder loses the
+    /// lock if it acquires it between the last check of the node and its deletion.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -191,27 +187,31 @@ impl Locks {
     /// # Errors
     ///
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where the backend cannot do it
-    /// ([`Capabilities::breaks_one`]), and on Redis for a lock that several share, unless the token is the last one:
-    /// of the others the store keeps no token. Else as [`break_lock`](Self::break_lock).
+    /// ([`Capabilities::breaks_one`]), and on Redis for one of several sharers, unless it was granted last: the store
+    /// keeps no token of the others. Else as [`break_lock`](Self::break_lock).
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the lock may or may not have been broken.
     pub async fn break_lock_if(&self, name: impl AsRef<str>, token: Token) -> Result<bool> {
         let name = LockName::new(name)?;
-        let broken = self.shared.ask(|backend| backend.break_lock_if(&name, token)).await;
+        let broken = self.connection.request(|backend| backend.break_lock_if(&name, token)).await;
         broken.map_err(|error| error.during("break").on(&name))
     }
 
-    /// Lists the locks whose names begin with this prefix, in the order of their names; all with an empty prefix.
+    /// Lists the locks whose names begin with this prefix, sorted by name; all locks with an empty prefix.
     ///
-    /// It is not a snapshot: a lock that is taken or released meanwhile may be missing or listed. What counts as a lock
-    /// depends on the store: in memory what is held; on Redis and Redlock every key behind the `prefix` of the URL,
-    /// those of other programs too if they share it; on ZooKeeper every directory or node below `dir`, which stays for a
-    /// while after a release. [`inspect`](Self::inspect) tells which are held.
+    /// It is not a snapshot: a lock that is acquired or released meanwhile may be missing or listed. What counts as a lock
+    /// depends on the store; [`inspect`](Self::inspect) shows which are held:
     ///
-    /// It costs more than anything else here, as Redis goes through all keys of the database (`SCAN`, a thousand at a
-    /// time): it is for operators, not for programs that run all day.
+    /// | store | listed |
+    /// |---|---|
+    /// | memory | locks that are held |
+    /// | Redis, Redlock | every key behind the `prefix` of the URL, those of other programs too |
+    /// | ZooKeeper | every directory or node below `dir`, for a while after a release too |
+    ///
+    /// It is expensive, as Redis walks through all keys of the database (`SCAN`, a thousand at a time): for operators, not
+    /// for routine use.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -232,7 +232,7 @@ impl Locks {
     /// # Errors
     ///
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where the backend cannot list ([`Capabilities::listing`]), or when
-    /// more than [`MAX_LISTED`](crate::backend::MAX_LISTED) names begin so;
+    /// more than [`MAX_LISTED`](crate::backend::MAX_LISTED) names match;
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when a server does not answer,
     /// [`Denied`](crate::ErrorKind::Denied) when it refuses, [`Closed`](crate::ErrorKind::Closed).
     ///
@@ -241,21 +241,33 @@ impl Locks {
     /// This method is cancel safe.
     pub async fn list(&self, prefix: impl AsRef<str> + Send + Sync) -> Result<Vec<LockName>> {
         let prefix = prefix.as_ref();
-        let listed = self.shared.ask(|backend| backend.list(prefix)).await;
+        let listed = self.connection.request(|backend| backend.list(prefix)).await;
         let mut names = listed.map_err(|error| error.during("list"))?;
         names.sort_unstable();
         names.dedup();
         Ok(names)
     }
 
-    /// Asks whoever holds the lock, all who share it, to give it up, and says whether somebody did hold it.
+    /// Asks all holders to release the lock, and returns whether there were any.
     ///
-    /// It is up to them: [`Guard::revoke_requested`](crate::Guard::revoke_requested) tells them of the wish,
-    /// and nothing happens if they do not look. Who comes later is not asked.
+    /// A holder is notified by [`Guard::revoke_requested`](crate::Guard::revoke_requested); nothing happens if it
+    /// does not check. Later holders are not asked.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lock_core::Result<()> {
+    /// # let locks = lock_core::MemoryConfig::new().connect()?;
+    /// let guard = locks.mutex("orders/42").acquire().await?;
+    /// assert!(locks.request_revocation("orders/42").await?); // by another process
+    /// guard.revoke_requested().await;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the backend has no way to ask,
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the backend cannot notify holders,
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when the server does not answer.
     ///
     /// # Cancel safety
@@ -263,12 +275,12 @@ impl Locks {
     /// When the future is dropped, the holders may or may not have been asked.
     pub async fn request_revocation(&self, name: impl AsRef<str>) -> Result<bool> {
         let name = LockName::new(name)?;
-        let asked = self.shared.ask(|backend| backend.request_revocation(&name)).await;
+        let asked = self.connection.request(|backend| backend.request_revocation(&name)).await;
         asked.map_err(|error| error.during("request revocation").on(&name))
     }
 
-    /// Examines the servers: what they are, and what about them is a danger to locks. Print it when a
-    /// service starts.
+    /// Examines the servers: version, role and settings that endanger locks. Print the report when a service
+    /// starts.
     ///
     /// # Errors
     ///
@@ -276,33 +288,33 @@ impl Locks {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn doctor(&self) -> Result<DoctorReport> {
-        let examined = self.shared.ask(|backend| backend.doctor()).await;
+        let examined = self.connection.request(|backend| backend.doctor()).await;
         examined.map_err(|error| error.during("doctor"))
     }
 
     /// What the backend can do.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
-        self.shared.backend.capabilities()
+        self.connection.backend.capabilities()
     }
 
     /// The backend.
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
-        &self.shared.backend
+        &self.connection.backend
     }
 
-    /// Waits for the releases of dropped guards and the roll-backs of dropped acquisitions, then ends the connections: the
-    /// last call of a `main`.
+    /// Closes the connections, after the releases of dropped guards and the roll-backs of dropped acquisitions: the last
+    /// call of a `main`.
     ///
-    /// It waits for them for 5 s at most, as a server may not answer; on ZooKeeper then for the answer to the farewell, for
-    /// half a session timeout at most. Locks whose guards still live end as their leases or sessions do: a lease when its
-    /// time is over, a session at once, unless other `Locks` of the process share it.
-    ///
-    /// Later calls fail with [`Closed`](crate::ErrorKind::Closed), those of all clones as well, and so do
-    /// acquisitions that wait (in a shared session they wait on). An extension fails with it while the lease lasts.
+    /// * It waits at most 5 s for them, as a server may not answer. On ZooKeeper it then waits at most half a session
+    ///   timeout for the end of the session.
+    /// * Locks whose guards still live end with their leases or sessions: a lease when it expires, a session at once,
+    ///   unless other `Locks` of the process share it.
+    /// * Later calls fail with [`Closed`](crate::ErrorKind::Closed), those of all clones too. So do waiting acquisitions,
+    ///   except in a shared session, and extensions while the lease lasts.
     ///
     /// ```
     /// # use lock_core::{Locks, Memory, MemoryConfig};
@@ -317,17 +329,17 @@ impl Locks {
     /// # Errors
     ///
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when locks could not be released in time, or when the server does
-    /// not answer the farewell. The connections are closed all the same, so that there is nothing to try again: a second
-    /// call answers `Ok`, and releases nothing more.
+    /// not confirm the end of the session. The connections are closed all the same: a second call returns `Ok` and
+    /// releases nothing more.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the connections may stay open until the last clone is dropped.
     pub async fn close(&self) -> Result<()> {
-        let closed = self.shared.ask(|backend| async {
+        let closed = self.connection.request(|backend| async {
             let patience = Instant::now() + CLOSE_PATIENCE;
-            let left = self.shared.origin.releases.settle(CLOSE_PATIENCE).await;
-            // After the releases, which may leave something to remove. What is not removed by then ends by itself.
+            let left = self.connection.origin.releases.settle(CLOSE_PATIENCE).await;
+            // After the releases, which may start roll-backs. What is not removed in time expires.
             let _ = timeout_at(patience, backend.settle()).await;
             backend.close().await?;
             self.all_released(left)
@@ -339,23 +351,8 @@ impl Locks {
         if left == 0 {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Unavailable, self.shared.backend_name())
+        Err(Error::new(ErrorKind::Unavailable, self.connection.backend_name())
             .with_message(format!("{left} dropped guards could not be released within {CLOSE_PATIENCE:?}"))
             .with_hint("their locks end with their leases or session; check the server, and the runtime of the guards"))
-    }
-}
-
-impl Shared {
-    /// Asks the backend something on the runtime of the caller.
-    async fn ask<'a, T, F>(&'a self, question: impl FnOnce(&'a dyn Backend) -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        self.origin.runtimes.enter()?;
-        question(&*self.backend).await.map_err(|error| self.origin.runtimes.explain(error))
-    }
-
-    pub(crate) fn backend_name(&self) -> &'static str {
-        self.origin.runtimes.backend()
     }
 }

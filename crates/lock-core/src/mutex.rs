@@ -5,49 +5,65 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::contender::Contender;
-use crate::locks::Shared;
+use crate::connection::Connection;
+use crate::handle::LockHandle;
 use crate::{Guard, LockOptions, Mode, Result};
 
 /// An exclusive lock: at most one holder at a time, over all processes that use the same store.
 ///
 /// Made by [`Locks::mutex`](crate::Locks::mutex). It is a handle and holds nothing itself: clone it
-/// freely, acquire it as often as you like. Tasks of one process get the lock in the order in which
-/// they asked; only the first of them talks to the server.
+/// freely, acquire it as often as you like. Tasks of one process get the lock in the order of their
+/// calls; only the first of them talks to the server.
 ///
 /// The [`RwLock`](crate::RwLock) and the [`Semaphore`](crate::Semaphore) of the same name are the same
-/// lock: who holds the mutex excludes their holders.
+/// lock: the holder of the mutex excludes their holders.
 ///
 /// It is not re-entrant: a task that acquires a lock that it holds waits for itself.
+///
+/// ```
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// let order = locks.mutex("orders/42");
+/// let guard = order.acquire().await?;
+/// assert!(order.try_acquire_for(Duration::from_millis(10)).await?.is_none());
+/// guard.release().await?;
+/// assert!(order.try_acquire().await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    contender: Contender,
+    handle: LockHandle,
 }
 
 impl Mutex {
-    pub(crate) fn new(shared: Arc<Shared>, name: &str, options: &LockOptions) -> Self {
-        Self { contender: Contender::new(shared, name, Mode::Exclusive, options) }
+    pub(crate) fn new(connection: Arc<Connection>, name: &str, options: &LockOptions) -> Self {
+        Self { handle: LockHandle::new(connection, name, Mode::Exclusive, options) }
     }
 
-    /// Why this lock can never be acquired, if so.
+    /// Fails if this lock can never be acquired.
     pub(crate) fn check(self) -> Result<Self> {
-        self.contender.check().map(|()| self)
+        self.handle.check().map(|()| self)
     }
 
-    /// Takes the lock, waiting as long as it takes.
+    /// Acquires the lock, and waits as long as necessary.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] when the server does not answer, or stops answering for longer than
-    /// a lease or session lasts; [`ErrorKind::InvalidName`] when the name is; [`ErrorKind::Denied`] when the server
-    /// refuses us; [`ErrorKind::InvalidConfig`] for a time to live that the backend cannot give;
-    /// [`ErrorKind::Closed`] once the [locks were closed](crate::Locks::close).
+    /// * [`ErrorKind::Unavailable`] when the server does not answer: at first, or later for longer than a
+    ///   lease or session lasts.
+    /// * [`ErrorKind::InvalidName`] for an invalid name.
+    /// * [`ErrorKind::Denied`] when the server refuses the client.
+    /// * [`ErrorKind::InvalidConfig`] for a time to live that the backend cannot honour.
+    /// * [`ErrorKind::Closed`] once the [locks were closed](crate::Locks::close).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the place in the queue and leaves nothing behind: if the lock had
-    /// been granted already, it is released in the background. A future that is kept and not polled keeps its
-    /// place, as with tokio's own mutex: those of this process behind it wait for it.
+    /// Dropping the future leaves the wait queue, and nothing behind: if the lock had
+    /// been granted already, it is released in the background. A future that is kept but not polled keeps its
+    /// position, as with tokio's own mutex: later waiters of this process wait for it.
     ///
     /// [`ErrorKind::Unavailable`]: crate::ErrorKind::Unavailable
     /// [`ErrorKind::InvalidName`]: crate::ErrorKind::InvalidName
@@ -55,10 +71,10 @@ impl Mutex {
     /// [`ErrorKind::InvalidConfig`]: crate::ErrorKind::InvalidConfig
     /// [`ErrorKind::Closed`]: crate::ErrorKind::Closed
     pub async fn acquire(&self) -> Result<Guard> {
-        self.contender.acquire().await
+        self.handle.acquire().await
     }
 
-    /// Takes the lock if it is free: `None` when somebody holds it or waits for it.
+    /// Acquires the lock if it is free; `None` if it is held or has waiters.
     ///
     /// # Errors
     ///
@@ -68,10 +84,10 @@ impl Mutex {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        self.contender.try_acquire().await
+        self.handle.try_acquire().await
     }
 
-    /// Takes the lock, waiting for `patience` at most: `None` when it is not ours by then.
+    /// Acquires the lock within `patience`, else returns `None`.
     ///
     /// # Errors
     ///
@@ -81,11 +97,11 @@ impl Mutex {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, patience: Duration) -> Result<Option<Guard>> {
-        self.contender.try_acquire_for(patience).await
+        self.handle.try_acquire_for(patience).await
     }
 
-    /// Takes the lock, waiting until `deadline` at most: `None` when it is not ours by then. A deadline
-    /// that has passed asks once.
+    /// Acquires the lock before `deadline`, else returns `None`. If the deadline has passed, the server is
+    /// still asked once.
     ///
     /// # Errors
     ///
@@ -95,6 +111,6 @@ impl Mutex {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Guard>> {
-        self.contender.try_acquire_until(deadline).await
+        self.handle.try_acquire_until(deadline).await
     }
 }

@@ -1,29 +1,28 @@
-//! A lock for many readers or one writer.
+//! A read/write lock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::contender::Contender;
-use crate::locks::Shared;
+use crate::connection::Connection;
+use crate::handle::LockHandle;
 use crate::{Guard, LockOptions, Mode, Result};
 
-/// A read/write lock: at a time either any number of readers or one writer, over all processes that use
+/// A read/write lock: either any number of readers or one writer at a time, over all processes that use
 /// the same store.
 ///
 /// Made by [`Locks::rw`](crate::Locks::rw). It is a handle and holds nothing itself: clone it freely.
-/// Every reader has a lease and a fencing token of its own; the lock of one that dies ends with its
+/// Every reader has a lease and a fencing token of its own: the share of a reader that dies ends with its
 /// lease, whatever the others do.
 ///
-/// Where the backend keeps the order in which processes ask
-/// ([`Capabilities::fifo`](crate::Capabilities::fifo)), a reader that comes after a waiting writer waits
-/// behind it, and a writer waits for the readers before it: nobody starves.
+/// Where the backend is first come, first served ([`Capabilities::fifo`](crate::Capabilities::fifo)),
+/// nobody starves: a reader waits for the writers ahead of it, and a writer for the readers ahead of it.
 ///
 /// It is the same lock as the [`Mutex`](crate::Mutex) and the [`Semaphore`](crate::Semaphore) of its
-/// name: to hold the mutex is to write. A writer can [become a reader](Guard::downgrade) without letting
-/// another writer in. It is not re-entrant, and cannot be upgraded: a task that reads and asks to write
-/// waits for itself. Release first, and look again at what you have read.
+/// name: the mutex is its write side. A writer can [become a reader](Guard::downgrade) without admitting
+/// another writer. It is not re-entrant, and cannot be upgraded: a reader that acquires the write side
+/// waits for itself. Release first, and read again.
 ///
 /// Source of the idea: Courtois, Heymans, Parnas, "Concurrent control with readers and writers" (1971);
 /// of the order: the fair queue of Mellor-Crummey and Scott, "Scalable reader-writer synchronization for
@@ -39,7 +38,7 @@ use crate::{Guard, LockOptions, Mode, Result};
 /// one.release().await?;
 /// two.release().await?;
 /// let mut writer = config.write().await?;
-/// // What was written is read on, and others may read it too.
+/// // From now on a reader, beside others.
 /// writer.downgrade().await?;
 /// assert!(config.try_read().await?.is_some());
 /// # Ok(())
@@ -47,49 +46,45 @@ use crate::{Guard, LockOptions, Mode, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RwLock {
-    reader: Contender,
-    writer: Contender,
+    reader: LockHandle,
+    writer: LockHandle,
 }
 
 impl RwLock {
-    pub(crate) fn new(shared: &Arc<Shared>, name: &str, options: &LockOptions) -> Self {
-        let contender = |mode| Contender::new(Arc::clone(shared), name, mode, options);
-        let reader = contender(Mode::Shared);
-        // Who cannot read is not surprised by it later than by the first write.
+    pub(crate) fn new(connection: &Arc<Connection>, name: &str, options: &LockOptions) -> Self {
+        let handle = |mode| LockHandle::new(Arc::clone(connection), name, mode, options);
+        let reader = handle(Mode::Shared);
+        // Without readers the write side fails too, so that a program notices at once.
         let writer =
-            reader.check().map_or_else(|_| reader.clone(), |()| contender(Mode::Exclusive).that_writes());
+            reader.check().map_or_else(|_| reader.clone(), |()| handle(Mode::Exclusive).into_writer());
         Self { reader, writer }
     }
 
-    /// Why this lock can never be acquired, if so.
+    /// Fails if this lock can never be acquired.
     pub(crate) fn check(self) -> Result<Self> {
         self.reader.check().map(|()| self)
     }
 
-    /// Takes the lock together with other readers, waiting as long as it takes.
+    /// Acquires the read side, and waits as long as necessary.
     ///
-    /// Dropping the guard ends this reader's share in the background, and no other's.
+    /// Dropping the guard releases this reader's share in the background, and no other.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] where the backend has no read/write locks,
-    /// [`ErrorKind::Unavailable`] when the server does not answer, or stops answering for longer than a
-    /// lease or session lasts; [`ErrorKind::InvalidName`] when the name is.
+    /// and those of [`Mutex::acquire`](crate::Mutex::acquire).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the place in the queue and leaves nothing behind: if the lock had
+    /// Dropping the future leaves the wait queue, and nothing behind: if the lock had
     /// been granted already, it is released in the background.
     ///
     /// [`ErrorKind::Unsupported`]: crate::ErrorKind::Unsupported
-    /// [`ErrorKind::Unavailable`]: crate::ErrorKind::Unavailable
-    /// [`ErrorKind::InvalidName`]: crate::ErrorKind::InvalidName
     pub async fn read(&self) -> Result<Guard> {
         self.reader.acquire().await
     }
 
-    /// Takes the lock together with other readers if that is possible now: `None` when somebody writes or
-    /// waits for it.
+    /// Acquires the read side if it is free; `None` if there is a writer or a waiter.
     ///
     /// # Errors
     ///
@@ -102,8 +97,7 @@ impl RwLock {
         self.reader.try_acquire().await
     }
 
-    /// Takes the lock together with other readers, waiting for `patience` at most: `None` when it is not
-    /// ours by then.
+    /// Acquires the read side within `patience`, else returns `None`.
     ///
     /// # Errors
     ///
@@ -116,8 +110,8 @@ impl RwLock {
         self.reader.try_acquire_for(patience).await
     }
 
-    /// Takes the lock together with other readers, waiting until `deadline` at most: `None` when it is
-    /// not ours by then. A deadline that has passed asks once.
+    /// Acquires the read side before `deadline`, else returns `None`. If the deadline has passed, the server
+    /// is still asked once.
     ///
     /// # Errors
     ///
@@ -130,7 +124,7 @@ impl RwLock {
         self.reader.try_acquire_until(deadline).await
     }
 
-    /// Takes the lock alone, waiting as long as it takes.
+    /// Acquires the write side, and waits as long as necessary.
     ///
     /// Dropping the guard releases the lock in the background.
     ///
@@ -140,12 +134,12 @@ impl RwLock {
     ///
     /// # Cancel safety
     ///
-    /// As [`read`](Self::read). Readers that waited behind this writer go on.
+    /// As [`read`](Self::read). Readers behind this waiter are admitted.
     pub async fn write(&self) -> Result<Guard> {
         self.writer.acquire().await
     }
 
-    /// Takes the lock alone if it is free: `None` when somebody holds it or waits for it.
+    /// Acquires the write side if the lock is free; `None` if it is held or has waiters.
     ///
     /// # Errors
     ///
@@ -158,7 +152,7 @@ impl RwLock {
         self.writer.try_acquire().await
     }
 
-    /// Takes the lock alone, waiting for `patience` at most: `None` when it is not ours by then.
+    /// Acquires the write side within `patience`, else returns `None`.
     ///
     /// # Errors
     ///
@@ -171,8 +165,8 @@ impl RwLock {
         self.writer.try_acquire_for(patience).await
     }
 
-    /// Takes the lock alone, waiting until `deadline` at most: `None` when it is not ours by then. A
-    /// deadline that has passed asks once.
+    /// Acquires the write side before `deadline`, else returns `None`. If the deadline has passed, the server
+    /// is still asked once.
     ///
     /// # Errors
     ///
@@ -193,7 +187,7 @@ mod tests {
         AcquireRequest, Acquired, Backend, Capabilities, ErrorKind, LeaseKind, LockName, LockState, Locks,
     };
 
-    /// A store that knows only exclusive locks.
+    /// A backend that has exclusive locks only.
     #[derive(Debug)]
     struct Simple(Capabilities);
 
@@ -221,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_nobody_can_read_nobody_can_write_either() {
+    async fn a_backend_without_readers_refuses_writers_too() {
         let lease = LeaseKind::Session { timeout: Duration::from_secs(1) };
         let locks = Locks::new(Simple(Capabilities::new("simple", lease)));
         let lock = locks.rw("a");

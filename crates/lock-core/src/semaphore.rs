@@ -1,4 +1,4 @@
-//! A lock for a limited number at once.
+//! A semaphore.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::contender::Contender;
-use crate::locks::Shared;
+use crate::connection::Connection;
+use crate::handle::LockHandle;
 use crate::{Error, ErrorKind, Guard, LockName, LockOptions, Mode, Result};
 
 /// A semaphore: at most `max` holders at a time, over all processes that use the same store.
 ///
 /// Made by [`Locks::semaphore`](crate::Locks::semaphore). It is a handle and holds nothing itself: clone
-/// it freely. Each guard is one permit, with a lease and a fencing token of its own; the permit of a
+/// it freely. Each guard is one permit, with a lease and a fencing token of its own: the permit of a
 /// holder that dies ends with its lease, whatever the others do.
 ///
-/// `max` is that of the one who asks: it gets a permit as long as fewer than its own `max` are out. So
-/// processes that disagree, as during a deployment, never have more out than the largest `max` among
-/// them; and the one with the smallest waits until the others leave it room.
+/// `max` is that of the caller: it gets a permit while there are fewer holders than its own `max`. If
+/// processes disagree, as during a deployment, there are never more holders than the largest `max` among
+/// them; the process with the smallest waits until there are fewer.
 ///
-/// It is the same lock as the [`Mutex`](crate::Mutex) and the [`RwLock`](crate::RwLock) of its name: who
-/// holds the mutex keeps all permits back. It is not re-entrant: a task that holds the last permit and
-/// asks for another waits for itself.
+/// It is the same lock as the [`Mutex`](crate::Mutex) and the [`RwLock`](crate::RwLock) of its name: the
+/// holder of the mutex excludes all permits. It is not re-entrant: a task that holds the last permit and
+/// acquires another waits for itself.
 ///
 /// Source of the idea: Dijkstra, "Cooperating sequential processes" (1965).
 ///
@@ -41,45 +41,44 @@ use crate::{Error, ErrorKind, Guard, LockName, LockOptions, Mode, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    contender: Contender,
+    handle: LockHandle,
 }
 
 impl Semaphore {
-    pub(crate) fn new(shared: Arc<Shared>, name: &str, max: u32, options: &LockOptions) -> Self {
-        let contender = match NonZeroU32::new(max) {
-            Some(max) => Contender::new(shared, name, Mode::Permit { max }, options),
+    pub(crate) fn new(connection: Arc<Connection>, name: &str, max: u32, options: &LockOptions) -> Self {
+        let handle = match NonZeroU32::new(max) {
+            Some(max) => LockHandle::new(connection, name, Mode::Permit { max }, options),
             None => {
-                let why = without_permits(shared.backend_name(), name);
-                Contender::refused(shared, why)
+                let why = no_permits(connection.backend_name(), name);
+                LockHandle::refused(connection, why)
             }
         };
-        Self { contender }
+        Self { handle }
     }
 
-    /// Why this lock can never be acquired, if so.
+    /// Fails if this lock can never be acquired.
     pub(crate) fn check(self) -> Result<Self> {
-        self.contender.check().map(|()| self)
+        self.handle.check().map(|()| self)
     }
 
-    /// Takes a permit, waiting as long as it takes.
+    /// Acquires a permit, and waits as long as necessary.
     ///
-    /// Dropping the guard gives the permit back in the background.
+    /// Dropping the guard releases the permit in the background.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] where the backend has no semaphores, [`ErrorKind::InvalidConfig`] when
-    /// `max` is 0, [`ErrorKind::Unavailable`] when the server does not answer, or stops answering for
-    /// longer than a lease or session lasts; [`ErrorKind::InvalidName`] when the name is.
+    /// `max` is 0, and those of [`Mutex::acquire`](crate::Mutex::acquire).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the place in the queue and leaves nothing behind: if a permit had been
-    /// granted already, it is given back in the background.
+    /// Dropping the future leaves the wait queue, and nothing behind: if a permit had been
+    /// granted already, it is released in the background.
     pub async fn acquire(&self) -> Result<Guard> {
-        self.contender.acquire().await
+        self.handle.acquire().await
     }
 
-    /// Takes a permit if there is one: `None` when all are out, or somebody waits for one.
+    /// Acquires a permit if one is free; `None` if all are held or there are waiters.
     ///
     /// # Errors
     ///
@@ -89,10 +88,10 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        self.contender.try_acquire().await
+        self.handle.try_acquire().await
     }
 
-    /// Takes a permit, waiting for `patience` at most: `None` when there is none for us by then.
+    /// Acquires a permit within `patience`, else returns `None`.
     ///
     /// # Errors
     ///
@@ -102,11 +101,11 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, patience: Duration) -> Result<Option<Guard>> {
-        self.contender.try_acquire_for(patience).await
+        self.handle.try_acquire_for(patience).await
     }
 
-    /// Takes a permit, waiting until `deadline` at most: `None` when there is none for us by then. A
-    /// deadline that has passed asks once.
+    /// Acquires a permit before `deadline`, else returns `None`. If the deadline has passed, the server is
+    /// still asked once.
     ///
     /// # Errors
     ///
@@ -116,15 +115,15 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Guard>> {
-        self.contender.try_acquire_until(deadline).await
+        self.handle.try_acquire_until(deadline).await
     }
 }
 
-fn without_permits(backend: &'static str, name: &str) -> Error {
+fn no_permits(backend: &'static str, name: &str) -> Error {
     match LockName::new(name) {
         Ok(name) => Error::new(ErrorKind::InvalidConfig, backend)
             .with_message("a semaphore without permits can never be acquired")
-            .with_hint("give it one at least")
+            .with_hint("give it at least one permit")
             .on(&name),
         Err(error) => error,
     }
@@ -136,7 +135,7 @@ mod tests {
     use crate::MemoryConfig;
 
     #[tokio::test]
-    async fn one_without_permits_is_refused() {
+    async fn a_semaphore_without_permits_is_refused() {
         let locks = MemoryConfig::new().connect().unwrap();
         for error in [
             locks.semaphore("a", 0).acquire().await.unwrap_err(),

@@ -1,0 +1,65 @@
+//! The error of [`Guard::run`](crate::Guard::run).
+
+use std::fmt;
+
+use crate::Error;
+
+/// The lock was lost while [`Guard::run`](crate::Guard::run) ran its body. The `?` operator turns it into an [`Error`].
+///
+/// ```
+/// # use std::{thread, time::Duration};
+/// # use lock_core::{ErrorKind, LockOptions, MemoryConfig, Result};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// # let locks = MemoryConfig::new().connect()?;
+/// let ttl = Duration::from_millis(100);
+/// let guard = locks.mutex_with("a", LockOptions::new().fixed_ttl(ttl))?.acquire().await?;
+/// // A body that blocks its thread beyond the end of the lease.
+/// let late = guard.run(async { thread::sleep(3 * ttl); "written" }).await.unwrap_err();
+/// assert_eq!(late.error().kind(), ErrorKind::Lost);
+/// assert_eq!(late.into_output(), Some("written"));
+/// # Ok(())
+/// # }
+/// ```
+pub struct RunError<T> {
+    pub(crate) error: Error,
+    pub(crate) output: Option<T>,
+}
+
+impl<T> RunError<T> {
+    /// Why the lock was lost: an error of the kind [`ErrorKind::Lost`](crate::ErrorKind::Lost).
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// What the body returned, if it ended before the loss was noticed. `None` when it was dropped.
+    #[must_use]
+    pub fn into_output(self) -> Option<T> {
+        self.output
+    }
+}
+
+impl<T> From<RunError<T>> for Error {
+    fn from(lost: RunError<T>) -> Self {
+        lost.error
+    }
+}
+
+impl<T> fmt::Display for RunError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<T> fmt::Debug for RunError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl<T> std::error::Error for RunError<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
