@@ -1,0 +1,73 @@
+//! What a backend implements to renew its leases.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::{BootInstant, Error, Result};
+
+/// What a backend does to renew leases.
+#[async_trait]
+pub trait Renew: Send + Sync + 'static {
+    /// Identifies a lease.
+    type Key: Clone + Send + Sync + 'static;
+
+    /// Renews all of `batch` at once, and returns one answer per lease in the same order. It must end in bounded time, and
+    /// must never acquire a lock that is no longer held.
+    async fn renew(&self, batch: &[(Self::Key, Duration)]) -> Vec<Renewed>;
+}
+
+/// The outcome of one renewal.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Renewed {
+    /// The server keeps the lock at least until then, by the lease clock.
+    Until(BootInstant),
+    /// The lock is lost.
+    NotOurs,
+    /// The server did not answer, or not clearly.
+    Unknown(Error),
+}
+
+impl Renewed {
+    /// The new deadline, as [`Lease::extend`](crate::Lease::extend) returns it.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](crate::ErrorKind::Lost) when the lock is lost; else why that is unknown.
+    pub fn deadline(self, backend: &'static str) -> Result<BootInstant> {
+        match self {
+            Self::Until(until) => Ok(until),
+            Self::NotOurs => Err(Error::lost(backend)),
+            Self::Unknown(error) => Err(error),
+        }
+    }
+}
+
+/// How long, and by whom, a lease is renewed.
+///
+/// ```
+/// # use std::time::Duration;
+/// use lock_core::renewal::Terms;
+///
+/// let mut only_extended = Terms::new(Duration::from_secs(30));
+/// only_extended.auto = false;
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Terms {
+    /// The time to live of the lease.
+    pub ttl: Duration,
+    /// Whether it is renewed automatically, or only when it is [extended](super::Renewal::extend).
+    pub auto: bool,
+    /// The end of the lease, however often it is renewed.
+    pub hold_until: BootInstant,
+}
+
+impl Terms {
+    /// A lease with this time to live that is renewed automatically, without an end.
+    #[must_use]
+    pub const fn new(ttl: Duration) -> Self {
+        Self { ttl, auto: true, hold_until: BootInstant::NEVER }
+    }
+}

@@ -1,0 +1,568 @@
+//! The renewer of one server, and the renewal of one lease.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::renew::{Renew, Renewed, Terms};
+use super::schedule::ScheduledLease;
+use super::task::{RenewalControl, RenewalTask};
+use crate::error::NO_BACKEND;
+use crate::{Clock, Error, ValidityCell};
+
+/// Renews the leases of one server at a third of their time to live, all that are due together in one batch.
+///
+/// It never acquires a lock. It stops renewing a lease at the first answer that the lock is lost, at its deadline and at
+/// its `max_hold`. At most one renewal of a lease is in flight at any time, so the answer recorded last is the last one
+/// that the server gave. A single task does the work; it runs only while there is something to renew.
+pub struct Renewer<R: Renew> {
+    task: Arc<RenewalTask<R>>,
+}
+
+impl<R: Renew> Renewer<R> {
+    /// A renewer without leases.
+    #[must_use]
+    pub fn new(renew: R, clock: Clock) -> Self {
+        Self { task: Arc::new(RenewalTask::new(renew, clock)) }
+    }
+
+    /// The backend's part of the renewal.
+    #[must_use]
+    pub fn renew(&self) -> &R {
+        &self.task.renew
+    }
+
+    /// Adds a lease, whose validity is written to `cell`. After [`stop_all`](Self::stop_all) it is not renewed.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn add(&self, key: R::Key, terms: Terms, cell: ValidityCell) -> Renewal {
+        let longest_ttl = AtomicU64::new(millis(terms.ttl));
+        let lease = ScheduledLease::new(key, terms, cell.clone(), self.task.clock.now(), Handle::current());
+        let id = self.task.add(lease);
+        Renewal { id, cell, longest_ttl, task: Arc::<RenewalTask<R>>::clone(&self.task) }
+    }
+
+    /// Stops the renewal of all leases for good: they expire at the end of their ttl. From then on renewals return
+    /// [`Closed`](crate::ErrorKind::Closed) while the lease lasts, those in flight too.
+    pub fn stop_all(&self) {
+        self.task.schedule().close();
+    }
+}
+
+impl<R: Renew> fmt::Debug for Renewer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Renewer").field("leases", &self.task.schedule().leases.len()).finish_non_exhaustive()
+    }
+}
+
+/// The renewal of one lease. Dropping it stops the renewal.
+pub struct Renewal {
+    id: u64,
+    cell: ValidityCell,
+    longest_ttl: AtomicU64,
+    task: Arc<dyn RenewalControl>,
+}
+
+impl Renewal {
+    /// Stops the renewal, and waits until none is in flight.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the renewal has stopped, but a request may still be in flight.
+    pub async fn stop(&self) {
+        while self.task.remove(self.id) {
+            let mut answered = pin!(self.task.answered().notified());
+            answered.as_mut().enable();
+            if !self.task.remove(self.id) {
+                return;
+            }
+            answered.await;
+        }
+    }
+
+    /// Renews now, with this time to live from now on.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the renewal goes on.
+    pub async fn extend(&self, ttl: Duration) -> Renewed {
+        self.longest_ttl.fetch_max(millis(ttl), Ordering::Relaxed);
+        self.renew_now(Some(ttl)).await
+    }
+
+    /// Renews now, with the ttl that the lease has. The request leaves after this call, so a backend can change something
+    /// else by the same request.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the renewal goes on.
+    pub async fn renew(&self) -> Renewed {
+        self.renew_now(None).await
+    }
+
+    /// Renews now, in the background.
+    pub fn hasten(&self) {
+        let (sender, _) = oneshot::channel();
+        Arc::clone(&self.task).renew_now(self.id, None, sender);
+    }
+
+    /// The longest time to live that was ever requested for the lease: whatever is left of it on a server expires within
+    /// that time.
+    #[must_use]
+    pub fn longest_ttl(&self) -> Duration {
+        Duration::from_millis(self.longest_ttl.load(Ordering::Relaxed))
+    }
+
+    async fn renew_now(&self, ttl: Option<Duration>) -> Renewed {
+        let (sender, answer) = oneshot::channel();
+        Arc::clone(&self.task).renew_now(self.id, ttl, sender);
+        // The sender is dropped without an answer when the lease has ended, or renewal has stopped.
+        answer.await.unwrap_or_else(|_| match self.task.is_closed() && self.cell.validity().is_valid() {
+            true => Renewed::Unknown(Error::closed(NO_BACKEND)),
+            false => Renewed::NotOurs,
+        })
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.task.remove(self.id);
+    }
+}
+
+impl fmt::Debug for Renewal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Renewal").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use async_trait::async_trait;
+    use rand::Rng;
+
+    use super::super::schedule::TICK;
+    use super::*;
+    use crate::{BootInstant, ErrorKind, LossReason, Outcome};
+
+    const TTL: Duration = Duration::from_secs(3);
+    const FOREVER: Terms = Terms { ttl: TTL, auto: true, hold_until: BootInstant::NEVER };
+
+    struct Server {
+        clock: Clock,
+        answer: fn(usize, BootInstant) -> Renewed,
+        calls: Arc<AtomicUsize>,
+        delay: Duration,
+    }
+
+    #[async_trait]
+    impl Renew for Server {
+        type Key = u64;
+
+        async fn renew(&self, batch: &[(u64, Duration)]) -> Vec<Renewed> {
+            let call = self.calls.fetch_add(1, Ordering::SeqCst);
+            let sent = self.clock.now();
+            tokio::time::sleep(self.delay).await;
+            batch.iter().map(|(_, ttl)| (self.answer)(call, sent + *ttl)).collect()
+        }
+    }
+
+    fn renewer(
+        answer: fn(usize, BootInstant) -> Renewed,
+        delay: Duration,
+    ) -> (Clock, Renewer<Server>, Arc<AtomicUsize>) {
+        let (clock, calls) = (Clock::tokio(), Arc::new(AtomicUsize::new(0)));
+        let server = Server { clock: clock.clone(), answer, calls: Arc::clone(&calls), delay };
+        (clock.clone(), Renewer::new(server, clock), calls)
+    }
+
+    fn unknown() -> Renewed {
+        Renewed::Unknown(Error::new(ErrorKind::Unavailable, "test").with_outcome(Outcome::Unknown))
+    }
+
+    fn lease(clock: &Clock) -> ValidityCell {
+        ValidityCell::new(clock.clone(), clock.now() + TTL)
+    }
+
+    /// Answers each lease by its key, and notes how many leases there were in the largest batch.
+    struct ByKey<F> {
+        clock: Clock,
+        answer: F,
+        largest: Arc<AtomicUsize>,
+    }
+
+    #[async_trait]
+    impl<F: Fn(u64, BootInstant) -> Renewed + Send + Sync + 'static> Renew for ByKey<F> {
+        type Key = u64;
+
+        async fn renew(&self, batch: &[(u64, Duration)]) -> Vec<Renewed> {
+            self.largest.fetch_max(batch.len(), Ordering::SeqCst);
+            let sent = self.clock.now();
+            batch.iter().map(|(key, ttl)| (self.answer)(*key, sent + *ttl)).collect()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_batch_only_the_lost_lease_is_lost() {
+        const LEASES: u64 = 100;
+        let (clock, largest) = (Clock::tokio(), Arc::new(AtomicUsize::new(0)));
+        let answer = |key, until| match key {
+            7 => Renewed::NotOurs,
+            8 => unknown(),
+            _ => Renewed::Until(until),
+        };
+        let server = ByKey { clock: clock.clone(), answer, largest: Arc::clone(&largest) };
+        let renewer = Renewer::new(server, clock.clone());
+        let cells: Vec<_> = (0..LEASES).map(|_| lease(&clock)).collect();
+        let renewals: Vec<_> =
+            (0..LEASES).zip(&cells).map(|(key, cell)| renewer.add(key, FOREVER, cell.clone())).collect();
+        let before = clock.now();
+        tokio::time::sleep(TTL / 10).await;
+        // All at once, and so in one batch.
+        let answers = futures_util::future::join_all(renewals.iter().map(Renewal::renew)).await;
+        assert_eq!(largest.load(Ordering::SeqCst), 100);
+        for (key, (answer, cell)) in (0..LEASES).zip(answers.iter().zip(&cells)) {
+            let validity = cell.validity();
+            match (key, answer) {
+                (7, Renewed::NotOurs) => assert_eq!(validity.lost().await, LossReason::Removed),
+                (8, Renewed::Unknown(_)) => assert!(validity.is_valid() && validity.until() <= before + TTL),
+                (_, Renewed::Until(_)) => {
+                    assert!(validity.is_valid() && validity.until() > before + TTL, "{key}");
+                }
+                _ => panic!("lease {key}: {answer:?}"),
+            }
+        }
+        tokio::time::sleep(TTL * 3).await;
+        assert_eq!(cells[8].validity().lost().await, LossReason::DeadlinePassed);
+        let valid = cells.iter().filter(|cell| cell.validity().is_valid()).count();
+        assert_eq!(valid, 98);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deleted_lock_is_noticed_with_the_next_renewal() {
+        // The most that timers are late.
+        const LATE: Duration = Duration::from_millis(5);
+        for _ in 0..200 {
+            let clock = Clock::tokio();
+            let deleted = clock.now() + (TTL * 5).mul_f64(crate::random::rng().random_range(0.2..1.0));
+            let answer = {
+                let clock = clock.clone();
+                move |_, until| if clock.now() < deleted { Renewed::Until(until) } else { Renewed::NotOurs }
+            };
+            let renewer =
+                Renewer::new(ByKey { clock: clock.clone(), answer, largest: Arc::default() }, clock.clone());
+            let mut leases = Vec::new();
+            for key in 0..5 {
+                let cell = lease(&clock);
+                leases.push((renewer.add(key, FOREVER, cell.clone()), cell));
+                tokio::time::sleep(TTL.mul_f64(crate::random::rng().random_range(0.0..0.2))).await;
+            }
+            assert!(clock.now() <= deleted);
+            for (_, cell) in &leases {
+                assert_eq!(cell.validity().lost().await, LossReason::Removed);
+            }
+            let took = clock.now().saturating_duration_since(deleted);
+            assert!(took <= TTL / 3 + TICK + LATE, "{took:?} after {deleted:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keeps_a_lease_alive_and_batches() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
+        let cells: Vec<_> = (0..100).map(|_| lease(&clock)).collect();
+        let renewals: Vec<_> = cells.iter().map(|cell| renewer.add(0, FOREVER, cell.clone())).collect();
+        tokio::time::sleep(TTL * 10).await;
+        assert!(cells.iter().all(|cell| cell.validity().is_valid()));
+        let calls = calls.load(Ordering::SeqCst);
+        assert!((27..=1500).contains(&calls), "{calls} calls for 100 leases over 10 ttl");
+        drop(renewals);
+        tokio::time::sleep(TTL * 2).await;
+        assert!(cells.iter().all(|cell| !cell.validity().is_valid()));
+        assert!(renewer.task.schedule().wakes.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stops_at_the_first_answer_that_the_lock_is_lost() {
+        let (clock, renewer, calls) = renewer(|_, _| Renewed::NotOurs, Duration::ZERO);
+        let cell = lease(&clock);
+        let _renewal = renewer.add(0, FOREVER, cell.clone());
+        assert_eq!(cell.validity().lost().await, LossReason::Removed);
+        tokio::time::sleep(TTL * 10).await;
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tries_again_while_the_deadline_is_ahead() {
+        let flaky = |call, until| if call % 3 == 2 { Renewed::Until(until) } else { unknown() };
+        let (clock, renewer, _) = renewer(flaky, Duration::ZERO);
+        let cell = lease(&clock);
+        let _renewal = renewer.add(0, FOREVER, cell.clone());
+        tokio::time::sleep(TTL * 10).await;
+        assert!(cell.validity().is_valid());
+
+        let (clock, renewer, calls) = self::renewer(|_, _| unknown(), Duration::ZERO);
+        let cell = lease(&clock);
+        let _renewal = renewer.add(0, FOREVER, cell.clone());
+        assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
+        tokio::time::sleep(TTL).await;
+        let until_lost = calls.load(Ordering::SeqCst);
+        tokio::time::sleep(TTL * 10).await;
+        assert_eq!(calls.load(Ordering::SeqCst), until_lost);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_waits_for_a_renewal_in_flight() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::from_millis(700));
+        let renewal = renewer.add(0, FOREVER, lease(&clock));
+        while calls.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let sent = clock.now();
+        renewal.stop().await;
+        assert!(clock.now() >= sent + Duration::from_millis(600), "the renewal was joined");
+        tokio::time::sleep(TTL * 3).await;
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_at_max_hold() {
+        let (clock, renewer, _) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
+        let (start, cell) = (clock.now(), lease(&clock));
+        let _renewal =
+            renewer.add(0, Terms { hold_until: start + Duration::from_secs(10), ..FOREVER }, cell.clone());
+        assert_eq!(cell.validity().lost().await, LossReason::MaxHold);
+        let held = clock.now().saturating_duration_since(start);
+        assert!(held >= Duration::from_secs(10) && held < Duration::from_secs(12), "{held:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_without_an_answer_ends_at_the_deadline_and_not_at_max_hold() {
+        let silent = |call, until| if call == 0 { Renewed::Until(until) } else { unknown() };
+        let (clock, renewer, calls) = renewer(silent, Duration::ZERO);
+        let (start, cell) = (clock.now(), lease(&clock));
+        // The second renewal asks for no more than is left, and the first lasts no longer than for its time to live.
+        let hold_until = start + TTL * 3 / 2;
+        let _renewal = renewer.add(0, Terms { hold_until, ..FOREVER }, cell.clone());
+        assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
+        assert!(calls.load(Ordering::SeqCst) > 1 && clock.now() < hold_until);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_shortened_ends_at_its_deadline_and_not_at_max_hold() {
+        let (clock, renewer, _) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
+        let (start, cell) = (clock.now(), lease(&clock));
+        let renewal = renewer.add(0, Terms { auto: false, hold_until: start + TTL, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL / 3).await, Renewed::Until(_)));
+        assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
+        assert!(clock.now() < start + TTL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_without_automatic_renewal_can_be_extended() {
+        let (clock, renewer, _) = renewer(|_, until| Renewed::Until(until), Duration::ZERO);
+        let (start, cell) = (clock.now(), lease(&clock));
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL * 4).await, Renewed::Until(until) if until >= start + TTL * 4));
+        assert_eq!(cell.validity().lost().await, LossReason::DeadlinePassed);
+        assert!(clock.now() >= start + TTL * 4 && clock.now() < start + TTL * 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_ttl_counts_from_the_time_of_the_request() {
+        let (clock, renewer, _) = renewer(|_, _| unknown(), Duration::from_millis(100));
+        let (start, cell) = (clock.now(), lease(&clock));
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL / 3).await, Renewed::Unknown(_)));
+        assert!(cell.validity().until() <= start + TTL / 3 + Duration::from_millis(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_extension_during_a_renewal_is_sent_after_it() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::from_millis(500));
+        let cell = lease(&clock);
+        let renewal = renewer.add(0, FOREVER, cell.clone());
+        while calls.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let asked = clock.now();
+        let Renewed::Until(until) = renewal.extend(TTL * 9).await else { panic!("not extended") };
+        assert!(until >= asked + TTL * 9 + Duration::from_millis(400), "sent after the renewal in flight");
+        assert_eq!(cell.validity().until(), until);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_requested_renewal_keeps_the_ttl_and_follows_the_one_in_flight() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), Duration::from_millis(500));
+        let cell = lease(&clock);
+        let renewal = renewer.add(0, FOREVER, cell.clone());
+        while calls.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let asked = clock.now();
+        let Renewed::Until(until) = renewal.renew().await else { panic!("not renewed") };
+        assert_eq!(calls.load(Ordering::SeqCst), 2, "the renewal that was in flight is not the answer");
+        assert!(until >= asked + TTL + Duration::from_millis(400) && until <= clock.now() + TTL);
+        assert_eq!(renewal.longest_ttl(), TTL);
+        renewal.stop().await;
+        assert!(matches!(renewal.renew().await, Renewed::NotOurs));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_extension_that_is_answered_too_late_fails() {
+        let (clock, renewer, _) = renewer(|_, until| Renewed::Until(until), TTL * 2);
+        let cell = lease(&clock);
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL * 10).await, Renewed::NotOurs));
+        assert!(!cell.validity().is_valid());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_goes_on_after_a_renewal_of_unknown_outcome() {
+        let flaky = |call, until| if call == 0 { unknown() } else { Renewed::Until(until) };
+        for ttl in [TTL, TTL / 3] {
+            let (clock, renewer, _) = renewer(flaky, Duration::ZERO);
+            let cell = lease(&clock);
+            let renewal = renewer.add(0, FOREVER, cell.clone());
+            assert!(matches!(renewal.extend(ttl).await, Renewed::Unknown(_)));
+            assert!(cell.validity().until() <= clock.now() + ttl, "the server may have applied it");
+            tokio::time::sleep(TTL * 10).await;
+            assert!(cell.validity().is_valid(), "{ttl:?}");
+            assert!(cell.validity().until() <= clock.now() + ttl, "the server may still apply it");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_of_unknown_outcome_cuts_no_longer_ttl_short() {
+        let flaky = |call, until| if call == 0 { unknown() } else { Renewed::Until(until) };
+        let (clock, renewer, _) = renewer(flaky, Duration::from_millis(100));
+        let cell = lease(&clock);
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL).await, Renewed::Unknown(_)));
+        let sent = clock.now();
+        // The server may apply the first just after the second.
+        assert!(matches!(renewal.extend(TTL * 9).await, Renewed::Until(until) if until <= sent + TTL));
+        assert!(cell.validity().until() <= sent + TTL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_ttl_that_was_not_applied_changes_nothing() {
+        let refused = |call, until| match call {
+            0 => Renewed::Unknown(Error::new(ErrorKind::Unavailable, "test")),
+            _ => Renewed::Until(until),
+        };
+        let (clock, renewer, _) = renewer(refused, Duration::from_millis(100));
+        let (start, cell) = (clock.now(), lease(&clock));
+        let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
+        assert!(matches!(renewal.extend(TTL / 3).await, Renewed::Unknown(_)));
+        assert!(cell.validity().until() >= start + TTL);
+        assert!(matches!(renewal.extend(TTL * 9).await, Renewed::Until(until) if until >= start + TTL * 9));
+    }
+
+    #[test]
+    fn leases_outlive_the_runtime_that_renewed_them() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (short, clock) = (Duration::from_millis(300), Clock::boot());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let answer = |_, until| Renewed::Until(until);
+        let server = Server { clock: clock.clone(), answer, calls, delay: Duration::from_millis(50) };
+        let renewer = Renewer::new(server, clock.clone());
+        let terms = Terms { ttl: short, auto: true, hold_until: BootInstant::NEVER };
+        let cell = ValidityCell::new(clock.clone(), clock.now() + short);
+        let (one, two) = (runtime(), runtime());
+        let renewal = one.block_on(async { renewer.add(0, terms.clone(), cell.clone()) });
+        one.block_on(async { tokio::time::sleep(Duration::from_millis(120)).await });
+        drop(one);
+        let answer = two.block_on(async { tokio::time::timeout(short, renewal.extend(short)).await });
+        assert!(matches!(answer, Ok(Renewed::Until(_))), "{answer:?}");
+        two.block_on(async { tokio::time::sleep(short * 3).await });
+        assert!(cell.validity().is_valid());
+    }
+
+    #[test]
+    fn leases_of_another_runtime_are_renewed_when_the_one_that_renewed_them_ends() {
+        let runtime =
+            || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        let (short, clock) = (Duration::from_millis(600), Clock::boot());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let answer = |_, until| Renewed::Until(until);
+        let server = Server { clock: clock.clone(), answer, calls, delay: Duration::from_millis(1) };
+        let renewer = Renewer::new(server, clock.clone());
+        let terms = Terms { ttl: short, auto: true, hold_until: BootInstant::NEVER };
+        let cell = || ValidityCell::new(clock.clone(), clock.now() + short);
+        let (first, ended, lasting) = (runtime(), runtime(), runtime());
+        let add = |on: &tokio::runtime::Runtime, cell: &ValidityCell| {
+            let _entered = on.enter();
+            renewer.add(0, terms.clone(), cell.clone())
+        };
+        let cells = [cell(), cell(), cell()];
+        let _renewals = [add(&first, &cells[0]), add(&ended, &cells[1]), add(&lasting, &cells[2])];
+        drop(ended);
+        drop(first);
+        std::thread::sleep(short * 3);
+        for (number, cell) in cells.iter().enumerate() {
+            assert!(cell.validity().is_valid(), "lease {number}");
+        }
+        drop(lasting);
+        assert!(renewer.task.schedule().wakes.is_none(), "there is no runtime left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewals_of_a_closed_renewer_fail_and_new_leases_expire() {
+        let (clock, renewer, calls) = renewer(|_, until| Renewed::Until(until), TTL / 10);
+        let closed = |renewed| match renewed {
+            Renewed::Unknown(error) if error.kind() == ErrorKind::Closed => error.outcome(),
+            renewed => panic!("{renewed:?}"),
+        };
+        let (kept, lost) = (lease(&clock), lease(&clock));
+        let renewal = renewer.add(0, FOREVER, kept.clone());
+        let of_lost = renewer.add(1, FOREVER, lost.clone());
+        let in_flight = async {
+            // A request is in flight.
+            tokio::time::sleep(TTL / 20).await;
+            let behind_it = async {
+                tokio::task::yield_now().await;
+                renewer.stop_all();
+            };
+            tokio::join!(renewal.extend(2 * TTL), behind_it).0
+        };
+        let (first, second) = tokio::join!(renewal.extend(TTL), in_flight);
+        assert_eq!((closed(first), closed(second)), (Outcome::Unknown, Outcome::NotApplied));
+        assert_eq!(closed(renewal.extend(TTL).await), Outcome::NotApplied);
+        lost.lose(LossReason::Removed);
+        assert!(matches!(of_lost.extend(TTL).await, Renewed::NotOurs));
+
+        let before = calls.load(Ordering::SeqCst);
+        let late = lease(&clock);
+        let renewal = renewer.add(2, FOREVER, late.clone());
+        assert_eq!(late.validity().lost().await, LossReason::DeadlinePassed);
+        assert!(matches!(renewal.extend(TTL).await, Renewed::NotOurs));
+        assert_eq!(calls.load(Ordering::SeqCst), before);
+    }
+
+    #[test]
+    fn a_runtime_that_was_shut_down_renews_nothing_and_blocks_no_caller() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (clock, calls) = (Clock::boot(), Arc::new(AtomicUsize::new(0)));
+        let server =
+            Server { clock: clock.clone(), answer: |_, until| Renewed::Until(until), calls, delay: TTL };
+        let renewer = Renewer::new(server, clock.clone());
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _entered = handle.enter();
+        let _renewal = renewer.add(0, FOREVER, lease(&clock));
+        assert!(renewer.task.schedule().wakes.is_none(), "the next lease gets a task of its own runtime");
+    }
+}

@@ -1,0 +1,244 @@
+//! Which leases are renewed when, and what their last answers mean for the next request.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::mem;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use rand::Rng;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::oneshot;
+
+use super::renew::{Renewed, Terms};
+use crate::error::NO_BACKEND;
+use crate::{BootInstant, Error, ErrorKind, LossReason, Outcome, ValidityCell};
+
+/// Leases that are due within this time of each other go out in one batch.
+pub(super) const TICK: Duration = Duration::from_millis(20);
+/// The clock-drift margin of a lease that is shortened, beside a hundredth of its ttl.
+const DRIFT: Duration = Duration::from_millis(3);
+/// The largest batch, so that an acquisition behind it does not wait long.
+const LARGEST_BATCH: usize = 256;
+
+pub(super) struct Schedule<K> {
+    pub(super) leases: HashMap<u64, ScheduledLease<K>, RandomState>,
+    pub(super) due: BTreeSet<(BootInstant, u64)>,
+    pub(super) in_flight: HashSet<u64, RandomState>,
+    next_id: u64,
+    /// Whether renewal has stopped for good.
+    pub(super) closed: bool,
+    /// While the task runs: when it wakes up by itself.
+    pub(super) wakes: Option<BootInstant>,
+}
+
+pub(super) struct ScheduledLease<K> {
+    key: K,
+    pub(super) terms: Terms,
+    cell: ValidityCell,
+    pub(super) due: BootInstant,
+    /// The runtime of the holder: renewal moves there when its own runtime ends.
+    pub(super) runtime: Handle,
+    /// The deadline before the request in flight, if that request may shorten the lease.
+    before_shortened: Option<BootInstant>,
+    /// The ttl in the request in flight.
+    sent_ttl: Duration,
+    /// The shortest ttl of a request without an answer. The server may still apply that request, which would cut a longer
+    /// ttl short, so none is requested.
+    max_ttl: Duration,
+    /// The callers that wait for the next request.
+    pub(super) next_callers: Vec<oneshot::Sender<Renewed>>,
+    /// The callers that wait for the request in flight.
+    callers: Vec<oneshot::Sender<Renewed>>,
+}
+
+/// The leases of one request.
+pub(super) struct Batch<K> {
+    pub(super) ids: Vec<u64>,
+    pub(super) leases: Vec<(K, Duration)>,
+}
+
+impl<K> ScheduledLease<K> {
+    pub(super) fn new(key: K, terms: Terms, cell: ValidityCell, now: BootInstant, runtime: Handle) -> Self {
+        let due = if terms.auto { now + interval(terms.ttl) } else { BootInstant::NEVER };
+        let lease = Self {
+            key,
+            due,
+            runtime,
+            before_shortened: None,
+            sent_ttl: terms.ttl,
+            max_ttl: Duration::MAX,
+            next_callers: Vec::new(),
+            callers: Vec::new(),
+            terms,
+            cell,
+        };
+        // A lease may begin with less than its ttl.
+        lease.set_loss_reason(lease.cell.validity().until());
+        lease
+    }
+
+    /// Notes that a request leaves now, and returns the ttl to request. A shorter ttl counts from the moment at which it
+    /// may reach the server.
+    fn begin_request(&mut self, now: BootInstant) -> Duration {
+        self.callers = mem::take(&mut self.next_callers);
+        let left = self.terms.hold_until.saturating_duration_since(now);
+        let ttl = self.ttl().min(left).max(Duration::from_millis(1));
+        self.sent_ttl = ttl;
+        let until = now + ttl.saturating_sub(ttl / 100 + DRIFT);
+        let before = self.cell.validity().until();
+        self.before_shortened = (until < before).then_some(before);
+        self.set_loss_reason(until.min(before));
+        self.cell.shorten_to(until);
+        ttl
+    }
+
+    /// Sets the reason of a loss at the deadline that is about to be set. A lease whose last renewal is never answered may
+    /// expire before its `max_hold`, also when that renewal requested no more than was left of it.
+    fn set_loss_reason(&self, until: BootInstant) {
+        if self.terms.hold_until == BootInstant::NEVER {
+            return;
+        }
+        let lasts_until = until + self.terms.ttl / 100 + DRIFT;
+        let is_max_hold = lasts_until >= self.terms.hold_until;
+        self.cell.end_with(if is_max_hold { LossReason::MaxHold } else { LossReason::DeadlinePassed });
+    }
+
+    fn ttl(&self) -> Duration {
+        self.terms.ttl.min(self.max_ttl)
+    }
+
+    /// Answers the callers of the request in flight.
+    fn answer(&mut self, answer: &Renewed) {
+        for caller in self.callers.drain(..) {
+            // Fails when the caller of `extend` was dropped.
+            let _ = caller.send(answer.clone());
+        }
+    }
+}
+
+impl<K> Schedule<K> {
+    pub(super) fn add(&mut self, lease: ScheduledLease<K>) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        if !self.closed {
+            self.leases.insert(id, lease);
+        }
+        id
+    }
+
+    /// Stops all renewals for good.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.due.clear();
+        for (_, mut lease) in self.leases.drain() {
+            // The server may still apply the request.
+            let error = Error::closed(NO_BACKEND).with_outcome(Outcome::Unknown);
+            lease.answer(&Renewed::Unknown(error));
+        }
+    }
+
+    /// The runtime of a holder, other than these.
+    pub(super) fn runtime_except(&self, ended: &HashSet<Id>) -> Option<Handle> {
+        let mut runtimes = self.leases.values().map(|lease| &lease.runtime);
+        runtimes.find(|runtime| !ended.contains(&runtime.id())).cloned()
+    }
+
+    /// Takes the leases that are due by `horizon`; `None` when there are none.
+    pub(super) fn take_due(&mut self, horizon: BootInstant, now: BootInstant) -> Option<Batch<K>>
+    where
+        K: Clone,
+    {
+        let (mut ids, mut leases) = (Vec::new(), Vec::new());
+        while let Some(&(due, id)) = self.due.first() {
+            if due > horizon || leases.len() == LARGEST_BATCH {
+                break;
+            }
+            self.due.pop_first();
+            if self.leases.get(&id).is_some_and(|lease| !lease.cell.validity().is_valid()) {
+                self.leases.remove(&id);
+            }
+            if let Some(lease) = self.leases.get_mut(&id) {
+                leases.push((lease.key.clone(), lease.begin_request(now)));
+                ids.push(id);
+            }
+        }
+        self.in_flight.extend(&ids);
+        (!ids.is_empty()).then_some(Batch { ids, leases })
+    }
+
+    /// Notes that the batch in flight will not be answered.
+    pub(super) fn interrupted(&mut self, now: BootInstant) {
+        self.wakes = None;
+        for id in mem::take(&mut self.in_flight) {
+            let error = Error::new(ErrorKind::Unavailable, NO_BACKEND)
+                .with_message("the tokio runtime that renewed the lock was shut down")
+                .with_outcome(Outcome::Unknown);
+            self.record(id, Renewed::Unknown(error), now);
+        }
+    }
+
+    /// Records the answer to a request, and schedules the next one.
+    pub(super) fn record(&mut self, id: u64, answer: Renewed, now: BootInstant) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        let before_shortened = lease.before_shortened.take();
+        let (answer, alive, pause) = match answer {
+            Renewed::Until(until) => {
+                let until = until.min(lease.terms.hold_until);
+                lease.set_loss_reason(until);
+                let alive = lease.cell.set_until(until);
+                // An answer after the deadline revives nothing.
+                let answer = if alive { Renewed::Until(until) } else { Renewed::NotOurs };
+                (answer, alive && now < lease.terms.hold_until, interval(lease.ttl()))
+            }
+            Renewed::NotOurs => {
+                lease.cell.lose(LossReason::Removed);
+                (Renewed::NotOurs, false, Duration::ZERO)
+            }
+            Renewed::Unknown(error) => {
+                if error.outcome() == Outcome::NotApplied {
+                    if let Some(before) = before_shortened {
+                        lease.set_loss_reason(before);
+                        lease.cell.set_until(before);
+                    }
+                } else {
+                    // The server may still apply it, even after a later confirmation.
+                    lease.max_ttl = lease.max_ttl.min(lease.sent_ttl);
+                }
+                lease.cell.suspect();
+                let validity = lease.cell.validity();
+                // Leaves time for some more tries, however near the deadline is.
+                let left = validity.until().saturating_duration_since(now);
+                let pause = (interval(lease.ttl()) / 2).min((left / 4).max(TICK));
+                (Renewed::Unknown(error), validity.is_valid(), pause)
+            }
+        };
+        lease.answer(&answer);
+        if !alive {
+            self.leases.remove(&id);
+        } else if !lease.next_callers.is_empty() {
+            lease.due = now;
+            self.due.insert((lease.due, id));
+        } else if lease.terms.auto {
+            lease.due = now + pause;
+            self.due.insert((lease.due, id));
+        }
+    }
+}
+
+impl<K> Default for Schedule<K> {
+    fn default() -> Self {
+        Self {
+            leases: HashMap::default(),
+            due: BTreeSet::new(),
+            in_flight: HashSet::default(),
+            next_id: 0,
+            closed: false,
+            wakes: None,
+        }
+    }
+}
+
+/// A third of the ttl, less up to a tenth at random: leases that were acquired together drift apart.
+fn interval(ttl: Duration) -> Duration {
+    (ttl / 3).mul_f64(crate::random::rng().random_range(0.9..=1.0))
+}

@@ -1,0 +1,188 @@
+//! The task that sends the renewals when they are due. It runs only while there is something to renew.
+
+use std::collections::HashSet;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+
+use super::renew::{Renew, Renewed};
+use super::schedule::{Batch, Schedule, ScheduledLease, TICK};
+use crate::{BootInstant, Clock};
+
+pub(super) struct RenewalTask<R: Renew> {
+    pub(super) renew: R,
+    pub(super) clock: Clock,
+    schedule: Mutex<Schedule<R::Key>>,
+    /// Notified when a renewal became due earlier than planned.
+    sooner: Notify,
+    /// Notified after each batch.
+    answered: Notify,
+}
+
+/// The part of a task that does not depend on the backend.
+pub(super) trait RenewalControl: Send + Sync {
+    fn answered(&self) -> &Notify;
+    /// Removes the lease, and returns whether a request for it is in flight.
+    fn remove(&self, id: u64) -> bool;
+    fn is_closed(&self) -> bool;
+    /// Renews the lease now: with this ttl from now on, or with its own.
+    fn renew_now(self: Arc<Self>, id: u64, ttl: Option<Duration>, answer: oneshot::Sender<Renewed>);
+}
+
+impl<R: Renew> RenewalTask<R> {
+    pub(super) fn new(renew: R, clock: Clock) -> Self {
+        let schedule = Mutex::default();
+        Self { renew, clock, schedule, sooner: Notify::new(), answered: Notify::new() }
+    }
+
+    pub(super) fn schedule(&self) -> MutexGuard<'_, Schedule<R::Key>> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a lease, and returns its id.
+    pub(super) fn add(self: &Arc<Self>, lease: ScheduledLease<R::Key>) -> u64 {
+        let due = lease.due;
+        let mut schedule = self.schedule();
+        let id = schedule.add(lease);
+        if due < BootInstant::NEVER {
+            self.plan(schedule, id, due);
+        }
+        id
+    }
+
+    /// Plans a renewal, and starts the task if it does not run.
+    fn plan(self: &Arc<Self>, mut schedule: MutexGuard<'_, Schedule<R::Key>>, id: u64, due: BootInstant) {
+        let Some(lease) = schedule.leases.get_mut(&id) else { return };
+        let (earlier, runtime) = (mem::replace(&mut lease.due, due), lease.runtime.clone());
+        schedule.due.remove(&(earlier, id));
+        schedule.due.insert((due, id));
+        match schedule.wakes {
+            None => {
+                drop(schedule);
+                self.start(Some(Handle::try_current().unwrap_or(runtime)));
+            }
+            Some(wakes) if due < wakes => self.sooner.notify_one(),
+            Some(_) => {}
+        }
+    }
+
+    /// Starts the task if there is something to renew: on this runtime, or on that of any holder if this one has ended.
+    fn start(self: &Arc<Self>, mut on: Option<Handle>) {
+        let mut ended = HashSet::new();
+        loop {
+            let mut schedule = self.schedule();
+            let Some(&(due, _)) = schedule.due.first().filter(|_| schedule.wakes.is_none()) else { return };
+            let Some(runtime) = on.take().or_else(|| schedule.runtime_except(&ended)) else { return };
+            schedule.wakes = Some(due);
+            // Outside the mutex: a runtime that was shut down drops the task at once, which locks it again.
+            drop(schedule);
+            let settled = Arc::new(AtomicBool::new(false));
+            drop(runtime.spawn(Arc::clone(self).run(Arc::clone(&settled))));
+            if !settled.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            ended.insert(runtime.id());
+        }
+    }
+
+    fn run(self: Arc<Self>, settled: Arc<AtomicBool>) -> impl Future<Output = ()> + Send + 'static {
+        // Made here, so that it is dropped even if the runtime never polls the task.
+        let running = Running { task: Some(Arc::clone(&self)), settled };
+        async move {
+            let mut running = running;
+            while let Some(wake) = self.next_wake() {
+                tokio::select! {
+                    () = self.clock.sleep_until(wake) => self.renew_due().await,
+                    () = self.sooner.notified() => {}
+                }
+            }
+            running.task = None;
+        }
+    }
+
+    /// The next time to wake up; `None`, and the task has ended, when nothing is left to renew.
+    ///
+    /// Never later than planned before: if a lock is acquired and released again and again, the task already sleeps until
+    /// early enough, and need not be woken for each lease.
+    fn next_wake(&self) -> Option<BootInstant> {
+        let now = self.clock.now();
+        let mut schedule = self.schedule();
+        let due = schedule.due.first().map(|(due, _)| *due);
+        let planned = schedule.wakes.filter(|planned| *planned > now);
+        schedule.wakes = due.into_iter().chain(planned).min();
+        schedule.wakes
+    }
+
+    async fn renew_due(&self) {
+        let mut horizon = self.clock.now() + TICK;
+        while let Some(batch) = self.take_due(horizon) {
+            // A lease that was renewed just now is not due again, however short its ttl.
+            horizon = self.clock.now();
+            let answers = self.renew.renew(&batch.leases).await;
+            let now = self.clock.now();
+            let mut schedule = self.schedule();
+            for (id, answer) in batch.ids.iter().zip(answers) {
+                schedule.record(*id, answer, now);
+            }
+            schedule.in_flight.clear();
+            drop(schedule);
+            self.answered.notify_waiters();
+        }
+    }
+
+    fn take_due(&self, horizon: BootInstant) -> Option<Batch<R::Key>> {
+        let now = self.clock.now();
+        self.schedule().take_due(horizon, now)
+    }
+}
+
+impl<R: Renew> RenewalControl for RenewalTask<R> {
+    fn answered(&self) -> &Notify {
+        &self.answered
+    }
+
+    fn remove(&self, id: u64) -> bool {
+        let mut schedule = self.schedule();
+        if let Some(lease) = schedule.leases.remove(&id) {
+            schedule.due.remove(&(lease.due, id));
+        }
+        schedule.in_flight.contains(&id)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.schedule().closed
+    }
+
+    fn renew_now(self: Arc<Self>, id: u64, ttl: Option<Duration>, answer: oneshot::Sender<Renewed>) {
+        let mut schedule = self.schedule();
+        let in_flight = schedule.in_flight.contains(&id);
+        let Some(lease) = schedule.leases.get_mut(&id) else { return };
+        lease.terms.ttl = ttl.unwrap_or(lease.terms.ttl);
+        lease.next_callers.push(answer);
+        if !in_flight {
+            self.plan(schedule, id, self.clock.now());
+        }
+    }
+}
+
+/// Notices when the shutdown of a runtime ends the task, and starts it on another one.
+struct Running<R: Renew> {
+    task: Option<Arc<RenewalTask<R>>>,
+    /// Set by `start` once it has spawned the task, and by the end of the task. The second of them starts it elsewhere.
+    settled: Arc<AtomicBool>,
+}
+
+impl<R: Renew> Drop for Running<R> {
+    fn drop(&mut self) {
+        let Some(task) = self.task.take() else { return };
+        task.schedule().interrupted(task.clock.now());
+        task.answered.notify_waiters();
+        if self.settled.swap(true, Ordering::AcqRel) {
+            task.start(None);
+        }
+    }
+}
