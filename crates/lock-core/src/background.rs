@@ -30,25 +30,25 @@ impl Background {
         drop(self.0.spawn_on(cleanup, runtime));
     }
 
-    /// Counts a clean-up that runs elsewhere, until the answer is dropped.
+    /// Counts a clean-up that runs elsewhere, until the returned value is dropped.
     #[must_use]
     pub fn count(&self) -> Counted {
         Counted(self.0.token())
     }
 
-    /// How many clean-ups are under way.
+    /// The number of clean-ups that are running.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.0.len()
     }
 
-    /// Waits until no clean-up is under way.
+    /// Waits until no clean-up is running.
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: the tasks go on when the future is dropped.
+    /// This method is cancel safe: the tasks continue when the future is dropped.
     pub async fn settled(&self) {
-        // A closed tracker still takes tasks: those of guards that are dropped after `close`.
+        // A closed tracker still accepts tasks: those of guards that are dropped after `close`.
         self.0.close();
         self.0.wait().await;
     }
@@ -65,9 +65,9 @@ impl Background {
     }
 }
 
-/// A clean-up that counts until this is dropped: see [`Background::count`].
+/// A clean-up that counts as running until this is dropped: see [`Background::count`].
 #[derive(Debug)]
-pub struct Counted(#[allow(dead_code, reason = "it counts by being there")] TaskTrackerToken);
+pub struct Counted(#[allow(dead_code, reason = "it counts until it is dropped")] TaskTrackerToken);
 
 #[cfg(test)]
 mod tests {

@@ -11,6 +11,8 @@ const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What a backend can do.
 ///
+/// # Examples
+///
 /// ```
 /// # fn main() -> lock_core::Result<()> {
 /// # let locks = lock_core::MemoryConfig::new().connect()?;
@@ -79,6 +81,8 @@ impl Support {
 }
 
 /// What keeps a lock while its holder is silent.
+///
+/// # Examples
 ///
 /// ```
 /// # use std::time::Duration;

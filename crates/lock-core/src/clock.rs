@@ -1,22 +1,32 @@
-//! The clock that leases are counted on.
+//! The lease clock.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// No sleep is longer than this: tokio's timers may stop while the host is suspended, the lease clock does not.
+/// The longest single sleep: tokio's timers may stop while the host is suspended, the lease clock does not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// A point on the lease clock: the time since the machine booted, suspension included.
 ///
-/// [`std::time::Instant`] stops while a laptop or a virtual machine is suspended; a server's lease
-/// does not. Which clock it is, and what it does not see, stands with [`Clock`]. On Unix, points of the same boot can be
-/// compared across processes of one machine; on Windows they count from a day before the first look of the process.
+/// [`std::time::Instant`] stops while a laptop or a virtual machine is suspended; a server's lease does not. [`Clock`]
+/// lists the clock of each platform and its limits. On Unix, points of one boot can be compared across processes of one
+/// machine; on Windows they count from a day before the first reading of the process.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use lock_core::{BootInstant, Clock};
+/// let deadline = Clock::boot().now() + Duration::from_secs(10);
+/// assert!(deadline < BootInstant::NEVER);
+/// assert!(deadline.saturating_duration_since(Clock::boot().now()) <= Duration::from_secs(10));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootInstant(Duration);
 
 impl BootInstant {
-    /// A point that is never reached: the deadline of what does not end by itself.
+    /// A point that is never reached: the deadline of what has no end.
     pub const NEVER: Self = Self(Duration::MAX);
 
     /// The point at `since_boot` after the machine booted.
@@ -62,10 +72,10 @@ impl fmt::Debug for BootInstant {
     }
 }
 
-/// Where a backend takes the time from.
+/// The clock of leases.
 ///
-/// A lease ends on the server while the host of its holder is suspended, so the default clock goes on then, where the
-/// platform has one that does:
+/// A lease expires on the server even while the host of its holder is suspended. So the default clock counts suspension,
+/// where the platform has such a clock:
 ///
 /// | platform | clock | suspended host |
 /// |---|---|---|
@@ -74,12 +84,28 @@ impl fmt::Debug for BootInstant {
 /// | Windows | `QueryPerformanceCounter`, by [`std::time::Instant`] | counted |
 /// | FreeBSD and other Unix | `CLOCK_MONOTONIC` | **perhaps not counted** |
 ///
-/// What no clock of a guest sees is a virtual machine that its host stops and resumes (a snapshot, a live migration),
-/// unless the host corrects the clock. After that, and where suspension is not counted, a guard says that it is valid for
-/// as long as the machine stood still: let the resource check the [fencing token](crate::Token). The tests of this
-/// library run on Linux; the others are built, not run.
+/// No clock of a guest counts the time for which its host stops a virtual machine (a snapshot, a live migration), unless the
+/// host corrects the clock. After that, and where suspension is not counted, a guard is valid for too long, by the time for
+/// which the machine was paused: let the resource check the [fencing token](crate::Token). The tests of this library run on
+/// Linux; for the other platforms it is built, not tested.
 ///
 /// [`Clock::tokio`] follows [`tokio::time`], so that tests can pause and advance it.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use lock_core::{Clock, LockOptions, LossReason, MemoryConfig, Result};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let locks = MemoryConfig::new().clock(Clock::tokio()).connect()?;
+/// let options = LockOptions::new().fixed_ttl(Duration::from_millis(50));
+/// let guard = locks.mutex_with("a", options)?.acquire().await?;
+/// // With a paused tokio clock (`start_paused = true`) this takes no time.
+/// assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Source);
 
@@ -91,13 +117,13 @@ enum Source {
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// The clock of the machine.
     #[must_use]
     pub const fn boot() -> Self {
         Self(Source::Boot)
     }
 
-    /// A clock that starts at zero now and runs as tokio's does, virtual time included.
+    /// A clock that starts at zero now and follows tokio's, virtual time included.
     #[must_use]
     pub fn tokio() -> Self {
         Self(Source::Tokio(tokio::time::Instant::now()))
@@ -112,11 +138,11 @@ impl Clock {
         }
     }
 
-    /// Sleeps until `deadline`, at most a second late after the host was suspended.
+    /// Sleeps until `deadline`; after a suspension of the host at most a second longer.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn sleep_until(&self, deadline: BootInstant) {
         if deadline == BootInstant::NEVER {
             return std::future::pending().await;
@@ -133,7 +159,7 @@ impl Clock {
 
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "fuchsia", target_os = "openbsd"))]
 const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-/// Apple's goes on while the machine sleeps.
+/// On Apple platforms it counts suspension.
 #[cfg(all(
     unix,
     not(any(target_os = "linux", target_os = "android", target_os = "fuchsia", target_os = "openbsd"))
@@ -149,12 +175,12 @@ fn boot_time() -> BootInstant {
 
 #[cfg(not(unix))]
 fn boot_time() -> BootInstant {
-    since_first_look()
+    since_first_reading()
 }
 
-/// The time since the first look, a day later: spans that are subtracted from a point end at zero.
+/// The time since the first reading, plus a day, so that earlier points do not saturate at zero.
 #[cfg(any(not(unix), test))]
-fn since_first_look() -> BootInstant {
+fn since_first_reading() -> BootInstant {
     static FIRST: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     BootInstant(Duration::from_secs(24 * 3600) + FIRST.get_or_init(std::time::Instant::now).elapsed())
 }
@@ -173,9 +199,9 @@ mod tests {
 
     #[test]
     fn a_clock_without_a_boot_moves_forward_and_has_a_past() {
-        let earlier = since_first_look();
+        let earlier = since_first_reading();
         std::thread::sleep(Duration::from_millis(2));
-        assert!(since_first_look() >= earlier + Duration::from_millis(2));
+        assert!(since_first_reading() >= earlier + Duration::from_millis(2));
         let hour = Duration::from_secs(3600);
         assert_eq!(earlier.saturating_duration_since(earlier - hour), hour);
     }

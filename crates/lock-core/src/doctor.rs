@@ -1,8 +1,25 @@
-//! What an examination of the servers found.
+//! The report on the servers.
 
 use std::fmt;
 
-/// What [`Locks::doctor`](crate::Locks::doctor) found.
+/// The report of [`Locks::doctor`](crate::Locks::doctor).
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::FindingLevel;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// let report = locks.doctor().await?;
+/// print!("{report}"); // one line per finding
+/// for finding in report.warnings() {
+///     assert!(finding.level == FindingLevel::Warning);
+///     eprintln!("{} ({}): {}", finding.what, finding.server, finding.advice);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DoctorReport {
@@ -10,27 +27,42 @@ pub struct DoctorReport {
     pub findings: Vec<Finding>,
 }
 
-/// One thing that was found.
+/// One finding of a [`DoctorReport`].
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{Finding, FindingLevel};
+/// let finding = Finding::new(FindingLevel::Warning, "h:6379", "maxmemory-policy is allkeys-lru", "use noeviction");
+/// assert_eq!(finding.to_string(), "warning: h:6379: maxmemory-policy is allkeys-lru; use noeviction");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// How serious it is.
     pub level: FindingLevel,
-    /// Which server it is about, as host and port; empty for all of them.
+    /// The server, as host and port; empty for all of them.
     pub server: String,
-    /// What was found.
+    /// The finding.
     pub what: String,
-    /// What to do about it; empty when nothing has to be done.
+    /// What to do about it; empty when there is nothing to do.
     pub advice: String,
 }
 
-/// How bad a finding is.
+/// How serious a finding is.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::FindingLevel;
+/// assert!(FindingLevel::Note < FindingLevel::Warning);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FindingLevel {
-    /// Good to know.
+    /// Information only.
     Note,
-    /// Locks work, but may be lost, or less is done than could be.
+    /// Locks work, but may be lost, or a feature is limited.
     Warning,
 }
 
@@ -41,14 +73,14 @@ impl DoctorReport {
         Self { findings }
     }
 
-    /// The findings that something should be done about.
+    /// The findings that call for action.
     pub fn warnings(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.level >= FindingLevel::Warning)
     }
 }
 
 impl Finding {
-    /// A finding about this server, `""` for all of them; the advice is `""` when nothing has to be done.
+    /// A finding about this server, `""` for all of them; the advice is `""` when there is nothing to do.
     #[must_use]
     pub fn new(
         level: FindingLevel,

@@ -1,4 +1,4 @@
-//! What can go wrong, told to the person who reads it.
+//! The error of all lock operations.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,15 +7,25 @@ use std::sync::Arc;
 use crate::LockName;
 
 /// The result of a lock operation.
+///
+/// # Examples
+///
+/// ```
+/// async fn count(locks: &lock_core::Locks) -> lock_core::Result<usize> {
+///     Ok(locks.list("orders/").await?.len())
+/// }
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a lock operation failed.
 ///
-/// Contention is not an error: `try_acquire` answers `Ok(None)` when somebody else holds the lock.
+/// Contention is not an error: `try_acquire` returns `Ok(None)` when the lock is held.
 ///
-/// The text says what failed, on which backend and lock, and what to do next; it never holds a
+/// The text says what failed, on which backend and lock, and what to do next; it never contains a
 /// password. Use [`kind`](Self::kind), [`is_retryable`](Self::is_retryable) and
 /// [`outcome`](Self::outcome) to decide in code, and [`code`](Self::code) in logs and metrics.
+///
+/// # Examples
 ///
 /// ```
 /// # use lock_core::{ErrorKind, Locks, Memory, MemoryConfig, Outcome};
@@ -44,11 +54,28 @@ struct Details {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// The kinds of errors.
+/// The kind of an [`Error`].
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{ErrorKind, MemoryConfig};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = MemoryConfig::new().connect()?;
+/// let error = locks.mutex("").acquire().await.unwrap_err();
+/// match error.kind() {
+///     ErrorKind::Unavailable => println!("try again later: {error}"),
+///     ErrorKind::InvalidName => println!("fix the program: {error}"),
+///     kind => println!("{}: {error}", kind.code()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lock name is empty or too long, or the backend cannot take it.
+    /// The lock name is empty or too long, or the backend refuses it.
     InvalidName,
     /// A URL or an option is wrong.
     InvalidConfig,
@@ -56,20 +83,20 @@ pub enum ErrorKind {
     Unsupported,
     /// The server, or a quorum of servers, did not answer.
     Unavailable,
-    /// The server refuses us: wrong password, missing right.
+    /// The server refuses the client: a wrong password, a missing right.
     Denied,
-    /// The lock was lost: its lease ran out, its key or node was removed, its session ended.
+    /// The lock was lost: its lease expired, its key or node was removed, its session ended.
     Lost,
     /// A limit of the store is reached, and granting the lock would not be safe.
     Exhausted,
     /// The [`Locks`](crate::Locks) were closed.
     Closed,
-    /// The server answered something that it should not.
+    /// The server gave an unexpected answer.
     Unexpected,
 }
 
 impl ErrorKind {
-    /// The kind as a word of a log or a metric; it never changes.
+    /// The kind as a stable word for logs and metrics.
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
@@ -86,7 +113,20 @@ impl ErrorKind {
     }
 }
 
-/// What became of the request that failed.
+/// What became of a request that failed.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{Locks, Outcome, Token};
+/// async fn remove(locks: &Locks, lock: &str, token: Token) -> lock_core::Result<bool> {
+///     match locks.break_lock_if(lock, token).await {
+///         // It may have been applied. With a token it is safe to repeat.
+///         Err(error) if error.outcome() == Outcome::Unknown => locks.break_lock_if(lock, token).await,
+///         result => result,
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -94,11 +134,11 @@ pub enum Outcome {
     NotApplied,
     /// It took effect, and the error came later.
     Applied,
-    /// It may have taken effect. What it may have left behind is cleaned up in the background.
+    /// It may have taken effect. The library rolls it back in the background where that is needed.
     Unknown,
 }
 
-/// What is named where no backend is known.
+/// The backend of an error that no backend caused.
 pub(crate) const NO_BACKEND: &str = "polylock";
 
 impl Error {
@@ -119,11 +159,11 @@ impl Error {
         Self { details: Box::new(details) }
     }
 
-    /// The error of a holder that is none any more.
+    /// The error of a holder that lost its lock.
     #[must_use]
     pub fn lost(backend: &'static str) -> Self {
         Self::new(ErrorKind::Lost, backend)
-            .with_message("the lock is no longer ours")
+            .with_message("the lock was lost")
             .with_hint("stop the work that it protects, and acquire it again")
     }
 
@@ -133,42 +173,42 @@ impl Error {
         Self::new(ErrorKind::Closed, backend).with_message("the locks were closed").with_hint("connect again")
     }
 
-    /// Says what failed.
+    /// Sets the message: what failed.
     #[must_use]
     pub fn with_message(mut self, message: impl Into<String>) -> Self {
         self.details.message = message.into();
         self
     }
 
-    /// Says what to do next.
+    /// Sets the hint: what to do next.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.details.hint = Some(hint.into());
         self
     }
 
-    /// Says what became of the request.
+    /// Sets what became of the request.
     #[must_use]
     pub fn with_outcome(mut self, outcome: Outcome) -> Self {
         self.details.outcome = outcome;
         self
     }
 
-    /// Gives it a narrower [code](Self::code) than that of its kind.
+    /// Sets a narrower [code](Self::code) than that of the kind.
     #[must_use]
     pub fn with_code(mut self, code: &'static str) -> Self {
         self.details.code = Some(code);
         self
     }
 
-    /// Names the operation, such as `acquire`, unless it is named already.
+    /// Sets the operation, such as `acquire`, unless it is set already.
     #[must_use]
     pub fn during(mut self, operation: &'static str) -> Self {
         self.details.operation.get_or_insert(operation);
         self
     }
 
-    /// Names the backend, unless it is named already.
+    /// Sets the backend, unless it is set already.
     pub(crate) fn on_backend(mut self, backend: &'static str) -> Self {
         if self.details.backend == NO_BACKEND {
             self.details.backend = backend;
@@ -176,14 +216,14 @@ impl Error {
         self
     }
 
-    /// Names the lock, unless it is named already.
+    /// Sets the lock, unless it is set already.
     #[must_use]
     pub fn on(mut self, lock: &LockName) -> Self {
         self.details.lock.get_or_insert_with(|| lock.clone());
         self
     }
 
-    /// Keeps the error below this one.
+    /// Sets the cause.
     #[must_use]
     pub fn caused_by(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.details.source = Some(Arc::new(source));
@@ -198,14 +238,14 @@ impl Error {
 
     /// Whether the same call on the same object may succeed later without a change to code or configuration.
     ///
-    /// `while error.is_retryable()` is right, with a pause between two calls, but for two of them:
+    /// `while error.is_retryable()`, with a pause between two calls, is right for all operations but two:
     ///
     /// * [`break_lock`](crate::Locks::break_lock) with [`Outcome::Unknown`] may have broken the lock, and a second call breaks
-    ///   the next holder. [`break_lock_if`](crate::Locks::break_lock_if) with the token of the first can be repeated.
-    /// * [`close`](crate::Locks::close) closes also when it fails. A second call answers `Ok`, though dropped guards were
+    ///   that of the next holder. [`break_lock_if`](crate::Locks::break_lock_if) can be repeated.
+    /// * [`close`](crate::Locks::close) closes even when it fails. A second call returns `Ok`, though dropped guards were
     ///   not released.
     ///
-    /// It is false for [`Lost`](ErrorKind::Lost): a guard that was lost stays lost. Acquire the lock again instead.
+    /// It is false for [`Lost`](ErrorKind::Lost), which is final: acquire the lock again instead.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.details.kind, ErrorKind::Unavailable)
@@ -215,22 +255,22 @@ impl Error {
     ///
     /// | code | kind | | set by |
     /// |---|---|---|---|
-    /// | `invalid_name` `invalid_config` `unsupported` `unavailable` `denied` `lost` `exhausted` `closed` `unexpected` | the same | nothing more is known | all |
+    /// | `invalid_name` `invalid_config` `unsupported` `unavailable` `denied` `lost` `exhausted` `closed` `unexpected` | the same | no narrower code is known | all |
     /// | `dns` | `Unavailable` | the host name could not be resolved | redis, redlock |
-    /// | `refused` | `Unavailable` | nobody listens at the port | redis, redlock |
+    /// | `refused` | `Unavailable` | no server listens at the port | redis, redlock |
     /// | `no_socket` | `Unavailable` | the Unix socket does not exist | redis, redlock |
     /// | `no_tls` | `Unavailable` | the port does not speak TLS | redis, redlock |
     /// | `bad_certificate` | `InvalidConfig` | one side does not trust the certificate of the other | redis, redlock |
     /// | `timeout` | `Unavailable` | no answer in time | redis, redlock; zk for some requests |
     /// | `broken` | `Unavailable` | the connection broke | redis, redlock; zk for some requests |
     /// | `no_quorum` | any | too few masters agreed | redlock |
-    /// | `wrong_server` | `InvalidConfig` | a sentinel, a plain server or a node of a cluster where another is expected | redis, redlock |
-    /// | `replica` | `Unavailable` | the server follows another one | redis, redlock |
+    /// | `wrong_server` | `InvalidConfig` | a sentinel, a plain server or a cluster node where another of these is expected | redis, redlock |
+    /// | `replica` | `Unavailable` | the server is a replica | redis, redlock |
     ///
-    /// On ZooKeeper the driver tells no more about a connection that cannot be made: a host that is not known, a port that is
-    /// refused and a silence are all `unavailable`. On Redlock those of single masters are in the text.
+    /// On ZooKeeper the driver does not distinguish the causes of a failed connection: an unknown host, a refused port and
+    /// a silent server are all `unavailable`. On Redlock the codes of single masters are in the text.
     ///
-    /// New codes may come; one that an error has does not change.
+    /// New codes may be added; the code of an existing error does not change.
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.details.code.unwrap_or_else(|| self.details.kind.code())
@@ -300,17 +340,17 @@ impl StdError for Error {
     }
 }
 
-/// The whole story in one line, as it is printed when `main` returns the error.
+/// The error with its causes in one line, as it is printed when `main` returns it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.to_string();
         write!(f, "{text} [{:?}, {:?}]", self.details.kind, self.details.outcome)?;
         let mut cause = self.source();
         while let Some(error) = cause {
-            let told = error.to_string();
-            // Some are in the text already.
-            if !text.contains(&told) {
-                write!(f, ": {told}")?;
+            let cause_text = error.to_string();
+            // Some messages quote their cause.
+            if !text.contains(&cause_text) {
+                write!(f, ": {cause_text}")?;
             }
             cause = error.source();
         }
@@ -325,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_names_backend_operation_lock_and_way_out() {
+    fn text_has_backend_operation_lock_and_hint() {
         let name = LockName::new("orders/42").unwrap();
         let error = Error::new(ErrorKind::Unavailable, "redis")
             .with_message("connection refused")
@@ -338,28 +378,29 @@ mod tests {
     }
 
     #[test]
-    fn debug_tells_the_causes_that_the_text_does_not() {
+    fn debug_adds_the_causes_that_are_not_in_the_text() {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         let below = Error::new(ErrorKind::Unavailable, "redis")
             .with_message("cannot connect to \"b\"")
             .caused_by(refused);
         let error = Error::new(ErrorKind::Denied, "redlock").with_outcome(Outcome::Unknown);
-        let silent = error.clone().with_message("no quorum").caused_by(below.clone());
+        let without_cause = error.clone().with_message("no quorum").caused_by(below.clone());
         let cause = "connection refused";
         assert_eq!(
-            format!("{silent:?}"),
+            format!("{without_cause:?}"),
             format!("redlock: no quorum [Denied, Unknown]: redis: cannot connect to \"b\": {cause}")
         );
-        let telling = error.with_message(format!("no quorum: {below}")).caused_by(below);
+        let with_cause = error.with_message(format!("no quorum: {below}")).caused_by(below);
         assert_eq!(
-            format!("{telling:?}"),
+            format!("{with_cause:?}"),
             format!("redlock: no quorum: redis: cannot connect to \"b\" [Denied, Unknown]: {cause}")
         );
     }
 
     #[test]
     fn the_first_operation_stays() {
-        let error = Error::new(ErrorKind::Lost, "zk").with_message("gone").during("extend").during("acquire");
+        let error =
+            Error::new(ErrorKind::Lost, "zk").with_message("deleted").during("extend").during("acquire");
         assert_eq!(error.operation(), Some("extend"));
     }
 }

@@ -28,6 +28,8 @@ const HIGHEST_FLOOR: u64 = i64::MAX as u64 / 2;
 /// [`lost`](Self::lost), or let [`run`](Self::run) do it, and send [`token`](Self::token) with every
 /// write: a process that was paused learns too late that its lock is lost.
 ///
+/// # Examples
+///
 /// ```
 /// # use lock_core::MemoryConfig;
 /// # #[tokio::main(flavor = "current_thread")]
@@ -177,7 +179,7 @@ impl Guard {
     /// dropped. It stays lost if that release fails: the server may grant the lock to another client from then on.
     ///
     /// ```
-    /// # use lock_core::{Locks, LossReason, Memory, MemoryConfig};
+    /// # use lock_core::{LossReason, MemoryConfig};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> lock_core::Result<()> {
     /// # let locks = MemoryConfig::new().connect()?;
@@ -203,7 +205,7 @@ impl Guard {
     /// Each call returns a token of its own: cancelling it cancels no other.
     ///
     /// ```
-    /// # use lock_core::{Locks, Memory, MemoryConfig};
+    /// # use lock_core::MemoryConfig;
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> lock_core::Result<()> {
     /// # let locks = MemoryConfig::new().connect()?;
@@ -269,7 +271,7 @@ impl Guard {
     /// Dropping the future drops `body` with it; the guard stays.
     ///
     /// ```
-    /// # use lock_core::{Locks, Memory, MemoryConfig, Result};
+    /// # use lock_core::{MemoryConfig, Result};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
     /// # let locks = MemoryConfig::new().connect()?;
@@ -318,10 +320,10 @@ impl Guard {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use lock_core::{LockOptions, Locks, Memory, MemoryConfig, Result};
+    /// # use lock_core::{LockOptions, MemoryConfig, Result};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
-    /// # let locks = Locks::new(Memory::open(MemoryConfig::new())?);
+    /// # let locks = MemoryConfig::new().connect()?;
     /// let ttl = Duration::from_secs(10);
     /// let guard = locks.mutex_with("import", LockOptions::new().fixed_ttl(ttl))?.acquire().await?;
     /// // More work than expected: another 10 s from now.

@@ -1,4 +1,4 @@
-//! What an inspection shows of a lock: its holders, its waiters, its last token.
+//! The state of a lock: its holders, its waiters, its last token.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -10,22 +10,24 @@ use crate::{Mode, OwnerInfo, Token};
 
 /// The state of a lock, as [`Locks::inspect`](crate::Locks::inspect) shows it.
 ///
-/// It may have changed by the time that you read it. To end what it shows and nothing newer, use
-/// [`Locks::break_lock_if`](crate::Locks::break_lock_if) with the token of a holder.
+/// It may have changed by the time that you read it. To break the lock of a holder that it shows, and of no later one, use
+/// [`Locks::break_lock_if`](crate::Locks::break_lock_if) with the token of that holder.
 ///
 /// What a store does not keep is `None` or absent:
 ///
 /// | | memory | redis | redlock | zk |
 /// |---|---|---|---|---|
 /// | holders | all | all | one | all |
-/// | who they are | yes | of several sharers only the last that was granted; of the others the mode and the end | yes | yes |
+/// | their identity | yes | of several sharers only the last one granted; of the others mode and expiry | yes | yes |
 /// | [`token`](HolderInfo::token) | yes | as above | may differ a little | yes |
-/// | [`since`](HolderInfo::since) | yes | as above | yes | only since when it has [asked](HolderInfo::asked); yes with `recipe=ephemeral` |
+/// | [`since`](HolderInfo::since) | yes | as above | yes | only when it [asked](HolderInfo::asked); yes with `recipe=ephemeral` |
 /// | [`remaining`](HolderInfo::remaining) | yes | yes | yes | no: a session keeps the lock |
 /// | the maximum of a semaphore | yes | waiters only | no semaphores | yes |
-/// | [`queue`](Self::queue) | yes | with `wait=queue` | since when, not who | yes; not with `recipe=ephemeral` |
+/// | [`queue`](Self::queue) | yes | with `wait=queue` | since when, without identity | yes; not with `recipe=ephemeral` |
 ///
 /// [`Display`](fmt::Display) prints it in a few lines. It serializes with serde.
+///
+/// # Examples
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -46,109 +48,186 @@ use crate::{Mode, OwnerInfo, Token};
 pub struct LockState {
     /// The holders; empty when the lock is free. Several only if they share it.
     pub holders: Vec<HolderInfo>,
-    /// The first waiters that the store keeps, in the order in which they get the lock, at most
-    /// [`MAX_QUEUE`](Self::MAX_QUEUE). It has one for each process: the tasks of a process wait for each other
-    /// in that process.
+    /// The first waiters of the store in queue order, at most [`MAX_QUEUE`](Self::MAX_QUEUE): one per process,
+    /// as the other tasks of a process wait in that process.
     pub queue: Vec<WaiterInfo>,
     /// The number of waiters: those of the store, and the tasks of this process.
     pub waiters: usize,
-    /// The last fencing token, as far as the store knows it: of a holder, or of one that has released the lock.
+    /// The last fencing token that the store knows: of a holder, or of an earlier one.
     pub token: Option<Token>,
-    /// What each of several independent servers sees, where a quorum of them keeps the lock; empty elsewhere.
+    /// The view of each server, where a quorum of independent servers keeps the lock; else empty.
     pub servers: Vec<ServerView>,
 }
 
 /// A holder of a lock.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// for holder in &locks.inspect("orders/42").await?.holders {
+///     println!("{}, {}: {:?} left", holder.holder, holder.mode, holder.remaining);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HolderInfo {
-    /// Who it is.
+    /// Its identity.
     pub holder: Holder,
-    /// In which mode it holds the lock. A client of another library holds it alone.
+    /// The mode in which it holds the lock. A client of another library holds it exclusively.
     pub mode: LockMode,
-    /// Its fencing token. On Redlock the one that it proposed: where the clocks of clients differ, it may have a larger one.
-    /// After it was [raised](crate::Guard::raise_token), perhaps the floor.
+    /// Its fencing token. On Redlock the proposed one: where the clocks of clients differ, the granted one may be larger.
+    /// After the tokens were [raised](crate::Guard::raise_token), it may be the floor.
     pub token: Option<Token>,
-    /// Since when it holds the lock: by the server's clock, or by the holder's where there are several servers.
+    /// When it got the lock: by the server's clock, or by the holder's where there are several servers.
     #[serde(serialize_with = "rfc3339")]
     pub since: Option<SystemTime>,
-    /// Since when it has asked for the lock, where the store keeps that and not since when it holds the lock: on ZooKeeper,
-    /// where a waiter stays the same node when it becomes the holder.
+    /// When it asked for the lock, where the store keeps that instead of [`since`](Self::since): on ZooKeeper, where a
+    /// waiter and the holder that it becomes are the same node.
     #[serde(serialize_with = "rfc3339")]
     pub asked: Option<SystemTime>,
-    /// The time until its lease ends, unless it is renewed. `None` for a session, and for a key without an end.
+    /// The time until its lease expires, unless it is renewed. `None` for a session, and for a key without expiry.
     #[serde(rename = "remaining_ms", serialize_with = "millis")]
     pub remaining: Option<Duration>,
 }
 
 /// A waiter for a lock.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// for (waiter, position) in locks.inspect("orders/42").await?.queue.iter().zip(1..) {
+///     println!("{position}. {waiter}"); // 1. pid 4243 on web-2, exclusive, since ...
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WaiterInfo {
-    /// Who it is.
+    /// Its identity.
     pub waiter: Holder,
-    /// In which mode it wants the lock.
+    /// The mode that it waits for.
     pub mode: LockMode,
-    /// Since when it waits, where the store keeps that.
+    /// When its wait began, where the store keeps that.
     #[serde(serialize_with = "rfc3339")]
     pub since: Option<SystemTime>,
 }
 
-/// Who holds a lock, or waits for it.
+/// The identity of a holder or a waiter.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::Holder;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// # let guard = locks.mutex("orders/42").acquire().await?;
+/// match locks.inspect("orders/42").await?.holder() {
+///     Some(Holder::Known(owner)) => println!("process {} on {}", owner.pid, owner.host),
+///     Some(other) => println!("another client: {other}"),
+///     None => println!("free"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Holder {
     /// A process that uses this library.
     Known(OwnerInfo),
-    /// Another client; the text says what the store holds.
+    /// A client of another library, with the text in the store.
     Foreign(String),
-    /// A client of which the store keeps no more than this text, such as a random id.
+    /// A client of which the store keeps only this text, such as a random id.
     Unknown(String),
 }
 
 /// The mode in which a lock is held or waited for, as far as the store shows it.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::LockMode;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// let reader = locks.rw("cfg").read().await?;
+/// assert_eq!(locks.inspect("cfg").await?.holders[0].mode, LockMode::Shared);
+/// # drop(reader);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum LockMode {
-    /// Alone: a mutex, or the write side of a read/write lock.
+    /// A mutex, or the write side of a read/write lock.
     Exclusive,
-    /// With other readers.
+    /// The read side of a read/write lock.
     Shared,
-    /// By a permit of a semaphore; made by [`LockMode::permit`].
+    /// A permit of a semaphore. Made by [`LockMode::permit`].
     #[non_exhaustive]
     Permit {
-        /// How many permits there are by what this client said, where the store keeps that.
+        /// The maximum number of holders that this client requested, where the store keeps that.
         max: Option<NonZeroU32>,
     },
 }
 
-/// What one of several servers sees of a lock.
+/// The state of a lock on one of several servers.
+///
+/// # Examples
+///
+/// ```
+/// # async fn show(locks: &lock_core::Locks) -> lock_core::Result<()> {
+/// for server in locks.inspect("orders/42").await?.servers {
+///     println!("{}: {}", server.server, server.view); // h1:6379: held by ...
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ServerView {
     /// The server, as host and port.
     pub server: String,
-    /// What it sees.
+    /// The state of the lock there.
     pub view: ServerLockState,
 }
 
-/// What a server sees of a lock.
+/// Whether one server has a lock; see [`ServerView`].
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{LockState, ServerLockState};
+/// fn votes(state: &LockState) -> usize {
+///     state.servers.iter().filter(|server| matches!(server.view, ServerLockState::Held(_))).count()
+/// }
+/// # assert_eq!(votes(&LockState::free()), 0);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ServerLockState {
     /// The lock is free.
     Free,
-    /// It is held.
+    /// The lock is held.
     Held(Holder),
-    /// The server did not say; the text tells why.
+    /// The server did not answer, for this reason.
     Unknown(String),
 }
 
 impl LockState {
-    /// The longest [`queue`](Self::queue).
+    /// The maximum length of [`queue`](Self::queue).
     pub const MAX_QUEUE: usize = 100;
 
     /// A free lock.
@@ -170,14 +249,13 @@ impl LockState {
         !self.holders.is_empty()
     }
 
-    /// Who holds the lock, `None` when it is free. Of several who share it, the first of [`holders`](Self::holders).
+    /// The identity of the holder, `None` for a free lock. Of several sharers, the first of [`holders`](Self::holders).
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         self.holders.first().map(|first| &first.holder)
     }
 
-    /// Since when that one holds it, where the store keeps that; ZooKeeper keeps only when it has
-    /// [asked](HolderInfo::asked).
+    /// When that holder got the lock, where the store keeps that. ZooKeeper keeps when it [asked](HolderInfo::asked).
     #[must_use]
     pub fn since(&self) -> Option<SystemTime> {
         self.holders.first()?.since
@@ -185,13 +263,13 @@ impl LockState {
 }
 
 impl HolderInfo {
-    /// A holder of which nothing else is known.
+    /// A holder without further information.
     #[must_use]
     pub const fn new(holder: Holder, mode: LockMode) -> Self {
         Self { holder, mode, token: None, since: None, asked: None, remaining: None }
     }
 
-    /// The process that holds the lock, if it uses this library and the store keeps who it is.
+    /// The process that holds the lock, if it uses this library and the store keeps its identity.
     #[must_use]
     pub const fn owner(&self) -> Option<&OwnerInfo> {
         self.holder.owner()
@@ -199,13 +277,13 @@ impl HolderInfo {
 }
 
 impl WaiterInfo {
-    /// A waiter of which nothing else is known.
+    /// A waiter without further information.
     #[must_use]
     pub const fn new(waiter: Holder, mode: LockMode) -> Self {
         Self { waiter, mode, since: None }
     }
 
-    /// The process that waits, if it uses this library and the store keeps who it is.
+    /// The process that waits, if it uses this library and the store keeps its identity.
     #[must_use]
     pub const fn owner(&self) -> Option<&OwnerInfo> {
         self.waiter.owner()
@@ -213,7 +291,7 @@ impl WaiterInfo {
 }
 
 impl Holder {
-    /// The process, if it uses this library and the store keeps who it is.
+    /// The process, if it uses this library and the store keeps its identity.
     #[must_use]
     pub const fn owner(&self) -> Option<&OwnerInfo> {
         match self {
@@ -224,7 +302,7 @@ impl Holder {
 }
 
 impl ServerView {
-    /// What this server sees.
+    /// The state of the lock on this server.
     #[must_use]
     pub fn new(server: impl Into<String>, view: ServerLockState) -> Self {
         Self { server: server.into(), view }
@@ -232,7 +310,7 @@ impl ServerView {
 }
 
 impl LockMode {
-    /// By one of `max` permits, where the store keeps how many there are.
+    /// A permit of a semaphore, with its maximum where the store keeps that.
     #[must_use]
     pub const fn permit(max: Option<NonZeroU32>) -> Self {
         Self::Permit { max }
@@ -279,7 +357,7 @@ impl fmt::Display for HolderInfo {
             write!(f, ", since {}", time(since))?;
         }
         if let Some(asked) = self.asked {
-            write!(f, ", has asked at {}", time(asked))?;
+            write!(f, ", asked at {}", time(asked))?;
         }
         if let Some(remaining) = self.remaining {
             write!(f, ", {} left", span(remaining))?;
@@ -300,7 +378,7 @@ impl fmt::Display for ServerLockState {
         match self {
             Self::Free => f.write_str("free"),
             Self::Held(holder) => write!(f, "held by {holder}"),
-            Self::Unknown(why) => write!(f, "not known: {why}"),
+            Self::Unknown(why) => write!(f, "unknown: {why}"),
         }
     }
 }
@@ -320,16 +398,16 @@ impl fmt::Display for LockState {
         if self.waiters > 0 || !self.queue.is_empty() {
             let colon = if self.queue.is_empty() { "" } else { ":" };
             write!(f, "\nwaiters: {}{colon}", self.waiters)?;
-            for (waiter, place) in self.queue.iter().zip(1..) {
-                write!(f, "\n  {place}. {waiter}")?;
+            for (waiter, position) in self.queue.iter().zip(1..) {
+                write!(f, "\n  {position}. {waiter}")?;
             }
         }
-        self.servers.iter().try_for_each(|seen| write!(f, "\n{}: {}", seen.server, seen.view))
+        self.servers.iter().try_for_each(|on| write!(f, "\n{}: {}", on.server, on.view))
     }
 }
 
 fn time(at: SystemTime) -> impl fmt::Display {
-    // It prints no time before 1970, which a store may hold as well as any other number.
+    // humantime panics on times before 1970, and a store may hold any number.
     humantime::format_rfc3339_millis(at.max(SystemTime::UNIX_EPOCH))
 }
 
@@ -379,19 +457,19 @@ mod tests {
         assert_eq!(
             state.to_string(),
             format!(
-                "held by 2:\n  {one}\n  a reader, shared\nwaiters: 2:\n  1. node x, exclusive\na:1: not known: no answer"
+                "held by 2:\n  {one}\n  a reader, shared\nwaiters: 2:\n  1. node x, exclusive\na:1: unknown: no answer"
             )
         );
         assert_eq!(LockMode::from(Mode::Permit { max: NonZeroU32::MIN }).to_string(), "one of 1 permits");
         let mut waited = HolderInfo::new(Holder::Unknown("x".into()), LockMode::Exclusive);
         waited.asked = Some(SystemTime::UNIX_EPOCH + Duration::from_secs(2));
-        assert_eq!(waited.to_string(), "x, exclusive, has asked at 1970-01-01T00:00:02.000Z");
+        assert_eq!(waited.to_string(), "x, exclusive, asked at 1970-01-01T00:00:02.000Z");
         let before = SystemTime::UNIX_EPOCH - Duration::from_secs(5);
         assert_eq!(time(before).to_string(), "1970-01-01T00:00:00.000Z");
     }
 
     #[test]
-    fn what_the_store_holds_forges_no_line() {
+    fn stored_text_cannot_forge_a_line() {
         let owner =
             OwnerInfo { host: "web\u{202e}-1".into(), pid: 7, label: Some("bob's\nfree\u{1b}[2K".into()) };
         let state = LockState::held([HolderInfo::new(Holder::Known(owner), LockMode::Exclusive)]);

@@ -14,23 +14,23 @@ use crate::{
     Result, Token,
 };
 
-/// A connection takes longer only on a runtime that is not running.
+/// A connection takes longer only on a paused runtime.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A backend that connects at its first use: what `connect_lazy` of a configuration is made of.
+/// A backend that connects at its first use: the backend behind `connect_lazy`.
 ///
-/// Concurrent first uses share one attempt, in a task of its own. A use that cannot connect fails, and the next one tries
-/// again. Until the connection exists, [`capabilities`](Backend::capabilities) are those that the configuration
-/// promises; what the servers then grant, such as a session timeout, is checked against each acquisition.
+/// Concurrent first uses share one attempt, in a task of its own. If it fails, the next use tries again. Until the
+/// connection exists, [`capabilities`](Backend::capabilities) are those that the configuration promises. What the servers
+/// grant later, such as a session timeout, is checked at each acquisition.
 ///
 /// # Drop
 ///
 /// As for the backend that it connects to.
 pub struct Lazy {
-    shared: Arc<Shared>,
+    state: Arc<LazyState>,
 }
 
-struct Shared {
+struct LazyState {
     expected: Capabilities,
     connect: Box<dyn Fn() -> Connecting + Send + Sync>,
     connecting: SingleFlight,
@@ -41,7 +41,7 @@ struct Shared {
 type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>>> + Send>>;
 
 impl Lazy {
-    /// A backend that `connect` makes, and that is expected to have these capabilities.
+    /// A backend that `connect` makes, with these expected capabilities.
     pub fn new<B, F>(expected: Capabilities, connect: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         B: Backend,
@@ -51,32 +51,32 @@ impl Lazy {
             let connecting = connect();
             Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Backend>) })
         };
-        let shared = Shared {
+        let state = LazyState {
             expected,
             connect: Box::new(connect),
             connecting: SingleFlight::default(),
             backend: OnceLock::new(),
             is_closed: AtomicBool::new(false),
         };
-        Self { shared: Arc::new(shared) }
+        Self { state: Arc::new(state) }
     }
 
     async fn connected(&self) -> Result<&Arc<dyn Backend>> {
-        let shared = &self.shared;
-        if let Some(backend) = shared.backend.get() {
+        let state = &self.state;
+        if let Some(backend) = state.backend.get() {
             return Ok(backend);
         }
-        shared.check_open()?;
-        let attempt = || Arc::clone(shared).connect();
-        shared.connecting.join(PATIENCE, attempt).await.unwrap_or_else(|| Err(shared.too_late()))?;
-        shared.backend.get().ok_or_else(|| Error::closed(shared.expected.backend))
+        state.check_open()?;
+        let attempt = || Arc::clone(state).connect();
+        state.connecting.join(PATIENCE, attempt).await.unwrap_or_else(|| Err(state.too_late()))?;
+        state.backend.get().ok_or_else(|| Error::closed(state.expected.backend))
     }
 }
 
-impl Shared {
+impl LazyState {
     async fn connect(self: Arc<Self>) -> Result<()> {
         let connected = (self.connect)().await?;
-        // An attempt that was given up may have come first.
+        // An earlier attempt that timed out may have connected first.
         let surplus = self.backend.set(Arc::clone(&connected)).is_err();
         let open = self.check_open();
         if surplus || open.is_err() {
@@ -95,14 +95,14 @@ impl Shared {
     fn too_late(&self) -> Error {
         Error::new(ErrorKind::Unavailable, self.expected.backend)
             .with_message(format!("the connection was not made within {PATIENCE:?}"))
-            .with_hint("keep the tokio runtime running on which the locks are used first")
+            .with_hint("the tokio runtime that uses the locks first has to keep running")
     }
 }
 
 #[async_trait]
 impl Backend for Lazy {
     fn capabilities(&self) -> &Capabilities {
-        self.shared.backend.get().map_or(&self.shared.expected, |backend| backend.capabilities())
+        self.state.backend.get().map_or(&self.state.expected, |backend| backend.capabilities())
     }
 
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
@@ -136,14 +136,14 @@ impl Backend for Lazy {
     }
 
     async fn settle(&self) {
-        if let Some(backend) = self.shared.backend.get() {
+        if let Some(backend) = self.state.backend.get() {
             backend.settle().await;
         }
     }
 
     async fn close(&self) -> Result<()> {
-        self.shared.is_closed.store(true, Ordering::SeqCst);
-        match self.shared.backend.get() {
+        self.state.is_closed.store(true, Ordering::SeqCst);
+        match self.state.backend.get() {
             Some(backend) => backend.close().await,
             None => Ok(()),
         }
@@ -153,8 +153,8 @@ impl Backend for Lazy {
 impl fmt::Debug for Lazy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lazy")
-            .field("backend", &self.shared.backend.get())
-            .field("expected", &self.shared.expected)
+            .field("backend", &self.state.backend.get())
+            .field("expected", &self.state.expected)
             .finish_non_exhaustive()
     }
 }
@@ -170,7 +170,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Counts attempts, of which the first fails, and each takes a second.
+    /// Counts the attempts. Each takes a second, and the first fails.
     fn lazy(attempts: &Arc<AtomicUsize>) -> Locks {
         let kind = LeaseKind::Ttl { default: 30 * SECOND, min: SECOND / 1000 };
         let attempts = Arc::clone(attempts);
@@ -179,7 +179,7 @@ mod tests {
             async move {
                 sleep(SECOND).await;
                 match attempt {
-                    0 => Err(Error::new(ErrorKind::Unavailable, "memory").with_message("nobody listens")),
+                    0 => Err(Error::new(ErrorKind::Unavailable, "memory").with_message("connection refused")),
                     _ => Memory::open(MemoryConfig::new()),
                 }
             }
@@ -187,24 +187,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_uses_share_one_attempt_and_a_failure_is_tried_again() {
+    async fn first_uses_share_one_attempt_and_a_failure_is_retried() {
         let attempts = Arc::default();
         let locks = lazy(&attempts);
-        assert_eq!(attempts.load(Ordering::SeqCst), 0, "nothing is done before the first use");
+        assert_eq!(attempts.load(Ordering::SeqCst), 0, "no attempt before the first use");
         let error = locks.mutex("a").acquire().await.unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::Unavailable, Some("acquire")));
-        // A caller that goes away takes nothing with it.
+        // A dropped caller does not end the attempt.
         assert!(timeout(SECOND / 2, locks.mutex("a").acquire()).await.is_err());
         let (a, b) = (locks.mutex("a"), locks.mutex("b"));
         let (a, b) = tokio::join!(a.acquire(), b.acquire());
         assert!(a.unwrap().is_valid() && b.unwrap().is_valid());
         assert_eq!(attempts.load(Ordering::SeqCst), 2);
-        // Those of the memory backend, which are other than expected.
+        // The capabilities of the memory backend, which differ from the expected ones.
         assert!(locks.capabilities().fifo && !locks.capabilities().cross_process);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn closing_ends_the_attempt_that_is_under_way() {
+    async fn closing_ends_the_attempt_that_is_running() {
         let attempts = Arc::new(AtomicUsize::new(1));
         let locks = lazy(&attempts);
         let (acquired, closed) = tokio::join!(locks.inspect("a"), async {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_servers_grant_is_checked_when_it_is_known() {
+    async fn what_the_servers_grant_is_checked_at_the_acquisition() {
         let kind = LeaseKind::Ttl { default: 30 * SECOND, min: SECOND / 1000 };
         let mut locks = Capabilities::new("memory", kind);
         locks.lease = LeaseKind::Ttl { default: SECOND, min: SECOND / 1_000_000 };

@@ -121,6 +121,8 @@ pub enum HandOver {
 
 /// The outcome of a release.
 ///
+/// # Examples
+///
 /// ```
 /// # use lock_core::{MemoryConfig, Released};
 /// # #[tokio::main(flavor = "current_thread")]

@@ -16,6 +16,8 @@ use crate::{
 /// Keep one for the whole process: the tasks of one `Locks` wait in a queue of the process, and one of them
 /// talks to the server.
 ///
+/// # Examples
+///
 /// ```
 /// # use lock_core::MemoryConfig;
 /// # #[tokio::main(flavor = "current_thread")]
@@ -317,7 +319,7 @@ impl Locks {
     ///   except in a shared session, and extensions while the lease lasts.
     ///
     /// ```
-    /// # use lock_core::{Locks, Memory, MemoryConfig};
+    /// # use lock_core::MemoryConfig;
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> lock_core::Result<()> {
     /// let locks = MemoryConfig::new().connect()?;

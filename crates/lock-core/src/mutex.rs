@@ -20,6 +20,8 @@ use crate::{Guard, LockOptions, Mode, Result};
 ///
 /// It is not re-entrant: a task that acquires a lock that it holds waits for itself.
 ///
+/// # Examples
+///
 /// ```
 /// # use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")]
@@ -76,26 +78,14 @@ impl Mutex {
 
     /// Acquires the lock if it is free; `None` if it is held or has waiters.
     ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
         self.handle.try_acquire().await
     }
 
     /// Acquires the lock within `patience`, else returns `None`.
     ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, patience: Duration) -> Result<Option<Guard>> {
         self.handle.try_acquire_for(patience).await
     }
@@ -103,13 +93,7 @@ impl Mutex {
     /// Acquires the lock before `deadline`, else returns `None`. If the deadline has passed, the server is
     /// still asked once.
     ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Guard>> {
         self.handle.try_acquire_until(deadline).await
     }

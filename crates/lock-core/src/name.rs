@@ -8,9 +8,19 @@ use crate::{Error, ErrorKind, Result};
 
 /// The name of a lock: 1 to [`LockName::MAX_BYTES`] bytes of UTF-8, compared byte for byte.
 ///
-/// Any character is fine; a backend escapes what its store does not take, so that two names never
-/// meet in one key or node. Two kinds of names are refused by Redis: in a cluster one with a `}` outside of a hash tag,
-/// and without a prefix one that begins with `polylock:`.
+/// Every character is allowed; a backend escapes what its store does not accept, so two names never share a key or node.
+/// Redis refuses two kinds of names: in a cluster a name with a `}` outside of a hash tag, and without a prefix a name that
+/// begins with `polylock:`.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{ErrorKind, LockName};
+/// let name = LockName::new("orders/42")?;
+/// assert_eq!(name.as_str(), "orders/42");
+/// assert_eq!(LockName::new("").unwrap_err().kind(), ErrorKind::InvalidName);
+/// # Ok::<(), lock_core::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
 

@@ -6,6 +6,8 @@ use crate::{LeasePolicy, OnQueued};
 
 /// The options of a lock of any kind.
 ///
+/// # Examples
+///
 /// ```
 /// # use std::time::Duration;
 /// # use lock_core::LockOptions;
@@ -25,25 +27,24 @@ impl LockOptions {
         Self::default()
     }
 
-    /// The time to live: the lock ends at most `ttl` after its holder died, on every backend.
+    /// The time to live: the lock expires at most `ttl` after its holder died, on every backend.
     ///
     /// * A lease (`redis://`, `redlock://`, `memory://`) is renewed at a third of it while the guard lives.
-    /// * A session (`zk://`) lasts for its own timeout after the process died, so that it keeps every `ttl` of at least
-    ///   the session timeout. A shorter one is refused with [`InvalidConfig`](crate::ErrorKind::InvalidConfig), and the
-    ///   error names the option of the URL that allows it (`session_timeout=...`).
-    ///
-    /// The servers of an ensemble end sessions at their ticks: allow one more (`tickTime`, 2 s by default).
+    /// * A session (`zk://`) ends at most its own timeout after the process died, so a `ttl` of at least the session
+    ///   timeout is kept. A shorter one is refused with [`InvalidConfig`](crate::ErrorKind::InvalidConfig), and the error
+    ///   names the URL option that allows it (`session_timeout=...`). An ensemble ends sessions at its ticks: allow one
+    ///   more (`tickTime`, 2 s by default).
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use lock_core::{LockOptions, Locks, Memory, MemoryConfig, Result};
+    /// # use lock_core::{LockOptions, MemoryConfig, Result};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
-    /// # let locks = Locks::new(Memory::open(MemoryConfig::new())?);
+    /// # let locks = MemoryConfig::new().connect()?;
     /// // The same line for every URL, such as zk://host/?session_timeout=10s.
     /// let report = locks.mutex_with("report", LockOptions::new().ttl(Duration::from_secs(10)))?;
     /// let guard = report.acquire().await?;
-    /// // The lock lasts for as long as the guard lives, and for 10 s if this process dies.
+    /// // The lock lasts while the guard lives, and at most 10 s longer if this process dies.
     /// guard.release().await?;
     /// # Ok(())
     /// # }
@@ -56,18 +57,18 @@ impl LockOptions {
 
     /// Limits the lock to `ttl` after the grant, unless the guard is [extended](crate::Guard::extend).
     ///
-    /// At that time the guard is lost, and the lock ends though its holder lives. A lease is not renewed and ends by
-    /// itself. Where a session keeps the lock (`zk://`), the library deletes it in the background, again and again until
-    /// the servers confirm it; a process that has died by then, or is cut off, leaves it to the end of its session. So
-    /// here too the lock ends at most `ttl` after its holder died, and a `ttl` below the session timeout is refused as
-    /// for [`ttl`](Self::ttl).
+    /// Then the guard is lost and the lock ends, though its holder lives. A lease is not renewed, and expires. Where a
+    /// session keeps the lock (`zk://`), the library deletes it in the background, and repeats that until the servers
+    /// confirm it. If the process is dead or disconnected by then, the lock ends with the session. So here too the lock
+    /// ends at most `ttl` after its holder died, and a `ttl` below the session timeout is refused as for
+    /// [`ttl`](Self::ttl).
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use lock_core::{LockOptions, Locks, LossReason, Memory, MemoryConfig, Result};
+    /// # use lock_core::{LockOptions, LossReason, MemoryConfig, Result};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<()> {
-    /// # let locks = Locks::new(Memory::open(MemoryConfig::new())?);
+    /// # let locks = MemoryConfig::new().connect()?;
     /// let ttl = Duration::from_millis(100);
     /// let guard = locks.mutex_with("import", LockOptions::new().fixed_ttl(ttl))?.acquire().await?;
     /// assert_eq!(guard.lost().await, LossReason::DeadlinePassed);
@@ -80,27 +81,27 @@ impl LockOptions {
         self
     }
 
-    /// The longest time that one guard may hold the lock; it is lost then, though its holder lives.
+    /// The longest time that one guard may hold the lock. Then the guard is lost, though its holder lives.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.lease.max_hold = Some(max_hold);
         self
     }
 
-    /// A text that [`Locks::inspect`](crate::Locks::inspect) shows with the holder.
+    /// A text about the holder, which [`Locks::inspect`](crate::Locks::inspect) shows.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// Is called with the number of those who are before us in the queue of the server, whenever it
-    /// becomes known while we wait; a backend that keeps no such queue never calls it. Must not block.
+    /// A callback for the position in the wait queue of the server: it gets the number of acquisitions ahead, whenever
+    /// that becomes known during a wait. It must not block. Backends without such a queue never call it.
     ///
-    /// Of the tasks of one process that wait for one lock, only the first stands in that queue.
+    /// Of the waiting tasks of one process, only the first is in that queue.
     #[must_use]
-    pub fn on_queued(mut self, told: impl Fn(usize) + Send + Sync + 'static) -> Self {
-        self.on_queued = Some(OnQueued::new(told));
+    pub fn on_queued(mut self, callback: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.on_queued = Some(OnQueued::new(callback));
         self
     }
 }

@@ -1,4 +1,4 @@
-//! Who holds a lock.
+//! The identity of an acquisition, and what a holder publishes about itself.
 
 use std::fmt;
 use std::process;
@@ -8,8 +8,22 @@ use serde::{Deserialize, Serialize};
 
 /// The identity of one acquisition: 128 random bits, written as 32 hexadecimal digits.
 ///
-/// Every acquisition has its own, never one for each process or lock object, so that a late release is never taken for
-/// one by the next holder.
+/// Every acquisition has one of its own, not one per process or lock object, so a late release never releases the lock of
+/// the next holder.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{MemoryConfig, OwnerId};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = MemoryConfig::new().connect()?;
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// let text = guard.owner().to_string();
+/// assert_eq!(OwnerId::decode(&text), Some(guard.owner()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId([u8; 16]);
 
@@ -18,7 +32,7 @@ impl OwnerId {
     ///
     /// # Panics
     ///
-    /// If the operating system has no random numbers, as nothing can be locked safely then.
+    /// If the operating system has no random numbers: no lock would be safe.
     #[must_use]
     pub fn random() -> Self {
         let mut bytes = [0; 16];
@@ -26,7 +40,7 @@ impl OwnerId {
         Self(bytes)
     }
 
-    /// The identity as text, written to this buffer.
+    /// The identity as text, in this buffer.
     #[must_use]
     pub fn encode(self, buffer: &mut [u8; 32]) -> &str {
         for (digits, byte) in buffer.chunks_exact_mut(2).zip(self.0) {
@@ -35,11 +49,11 @@ impl OwnerId {
         str::from_utf8(buffer).unwrap_or_default()
     }
 
-    /// The identity that is written so; `None` when the text is none.
+    /// Parses the text of an identity; `None` if it is not one.
     #[must_use]
     pub fn decode(text: &str) -> Option<Self> {
         let id = Self(u128::from_str_radix(text, 16).ok()?.to_be_bytes());
-        // As it was written: no sign, no digit left out.
+        // Exactly as encoded: no sign, no missing digit.
         (id.encode(&mut [0; 32]) == text).then_some(id)
     }
 }
@@ -58,10 +72,19 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// What a holder tells about itself, for [`Locks::inspect`](crate::Locks::inspect).
+/// What a holder publishes about itself, for [`Locks::inspect`](crate::Locks::inspect).
 ///
-/// The fields are as the store holds them, and anybody may have written them. [`Display`](fmt::Display) escapes what could
-/// forge a line.
+/// The fields are as the store holds them, where any client may have written them. [`Display`](fmt::Display) escapes
+/// control characters, so they cannot forge a line of output.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::OwnerInfo;
+/// let owner = OwnerInfo::this_process().with_label("nightly report");
+/// assert_eq!(owner.pid, std::process::id());
+/// println!("{owner}"); // pid 4242 on web-1 (nightly report)
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OwnerInfo {
@@ -94,7 +117,7 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The name that Windows gives to every process.
+/// The name of the host on Windows.
 #[cfg(not(unix))]
 fn host() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "an unknown host".into())
@@ -107,7 +130,7 @@ impl fmt::Display for OwnerInfo {
     }
 }
 
-/// A text of anybody's that stays in its line: what is not printed as itself is escaped.
+/// Untrusted text in one line: control characters are escaped.
 struct OneLine<'a>(&'a str);
 
 impl fmt::Display for OneLine<'_> {

@@ -1,14 +1,13 @@
-//! Where random numbers come from.
+//! The source of random numbers, which tests can seed.
 
 use rand::RngCore;
 
-/// The random numbers of this thread: those of the operating system, unless a test has [seeded](seed) them.
+/// The random numbers of this thread: from the operating system, unless a test has [seeded](seed) them.
 pub fn rng() -> impl RngCore {
     Source
 }
 
-/// Makes the random numbers of this thread those of a seed, so that a test can be replayed. Identities of acquisitions
-/// can be guessed then: for tests only.
+/// Seeds the random numbers of this thread, so that a test can be replayed. For tests only: owner ids can be guessed.
 #[cfg(feature = "test-util")]
 pub fn seed(seed: u64) {
     use rand::SeedableRng;

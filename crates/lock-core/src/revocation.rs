@@ -1,4 +1,4 @@
-//! The wish of somebody that a holder gives up its lock.
+//! The request that a holder releases its lock.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -6,31 +6,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Whether somebody has asked the holder of a lock to give it up. A wish only: the lock stays held.
+/// Whether the holder of a lock was asked to release it. A request only: the lock stays held.
 #[derive(Clone, Debug)]
-pub struct Revocation(Arc<Wish>);
+pub struct Revocation(Arc<Request>);
 
-/// The writing side of a [`Revocation`]: what a backend knows of the wish.
+/// The writing side of a [`Revocation`], for backends.
 #[derive(Clone, Debug, Default)]
-pub struct RevocationCell(Arc<Wish>);
+pub struct RevocationCell(Arc<Request>);
 
 #[derive(Debug, Default)]
-struct Wish {
+struct Request {
     requested: AtomicBool,
-    told: Notify,
+    notify: Notify,
 }
 
 impl RevocationCell {
-    /// Nobody has asked yet.
+    /// A cell without a request.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes that somebody asked. There is no way back.
+    /// Notes a request. It cannot be withdrawn.
     pub fn request(&self) {
         self.0.requested.store(true, Ordering::Release);
-        self.0.told.notify_waiters();
+        self.0.notify.notify_waiters();
     }
 
     /// The reading side.
@@ -41,23 +41,23 @@ impl RevocationCell {
 }
 
 impl Revocation {
-    /// Whether somebody has asked.
+    /// Whether there was a request.
     #[must_use]
     pub fn is_requested(&self) -> bool {
         self.0.requested.load(Ordering::Acquire)
     }
 
-    /// Waits until somebody asks; for ever if nobody does.
+    /// Waits for a request; for ever if there is none.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn requested(&self) {
-        let mut told = pin!(self.0.told.notified());
-        // From here on no wish is missed.
-        told.as_mut().enable();
+        let mut notified = pin!(self.0.notify.notified());
+        // Registered before the flag is read, so that no request is missed.
+        notified.as_mut().enable();
         if !self.is_requested() {
-            told.await;
+            notified.await;
         }
     }
 }
@@ -69,7 +69,7 @@ mod tests {
     use tokio::time::timeout;
 
     #[tokio::test(start_paused = true)]
-    async fn a_wish_is_told_to_all_who_wait_and_stays() {
+    async fn a_request_notifies_all_waiters_and_stays() {
         let cell = RevocationCell::new();
         let (early, late) = (cell.revocation(), cell.revocation());
         assert!(!early.is_requested());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_asks_when_nobody_can_any_more() {
+    async fn no_request_comes_from_a_dropped_cell() {
         let revocation = RevocationCell::new().revocation();
         assert!(timeout(Duration::from_secs(5), revocation.requested()).await.is_err());
     }

@@ -6,6 +6,8 @@ use crate::Error;
 
 /// The lock was lost while [`Guard::run`](crate::Guard::run) ran its body. The `?` operator turns it into an [`Error`].
 ///
+/// # Examples
+///
 /// ```
 /// # use std::{thread, time::Duration};
 /// # use lock_core::{ErrorKind, LockOptions, MemoryConfig, Result};

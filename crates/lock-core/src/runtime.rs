@@ -1,4 +1,4 @@
-//! The tokio runtime that a call runs on.
+//! The tokio runtimes on which locks are used.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,18 +7,18 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::{Error, ErrorKind, Outcome, Result};
 
-const SEVERAL_RUNTIMES: &str = "these locks are used on several tokio runtimes, and the connection of one that is not inside \
-                                its block_on is silent: connect once on each runtime, or use one that keeps running";
+const SEVERAL_RUNTIMES: &str = "these locks are used on several tokio runtimes, and a connection does not answer while its runtime \
+                                is outside block_on: connect once on each runtime, or use one that keeps running";
 
 /// The runtime of the caller.
 ///
 /// # Errors
 ///
-/// [`Unsupported`](ErrorKind::Unsupported) outside a runtime, where the driver would panic.
+/// [`Unsupported`](ErrorKind::Unsupported) outside a runtime, where a driver would panic.
 pub fn current(backend: &'static str) -> Result<Handle> {
     Handle::try_current().map_err(|error| {
         Error::new(ErrorKind::Unsupported, backend)
-            .with_message("there is no tokio runtime here")
+            .with_message("there is no tokio runtime")
             .with_hint("call it inside a tokio runtime: #[tokio::main], or Runtime::block_on")
             .caused_by(error)
     })
@@ -30,7 +30,7 @@ pub(crate) struct Runtimes {
     backend: &'static str,
     /// The first one.
     home: OnceLock<Handle>,
-    /// Whether there are several, and one of them has one thread.
+    /// Whether there are several, one of them with a single thread.
     may_pause: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl Runtimes {
         Self { backend, home, may_pause: AtomicBool::new(false) }
     }
 
-    /// The runtime of the caller, as [`current`].
+    /// Notes the runtime of the caller, and returns it as [`current`] does.
     pub(crate) fn enter(&self) -> Result<Handle> {
         let here = current(self.backend)?;
         let home = self.home.get_or_init(|| here.clone());
@@ -51,8 +51,8 @@ impl Runtimes {
         Ok(here)
     }
 
-    /// The error, with one more hint if a connection may live on a runtime that is paused, and nothing else explains the
-    /// silence: one of one thread runs only inside its `block_on`.
+    /// Adds a hint to an error if a paused runtime may be the cause: if there are several runtimes, one of them runs only
+    /// inside its `block_on`, and the error has no other explanation.
     pub(crate) fn explain(&self, error: Error) -> Error {
         let is_silence = error.kind() == ErrorKind::Unavailable
             && error.outcome() == Outcome::Unknown

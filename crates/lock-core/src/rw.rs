@@ -28,6 +28,8 @@ use crate::{Guard, LockOptions, Mode, Result};
 /// of the order: the fair queue of Mellor-Crummey and Scott, "Scalable reader-writer synchronization for
 /// shared-memory multiprocessors" (1991).
 ///
+/// # Examples
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> lock_core::Result<()> {
@@ -86,26 +88,14 @@ impl RwLock {
 
     /// Acquires the read side if it is free; `None` if there is a writer or a waiter.
     ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`read`](Self::read).
+    /// Errors and cancel safety as for [`read`](Self::read).
     pub async fn try_read(&self) -> Result<Option<Guard>> {
         self.reader.try_acquire().await
     }
 
     /// Acquires the read side within `patience`, else returns `None`.
     ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`read`](Self::read).
+    /// Errors and cancel safety as for [`read`](Self::read).
     pub async fn try_read_for(&self, patience: Duration) -> Result<Option<Guard>> {
         self.reader.try_acquire_for(patience).await
     }
@@ -113,13 +103,7 @@ impl RwLock {
     /// Acquires the read side before `deadline`, else returns `None`. If the deadline has passed, the server
     /// is still asked once.
     ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`read`](Self::read).
+    /// Errors and cancel safety as for [`read`](Self::read).
     pub async fn try_read_until(&self, deadline: Instant) -> Result<Option<Guard>> {
         self.reader.try_acquire_until(deadline).await
     }
@@ -141,26 +125,14 @@ impl RwLock {
 
     /// Acquires the write side if the lock is free; `None` if it is held or has waiters.
     ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`read`](Self::read).
+    /// Errors and cancel safety as for [`read`](Self::read).
     pub async fn try_write(&self) -> Result<Option<Guard>> {
         self.writer.try_acquire().await
     }
 
     /// Acquires the write side within `patience`, else returns `None`.
     ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`write`](Self::write).
+    /// Errors and cancel safety as for [`write`](Self::write).
     pub async fn try_write_for(&self, patience: Duration) -> Result<Option<Guard>> {
         self.writer.try_acquire_for(patience).await
     }
@@ -168,13 +140,7 @@ impl RwLock {
     /// Acquires the write side before `deadline`, else returns `None`. If the deadline has passed, the server
     /// is still asked once.
     ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`write`](Self::write).
+    /// Errors and cancel safety as for [`write`](Self::write).
     pub async fn try_write_until(&self, deadline: Instant) -> Result<Option<Guard>> {
         self.writer.try_acquire_until(deadline).await
     }

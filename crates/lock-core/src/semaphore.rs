@@ -26,6 +26,8 @@ use crate::{Error, ErrorKind, Guard, LockName, LockOptions, Mode, Result};
 ///
 /// Source of the idea: Dijkstra, "Cooperating sequential processes" (1965).
 ///
+/// # Examples
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> lock_core::Result<()> {
@@ -80,26 +82,14 @@ impl Semaphore {
 
     /// Acquires a permit if one is free; `None` if all are held or there are waiters.
     ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
         self.handle.try_acquire().await
     }
 
     /// Acquires a permit within `patience`, else returns `None`.
     ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, patience: Duration) -> Result<Option<Guard>> {
         self.handle.try_acquire_for(patience).await
     }
@@ -107,13 +97,7 @@ impl Semaphore {
     /// Acquires a permit before `deadline`, else returns `None`. If the deadline has passed, the server is
     /// still asked once.
     ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`acquire`](Self::acquire).
+    /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Guard>> {
         self.handle.try_acquire_until(deadline).await
     }

@@ -1,4 +1,4 @@
-//! What is done once for all who ask for it at the same time.
+//! Work that concurrent callers share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,35 +7,35 @@ use crate::Result;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Work that is done once for all who ask for it while it is under way.
+/// Runs some work once for all concurrent callers.
 ///
-/// It is done in a task: who asks may be polled as late as it likes, or be dropped, and holds up nobody else.
+/// The work runs in a task, so a caller that is not polled, or dropped, delays no other caller.
 #[derive(Debug, Default)]
 pub struct SingleFlight {
     last: Mutex<Option<Flight>>,
 }
 
-/// Work that was begun, and once it is done how that went.
+/// Work that was started, with its result once it has ended.
 type Flight = watch::Receiver<Option<Result<()>>>;
 
 impl SingleFlight {
-    /// Waits for the end of the work that is under way, or begins it. `None` when that takes longer than this: the runtime
-    /// that it was begun on may stand still, and whoever asks next begins anew.
+    /// Joins the work that is running, or starts it, and returns its result. `None` if it takes longer than `patience`: its
+    /// runtime may be paused, so the next caller starts it again.
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the work goes on.
+    /// When the future is dropped, the work continues.
     pub async fn join<F>(&self, patience: Duration, work: impl Fn() -> F + Send + Sync) -> Option<Result<()>>
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let until = Instant::now() + patience;
-        // Nobody is left to tell how it went when the runtime was shut down that it was begun on.
+        // Again if the runtime of the work was shut down, which drops the work without a result.
         for _ in 0..2 {
-            let mut flight = self.board(&work);
-            let landed = timeout_at(until, flight.wait_for(Option::is_some)).await;
-            match landed.map(|landed| landed.map(|landed| landed.clone())) {
-                Ok(Ok(landed)) => return landed,
+            let mut flight = self.running_or_start(&work);
+            let result = timeout_at(until, flight.wait_for(Option::is_some)).await;
+            match result.map(|ended| ended.map(|result| result.clone())) {
+                Ok(Ok(result)) => return result,
                 Ok(Err(_)) => {}
                 Err(_) => {
                     self.last().take_if(|last| last.same_channel(&flight));
@@ -46,18 +46,18 @@ impl SingleFlight {
         None
     }
 
-    fn board<F>(&self, work: impl Fn() -> F) -> Flight
+    fn running_or_start<F>(&self, work: impl Fn() -> F) -> Flight
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
         let mut last = self.last();
-        let is_under_way = |flight: &&Flight| flight.borrow().is_none() && flight.has_changed().is_ok();
-        if let Some(flight) = last.as_ref().filter(is_under_way) {
+        let is_running = |flight: &&Flight| flight.borrow().is_none() && flight.has_changed().is_ok();
+        if let Some(flight) = last.as_ref().filter(is_running) {
             return flight.clone();
         }
-        let (landing, flight) = watch::channel(None);
+        let (sender, flight) = watch::channel(None);
         let work = work();
-        drop(tokio::spawn(async move { landing.send_replace(Some(work.await)) }));
+        drop(tokio::spawn(async move { sender.send_replace(Some(work.await)) }));
         *last = Some(flight.clone());
         flight
     }
@@ -79,9 +79,9 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Counts how often it is begun, and takes a while.
-    fn work(begun: &Arc<AtomicUsize>) -> impl Future<Output = Result<()>> + Send + 'static {
-        begun.fetch_add(1, Ordering::SeqCst);
+    /// Counts its starts, and takes a second.
+    fn work(started: &Arc<AtomicUsize>) -> impl Future<Output = Result<()>> + Send + 'static {
+        started.fetch_add(1, Ordering::SeqCst);
         async {
             sleep(Duration::from_secs(1)).await;
             Ok(())
@@ -89,40 +89,40 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_ask_at_the_same_time_wait_for_the_same() {
-        let (flight, begun) = (SingleFlight::default(), Arc::default());
-        let join = || flight.join(PATIENCE, || work(&begun));
-        // Those who stop to wait end nothing.
+    async fn concurrent_callers_share_the_work() {
+        let (flight, started) = (SingleFlight::default(), Arc::default());
+        let join = || flight.join(PATIENCE, || work(&started));
+        // A dropped caller does not end the work.
         assert!(timeout(Duration::from_millis(500), join()).await.is_err());
         assert!(matches!(tokio::join!(join(), join()), (Some(Ok(())), Some(Ok(())))));
-        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        assert_eq!(started.load(Ordering::SeqCst), 1);
         assert!(matches!(join().await, Some(Ok(()))));
-        assert_eq!(begun.load(Ordering::SeqCst), 2, "what has ended is over");
+        assert_eq!(started.load(Ordering::SeqCst), 2, "work that has ended is not joined");
     }
 
     #[tokio::test]
-    async fn a_runtime_that_stands_still_or_ends_is_given_up() {
-        let (flight, begun) = (SingleFlight::default(), Arc::default());
-        let stands_still = Builder::new_current_thread().enable_time().build().unwrap();
-        let begin_there = || {
-            let _entered = stands_still.enter();
-            drop(flight.board(|| work(&begun)));
+    async fn work_on_a_paused_or_ended_runtime_is_started_again() {
+        let (flight, started) = (SingleFlight::default(), Arc::default());
+        let paused = Builder::new_current_thread().enable_time().build().unwrap();
+        let start_there = || {
+            let _entered = paused.enter();
+            drop(flight.running_or_start(|| work(&started)));
         };
-        begin_there();
-        assert!(flight.join(Duration::from_millis(50), || work(&begun)).await.is_none());
-        assert!(matches!(flight.join(PATIENCE, || work(&begun)).await, Some(Ok(()))));
-        assert_eq!(begun.load(Ordering::SeqCst), 2);
-        begin_there();
-        // Only the one that stands still is given up, by however many.
+        start_there();
+        assert!(flight.join(Duration::from_millis(50), || work(&started)).await.is_none());
+        assert!(matches!(flight.join(PATIENCE, || work(&started)).await, Some(Ok(()))));
+        assert_eq!(started.load(Ordering::SeqCst), 2);
+        start_there();
+        // Only the paused work is abandoned, by however many callers.
         let late = async |start: u64, patience: u64| {
             sleep(Duration::from_millis(start)).await;
-            flight.join(Duration::from_millis(patience), || work(&begun)).await
+            flight.join(Duration::from_millis(patience), || work(&started)).await
         };
         tokio::join!(late(0, 100), late(60, 100), late(120, 10_000), late(200, 10_000));
-        assert_eq!(begun.load(Ordering::SeqCst), 4);
-        begin_there();
-        stands_still.shutdown_background();
-        assert!(matches!(flight.join(PATIENCE, || work(&begun)).await, Some(Ok(()))));
-        assert_eq!(begun.load(Ordering::SeqCst), 6);
+        assert_eq!(started.load(Ordering::SeqCst), 4);
+        start_there();
+        paused.shutdown_background();
+        assert!(matches!(flight.join(PATIENCE, || work(&started)).await, Some(Ok(()))));
+        assert_eq!(started.load(Ordering::SeqCst), 6);
     }
 }

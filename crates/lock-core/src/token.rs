@@ -6,14 +6,29 @@ use serde::{Deserialize, Serialize};
 
 /// A fencing token: a number that grows with every holder of one lock name.
 ///
-/// Send it along with every write, and let the resource refuse a write whose token is smaller than
-/// one that it has seen; then a holder that was paused beyond its lease can do no harm. Without a
-/// resource that checks it, a token protects nothing.
+/// Send it along with every write, and let the resource refuse a write with a smaller token than one
+/// that it has seen. Then a holder that was paused beyond its lease does no harm. A token protects
+/// nothing unless the resource checks it.
 ///
-/// A token fits a signed 64-bit column.
+/// A token fits a signed 64-bit column: `UPDATE account SET cents = $1, token = $2 WHERE id = 7 AND token <= $2`.
 ///
 /// Source of the idea: the sequencer of Burrows, "The Chubby lock service" (2006); the name:
 /// Kleppmann, "How to do distributed locking" (2016).
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// let first = locks.mutex("orders/42").acquire().await?;
+/// let stale = first.token();
+/// first.release().await?;
+/// let second = locks.mutex("orders/42").acquire().await?;
+/// assert!(stale < second.token());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(u64);

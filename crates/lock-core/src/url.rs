@@ -1,4 +1,4 @@
-//! The URLs that backends are chosen by.
+//! The URLs that choose a backend.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +10,8 @@ use crate::error::NO_BACKEND;
 use crate::{Error, ErrorKind, Result};
 
 /// A URL of the form `scheme://[user[:password]@]hosts[/path][?option=value&...]`, where `hosts` may
-/// be a list with commas. What has a meaning in a URL (`/ ? @ & = %`) is written as `%2F` and so on where it is a part
-/// of a user name, a password, the path or an option.
+/// be a list with commas. In a user name, a password, the path or an option, the characters `/ ? @ & = %` are
+/// percent-encoded: `%2F` and so on.
 ///
 /// `Debug` and `Display` never show the password.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct LockUrl {
     pub user: String,
     /// The password, `None` if there is none.
     pub password: Option<String>,
-    /// What stands between the credentials and the path, such as `a:2181,b:2181`.
+    /// The part between the credentials and the path, such as `a:2181,b:2181`.
     pub hosts: String,
     /// The path with its first slash, or empty.
     pub path: String,
@@ -34,8 +34,8 @@ impl LockUrl {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`], with the form that is expected and without the text, which may
-    /// hold a password.
+    /// [`ErrorKind::InvalidConfig`], with the expected form and without the text, which may contain a
+    /// password.
     pub fn parse(url: &str) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").ok_or_else(malformed)?;
         if scheme.is_empty()
@@ -45,7 +45,7 @@ impl LockUrl {
         }
         let authority = rest.split(['/', '?']).next().unwrap_or_default();
         let behind = &rest[authority.len()..];
-        // Else a part of a password would be taken for a path or an option, and be told.
+        // Else a part of a password would be parsed as a path or an option, and show in errors.
         if behind.contains('@') && !authority.is_empty() {
             return Err(unescaped());
         }
@@ -75,11 +75,11 @@ impl LockUrl {
         })
     }
 
-    /// Sees to it that the URL is one of this backend.
+    /// Refuses a scheme of another backend.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`], naming the schemes of the backend.
+    /// [`ErrorKind::InvalidConfig`], with the schemes of this backend.
     pub fn check_scheme(&self, backend: &'static str, known: &[&str]) -> Result<()> {
         if known.contains(&self.scheme.as_str()) {
             return Ok(());
@@ -90,12 +90,11 @@ impl LockUrl {
             .with_hint(format!("use {}", known.join(" or "))))
     }
 
-    /// Hands every option to `set`, which answers `Ok(false)` for a name that it does not know.
+    /// Calls `set` for every option.
     ///
     /// # Errors
     ///
-    /// What `set` answers; [`ErrorKind::InvalidConfig`] for an unknown option, naming the `known` ones,
-    /// and for one that is given twice.
+    /// Those of `set`; [`ErrorKind::InvalidConfig`] for an option that is not `known`, and for a duplicate.
     pub fn options(
         &self,
         backend: &'static str,
@@ -121,7 +120,7 @@ impl LockUrl {
 
 /// The value of a URL option.
 ///
-/// `Debug` does not show it, as it may be a password.
+/// `Debug` does not show it: it may be a password.
 #[derive(Clone, Copy)]
 pub struct OptionValue<'a> {
     backend: &'static str,
@@ -136,7 +135,7 @@ impl<'a> OptionValue<'a> {
         self.value
     }
 
-    /// The value as a time, such as `500ms` or `10s`.
+    /// The value as a duration, such as `500ms` or `10s`.
     ///
     /// # Errors
     ///
@@ -150,12 +149,12 @@ impl<'a> OptionValue<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`], with `expected` as the way out.
+    /// [`ErrorKind::InvalidConfig`], with `expected` as the hint.
     pub fn parse<T: FromStr>(self, expected: &str) -> Result<T> {
         self.value.parse().map_err(|_| self.invalid(expected))
     }
 
-    /// The error for a value that is not one of the expected.
+    /// The error for an invalid value, with `expected` as the hint.
     #[must_use]
     pub fn invalid(self, expected: &str) -> Error {
         Error::new(ErrorKind::InvalidConfig, self.backend)
@@ -198,7 +197,7 @@ fn malformed() -> Error {
 
 fn unescaped() -> Error {
     Error::new(ErrorKind::InvalidConfig, NO_BACKEND)
-        .with_message("there is an @ in the URL behind what would be the hosts")
+        .with_message("the URL has an @ after the hosts")
         .with_hint(
             "write / and ? in a user name or a password as %2F and %3F, and @ in a path or an option as %40",
         )
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_and_options_are_told() {
+    fn bad_urls_and_options_are_refused() {
         for url in ["", "redis", "redis:/x", "://x", "re dis://x", "redis://me:secret%ff@host"] {
             let error = LockUrl::parse(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);

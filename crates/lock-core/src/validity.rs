@@ -12,6 +12,8 @@ use crate::{BootInstant, Clock};
 
 /// Whether a guard still holds its lock.
 ///
+/// # Examples
+///
 /// ```
 /// # use lock_core::{GuardState, LossReason, MemoryConfig};
 /// # #[tokio::main(flavor = "current_thread")]
@@ -36,6 +38,8 @@ pub enum GuardState {
 }
 
 /// Why a lock was lost.
+///
+/// # Examples
 ///
 /// ```
 /// # use std::time::Duration;
@@ -81,7 +85,21 @@ impl fmt::Display for LossReason {
 /// How long a holder may rely on its lock.
 ///
 /// Reading it is local: no round trip. Several validities can be joined into one that lasts as long as all of them do.
-/// [`Guard::validity`](crate::Guard::validity) has an example.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// let (from, to) = (locks.mutex("account/1").acquire().await?, locks.mutex("account/2").acquire().await?);
+/// let both = from.validity().and(to.validity());
+/// assert!(both.is_valid());
+/// to.release().await?;
+/// assert!(!both.is_valid() && from.is_valid());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Validity {
     /// Most often there is one.

@@ -22,6 +22,8 @@ use crate::{
 /// queue and get the lock in its order, sharers together. A reader waits for a writer ahead of it, so
 /// nobody starves.
 ///
+/// # Examples
+///
 /// ```
 /// # use lock_core::{Locks, Memory, MemoryConfig};
 /// # #[tokio::main(flavor = "current_thread")]

@@ -12,6 +12,8 @@ pub(super) const BACKEND: &str = "memory";
 /// The URL is `memory://` for a private store, or `memory://NAME` for a store that all of the process share by that name.
 /// The only option is `ttl`. When a named store is opened again, its tokens continue where they were.
 ///
+/// # Examples
+///
 /// ```
 /// # use std::time::Duration;
 /// # use lock_core::MemoryConfig;
