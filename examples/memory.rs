@@ -7,7 +7,7 @@ async fn main() -> Result<()> {
     run(&std::env::args().nth(1).unwrap_or_else(|| String::from("memory://"))).await
 }
 
-/// The same on every backend.
+/// The same program for every backend.
 pub async fn run(url: &str) -> Result<()> {
     let locks = Locks::connect(url).await?;
 

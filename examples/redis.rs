@@ -9,11 +9,11 @@ async fn main() -> Result<()> {
     run(&std::env::args().nth(1).unwrap_or_else(|| String::from("redis://127.0.0.1:6379"))).await
 }
 
-/// The same on every backend.
+/// The same program for every backend.
 pub async fn run(url: &str) -> Result<()> {
     let locks = Locks::connect(url).await?;
-    // The lock ends at most so long after this process died. On ZooKeeper the session timeout, 10 s by default, may not
-    // be longer.
+    // If this process dies, the lock expires within 10 s. On ZooKeeper the session timeout, 10 s by default, must not be
+    // longer.
     let options = LockOptions::new().ttl(Duration::from_secs(10)).label("nightly report");
     let report = locks.mutex_with("report", options)?;
 
@@ -23,7 +23,7 @@ pub async fn run(url: &str) -> Result<()> {
         return Ok(());
     };
 
-    // The lock is kept meanwhile. If it is lost all the same, the work is dropped.
+    // The lock is renewed meanwhile. If it is lost nevertheless, the work is dropped.
     let written = guard.run(async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         "the report"

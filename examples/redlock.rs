@@ -5,7 +5,7 @@ use polylock::{Locks, Result, Token};
 
 const LOCAL: &str = "redlock://127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003,127.0.0.1:7004,127.0.0.1:7005";
 
-/// A resource that checks fencing tokens: what makes a lock safe against a holder that was paused.
+/// A resource that checks fencing tokens, and so is safe from a paused holder.
 #[derive(Default)]
 struct Account {
     cents: i64,
@@ -13,12 +13,13 @@ struct Account {
 }
 
 impl Account {
+    /// Refuses a token that is smaller than the last one.
     fn pay_in(&mut self, cents: i64, token: Token) -> bool {
-        let fresh = self.last.is_none_or(|last| token >= last);
-        if fresh {
+        let accepted = self.last.is_none_or(|last| token >= last);
+        if accepted {
             (self.cents, self.last) = (self.cents + cents, Some(token));
         }
-        fresh
+        accepted
     }
 }
 
@@ -27,7 +28,7 @@ async fn main() -> Result<()> {
     run(&std::env::args().nth(1).unwrap_or_else(|| String::from(LOCAL))).await
 }
 
-/// The same on every backend.
+/// The same program for every backend.
 pub async fn run(url: &str) -> Result<()> {
     let locks = Locks::connect(url).await?;
     let mut account = Account::default();

@@ -1,4 +1,4 @@
-//! The choice of a backend by URL.
+//! The connection to a backend by URL.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use lock_core::backend::Backend;
 use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
-/// Every scheme, with the feature that it needs.
+/// Every scheme, with the features that it needs.
 const SCHEMES: [(&str, Option<&str>); 12] = [
     ("memory", None),
     ("redis", Some("redis")),
@@ -23,7 +23,7 @@ const SCHEMES: [(&str, Option<&str>); 12] = [
     ("zks", Some("zk,tls")),
 ];
 
-/// Connects the configuration that the URL names, which is of another type for each backend.
+/// Parses the URL as the configuration of its backend, and connects it.
 macro_rules! with_config {
     ($url:expr, |$config:ident| $connect:expr) => {{
         let url: &str = $url;
@@ -51,46 +51,63 @@ macro_rules! with_config {
     }};
 }
 
-/// A connection to a store of locks; derefs to [`lock_core::Locks`], which has the methods.
+/// A connection to a store of locks. It dereferences to [`lock_core::Locks`], which has the methods.
 ///
-/// Clones share the connection. Keep one for the whole process, or one for each tokio runtime: a connection is driven by the
-/// runtime that made it, and one of a `current_thread` runtime is silent outside its `block_on`. What then fails says so.
+/// Clones share the connection. Keep one for the whole process, or one for each tokio runtime: the runtime that made a
+/// connection drives it, and a `current_thread` runtime runs only inside its `block_on`. Errors of a connection whose runtime
+/// is paused say so.
+///
+/// # Examples
+///
+/// ```
+/// # use polylock::Locks;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> polylock::Result<()> {
+/// let locks = Locks::connect("memory://").await?; // or redis:// redlock:// zk://
+/// let one = locks.mutex("orders/42").acquire().await?;
+/// let readers = locks.rw("config").read().await?;
+/// let permit = locks.semaphore("gpu", 2).acquire().await?;
+/// # drop((one, readers, permit));
+/// locks.close().await
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Locks(lock_core::Locks);
 
 impl Locks {
     /// Connects to the store that the URL names.
     ///
-    /// * `memory://[NAME]`: locks inside this process, see [`MemoryConfig`].
-    /// * `redis://[user:password@]host[:port][/database]`: one server; `rediss://` with TLS,
-    ///   `redis+unix:///path` by its Unix socket.
-    /// * `redis+sentinel://s1:p1,s2:p2,s3:p3/name`: the master that sentinels name.
-    /// * `redis+cluster://h1:p1,h2:p2,h3:p3`: a Redis Cluster.
-    /// * `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5`: a quorum of independent servers; `redlocks://` with
-    ///   TLS.
-    /// * `zk://h1:p1,h2:p2[/chroot]`: a ZooKeeper ensemble; `zks://` with TLS.
+    /// | URL | store |
+    /// |---|---|
+    /// | `memory://[NAME]` | this process, see [`MemoryConfig`] |
+    /// | `redis://[user:password@]host[:port][/database]` | one Redis server; `rediss://` with TLS |
+    /// | `redis+unix:///path` | one Redis server, by its Unix socket |
+    /// | `redis+sentinel://s1:p1,s2:p2,s3:p3/name` | the Redis master that sentinels name |
+    /// | `redis+cluster://h1:p1,h2:p2,h3:p3` | a Redis Cluster |
+    /// | `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5` | a quorum of independent Redis servers; `redlocks://` with TLS |
+    /// | `zk://h1:p1,h2:p2[/chroot]` | a ZooKeeper ensemble; `zks://` with TLS |
     ///
-    /// Options follow as in `?ttl=10s`; each backend's configuration type lists its own.
+    /// Options follow as in `?ttl=10s`; the configuration type of each backend lists its own.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for a URL that is malformed, of an unknown scheme or with an unknown
-    /// option; [`ErrorKind::Unsupported`] when the backend's feature is not enabled,
-    /// or outside a tokio runtime; [`ErrorKind::Unavailable`] and [`ErrorKind::Denied`] when the server does not let us in,
-    /// with a [code](Error::code) that tells why.
+    /// * [`ErrorKind::InvalidConfig`] for a malformed URL, an unknown scheme or an unknown option.
+    /// * [`ErrorKind::Unsupported`] when the backend's feature is not enabled, or outside a tokio runtime.
+    /// * [`ErrorKind::Unavailable`] and [`ErrorKind::Denied`] when the connection fails, with a [code](Error::code) for the
+    ///   cause.
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the connections are closed, after the time for a connection at the latest.
-    #[allow(clippy::unused_async, reason = "without a feature there is no server to wait for")]
+    /// When the future is dropped, the connections are closed, at the latest after the connection timeout.
+    #[allow(clippy::unused_async, reason = "without a feature there is no server to connect to")]
     pub async fn connect(url: &str) -> Result<Self> {
         with_config!(url, |config| config.connect().await).map(Self)
     }
 
-    /// The locks of a store to which their first use connects: what a service starts with whose server may come later.
+    /// Connects at the first use: for services that may start before their server.
     ///
-    /// The URL is that of [`connect`](Self::connect). Nothing is sent before the first use, whose errors then say what is
-    /// wrong with the connection; the use after it tries again. Needs no runtime; every use does.
+    /// The URL is as for [`connect`](Self::connect). The first use connects, and reports what is wrong with the connection;
+    /// the next use tries again. This call needs no tokio runtime; every use does.
     ///
     /// ```
     /// # use polylock::{ErrorKind, Locks};
@@ -119,7 +136,7 @@ impl Deref for Locks {
     }
 }
 
-/// The locks of a backend of your own, or of one that you keep a hand on.
+/// The locks of a backend of your own, or of one that you also use directly.
 impl From<Arc<dyn Backend>> for Locks {
     fn from(backend: Arc<dyn Backend>) -> Self {
         Self(lock_core::Locks::from_dyn(backend))
@@ -140,7 +157,7 @@ fn not_available(scheme: &str) -> Error {
     }
     let known: Vec<_> = SCHEMES.iter().map(|(known, _)| format!("{known}://")).collect();
     Error::new(ErrorKind::InvalidConfig, "polylock")
-        .with_message(format!("the URL scheme {scheme}:// is not known"))
+        .with_message(format!("the URL scheme {scheme}:// is unknown"))
         .with_hint(format!("use one of {}", known.join(", ")))
 }
 
@@ -149,7 +166,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_unknown_scheme_names_the_known_ones() {
+    async fn an_unknown_scheme_is_refused_with_the_known_ones() {
         let error = Locks::connect("etcd://localhost").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains("memory://, redis://, redlock://, zk://"), "{error}");
@@ -166,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_feature_is_named() {
+    fn a_missing_feature_is_reported() {
         let error = not_available("rediss");
         assert!(error.to_string().contains("--features redis,tls"), "{error}");
         let error = not_available("zk");

@@ -103,7 +103,7 @@ impl LockUrl {
     ) -> Result<()> {
         for (at, (key, value)) in self.options.iter().enumerate() {
             let problem = if !known.contains(&key.as_str()) {
-                format!("the URL option {key:?} is not known")
+                format!("the URL option {key:?} is unknown")
             } else if self.options[..at].iter().any(|(earlier, _)| earlier == key) {
                 format!("the URL option {key:?} is given twice")
             } else {
