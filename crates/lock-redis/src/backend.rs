@@ -31,6 +31,21 @@ const ONE_TIME: &str = "the key of the recipe setnx-timestamp has room for the t
 ///
 /// A lock is as durable as that server: after a failover, or a restart without its data, two may hold
 /// it. Fencing tokens still grow then, as they follow the server's clock.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> lock_core::Result<()> {
+/// use lock_core::Locks;
+/// use lock_redis::{Redis, RedisConfig};
+///
+/// let redis = Redis::connect(RedisConfig::from_url("redis://127.0.0.1:6379")?).await?;
+/// let locks = Locks::new(redis); // as `RedisConfig::connect` does
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// # guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Redis {
     capabilities: Capabilities,

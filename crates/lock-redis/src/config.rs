@@ -44,6 +44,15 @@ const OPTIONS: [&str; 13] = [
 ];
 
 /// How a lock that is held by another process is waited for.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_redis::{RedisConfig, RedisWait};
+/// let config = RedisConfig::from_url("redis://localhost?wait=poll")?;
+/// let same = RedisConfig::from_url("redis://localhost")?.wait(RedisWait::Poll);
+/// # Ok::<_, lock_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RedisWait {
@@ -89,6 +98,18 @@ pub enum RedisWait {
 /// | `wait_replicas_timeout` | `100ms` | how long they are given |
 ///
 /// `Debug` does not show the password.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use lock_redis::RedisConfig;
+/// # async fn example() -> lock_core::Result<()> {
+/// let config = RedisConfig::from_url("redis://localhost?ttl=10s")?.prefix("shop:");
+/// let locks = config.command_timeout(Duration::from_millis(500)).connect().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct RedisConfig {
     pub(crate) topology: Topology,

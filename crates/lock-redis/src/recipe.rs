@@ -12,6 +12,15 @@ use redis_link::script::Call;
 use crate::request::{Ask, Extension, Moment};
 
 /// What is written into the key of a lock. All who share a lock need the same.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_redis::{RedisConfig, RedisRecipe};
+/// let config = RedisConfig::from_url("redis://localhost?recipe=setnx-timestamp&prefix=lock.")?;
+/// let same = RedisConfig::from_url("redis://localhost")?.recipe(RedisRecipe::SetnxTimestamp).prefix("lock.");
+/// # Ok::<_, lock_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RedisRecipe {
@@ -41,6 +50,15 @@ pub enum RedisRecipe {
 
 /// What the times of [`RedisRecipe::SetnxTimestamp`] are counted in. A value of another unit is never taken for
 /// a time that is over.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_redis::{RecipeUnit, RedisConfig, RedisRecipe};
+/// let config = RedisConfig::from_url("redis://localhost")?;
+/// let config = config.recipe(RedisRecipe::SetnxTimestamp).recipe_unit(RecipeUnit::Seconds);
+/// # Ok::<_, lock_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecipeUnit {

@@ -4,7 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Where the time since 1970 is taken from.
+/// The wall clock of the client.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::{Duration, SystemTime};
+/// # use redis_link::wall_clock::WallClock;
+/// let ahead = WallClock::new(|| SystemTime::now() + Duration::from_secs(60));
+/// assert!(ahead.now() > WallClock::default().now());
+/// ```
 #[derive(Clone)]
 pub struct WallClock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
 
