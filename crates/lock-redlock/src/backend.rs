@@ -52,6 +52,25 @@ const NO_PERMITS: &str = "every master would let in its own choice of holders, a
 /// masters by their uptime, unless it sees that most masters are as young: then it takes the fleet for a new one, in
 /// which only a master without any key waits if another one has keys. So it does not see that a whole fleet was
 /// restarted and came back empty.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> lock_core::Result<()> {
+/// use std::sync::Arc;
+///
+/// use lock_core::{Backend, Locks};
+/// use lock_redlock::{Redlock, RedlockConfig};
+///
+/// let config = RedlockConfig::from_url("redlock://h1:6379,h2:6379,h3:6379,h4:6379,h5:6379")?;
+/// let redlock = Arc::new(Redlock::connect(config).await?);
+/// let locks = Locks::from_dyn(Arc::clone(&redlock) as Arc<dyn Backend>);
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// println!("{:?}", redlock.votes());
+/// # guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Redlock {
     capabilities: Capabilities,

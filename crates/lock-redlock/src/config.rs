@@ -44,6 +44,18 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// The masters must be independent: no replica of each other, and on different hosts.
 ///
 /// `Debug` does not show the password.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use lock_redlock::RedlockConfig;
+/// # async fn example() -> lock_core::Result<()> {
+/// let config = RedlockConfig::from_url("redlock://h1:6379,h2:6379,h3:6379,h4:6379,h5:6379?ttl=10s")?;
+/// let locks = config.longest_ttl(Duration::from_secs(60)).connect().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct RedlockConfig {
     pub(crate) masters: Vec<MasterConfig>,
@@ -62,6 +74,18 @@ pub struct RedlockConfig {
 /// of its own.
 ///
 /// `Debug` does not show the password.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_redlock::redis::{IntoConnectionInfo, RedisError};
+/// # use lock_redlock::{MasterConfig, RedlockConfig};
+/// let urls = ["redis://:one@h1", "redis://:two@h2", "redis://:three@h3"];
+/// let masters: Result<Vec<_>, RedisError> =
+///     urls.iter().map(|url| Ok(MasterConfig::new(url.into_connection_info()?))).collect();
+/// let config = RedlockConfig::new(masters?);
+/// # Ok::<_, RedisError>(())
+/// ```
 #[derive(Clone)]
 pub struct MasterConfig {
     pub(crate) info: ConnectionInfo,

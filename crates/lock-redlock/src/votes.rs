@@ -4,6 +4,15 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How the votes on locks went since the connection was made: see [`Redlock::votes`](crate::Redlock::votes).
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn report(redlock: &lock_redlock::Redlock) {
+/// let votes = redlock.votes();
+/// println!("{} of {} attempts won, {:.0} % of them at once", votes.won, votes.attempts, 100.0 * votes.at_once());
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Votes {
