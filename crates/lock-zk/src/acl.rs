@@ -7,6 +7,13 @@ use zookeeper_client::{Acl, Acls, Permission};
 /// Who may do what with the nodes that we create: those of locks, their directories, and what is above them.
 ///
 /// Nodes that are there already keep the ACL that they have.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_zk::{NodeAcl, ZkConfig};
+/// let config = ZkConfig::new("a:2181").credentials("shop", "secret").acl(NodeAcl::CreatorAndReaders);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeAcl {

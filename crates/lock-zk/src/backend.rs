@@ -44,6 +44,21 @@ const ONE_NODE: &str = "the recipe ephemeral has one node, and so one holder";
 ///
 /// Who waits for others does so until the deadline, and no longer. One that is shorter than it takes to ask is overrun, by
 /// half a second at most once the first answer has come, so that a lock that nobody has is to be had all the same.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> lock_core::Result<()> {
+/// use lock_core::Locks;
+/// use lock_zk::{Zk, ZkConfig};
+///
+/// let zk = Zk::connect(ZkConfig::from_url("zk://a:2181,b:2181,c:2181/app")?).await?;
+/// let locks = Locks::new(zk); // as `ZkConfig::connect` does
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// # guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Zk {
     capabilities: Capabilities,

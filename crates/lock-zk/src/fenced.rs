@@ -10,6 +10,8 @@ use crate::{BACKEND, NodeAcl};
 
 /// Writes to ZooKeeper under the protection of a lock of ZooKeeper.
 ///
+/// # Examples
+///
 /// ```no_run
 /// # async fn pay(guard: &lock_core::Guard) -> lock_core::Result<()> {
 /// use lock_zk::{Committed, FencedExt};
@@ -60,6 +62,19 @@ impl FencedExt for Guard {
 /// Writes that take effect all or not at all, and only while a lock is held; see [`FencedExt`].
 ///
 /// Paths start at the chroot.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn pay(guard: &lock_core::Guard) -> lock_core::Result<()> {
+/// use lock_zk::FencedExt;
+///
+/// let writes = guard.fenced()?.check("/orders/42", Some(3)).set("/stock/7", b"41", None);
+/// let committed = writes.create("/invoices/42", b"paid").commit().await?;
+/// # drop(committed);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is written before it is committed"]
 pub struct FencedWriter<'a> {
@@ -69,6 +84,17 @@ pub struct FencedWriter<'a> {
 }
 
 /// What became of writes.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_zk::Committed;
+/// fn report(committed: &Committed) {
+///     if let Committed::Refused { index, error } = committed {
+///         eprintln!("nothing was written: write {index} failed: {error}");
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub enum Committed {
     /// All took effect, while the lock was ours.

@@ -14,6 +14,16 @@ use crate::ZkRecipe;
 /// in a sequence number counts, and one that does not say that it shares the lock wants it alone. Clients of other
 /// libraries look only for the nodes that they know: use mutexes where they use their mutex, and read/write locks
 /// where they use theirs. Semaphores are between clients of this library.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_zk::{ZkConfig, ZkLayout};
+/// let config = ZkConfig::from_url("zk://a:2181?layout=kazoo")?;
+/// let same = ZkConfig::new("a:2181").layout(ZkLayout::Kazoo);
+/// # assert_eq!(format!("{config:?}"), format!("{same:?}"));
+/// # Ok::<_, lock_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ZkLayout {

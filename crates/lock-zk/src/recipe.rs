@@ -40,6 +40,16 @@ use crate::token::Base;
 use crate::watches::{Claim, Need, Room};
 
 /// How a lock stands in the tree. All who share a lock need the same.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_zk::{ZkConfig, ZkRecipe, ZkWait};
+/// let config = ZkConfig::from_url("zk://a:2181?recipe=ephemeral")?;
+/// let same = ZkConfig::new("a:2181").recipe(ZkRecipe::Ephemeral(ZkWait::Watch));
+/// # assert_eq!(format!("{config:?}"), format!("{same:?}"));
+/// # Ok::<_, lock_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ZkRecipe {
@@ -63,6 +73,13 @@ pub enum ZkRecipe {
 }
 
 /// How the recipe [`Ephemeral`](ZkRecipe::Ephemeral) waits.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_zk::{ZkConfig, ZkRecipe, ZkWait};
+/// let config = ZkConfig::new("a:2181").recipe(ZkRecipe::Ephemeral(ZkWait::Poll));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ZkWait {
