@@ -176,7 +176,7 @@ async fn leases_of_somebody_elses_are_renewed_by_what_renews_ours() {
     let renewal = renewer.add(1, terms, ValidityCell::new(clock.clone(), clock.now() + TTL));
     let until = renewal.extend(3 * TTL).await.deadline("one").unwrap();
     assert!(until > clock.now() + TTL && until <= clock.now() + 2 * TTL, "{until:?}");
-    assert_eq!(Renewed::NotOurs.deadline("one").unwrap_err().backend(), "one");
+    assert_eq!(Renewed::Lost.deadline("one").unwrap_err().backend(), "one");
 }
 
 /// What typed configurations connect to has a name, and ours is taken for it.

@@ -112,7 +112,7 @@ impl LockSpec {
 async fn acquire(connection: &Connection, spec: &LockSpec, wait: Wait) -> Result<Option<Guard>> {
     let runtime = connection.origin.runtimes.enter()?;
     let event = match wait {
-        _ if wait.is_over() => connection.queues.try_turn(&spec.name, spec.mode).map(QueueEvent::Turn),
+        _ if wait.is_expired() => connection.queues.try_turn(&spec.name, spec.mode).map(QueueEvent::Turn),
         _ => wait_for_turn(connection, spec, wait, &runtime).await,
     };
     let turn = match event {

@@ -84,7 +84,7 @@ pub enum Wait {
 impl Wait {
     /// Whether no time is left.
     #[must_use]
-    pub fn is_over(self) -> bool {
+    pub fn is_expired(self) -> bool {
         match self {
             Self::Never => true,
             Self::Until(deadline) => Instant::now() >= deadline,

@@ -91,7 +91,7 @@ impl Attempt {
             }
         }
         self.rollback.arm();
-        if what.context.wait == RedisWait::Queue && !what.request.wait.is_over() {
+        if what.context.wait == RedisWait::Queue && !what.request.wait.is_expired() {
             self.queue_up(what);
         }
         if let Some(queued) = &self.queued {

@@ -200,7 +200,7 @@ impl RenewOnServer {
         let sent = self.server.moment();
         let renewed = |(ours, lease): (Result<bool>, &Extension<'_>)| match ours {
             Ok(true) => Renewed::Until(self.server.valid_until(sent, lease.ttl)),
-            Ok(false) => Renewed::NotOurs,
+            Ok(false) => Renewed::Lost,
             Err(error) => Renewed::Unknown(error),
         };
         match self.server.extend(sent, leases).await {

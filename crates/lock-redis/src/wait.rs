@@ -78,7 +78,7 @@ impl<'a> Waiting<'a> {
         if let Some(lease) = self.once_more(asked).await? {
             return Ok(Acquired::Held(Box::new(lease)));
         }
-        while !self.what.request.wait.is_over() && self.wait().await {
+        while !self.what.request.wait.is_expired() && self.wait().await {
             if let Some(lease) = self.ask().await? {
                 return Ok(Acquired::Held(Box::new(lease)));
             }
@@ -133,7 +133,7 @@ impl<'a> Waiting<'a> {
                 }
             }
         }
-        !self.what.request.wait.is_over()
+        !self.what.request.wait.is_expired()
     }
 
     fn give_up(self) -> Result<Acquired> {
@@ -257,7 +257,7 @@ impl<'a> Waiting<'a> {
 
     /// Whether we hear of what becomes of the lock; sees to it that we do.
     fn listens(&mut self, in_queue: bool) -> bool {
-        if self.what.request.wait.is_over() {
+        if self.what.request.wait.is_expired() {
             return false;
         }
         let Some(push) = self.what.context.push.of(&self.what.keys) else { return false };

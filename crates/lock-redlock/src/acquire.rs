@@ -17,7 +17,7 @@ pub(crate) async fn acquire(context: &Arc<Context>, request: &AcquireRequest) ->
         if let Some(lease) = waiting.ask().await? {
             return Ok(Acquired::Held(lease));
         }
-        if request.wait.is_over() || !waiting.wait().await {
+        if request.wait.is_expired() || !waiting.wait().await {
             return waiting.give_up();
         }
     }

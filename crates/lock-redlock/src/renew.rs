@@ -176,7 +176,7 @@ impl Count {
         if self.is_ours(lease) {
             Renewed::Until(until)
         } else if self.is_not_ours(lease) {
-            Renewed::NotOurs
+            Renewed::Lost
         } else {
             let refused = self.failed.iter().filter(|(of, _)| *of == lease).map(|(_, error)| error.clone());
             let failed = refused.chain(failed);
@@ -216,7 +216,7 @@ mod tests {
         for _ in 0..3 {
             lost.add(answers(&[false]));
         }
-        assert!(lost.is_decided() && matches!(outcome(&lost, 0), Renewed::NotOurs));
+        assert!(lost.is_decided() && matches!(outcome(&lost, 0), Renewed::Lost));
     }
 
     #[test]

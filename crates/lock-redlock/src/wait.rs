@@ -79,7 +79,7 @@ impl<'a> Waiting<'a> {
             state: WaitState::default(),
         };
         // Where a lock was busy a moment ago this one may be as well: then the first request lines up already.
-        if context.contention.is_likely() && !request.wait.is_over() {
+        if context.contention.is_likely() && !request.wait.is_expired() {
             waiting.sit_down();
         }
         waiting
@@ -157,7 +157,7 @@ impl<'a> Waiting<'a> {
 
     /// Takes back what an attempt got: in the background when there is no time for another one.
     async fn give_back(&self, campaign: Attempt) {
-        if !self.request.wait.is_over() {
+        if !self.request.wait.is_expired() {
             campaign.give_back(AndThen::Wait).await;
         }
     }
@@ -200,7 +200,7 @@ impl<'a> Waiting<'a> {
                 }
             }
         }
-        !self.request.wait.is_over()
+        !self.request.wait.is_expired()
     }
 
     /// Whether those who called us, with those who would have voted for us anyway, are a quorum.
@@ -220,7 +220,7 @@ impl<'a> Waiting<'a> {
         for master in &busy.ours {
             self.would_vote[*master] = true;
         }
-        if self.request.wait.is_over() {
+        if self.request.wait.is_expired() {
             return;
         }
         let stood = self.stands_on_a_quorum();
@@ -287,7 +287,7 @@ impl<'a> Waiting<'a> {
     /// Masters that have restarted are waited for until they vote.
     fn failed(&mut self, error: Error) -> Result<()> {
         let votes_from = self.context.votes_from();
-        let waits = !self.request.wait.is_over() && votes_from.is_some();
+        let waits = !self.request.wait.is_expired() && votes_from.is_some();
         self.state.failed(error, self.context.ttl, waits)?;
         let pause = votes_from.map(|from| from.saturating_duration_since(Instant::now()) + ROUNDED);
         self.again_at = Instant::now() + pause.map_or_else(poll_pause, |pause| pause.min(longest_pause()));

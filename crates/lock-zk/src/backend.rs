@@ -344,7 +344,7 @@ impl Outage {
         if deadline.has_passed() {
             return Ok(None);
         }
-        if wait.is_over() && self.count > 1 {
+        if wait.is_expired() && self.count > 1 {
             return Err(unavailable("the session ended again and again"));
         }
         deadline.keep(pin!(self.session(sessions, spot))).await.transpose()

@@ -26,7 +26,7 @@ impl Deadline {
     /// That of an acquisition which begins now.
     pub(crate) fn of(wait: Wait) -> Self {
         let at = match wait {
-            Wait::Until(at) if !wait.is_over() => Some(at),
+            Wait::Until(at) if !wait.is_expired() => Some(at),
             _ => None,
         };
         Self { at, answered: OnceLock::new() }

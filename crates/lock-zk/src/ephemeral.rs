@@ -28,7 +28,7 @@ pub(crate) async fn contend(
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<Option<Arc<Made>>, Stop> {
-    if request.wait.is_over() {
+    if request.wait.is_expired() {
         // A try that fails writes nothing.
         let (session, path) = (node.session(), &node.spot().dir);
         let stat = session.insist(|| session.stat(path)).await;
@@ -38,7 +38,7 @@ pub(crate) async fn contend(
     }
     let made = match enter(node, chroot, request, deadline).await? {
         Some(made) => made,
-        None if request.wait.is_over() => return Ok(None),
+        None if request.wait.is_expired() => return Ok(None),
         None => match deadline.limit(pin!(turn(node, by, chroot, request, deadline))).await {
             Some(made) => made?,
             None => return Ok(None),

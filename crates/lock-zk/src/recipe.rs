@@ -244,7 +244,7 @@ async fn contend(
     deadline: &Deadline,
 ) -> Result<Option<Arc<Made>>, Stop> {
     let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
-    if request.wait.is_over() {
+    if request.wait.is_expired() {
         // A try that fails writes nothing.
         let queue = list(&session, &spot).await.map_err(|fault| Stop::of(fault, &spot.dir))?;
         if queue.is_some_and(|queue| queue.is_busy(request.mode)) {
@@ -259,7 +259,7 @@ async fn contend(
         confirm(&session, &spot).await?;
         return Ok(Some(made));
     }
-    if request.wait.is_over() {
+    if request.wait.is_expired() {
         return Ok(None);
     }
     let turn = deadline.limit(pin!(place.wait(queue, &mut steady))).await;

@@ -162,7 +162,7 @@ impl Store {
         let mut table = self.table();
         table.expire(&request.name, &self.clock);
         let open = table.locks.get(&request.name).is_none_or(|lock| lock.is_open_to(request.mode));
-        if !open && request.wait.is_over() {
+        if !open && request.wait.is_expired() {
             return Answer::Busy;
         }
         let (sender, mut grant) = oneshot::channel();
@@ -196,7 +196,7 @@ impl Store {
                 table.changed.notify_waiters();
                 Renewed::Until(until)
             }
-            None => Renewed::NotOurs,
+            None => Renewed::Lost,
         }
     }
 }

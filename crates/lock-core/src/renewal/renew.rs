@@ -24,7 +24,7 @@ pub enum Renewed {
     /// The server keeps the lock at least until then, by the lease clock.
     Until(BootInstant),
     /// The lock is lost.
-    NotOurs,
+    Lost,
     /// The server did not answer, or not clearly.
     Unknown(Error),
 }
@@ -38,7 +38,7 @@ impl Renewed {
     pub fn deadline(self, backend: &'static str) -> Result<BootInstant> {
         match self {
             Self::Until(until) => Ok(until),
-            Self::NotOurs => Err(Error::lost(backend)),
+            Self::Lost => Err(Error::lost(backend)),
             Self::Unknown(error) => Err(error),
         }
     }

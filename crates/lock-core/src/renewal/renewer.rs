@@ -126,7 +126,7 @@ impl Renewal {
         // The sender is dropped without an answer when the lease has ended, or renewal has stopped.
         answer.await.unwrap_or_else(|_| match self.task.is_closed() && self.cell.validity().is_valid() {
             true => Renewed::Unknown(Error::closed(NO_BACKEND)),
-            false => Renewed::NotOurs,
+            false => Renewed::Lost,
         })
     }
 }
@@ -220,7 +220,7 @@ mod tests {
         const LEASES: u64 = 100;
         let (clock, largest) = (Clock::tokio(), Arc::new(AtomicUsize::new(0)));
         let answer = |key, until| match key {
-            7 => Renewed::NotOurs,
+            7 => Renewed::Lost,
             8 => unknown(),
             _ => Renewed::Until(until),
         };
@@ -237,7 +237,7 @@ mod tests {
         for (key, (answer, cell)) in (0..LEASES).zip(answers.iter().zip(&cells)) {
             let validity = cell.validity();
             match (key, answer) {
-                (7, Renewed::NotOurs) => assert_eq!(validity.lost().await, LossReason::Removed),
+                (7, Renewed::Lost) => assert_eq!(validity.lost().await, LossReason::Removed),
                 (8, Renewed::Unknown(_)) => assert!(validity.is_valid() && validity.until() <= before + TTL),
                 (_, Renewed::Until(_)) => {
                     assert!(validity.is_valid() && validity.until() > before + TTL, "{key}");
@@ -260,7 +260,7 @@ mod tests {
             let deleted = clock.now() + (TTL * 5).mul_f64(crate::random::rng().random_range(0.2..1.0));
             let answer = {
                 let clock = clock.clone();
-                move |_, until| if clock.now() < deleted { Renewed::Until(until) } else { Renewed::NotOurs }
+                move |_, until| if clock.now() < deleted { Renewed::Until(until) } else { Renewed::Lost }
             };
             let renewer =
                 Renewer::new(ByKey { clock: clock.clone(), answer, largest: Arc::default() }, clock.clone());
@@ -296,7 +296,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stops_at_the_first_answer_that_the_lock_is_lost() {
-        let (clock, renewer, calls) = renewer(|_, _| Renewed::NotOurs, Duration::ZERO);
+        let (clock, renewer, calls) = renewer(|_, _| Renewed::Lost, Duration::ZERO);
         let cell = lease(&clock);
         let _renewal = renewer.add(0, FOREVER, cell.clone());
         assert_eq!(cell.validity().lost().await, LossReason::Removed);
@@ -417,7 +417,7 @@ mod tests {
         assert!(until >= asked + TTL + Duration::from_millis(400) && until <= clock.now() + TTL);
         assert_eq!(renewal.longest_ttl(), TTL);
         renewal.stop().await;
-        assert!(matches!(renewal.renew().await, Renewed::NotOurs));
+        assert!(matches!(renewal.renew().await, Renewed::Lost));
     }
 
     #[tokio::test(start_paused = true)]
@@ -425,7 +425,7 @@ mod tests {
         let (clock, renewer, _) = renewer(|_, until| Renewed::Until(until), TTL * 2);
         let cell = lease(&clock);
         let renewal = renewer.add(0, Terms { auto: false, ..FOREVER }, cell.clone());
-        assert!(matches!(renewal.extend(TTL * 10).await, Renewed::NotOurs));
+        assert!(matches!(renewal.extend(TTL * 10).await, Renewed::Lost));
         assert!(!cell.validity().is_valid());
     }
 
@@ -542,13 +542,13 @@ mod tests {
         assert_eq!((closed(first), closed(second)), (Outcome::Unknown, Outcome::NotApplied));
         assert_eq!(closed(renewal.extend(TTL).await), Outcome::NotApplied);
         lost.lose(LossReason::Removed);
-        assert!(matches!(of_lost.extend(TTL).await, Renewed::NotOurs));
+        assert!(matches!(of_lost.extend(TTL).await, Renewed::Lost));
 
         let before = calls.load(Ordering::SeqCst);
         let late = lease(&clock);
         let renewal = renewer.add(2, FOREVER, late.clone());
         assert_eq!(late.validity().lost().await, LossReason::DeadlinePassed);
-        assert!(matches!(renewal.extend(TTL).await, Renewed::NotOurs));
+        assert!(matches!(renewal.extend(TTL).await, Renewed::Lost));
         assert_eq!(calls.load(Ordering::SeqCst), before);
     }
 

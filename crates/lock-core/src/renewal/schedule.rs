@@ -187,12 +187,12 @@ impl<K> Schedule<K> {
                 lease.set_loss_reason(until);
                 let alive = lease.cell.set_until(until);
                 // An answer after the deadline revives nothing.
-                let answer = if alive { Renewed::Until(until) } else { Renewed::NotOurs };
+                let answer = if alive { Renewed::Until(until) } else { Renewed::Lost };
                 (answer, alive && now < lease.terms.hold_until, interval(lease.ttl()))
             }
-            Renewed::NotOurs => {
+            Renewed::Lost => {
                 lease.cell.lose(LossReason::Removed);
-                (Renewed::NotOurs, false, Duration::ZERO)
+                (Renewed::Lost, false, Duration::ZERO)
             }
             Renewed::Unknown(error) => {
                 if error.outcome() == Outcome::NotApplied {

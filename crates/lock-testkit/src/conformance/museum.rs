@@ -597,7 +597,7 @@ impl Broken {
             if let Acquired::Held(lease) = self.take(once.clone()).await? {
                 return Ok(Acquired::Held(lease));
             }
-            if request.wait.is_over() {
+            if request.wait.is_expired() {
                 return Ok(Acquired::Busy);
             }
             sleep(Duration::from_millis(5)).await;
