@@ -21,15 +21,15 @@ use zookeeper_client::Stat;
 
 use crate::deadline::Deadline;
 use crate::doctor::examine;
-use crate::fault::{Fault, unavailable};
+use crate::error::{Fault, unavailable};
 use crate::inspect::{Seen, inspect, token_unknown};
-use crate::layout::{Spot, name_of};
+use crate::layout::{LockPath, name_of};
 use crate::lease::{REVOKE, card_with_wish, limits};
-use crate::node::{Gone, Made, delete_once};
+use crate::node::{CreatedNode, Gone, delete_once};
 use crate::queue::{Contender, reader_in_place_of};
 use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
-use crate::sessions::Sessions;
+use crate::session_pool::Sessions;
 use crate::token::Base;
 use crate::{BACKEND, ZkConfig, ZkRecipe};
 
@@ -90,19 +90,19 @@ impl Zk {
         Ok(Self { capabilities, sessions, strangers: Mutex::default(), cleanup: Background::default() })
     }
 
-    fn spot(&self, name: &LockName) -> Arc<Spot> {
+    fn lock_path(&self, name: &LockName) -> Arc<LockPath> {
         let config = self.sessions.config();
-        let spot = Spot::new(config.base(), name, config.node_layout());
-        Arc::new(spot.with_recipe(config.lock_recipe()))
+        let lock = LockPath::new(config.base(), name, config.node_layout());
+        Arc::new(lock.with_recipe(config.lock_recipe()))
     }
 
     /// Tells once for each directory what is in it that has no place in the queue.
-    fn report(&self, spot: &Spot, strangers: &[String]) {
+    fn report(&self, lock: &LockPath, strangers: &[String]) {
         let mut reported = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
         if let [first, others @ ..] = strangers
-            && reported.insert(spot.dir.clone())
+            && reported.insert(lock.dir.clone())
         {
-            let (dir, others) = (&spot.dir, others.len());
+            let (dir, others) = (&lock.dir, others.len());
             tracing::warn!(
                 dir,
                 first,
@@ -113,21 +113,21 @@ impl Zk {
     }
 
     async fn take(&self, request: AcquireRequest) -> Result<Acquired> {
-        let spot = self.spot(&request.name);
+        let lock = self.lock_path(&request.name);
         let chroot = self.sessions.config().chroot_path();
         let (mut outage, deadline) = (Outage::default(), Deadline::of(request.wait));
         loop {
-            let session = match outage.end(&self.sessions, &spot, request.wait, &deadline).await {
+            let session = match outage.end(&self.sessions, &lock, request.wait, &deadline).await {
                 Ok(Some(session)) => session,
                 Ok(None) => return Ok(Acquired::Busy),
                 Err(error) => return Err(error),
             };
             limits(&session).check(request.lease)?;
-            let base = self.sessions.base(&session, &spot.dir);
-            match attempt(&session, &base, &spot, chroot, &request, &deadline, &self.cleanup).await? {
+            let base = self.sessions.base(&session, &lock.dir);
+            match attempt(&session, &base, &lock, chroot, &request, &deadline, &self.cleanup).await? {
                 Attempt::Held(lease) => return Ok(Acquired::Held(lease)),
                 Attempt::Busy => return Ok(Acquired::Busy),
-                Attempt::Again => outage.begin(&session),
+                Attempt::StartOver => outage.begin(&session),
             }
         }
     }
@@ -152,23 +152,23 @@ impl Zk {
     }
 
     /// A session, and the error for one that does not answer about this lock.
-    async fn session(&self, spot: &Spot) -> Result<(Arc<Session>, Error)> {
+    async fn session(&self, lock: &LockPath) -> Result<(Arc<Session>, Error)> {
         let session = self.sessions.get().await?;
-        let silent = unavailable(&format!("no answer about {} within {:?}", spot.dir, session.patience()));
+        let silent = unavailable(&format!("no answer about {} within {:?}", lock.dir, session.patience()));
         Ok((session, silent))
     }
 
     async fn state(&self, name: &LockName) -> Result<LockState> {
-        let spot = self.spot(name);
+        let lock = self.lock_path(name);
         loop {
-            let (session, silent) = self.session(&spot).await?;
-            let base = self.sessions.base(&session, &spot.dir);
-            match timeout(session.patience(), inspect(&session, &base, &spot)).await {
+            let (session, silent) = self.session(&lock).await?;
+            let base = self.sessions.base(&session, &lock.dir);
+            match timeout(session.patience(), inspect(&session, &base, &lock)).await {
                 Err(_) => return Err(silent),
-                Ok(Err(Fault::Over)) => {}
+                Ok(Err(Fault::SessionEnded)) => {}
                 Ok(answer) => {
-                    let (state, strangers) = answer.map_err(|fault| fault.on(&spot.dir))?;
-                    self.report(&spot, &strangers);
+                    let (state, strangers) = answer.map_err(|fault| fault.on(&lock.dir))?;
+                    self.report(&lock, &strangers);
                     return Ok(state);
                 }
             }
@@ -176,29 +176,29 @@ impl Zk {
     }
 
     async fn break_all(&self, name: &LockName) -> Result<bool> {
-        let spot = self.spot(name);
+        let lock = self.lock_path(name);
         let mut broken = None;
         loop {
-            let (session, silent) = self.session(&spot).await?;
-            match timeout(session.patience(), break_lock(&session, &spot, None, &mut broken)).await {
+            let (session, silent) = self.session(&lock).await?;
+            match timeout(session.patience(), break_lock(&session, &lock, None, &mut broken)).await {
                 Err(_) => return Err(silent),
-                Ok(Err(Fault::Over)) => {}
-                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir))?,
+                Ok(Err(Fault::SessionEnded)) => {}
+                Ok(answer) => return answer.map_err(|fault| fault.on(&lock.dir))?,
             }
         }
     }
 
     async fn break_one(&self, name: &LockName, token: Token) -> Result<bool> {
-        let spot = self.spot(name);
+        let lock = self.lock_path(name);
         let mut broken = None;
         loop {
-            let (session, silent) = self.session(&spot).await?;
-            let base = self.sessions.base(&session, &spot.dir);
+            let (session, silent) = self.session(&lock).await?;
+            let base = self.sessions.base(&session, &lock.dir);
             let only = Some((&*base, token));
-            match timeout(session.patience(), break_lock(&session, &spot, only, &mut broken)).await {
+            match timeout(session.patience(), break_lock(&session, &lock, only, &mut broken)).await {
                 Err(_) => return Err(silent),
-                Ok(Err(Fault::Over)) => {}
-                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir))?,
+                Ok(Err(Fault::SessionEnded)) => {}
+                Ok(answer) => return answer.map_err(|fault| fault.on(&lock.dir))?,
             }
         }
     }
@@ -207,7 +207,7 @@ impl Zk {
         let base = self.sessions.config().base();
         loop {
             let session = self.sessions.get().await?;
-            let children = session.insist(|| session.children(base));
+            let children = session.retry_until_definite(|| session.children(base));
             match timeout(session.patience(), children).await {
                 Err(_) => {
                     return Err(unavailable(&format!(
@@ -215,7 +215,7 @@ impl Zk {
                         session.patience()
                     )));
                 }
-                Ok(Err(Fault::Over)) => {}
+                Ok(Err(Fault::SessionEnded)) => {}
                 Ok(Err(fault)) if fault.is_no_node() => return Ok(Vec::new()),
                 Ok(children) => {
                     let children = children.map_err(|fault| fault.on(base))?;
@@ -228,13 +228,13 @@ impl Zk {
     }
 
     async fn ask_holders(&self, name: &LockName) -> Result<bool> {
-        let spot = self.spot(name);
+        let lock = self.lock_path(name);
         loop {
-            let (session, silent) = self.session(&spot).await?;
-            match timeout(session.patience(), request_revocation(&session, &spot)).await {
+            let (session, silent) = self.session(&lock).await?;
+            match timeout(session.patience(), request_revocation(&session, &lock)).await {
                 Err(_) => return Err(silent),
-                Ok(Err(Fault::Over)) => {}
-                Ok(answer) => return answer.map_err(|fault| fault.on(&spot.dir)),
+                Ok(Err(Fault::SessionEnded)) => {}
+                Ok(answer) => return answer.map_err(|fault| fault.on(&lock.dir)),
             }
         }
     }
@@ -327,7 +327,7 @@ struct Outage {
 impl Outage {
     /// It began with the end of this session, unless that goes on.
     fn begin(&mut self, session: &Session) {
-        if session.is_over() {
+        if session.has_ended() {
             self.count += 1;
             self.until = Some(Instant::now() + session.timeout());
         }
@@ -337,7 +337,7 @@ impl Outage {
     async fn end(
         &self,
         sessions: &Sessions,
-        spot: &Spot,
+        lock: &LockPath,
         wait: Wait,
         deadline: &Deadline,
     ) -> Result<Option<Arc<Session>>> {
@@ -347,11 +347,11 @@ impl Outage {
         if wait.is_expired() && self.count > 1 {
             return Err(unavailable("the session ended again and again"));
         }
-        deadline.keep(pin!(self.session(sessions, spot))).await.transpose()
+        deadline.keep(pin!(self.session(sessions, lock))).await.transpose()
     }
 
-    async fn session(&self, sessions: &Sessions, spot: &Spot) -> Result<Arc<Session>> {
-        let bytes = spot.node_bytes();
+    async fn session(&self, sessions: &Sessions, lock: &LockPath) -> Result<Arc<Session>> {
+        let bytes = lock.node_bytes();
         let Some(until) = self.until else { return sessions.with_room(bytes).await };
         loop {
             let session = timeout_at(until, sessions.with_room(bytes)).await;
@@ -368,33 +368,33 @@ impl Outage {
 
 /// What a look at a lock showed.
 #[derive(Debug, Default)]
-pub(crate) struct Sight {
-    pub(crate) holders: Vec<Contending>,
-    pub(crate) waiters: Vec<Contending>,
+pub(crate) struct Contenders {
+    pub(crate) holders: Vec<ContenderNode>,
+    pub(crate) waiters: Vec<ContenderNode>,
     /// What else is in its directory.
     pub(crate) strangers: Vec<String>,
 }
 
 /// A node of somebody who holds the lock, or waits for it.
 #[derive(Debug)]
-pub(crate) struct Contending {
+pub(crate) struct ContenderNode {
     pub(crate) path: String,
     pub(crate) mode: Mode,
 }
 
-pub(crate) async fn look(session: &Session, spot: &Spot) -> Result<Sight, Fault> {
-    if let ZkRecipe::Ephemeral(_) = spot.recipe {
-        let stat = session.insist(|| session.stat(&spot.dir)).await?;
-        let alone = |_| Contending { path: spot.dir.clone(), mode: Mode::Exclusive };
-        return Ok(Sight { holders: stat.map(alone).into_iter().collect(), ..Sight::default() });
+pub(crate) async fn look(session: &Session, lock: &LockPath) -> Result<Contenders, Fault> {
+    if let ZkRecipe::Ephemeral(_) = lock.recipe {
+        let stat = session.retry_until_definite(|| session.stat(&lock.dir)).await?;
+        let alone = |_| ContenderNode { path: lock.dir.clone(), mode: Mode::Exclusive };
+        return Ok(Contenders { holders: stat.map(alone).into_iter().collect(), ..Contenders::default() });
     }
-    let queue = list(session, spot).await?.unwrap_or_default();
+    let queue = list(session, lock).await?.unwrap_or_default();
     let (holders, waiters) = queue.contenders.split_at(queue.holders().len());
     let contending = |all: &[Contender]| {
-        let one = |one: &Contender| Contending { path: spot.child(&one.name), mode: one.mode };
+        let one = |one: &Contender| ContenderNode { path: lock.child(&one.name), mode: one.mode };
         all.iter().map(one).collect()
     };
-    Ok(Sight { holders: contending(holders), waiters: contending(waiters), strangers: queue.strangers })
+    Ok(Contenders { holders: contending(holders), waiters: contending(waiters), strangers: queue.strangers })
 }
 
 /// The holders that a lock is taken from.
@@ -413,21 +413,21 @@ struct Broken {
 /// Deletes the nodes of those who hold the lock at one look, and of nobody else; `only` of the one with this token.
 async fn break_lock(
     session: &Session,
-    spot: &Spot,
+    lock: &LockPath,
     only: Option<(&Base, Token)>,
     broken: &mut Option<Broken>,
 ) -> Result<Result<bool>, Fault> {
     loop {
         let now = match (&mut *broken, only) {
             (Some(broken), _) => broken,
-            (None, None) => broken.insert(Broken::look(session, spot).await?),
-            (None, Some((base, token))) => match Broken::find(session, base, spot, token).await? {
+            (None, None) => broken.insert(Broken::look(session, lock).await?),
+            (None, Some((base, token))) => match Broken::find(session, base, lock, token).await? {
                 Ok(found) => broken.insert(found),
                 Err(error) => return Ok(Err(error)),
             },
         };
         let nobody = now.nobody;
-        now.end(session, spot).await?;
+        now.end(session, lock).await?;
         if nobody || now.held {
             return Ok(Ok(now.held));
         }
@@ -439,15 +439,15 @@ async fn break_lock(
 /// The node of a holder.
 #[derive(Debug)]
 struct Holding {
-    made: Made,
+    node: CreatedNode,
     /// Whose node it is.
     session: i64,
 }
 
 impl Broken {
-    async fn look(session: &Session, spot: &Spot) -> Result<Self, Fault> {
+    async fn look(session: &Session, lock: &LockPath) -> Result<Self, Fault> {
         let mut left = Vec::new();
-        let holders = look(session, spot).await?.holders;
+        let holders = look(session, lock).await?.holders;
         let nobody = holders.is_empty();
         for holder in holders {
             left.extend(Holding::at(session, holder.path).await?);
@@ -459,33 +459,33 @@ impl Broken {
     async fn find(
         session: &Session,
         base: &Base,
-        spot: &Spot,
+        lock: &LockPath,
         token: Token,
     ) -> Result<Result<Self, Error>, Fault> {
         let (mut left, mut unknown) = (Vec::new(), false);
-        for holder in look(session, spot).await?.holders {
+        for holder in look(session, lock).await?.holders {
             let Some(seen) = Seen::at(session, holder.path).await? else { continue };
-            let Some(origin) = seen.origin(spot) else {
+            let Some(origin) = seen.origin(lock) else {
                 unknown = true;
                 continue;
             };
             match base.token(session, origin.czxid).await {
                 Ok(its) if its == token => left.extend(Holding::of(seen.path, &seen.stat)),
                 Ok(_) => {}
-                Err(_) if session.is_over() => return Err(Fault::Over),
+                Err(_) if session.has_ended() => return Err(Fault::SessionEnded),
                 Err(error) => return Ok(Err(error)),
             }
         }
         if left.is_empty() && unknown {
-            return Ok(Err(token_unknown(spot, token)));
+            return Ok(Err(token_unknown(lock, token)));
         }
         Ok(Ok(Self { nobody: left.is_empty(), left, sent: false, held: false }))
     }
 
-    async fn end(&mut self, session: &Session, spot: &Spot) -> Result<(), Fault> {
+    async fn end(&mut self, session: &Session, lock: &LockPath) -> Result<(), Fault> {
         while let Some(holder) = self.left.last() {
             let retried = mem::replace(&mut self.sent, true);
-            let gone = match delete_once(session, spot, &holder.made, retried).await {
+            let gone = match delete_once(session, lock, &holder.node, retried).await {
                 Ok(gone) => gone,
                 Err(Fault::Unknown(_)) => {
                     sleep(RECONNECT_PAUSE).await;
@@ -494,7 +494,7 @@ impl Broken {
                 Err(fault) => return Err(fault),
             };
             // The deletion before may have been lost, and the node gone as its owner became a reader.
-            let reader = if retried { holder.as_reader(session, spot).await? } else { None };
+            let reader = if retried { holder.as_reader(session, lock).await? } else { None };
             self.held |= gone == Gone::Now && reader.is_none();
             self.left.pop();
             self.left.extend(reader);
@@ -507,22 +507,22 @@ impl Broken {
 impl Holding {
     /// What is at this path.
     async fn at(session: &Session, path: String) -> Result<Option<Self>, Fault> {
-        let stat = session.insist(|| session.stat(&path)).await?;
+        let stat = session.retry_until_definite(|| session.stat(&path)).await?;
         Ok(stat.and_then(|stat| Self::of(path, &stat)))
     }
 
     fn of(path: String, stat: &Stat) -> Option<Self> {
         let digits = path.len();
-        let made = Made::at(path, digits, stat.czxid)?;
-        Some(Self { made, session: stat.ephemeral_owner })
+        let node = CreatedNode::at(path, digits, stat.czxid)?;
+        Some(Self { node, session: stat.ephemeral_owner })
     }
 
     /// The node of the same holder that has taken the place of this one, if it was a writer's.
-    async fn as_reader(&self, session: &Session, spot: &Spot) -> Result<Option<Self>, Fault> {
-        let name = self.made.name();
-        let reader = Some(name).filter(|_| spot.recipe == ZkRecipe::Queue).and_then(reader_in_place_of);
+    async fn as_reader(&self, session: &Session, lock: &LockPath) -> Result<Option<Self>, Fault> {
+        let name = self.node.name();
+        let reader = Some(name).filter(|_| lock.recipe == ZkRecipe::Queue).and_then(reader_in_place_of);
         let Some(reader) = reader else { return Ok(None) };
-        let dir = self.made.path.strip_suffix(name).unwrap_or_default();
+        let dir = self.node.path.strip_suffix(name).unwrap_or_default();
         let there = Self::at(session, format!("{dir}{reader}")).await?;
         Ok(there.filter(|there| there.session == self.session))
     }
@@ -532,14 +532,15 @@ impl Holding {
 ///
 /// Where names come again, its card is all by which an owner who missed the answer to the creation knows the node, so
 /// the wish is added to it. Everywhere else it is written over the card, as Curator's holders expect it.
-async fn wish(session: &Session, spot: &Spot, path: &str) -> Result<(), Fault> {
-    if spot.is_unique() {
-        return session.insist(|| session.set_data(path, REVOKE, None)).await.map(drop);
+async fn wish(session: &Session, lock: &LockPath, path: &str) -> Result<(), Fault> {
+    if lock.is_unique() {
+        return session.retry_until_definite(|| session.set_data(path, REVOKE, None)).await.map(drop);
     }
     loop {
-        let (data, stat) = session.insist(|| session.data(path)).await?;
+        let (data, stat) = session.retry_until_definite(|| session.data(path)).await?;
         let data = card_with_wish(&data).unwrap_or_else(|| REVOKE.to_vec());
-        let written = session.insist(|| session.set_data(path, &data, Some(stat.version))).await;
+        let written =
+            session.retry_until_definite(|| session.set_data(path, &data, Some(stat.version))).await;
         match written {
             // Somebody else wrote it, or the answer was lost.
             Err(Fault::Refused(zk::Error::BadVersion)) => {}
@@ -549,13 +550,13 @@ async fn wish(session: &Session, spot: &Spot, path: &str) -> Result<(), Fault> {
 }
 
 /// Asks all holders to give up the lock.
-async fn request_revocation(session: &Session, spot: &Spot) -> Result<bool, Fault> {
-    let ask = |holder: Contending| async move { wish(session, spot, &holder.path).await };
+async fn request_revocation(session: &Session, lock: &LockPath) -> Result<bool, Fault> {
+    let ask = |holder: ContenderNode| async move { wish(session, lock, &holder.path).await };
     loop {
-        let sight = look(session, spot).await?;
-        let nobody = sight.holders.is_empty();
+        let contenders = look(session, lock).await?;
+        let nobody = contenders.holders.is_empty();
         let mut held = false;
-        for asked in join_all(sight.holders.into_iter().map(ask)).await {
+        for asked in join_all(contenders.holders.into_iter().map(ask)).await {
             match asked {
                 Ok(()) => held = true,
                 // It has just released the lock, or has become a reader.

@@ -543,7 +543,7 @@ impl ZkConfig {
         self.locks_per_session
     }
 
-    pub(crate) const fn asked_timeout(&self) -> Duration {
+    pub(crate) const fn requested_timeout(&self) -> Duration {
         self.session_timeout
     }
 
@@ -643,7 +643,7 @@ mod tests {
         assert_eq!((config.hosts(), config.chroot_path()), ("a:2181,[::1]:2182,c", "/app/x"));
         assert_eq!(config.digest().unwrap(), "me:p@ss");
         assert_eq!(
-            (config.asked_timeout(), config.patience()),
+            (config.requested_timeout(), config.patience()),
             (Duration::from_secs(4), Duration::from_secs(1))
         );
         assert_eq!((config.base(), config.node_layout()), ("/l", ZkLayout::Kazoo));

@@ -7,43 +7,43 @@ use futures_util::future::{join, join_all};
 use lock_core::{Finding, FindingLevel};
 
 use crate::ZkConfig;
-use crate::fault::Fault;
+use crate::error::Fault;
 use crate::four_letter::{ask, field, version};
 use crate::session::Session;
 
 /// Asks the ensemble, by a session and server by server, what it is, and what about it is a danger to locks.
 pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<Finding>, Fault> {
-    let mut chart = Chart::default();
+    let mut findings = Findings::default();
     let start = Instant::now();
-    session.insist(|| session.pass_quorum("/")).await?;
-    chart.session(session, config, start.elapsed());
+    session.retry_until_definite(|| session.pass_quorum("/")).await?;
+    findings.session(session, config, start.elapsed());
     if config.speaks_tls() {
-        chart.note("", "versions and roles are not asked for where TLS is spoken", "");
-        return Ok(chart.findings);
+        findings.note("", "versions and roles are not asked for where TLS is spoken", "");
+        return Ok(findings.findings);
     }
     let servers: Vec<_> = config.hosts().split(',').collect();
     let asked = servers.iter().map(|server| join(ask(server, "srvr"), ask(server, "conf")));
     let answers = join_all(asked).await;
     let mut modes = Vec::new();
     for (server, (srvr, conf)) in servers.iter().zip(&answers) {
-        let mode = chart.server(server, srvr, conf);
+        let mode = findings.server(server, srvr, conf);
         if let (Some("leader" | "follower"), Ok(conf)) = (mode, conf) {
-            chart.tick(server, conf, session.timeout());
+            findings.tick(server, conf, session.timeout());
         }
         modes.extend(mode);
     }
-    chart.ensemble(&modes, servers.len());
-    Ok(chart.findings)
+    findings.ensemble(&modes, servers.len());
+    Ok(findings.findings)
 }
 
 #[derive(Default)]
-struct Chart {
+struct Findings {
     findings: Vec<Finding>,
 }
 
-impl Chart {
+impl Findings {
     fn session(&mut self, session: &Session, config: &ZkConfig, round_trip: Duration) {
-        let (asked, given) = (config.asked_timeout(), session.timeout());
+        let (asked, given) = (config.requested_timeout(), session.timeout());
         self.note(
             "",
             &format!("a session lasts {given:?}, and a round trip to the quorum took {round_trip:?}"),
@@ -193,10 +193,10 @@ mod tests {
     #[test]
     fn servers_are_examined_one_by_one() {
         let examined = |srvr: io::Result<&str>| {
-            let (mut chart, conf) = (Chart::default(), Err(io::ErrorKind::PermissionDenied.into()));
+            let (mut findings, conf) = (Findings::default(), Err(io::ErrorKind::PermissionDenied.into()));
             let srvr = srvr.map(str::to_owned);
-            chart.server("h:1", &srvr, &conf);
-            chart.findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+            findings.server("h:1", &srvr, &conf);
+            findings.findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
         };
         let says = |mode: &str| format!("Zookeeper version: 3.8.0-x, built on y\nMode: {mode}\n");
         let follower = examined(Ok(&says("follower")));
@@ -220,9 +220,9 @@ mod tests {
     #[test]
     fn sessions_shorter_than_two_ticks_are_warned_of() {
         let warns = |conf: &str, ms| {
-            let mut chart = Chart::default();
-            chart.tick("h:1", conf, Duration::from_millis(ms));
-            !chart.findings.is_empty()
+            let mut findings = Findings::default();
+            findings.tick("h:1", conf, Duration::from_millis(ms));
+            !findings.findings.is_empty()
         };
         let conf = "clientPort=2181\ntickTime=2000\nminSessionTimeout=500\n";
         assert!(warns(conf, 1_000) && warns(conf, 3_999) && !warns(conf, 4_000));
@@ -232,9 +232,9 @@ mod tests {
     #[test]
     fn servers_that_are_not_of_one_ensemble_are_told() {
         let warnings = |modes: &[&str]| {
-            let mut chart = Chart::default();
-            chart.ensemble(modes, modes.len());
-            chart.findings.iter().filter(|finding| finding.level == FindingLevel::Warning).count()
+            let mut findings = Findings::default();
+            findings.ensemble(modes, modes.len());
+            findings.findings.iter().filter(|finding| finding.level == FindingLevel::Warning).count()
         };
         assert_eq!(warnings(&["follower", "leader", "follower"]), 0);
         assert_eq!(warnings(&["standalone"]), 0);

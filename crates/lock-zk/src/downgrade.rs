@@ -8,11 +8,11 @@ use lock_core::{Mode, OwnerId};
 use zookeeper_client::{self as zk, CreateMode, MultiWriteResult};
 
 use crate::ensemble::Change;
-use crate::fault::{Fault, Right};
-use crate::layout::Spot;
+use crate::error::{Fault, Right};
+use crate::layout::LockPath;
 use crate::lease::REVOKE;
-use crate::node::{Card, Made, Origin, is_card_of};
-use crate::session::{PAUSE, Seat, Session};
+use crate::node::{CreatedNode, NodeData, Origin, is_card_of};
+use crate::session::{PAUSE, Session, SessionHandle};
 
 /// The downgrade of one node. It is begun before a request leaves that may put the node of a reader in its place.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ type Begun = Shared<BoxFuture<'static, Downgraded>>;
 #[derive(Clone, Debug)]
 pub(crate) enum Downgraded {
     /// This node of a reader is in the place of the writer's.
-    To(Arc<Made>),
+    To(Arc<CreatedNode>),
     /// The writer's was gone before.
     Gone,
     /// The server does not do it, and nothing has changed.
@@ -39,22 +39,22 @@ impl Downgrade {
     ///
     /// When the future is dropped it goes on, and the next call gives what came of it.
     pub(crate) async fn of(
-        made: &Arc<Made>,
+        node: &Arc<CreatedNode>,
         session: &Arc<Session>,
-        spot: &Arc<Spot>,
+        lock: &Arc<LockPath>,
         owner: OwnerId,
     ) -> Downgraded {
         let begun = {
-            let mut latest = made.downgrade.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut latest = node.downgrade.0.lock().unwrap_or_else(PoisonError::into_inner);
             // One that was refused when nobody waited for it any more is tried again.
             latest.take_if(|begun| matches!(begun.peek(), Some(Downgraded::Refused(_))));
-            latest.get_or_insert_with(|| begin(made, session, spot, owner)).clone()
+            latest.get_or_insert_with(|| begin(node, session, lock, owner)).clone()
         };
         begun.await
     }
 
     /// The node of a reader, if there is one in the place of the writer's by now.
-    pub(crate) async fn reader(&self) -> Option<Arc<Made>> {
+    pub(crate) async fn reader(&self) -> Option<Arc<CreatedNode>> {
         let begun = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match OptionFuture::from(begun).await {
             Some(Downgraded::To(reader)) => Some(reader),
@@ -63,9 +63,9 @@ impl Downgrade {
     }
 }
 
-fn begin(made: &Arc<Made>, session: &Arc<Session>, spot: &Arc<Spot>, owner: OwnerId) -> Begun {
-    let (made, spot, seat) = (Arc::clone(made), Arc::clone(spot), Seat::take(session, 0));
-    let task = session.runtime().spawn(async move { replace(&seat, &spot, owner, &made).await });
+fn begin(node: &Arc<CreatedNode>, session: &Arc<Session>, lock: &Arc<LockPath>, owner: OwnerId) -> Begun {
+    let (node, lock, handle) = (Arc::clone(node), Arc::clone(lock), SessionHandle::new(session, 0));
+    let task = session.runtime().spawn(async move { replace(&handle, &lock, owner, &node).await });
     // With the runtime goes the session.
     task.map(|ended| ended.unwrap_or(Downgraded::Gone)).boxed().shared()
 }
@@ -75,22 +75,22 @@ fn begin(made: &Arc<Made>, session: &Arc<Session>, spot: &Arc<Spot>, owner: Owne
 ///
 /// Source of the idea: Curator's `InterProcessReadWriteLock`, which also lets a writer read under its own number, but as
 /// a second node beside the first.
-async fn replace(session: &Session, spot: &Spot, owner: OwnerId, made: &Made) -> Downgraded {
-    let prefix = spot.child(&spot.layout.prefix(owner, Mode::Shared, false));
-    let path = format!("{prefix}{:010}", made.sequence);
+async fn replace(session: &Session, lock: &LockPath, owner: OwnerId, node: &CreatedNode) -> Downgraded {
+    let prefix = lock.child(&lock.layout.prefix(owner, Mode::Shared, false));
+    let path = format!("{prefix}{:010}", node.sequence);
     let mut in_doubt = false;
     loop {
-        let czxid = match replace_once(session, spot, made, &path).await {
+        let czxid = match replace_once(session, lock, node, &path).await {
             Ok(Some(czxid)) => Ok(Some(czxid)),
-            Ok(None) => find_reader(session, spot, owner, &path).await,
+            Ok(None) => find_reader(session, lock, owner, &path).await,
             Err(fault) => Err(fault),
         };
         match czxid {
-            Ok(Some(czxid)) => match Made::at(path, prefix.len(), czxid) {
+            Ok(Some(czxid)) => match CreatedNode::at(path, prefix.len(), czxid) {
                 Some(reader) => return Downgraded::To(Arc::new(reader)),
                 None => return Downgraded::Gone,
             },
-            Ok(None) | Err(Fault::Over) => return Downgraded::Gone,
+            Ok(None) | Err(Fault::SessionEnded) => return Downgraded::Gone,
             Err(fault) if is_open(&fault, in_doubt) => {
                 in_doubt = true;
                 tracing::debug!(?fault, path, "a downgrade is repeated");
@@ -114,16 +114,16 @@ const fn is_open(fault: &Fault, in_doubt: bool) -> bool {
 /// Gives the number of the transaction, or nothing when the node is not there.
 async fn replace_once(
     session: &Session,
-    spot: &Spot,
-    made: &Made,
+    lock: &LockPath,
+    node: &CreatedNode,
     reader: &str,
 ) -> Result<Option<i64>, Fault> {
     loop {
-        let (data, stat) = match session.data(&made.path).await {
+        let (data, stat) = match session.data(&node.path).await {
             Err(fault) if fault.is_no_node() => return Ok(None),
             answer => answer?,
         };
-        if stat.czxid != made.czxid {
+        if stat.czxid != node.czxid {
             return Ok(None);
         }
         let writer = Origin { czxid: stat.czxid, ctime: stat.ctime };
@@ -131,7 +131,7 @@ async fn replace_once(
         let (mode, acl) = (CreateMode::Ephemeral, session.acl().acls());
         let changes = [
             // Of this version: a wish for revocation that comes in between is not to be lost.
-            Change::Delete { path: &made.path, version: Some(stat.version) },
+            Change::Delete { path: &node.path, version: Some(stat.version) },
             Change::Create { path: reader, data: &data, mode, acl },
         ];
         match session.multi(&changes).await {
@@ -142,8 +142,8 @@ async fn replace_once(
                 _ => return Ok(session.stat(reader).await?.map(|stat| stat.czxid)),
             },
             Err((Some(0), Fault::Refused(zk::Error::NoNode | zk::Error::BadVersion))) => {}
-            Err((Some(0), fault)) => return Err(fault.needing(Right::Delete, &spot.dir)),
-            Err((_, fault)) => return Err(fault.needing(Right::Create, &spot.dir)),
+            Err((Some(0), fault)) => return Err(fault.needing(Right::Delete, &lock.dir)),
+            Err((_, fault)) => return Err(fault.needing(Right::Create, &lock.dir)),
         }
     }
 }
@@ -151,7 +151,7 @@ async fn replace_once(
 /// Looks for the node that an earlier request has put in the place of ours.
 async fn find_reader(
     session: &Session,
-    spot: &Spot,
+    lock: &LockPath,
     owner: OwnerId,
     path: &str,
 ) -> Result<Option<i64>, Fault> {
@@ -160,12 +160,12 @@ async fn find_reader(
         answer => answer?,
     };
     // Where names come again, what it says tells it from another one of this session.
-    let says_so = spot.is_unique() || data == REVOKE || is_card_of(&data, owner);
+    let says_so = lock.is_unique() || data == REVOKE || is_card_of(&data, owner);
     Ok(Some(stat.czxid).filter(|_| stat.ephemeral_owner == session.id() && says_so))
 }
 
 /// What the node says once the writer is a reader, if it says anything.
 fn card_of_reader(data: &[u8], writer: Origin) -> Option<Vec<u8>> {
-    let card: Card = serde_json::from_slice(data).ok()?;
-    serde_json::to_vec(&Card { writer: Some(writer), ..card }).ok()
+    let card: NodeData = serde_json::from_slice(data).ok()?;
+    serde_json::to_vec(&NodeData { writer: Some(writer), ..card }).ok()
 }

@@ -14,96 +14,96 @@ use tokio::time::{Instant, sleep};
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::deadline::Deadline;
-use crate::fault::{Fault, no_chroot};
-use crate::node::{Made, Node};
+use crate::error::{Fault, no_chroot};
+use crate::node::{CreatedNode, OwnNode};
 use crate::recipe::{Stop, ZkWait, confirm, make_directories};
 use crate::session::{Event, Session};
 use crate::watches::{Claim, Need};
 
 /// Gives our node once we made it, or nothing when the lock is busy.
 pub(crate) async fn contend(
-    node: &mut Node,
+    own: &mut OwnNode,
     by: ZkWait,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
-) -> Result<Option<Arc<Made>>, Stop> {
+) -> Result<Option<Arc<CreatedNode>>, Stop> {
     if request.wait.is_expired() {
         // A try that fails writes nothing.
-        let (session, path) = (node.session(), &node.spot().dir);
-        let stat = session.insist(|| session.stat(path)).await;
+        let (session, path) = (own.session(), &own.lock().dir);
+        let stat = session.retry_until_definite(|| session.stat(path)).await;
         if stat.map_err(|fault| Stop::of(fault, path))?.is_some() {
             return Ok(None);
         }
     }
-    let made = match enter(node, chroot, request, deadline).await? {
-        Some(made) => made,
+    let node = match enter(own, chroot, request, deadline).await? {
+        Some(node) => node,
         None if request.wait.is_expired() => return Ok(None),
-        None => match deadline.limit(pin!(turn(node, by, chroot, request, deadline))).await {
-            Some(made) => made?,
+        None => match deadline.limit(pin!(turn(own, by, chroot, request, deadline))).await {
+            Some(node) => node?,
             None => return Ok(None),
         },
     };
-    confirm(node.session(), node.spot()).await?;
-    Ok(Some(made))
+    confirm(own.session(), own.lock()).await?;
+    Ok(Some(node))
 }
 
 /// Asks whenever the lock seems to be free, until it is ours.
 async fn turn(
-    node: &mut Node,
+    own: &mut OwnNode,
     by: ZkWait,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
-) -> Result<Arc<Made>, Stop> {
+) -> Result<Arc<CreatedNode>, Stop> {
     loop {
-        let (session, path) = (node.session(), &node.spot().dir);
+        let (session, path) = (own.session(), &own.lock().dir);
         let free = match by {
-            ZkWait::Watch => watch(session, path, node.claim()).await,
+            ZkWait::Watch => watch(session, path, own.claim()).await,
             ZkWait::Poll => poll(session, path).await,
         };
         free.map_err(|fault| Stop::of(fault, path))?;
-        if let Some(made) = enter(node, chroot, request, deadline).await? {
-            return Ok(made);
+        if let Some(node) = enter(own, chroot, request, deadline).await? {
+            return Ok(node);
         }
     }
 }
 
 /// Makes our node, and what is missing above it; nothing if somebody else was first.
 async fn enter(
-    node: &mut Node,
+    own: &mut OwnNode,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
-) -> Result<Option<Arc<Made>>, Stop> {
-    let until = Instant::now() + node.session().timeout();
+) -> Result<Option<Arc<CreatedNode>>, Stop> {
+    let until = Instant::now() + own.session().timeout();
     loop {
-        let fault = match node.create_fixed(&request.owner, deadline).await {
-            Ok(made) => return Ok(Some(made)),
+        let fault = match own.create_fixed(&request.owner, deadline).await {
+            Ok(node) => return Ok(Some(node)),
             Err(fault) => fault,
         };
         let unknown = matches!(fault, Fault::Unknown(_)) && Instant::now() < until;
         match fault {
-            Fault::Refused(zk::Error::NodeExists) if node.is_certain() => return Ok(None),
+            Fault::Refused(zk::Error::NodeExists) if own.is_certain() => return Ok(None),
             // It may be the one that we made when the answer was lost.
             Fault::Refused(zk::Error::NodeExists) => {
-                let settled = node.settle(deadline).await;
-                return settled.map_err(|fault| Stop::of(fault, &node.spot().dir));
+                let settled = own.settle(deadline).await;
+                return settled.map_err(|fault| Stop::of(fault, &own.lock().dir));
             }
             Fault::Unknown(error) if unknown => {
-                tracing::debug!(%error, path = node.spot().dir, "the answer to a creation was lost");
-                let settled = node.settle(deadline).await;
-                if let Some(made) = settled.map_err(|fault| Stop::of(fault, &node.spot().dir))? {
-                    return Ok(Some(made));
+                tracing::debug!(%error, path = own.lock().dir, "the answer to a creation was lost");
+                let settled = own.settle(deadline).await;
+                if let Some(node) = settled.map_err(|fault| Stop::of(fault, &own.lock().dir))? {
+                    return Ok(Some(node));
                 }
             }
-            fault if fault.is_no_node() => match node.spot().dir.rsplit_once('/') {
+            fault if fault.is_no_node() => match own.lock().dir.rsplit_once('/') {
                 Some((above, _)) if !above.is_empty() => {
-                    make_directories(node.session(), above, CreateMode::Persistent, chroot).await?;
+                    make_directories(own.session(), above, CreateMode::Persistent, chroot).await?;
                 }
                 _ => return Err(Stop::Failed(no_chroot(chroot))),
             },
-            fault => return Err(Stop::of(fault, &node.spot().dir)),
+            fault => return Err(Stop::of(fault, &own.lock().dir)),
         }
     }
 }
@@ -111,7 +111,8 @@ async fn enter(
 /// Waits until the node is gone. An event may be lost, so that it is [looked at](Session::second_look) now and then.
 async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), Fault> {
     loop {
-        let watched = session.insist(|| session.watch(path, claim.room(path, Need::Must))).await;
+        let watched =
+            session.retry_until_definite(|| session.watch(path, claim.room(path, Need::Must))).await;
         let (mut watch, seen) = match watched {
             Ok((watch, _, stat)) => (watch, stat),
             Err(fault) if fault.is_no_node() => return Ok(()),
@@ -121,9 +122,9 @@ async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), 
             tokio::select! {
                 biased;
                 // The driver tells the watches of it much later.
-                () = session.ended() => return Err(Fault::Over),
+                () = session.ended() => return Err(Fault::SessionEnded),
                 event = &mut watch => break event,
-                () = sleep(session.second_look()) => match session.insist(|| session.stat(path)).await? {
+                () = sleep(session.second_look()) => match session.retry_until_definite(|| session.stat(path)).await? {
                     Some(stat) if stat.mzxid == seen.mzxid => {}
                     // The watch has been used up.
                     Some(_) => break Event::Changed,
@@ -134,7 +135,7 @@ async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), 
         match event {
             Event::Deleted => return Ok(()),
             Event::Changed => {}
-            Event::Over => return Err(Fault::Over),
+            Event::SessionEnded => return Err(Fault::SessionEnded),
         }
     }
 }
@@ -144,7 +145,7 @@ async fn poll(session: &Session, path: &str) -> Result<(), Fault> {
     loop {
         let pause = lock_core::random::rng().random_range(POLL / 2..POLL * 3 / 2);
         session.pause(pause).await;
-        if session.insist(|| session.stat(path)).await?.is_none() {
+        if session.retry_until_definite(|| session.stat(path)).await?.is_none() {
             return Ok(());
         }
     }

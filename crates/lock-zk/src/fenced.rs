@@ -4,7 +4,7 @@ use lock_core::{Error, ErrorKind, Guard, LossReason, Outcome, Result};
 use zookeeper_client::{self as zk, CreateMode, MultiWriteResult};
 
 use crate::ensemble::Change;
-use crate::fault::Fault;
+use crate::error::Fault;
 use crate::lease::ZkLease;
 use crate::{BACKEND, NodeAcl};
 
@@ -167,10 +167,10 @@ impl FencedWriter<'_> {
     pub async fn commit(self) -> Result<Committed> {
         let failed = |error: Error| error.during("fenced write").on(self.guard.name());
         let session = self.lease.session();
-        let Ok(made) = tokio::time::timeout(session.patience(), self.lease.made()).await else {
+        let Ok(node) = tokio::time::timeout(session.patience(), self.lease.node()).await else {
             return Err(failed(self.lease.silent().with_outcome(Outcome::NotApplied)));
         };
-        let mut changes = vec![Change::Check { path: &made.path, version: None }];
+        let mut changes = vec![Change::Check { path: &node.path, version: None }];
         changes.extend(self.writes.iter().map(Write::as_change));
         let answer = tokio::time::timeout(session.patience(), session.multi(&changes)).await;
         match answer {
@@ -184,12 +184,14 @@ impl FencedWriter<'_> {
                 Err(failed(Error::lost(BACKEND)))
             }
             // What was on its way when the session ended may have been in time.
-            Ok(Err((_, Fault::Over))) => Err(failed(Error::lost(BACKEND).with_outcome(Outcome::Unknown))),
+            Ok(Err((_, Fault::SessionEnded))) => {
+                Err(failed(Error::lost(BACKEND).with_outcome(Outcome::Unknown)))
+            }
             Ok(Err((Some(index), Fault::Refused(error)))) if index > 0 && is_conflict(&error) => {
                 Ok(Committed::Refused { index: index - 1, error })
             }
             Ok(Err((index, fault))) => {
-                let path = index.and_then(|index| changes.get(index)).map_or(&*made.path, Change::path);
+                let path = index.and_then(|index| changes.get(index)).map_or(&*node.path, Change::path);
                 Err(failed(fault.on(path)))
             }
         }

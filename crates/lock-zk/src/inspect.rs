@@ -4,10 +4,10 @@ use futures_util::future::join_all;
 use lock_core::{Error, ErrorKind, Holder, HolderInfo, LockState, Token, WaiterInfo};
 use zookeeper_client::Stat;
 
-use crate::backend::{Contending, look};
-use crate::fault::Fault;
-use crate::layout::Spot;
-use crate::node::{Card, Origin};
+use crate::backend::{ContenderNode, look};
+use crate::error::Fault;
+use crate::layout::LockPath;
+use crate::node::{NodeData, Origin};
 use crate::queue::is_readers;
 use crate::session::Session;
 use crate::token::Base;
@@ -17,21 +17,21 @@ use crate::{BACKEND, ZkRecipe};
 pub(crate) async fn inspect(
     session: &Session,
     base: &Base,
-    spot: &Spot,
+    lock: &LockPath,
 ) -> Result<(LockState, Vec<String>), Fault> {
     loop {
-        let sight = look(session, spot).await?;
-        if sight.holders.is_empty() {
-            return Ok((LockState::free(), sight.strangers));
+        let contenders = look(session, lock).await?;
+        if contenders.holders.is_empty() {
+            return Ok((LockState::free(), contenders.strangers));
         }
-        let waiters = sight.waiters.len();
-        let shown = sight.waiters.into_iter().take(LockState::MAX_QUEUE);
-        let (holders, queue) = (sight.holders.into_iter().map(Asked::Holder), shown.map(Asked::Waiter));
+        let waiters = contenders.waiters.len();
+        let shown = contenders.waiters.into_iter().take(LockState::MAX_QUEUE);
+        let (holders, queue) = (contenders.holders.into_iter().map(Asked::Holder), shown.map(Asked::Waiter));
         let mut asked: Vec<_> = holders.chain(queue).collect();
         let (mut holders, mut queue) = (Vec::new(), Vec::new());
         while !asked.is_empty() {
             let rest = asked.split_off(asked.len().min(AT_ONCE));
-            for read in join_all(asked.into_iter().map(|one| one.read(session, base, spot))).await {
+            for read in join_all(asked.into_iter().map(|one| one.read(session, base, lock))).await {
                 match read? {
                     Some(Read::Holder(holder)) => holders.push(holder),
                     Some(Read::Waiter(waiter)) => queue.push(waiter),
@@ -46,14 +46,14 @@ pub(crate) async fn inspect(
         }
         let mut state = LockState::held(holders);
         (state.waiters, state.queue) = (waiters, queue);
-        return Ok((state, sight.strangers));
+        return Ok((state, contenders.strangers));
     }
 }
 
 /// A node that is asked about.
 enum Asked {
-    Holder(Contending),
-    Waiter(Contending),
+    Holder(ContenderNode),
+    Waiter(ContenderNode),
 }
 
 enum Read {
@@ -63,7 +63,7 @@ enum Read {
 
 impl Asked {
     /// What the node says; nothing when it has just gone.
-    async fn read(self, session: &Session, base: &Base, spot: &Spot) -> Result<Option<Read>, Fault> {
+    async fn read(self, session: &Session, base: &Base, lock: &LockPath) -> Result<Option<Read>, Fault> {
         let (Self::Holder(one) | Self::Waiter(one)) = &self;
         let Some(seen) = Seen::at(session, one.path.clone()).await? else { return Ok(None) };
         let (who, mode) = (seen.holder(), one.mode.into());
@@ -73,9 +73,9 @@ impl Asked {
             return Ok(Some(Read::Waiter(waiter)));
         }
         let mut holder = HolderInfo::new(who, mode);
-        if let Some(origin) = seen.origin(spot) {
+        if let Some(origin) = seen.origin(lock) {
             // The node of a queue was made when its client began to wait.
-            match spot.recipe {
+            match lock.recipe {
                 ZkRecipe::Queue => holder.asked = origin.time(),
                 _ => holder.since = origin.time(),
             }
@@ -96,7 +96,7 @@ pub(crate) struct Seen {
 impl Seen {
     /// What is at this path, if there is something.
     pub(crate) async fn at(session: &Session, path: String) -> Result<Option<Self>, Fault> {
-        match session.insist(|| session.data(&path)).await {
+        match session.retry_until_definite(|| session.data(&path)).await {
             Err(fault) if fault.is_no_node() => Ok(None),
             answer => answer.map(|(data, stat)| Some(Self { path, data, stat })),
         }
@@ -108,12 +108,12 @@ impl Seen {
 
     /// How the node was made by which a holder got the lock. Of a reader that was a writer only its new node tells; where
     /// somebody has written over that, such as a wish for revocation, nobody knows whether it was one.
-    pub(crate) fn origin(&self, spot: &Spot) -> Option<Origin> {
+    pub(crate) fn origin(&self, lock: &LockPath) -> Option<Origin> {
         let of_this_node = Origin { czxid: self.stat.czxid, ctime: self.stat.ctime };
-        match serde_json::from_slice::<Card>(&self.data) {
+        match serde_json::from_slice::<NodeData>(&self.data) {
             Ok(card) => Some(card.writer.unwrap_or(of_this_node)),
             Err(_) => {
-                Some(of_this_node).filter(|_| spot.recipe != ZkRecipe::Queue || !is_readers(self.name()))
+                Some(of_this_node).filter(|_| lock.recipe != ZkRecipe::Queue || !is_readers(self.name()))
             }
         }
     }
@@ -124,7 +124,7 @@ impl Seen {
 }
 
 fn read_holder(name: &str, data: &[u8]) -> Holder {
-    if let Ok(card) = serde_json::from_slice::<Card>(data) {
+    if let Ok(card) = serde_json::from_slice::<NodeData>(data) {
         return Holder::Known(card.info);
     }
     let text: String = String::from_utf8_lossy(data).chars().take(LONGEST_TEXT).collect();
@@ -136,12 +136,12 @@ fn read_holder(name: &str, data: &[u8]) -> Holder {
 }
 
 /// The error for a reader of which no token is known.
-pub(crate) fn token_unknown(spot: &Spot, token: Token) -> Error {
+pub(crate) fn token_unknown(lock: &LockPath, token: Token) -> Error {
     Error::new(ErrorKind::Unsupported, BACKEND)
         .with_message(format!(
             "something was written over the node of a reader in {}, such as a request to give up the lock: it does not \
              tell whether its token is {token}",
-            spot.dir
+            lock.dir
         ))
         .with_hint("break the lock for all of its holders, or delete the node of the one")
 }
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(text(b""), "node lock-0000000001");
         assert_eq!(text(b"\x00\xff\n"), "node lock-0000000001 with data \"\\0\u{fffd}\\n\"");
         assert!(text(&[b'x'; 5000]).len() < 300);
-        let card = Card::new(OwnerInfo::this_process().with_label("job"), "7".into());
+        let card = NodeData::new(OwnerInfo::this_process().with_label("job"), "7".into());
         let holder = read_holder("n", &serde_json::to_vec(&card).unwrap());
         assert_eq!(holder, Holder::Known(card.info));
     }

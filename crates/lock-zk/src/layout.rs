@@ -81,7 +81,7 @@ impl FromStr for ZkLayout {
 
 /// The place of one lock in the tree.
 #[derive(Debug)]
-pub(crate) struct Spot {
+pub(crate) struct LockPath {
     /// The directory of the lock, or its only node.
     pub(crate) dir: String,
     pub(crate) layout: ZkLayout,
@@ -90,7 +90,7 @@ pub(crate) struct Spot {
     pub(crate) rotate_from: i64,
 }
 
-impl Spot {
+impl LockPath {
     /// The place of `name` below `base`.
     pub(crate) fn new(base: &str, name: &LockName, layout: ZkLayout) -> Self {
         let parent = if base == "/" { "" } else { base };
@@ -278,8 +278,9 @@ mod tests {
 
     #[test]
     fn paths() {
-        let dir =
-            |base: &str, name: &str| Spot::new(base, &LockName::new(name).unwrap(), ZkLayout::Curator).dir;
+        let dir = |base: &str, name: &str| {
+            LockPath::new(base, &LockName::new(name).unwrap(), ZkLayout::Curator).dir
+        };
         assert_eq!(dir("/locks", "orders/42"), "/locks/orders%2F42");
         assert_eq!(dir("/", "a.b"), "/a.b");
         assert_eq!(dir("/locks", "."), "/locks/%2E");

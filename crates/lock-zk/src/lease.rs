@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 
 use crate::BACKEND;
 use crate::downgrade::Downgraded;
-use crate::fault::{Fault, unavailable};
-use crate::layout::Spot;
-use crate::node::{Card, Gone, LAST_PAUSE, Made, Node, delete_ours, is_there};
+use crate::error::{Fault, unavailable};
+use crate::layout::LockPath;
+use crate::node::{CreatedNode, Gone, LAST_PAUSE, NodeData, OwnNode, delete_ours, is_there};
 use crate::session::{Event, PAUSE, Session, Watch};
 use crate::token::NotRaised;
 use crate::watches::{Claim, Need};
@@ -25,9 +25,9 @@ use crate::watches::{Claim, Need};
 /// A lock that is held: our node is the lowest, and nothing but its deletion or the end of the session changes that.
 #[derive(Debug)]
 pub(crate) struct ZkLease {
-    node: Node,
+    own: OwnNode,
     /// As it was when the lock became ours: its number is that of the token.
-    made: Arc<Made>,
+    node: Arc<CreatedNode>,
     /// Whether nobody shared the lock when it became ours.
     exclusive: bool,
     token: Token,
@@ -44,27 +44,33 @@ pub(crate) struct ZkLease {
 
 impl ZkLease {
     /// The lease of this node, which is watched from a moment later on unless it is already.
-    pub(crate) fn new(node: Node, made: Arc<Made>, own: Own, token: Token, request: &AcquireRequest) -> Self {
-        let session = node.session();
+    pub(crate) fn new(
+        own: OwnNode,
+        node: Arc<CreatedNode>,
+        own_watch: OwnWatch,
+        token: Token,
+        request: &AcquireRequest,
+    ) -> Self {
+        let session = own.session();
         let (cell, end) = End::begin(session, request.lease);
         let (held, released) = oneshot::channel();
-        let sentry = Sentry {
+        let sentry = HeldNodeWatch {
             session: Arc::downgrade(session),
-            claim: Arc::clone(node.claim()),
-            spot: Arc::clone(node.spot()),
-            made: Arc::clone(&made),
+            claim: Arc::clone(own.claim()),
+            lock: Arc::clone(own.lock()),
+            node: Arc::clone(&node),
             cell: cell.clone(),
             revocation: RevocationCell::new(),
             ends: end != End::NEVER,
         };
-        sentry.read(&own.data);
+        sentry.read(&own_watch.data);
         let revocation = sentry.revocation.revocation();
-        drop(session.runtime().spawn(sentry.stand(own.watch, released)));
+        drop(session.runtime().spawn(sentry.stand(own_watch.watch, released)));
         let validity = session.validity().clone().and(cell.validity());
         Self {
-            made,
-            exclusive: request.mode == Mode::Exclusive,
             node,
+            exclusive: request.mode == Mode::Exclusive,
+            own,
             token,
             cell,
             end,
@@ -76,17 +82,17 @@ impl ZkLease {
     }
 
     /// The node as it is now.
-    pub(crate) async fn made(&self) -> Arc<Made> {
-        self.made.latest().await
+    pub(crate) async fn node(&self) -> Arc<CreatedNode> {
+        self.node.latest().await
     }
 
     pub(crate) fn session(&self) -> &Session {
-        self.node.session()
+        self.own.session()
     }
 
     /// Whether no other node ever has the name of ours.
     pub(crate) fn has_unique_name(&self) -> bool {
-        self.node.spot().is_unique()
+        self.own.lock().is_unique()
     }
 
     pub(crate) fn lose(&self, reason: LossReason) {
@@ -94,13 +100,13 @@ impl ZkLease {
     }
 
     async fn look(&self) -> Result<GuardState, Fault> {
-        let session = self.node.session();
+        let session = self.own.session();
         loop {
-            let made = self.made().await;
-            match session.insist(|| is_there(session, &made.path, made.czxid)).await {
+            let node = self.node().await;
+            match session.retry_until_definite(|| is_there(session, &node.path, node.czxid)).await {
                 Ok(true) => {}
                 Ok(false) => self.cell.lose(LossReason::Removed),
-                Err(Fault::Over) => {}
+                Err(Fault::SessionEnded) => {}
                 Err(fault) => return Err(fault),
             }
             match self.validity.state() {
@@ -112,11 +118,7 @@ impl ZkLease {
     }
 
     pub(crate) fn silent(&self) -> Error {
-        unavailable(&format!(
-            "no answer about {} within {:?}",
-            self.made.path,
-            self.node.session().patience()
-        ))
+        unavailable(&format!("no answer about {} within {:?}", self.node.path, self.own.session().patience()))
     }
 }
 
@@ -127,7 +129,7 @@ impl Lease for ZkLease {
     }
 
     fn owner(&self) -> OwnerId {
-        self.node.owner()
+        self.own.owner()
     }
 
     fn validity(&self) -> &Validity {
@@ -139,7 +141,7 @@ impl Lease for ZkLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
-        let session = self.node.session();
+        let session = self.own.session();
         limits(session).check_lease_ttl(ttl)?;
         let until = session.clock().now() + ttl;
         if self.end.is_fixed {
@@ -159,8 +161,8 @@ impl Lease for ZkLease {
         if let lost @ GuardState::Lost(_) = self.validity.state() {
             return Ok(lost);
         }
-        match tokio::time::timeout(self.node.session().patience(), self.look()).await {
-            Ok(answer) => answer.map_err(|fault| fault.on(&self.made.path)),
+        match tokio::time::timeout(self.own.session().patience(), self.look()).await {
+            Ok(answer) => answer.map_err(|fault| fault.on(&self.node.path)),
             Err(_) => Err(self.silent()),
         }
     }
@@ -169,15 +171,15 @@ impl Lease for ZkLease {
         if !self.validity.is_valid() {
             return Err(Error::lost(BACKEND));
         }
-        let patience = self.node.session().patience();
-        match tokio::time::timeout(patience, self.node.downgrade()).await {
+        let patience = self.own.session().patience();
+        match tokio::time::timeout(patience, self.own.downgrade()).await {
             Ok(Downgraded::To(_)) if self.validity.is_valid() => Ok(()),
             Ok(Downgraded::To(_)) => Err(Error::lost(BACKEND)),
             Ok(Downgraded::Gone) => {
                 self.cell.lose(LossReason::Removed);
                 Err(Error::lost(BACKEND))
             }
-            Ok(Downgraded::Refused(fault)) => Err(fault.on(&self.made.path)),
+            Ok(Downgraded::Refused(fault)) => Err(fault.on(&self.node.path)),
             Err(_) => Err(self.silent()),
         }
     }
@@ -186,11 +188,11 @@ impl Lease for ZkLease {
         if self.verify().await? != GuardState::Valid && !self.validity.is_valid() {
             return Err(Error::lost(BACKEND));
         }
-        let session = self.node.session();
+        let session = self.own.session();
         // Whoever comes after a holder has a later node; of those who share a lock, it may be an earlier one.
-        let after = u64::try_from(self.made.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
-        let base = session.base(&self.node.spot().dir);
-        let raised = async { base.raise(session, &self.made().await.path, after, floor).await };
+        let after = u64::try_from(self.node.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
+        let base = session.base(&self.own.lock().dir);
+        let raised = async { base.raise(session, &self.node().await.path, after, floor).await };
         match tokio::time::timeout(session.patience(), raised).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(NotRaised::Failed(error))) => Err(error),
@@ -206,15 +208,15 @@ impl Lease for ZkLease {
         let standing = self.validity.state();
         let was_ours = *self.was_ours.get_or_insert(!matches!(standing, GuardState::Lost(_)));
         if standing == GuardState::Lost(LossReason::Removed) {
-            self.node.forget();
+            self.own.forget();
         }
         // From here on nobody may believe in it, whatever becomes of the request.
         self.cell.lose(LossReason::Released);
         self.held = None;
-        match tokio::time::timeout(self.node.session().patience(), self.node.delete()).await {
+        match tokio::time::timeout(self.own.session().patience(), self.own.delete()).await {
             Ok(Ok(Gone::Now)) if was_ours => Ok(Released::Released),
             Ok(Ok(_)) => Ok(Released::AlreadyLost),
-            Ok(Err(fault)) => Err(fault.on(&self.made.path)),
+            Ok(Err(fault)) => Err(fault.on(&self.node.path)),
             Err(_) => Err(self.silent()),
         }
     }
@@ -258,7 +260,7 @@ pub(crate) const fn limits(session: &Session) -> Capabilities {
 
 /// What is known of our own node when it becomes the lock.
 #[derive(Default)]
-pub(crate) struct Own {
+pub(crate) struct OwnWatch {
     /// The watch for it, if one is set.
     pub(crate) watch: Option<Watch>,
     /// What the node said when it was watched.
@@ -267,18 +269,18 @@ pub(crate) struct Own {
 
 /// Watches the node of a lock that is held, so that its removal by an operator and the wish for its revocation are
 /// known at once, and removes it at its [end](End).
-struct Sentry {
+struct HeldNodeWatch {
     session: Weak<Session>,
     claim: Arc<Claim>,
-    spot: Arc<Spot>,
-    made: Arc<Made>,
+    lock: Arc<LockPath>,
+    node: Arc<CreatedNode>,
     cell: ValidityCell,
     revocation: RevocationCell,
     /// Whether the lock has an end of its own.
     ends: bool,
 }
 
-impl Sentry {
+impl HeldNodeWatch {
     /// A lock that is released at once is never watched. One that is watched stays so until its node is gone: the
     /// watch ends with the node by itself, and dropping it earlier would cost a request.
     ///
@@ -293,16 +295,16 @@ impl Sentry {
                 Some(watch) => watch,
                 None => {
                     let Some(session) = self.session.upgrade() else { return };
-                    let room = self.claim.room(&self.made.path, Need::Must);
-                    match session.watch(&self.made.path, room).boxed().await {
-                        Ok((watch, data, stat)) if stat.czxid == self.made.czxid => {
+                    let room = self.claim.room(&self.node.path, Need::Must);
+                    match session.watch(&self.node.path, room).boxed().await {
+                        Ok((watch, data, stat)) if stat.czxid == self.node.czxid => {
                             self.read(&data);
                             pause = PAUSE;
                             watch
                         }
-                        Err(Fault::Over) => return,
+                        Err(Fault::SessionEnded) => return,
                         Err(fault) if !fault.is_no_node() => {
-                            tracing::debug!(?fault, path = self.made.path, "our own node cannot be watched");
+                            tracing::debug!(?fault, path = self.node.path, "our own node cannot be watched");
                             let over = tokio::time::timeout(pause, &mut ended).boxed().await.is_ok();
                             if over {
                                 return self.end().boxed().await;
@@ -321,7 +323,7 @@ impl Sentry {
                 event = &mut watched => match event {
                     Event::Deleted if self.is_lost().boxed().await => return,
                     Event::Deleted => {}
-                    Event::Over => return,
+                    Event::SessionEnded => return,
                     Event::Changed => {}
                 },
                 () = &mut ended => {
@@ -333,22 +335,22 @@ impl Sentry {
     }
 }
 
-impl Sentry {
+impl HeldNodeWatch {
     /// Deletes the node of a lock that has ended.
     async fn end(&self) {
         if let Some(session) = self.session.upgrade() {
-            delete_ours(&session, &self.spot, &self.made).await;
+            delete_ours(&session, &self.lock, &self.node).await;
         }
     }
 
     /// Turns to the node that has taken the place of ours, which is gone. If there is none, the lock is lost.
     async fn is_lost(&mut self) -> bool {
-        let latest = self.made.latest().await;
-        let lost = Arc::ptr_eq(&latest, &self.made);
+        let latest = self.node.latest().await;
+        let lost = Arc::ptr_eq(&latest, &self.node);
         if lost {
             self.cell.lose(LossReason::Removed);
         }
-        self.made = latest;
+        self.node = latest;
         lost
     }
 
@@ -374,13 +376,13 @@ fn ended(validity: Validity, ends: bool) -> BoxFuture<'static, ()> {
 
 /// Whether a node that says this asks its owner to give the lock up.
 fn is_wish(data: &[u8]) -> bool {
-    data == REVOKE || serde_json::from_slice::<Card>(data).is_ok_and(|card| card.revoke)
+    data == REVOKE || serde_json::from_slice::<NodeData>(data).is_ok_and(|card| card.revoke)
 }
 
 /// What a node says once its owner is asked to give the lock up, if it is one of ours.
 pub(crate) fn card_with_wish(data: &[u8]) -> Option<Vec<u8>> {
-    let card: Card = serde_json::from_slice(data).ok()?;
-    serde_json::to_vec(&Card { revoke: true, ..card }).ok()
+    let card: NodeData = serde_json::from_slice(data).ok()?;
+    serde_json::to_vec(&NodeData { revoke: true, ..card }).ok()
 }
 
 /// What is written into the node of a holder that is asked to give its lock up, as by Curator's `Revoker`.

@@ -18,9 +18,9 @@ use zookeeper_client::{self as zk, CreateMode};
 use crate::ZkRecipe;
 use crate::deadline::Deadline;
 use crate::downgrade::{Downgrade, Downgraded};
-use crate::fault::{Fault, Right};
-use crate::layout::Spot;
-use crate::session::{Entry, PAUSE, Seat, Session};
+use crate::error::{Fault, Right};
+use crate::layout::LockPath;
+use crate::session::{Entry, PAUSE, Session, SessionHandle};
 use crate::watches::Claim;
 
 /// Our node, or the attempt to make one. Dropping it undoes in the background what the server may have done.
@@ -28,10 +28,10 @@ use crate::watches::Claim;
 /// A request that was sent takes effect even if nobody waits for its answer, and one whose answer was lost may have.
 /// So the requests that change something live in here and not in the future of the caller: when that is dropped,
 /// a task waits for their answers and then deletes what there is.
-pub(crate) struct Node {
-    session: Seat,
-    spot: Arc<Spot>,
-    ours: Ours,
+pub(crate) struct OwnNode {
+    session: SessionHandle,
+    lock: Arc<LockPath>,
+    ours: NodeIdentity,
     state: State,
     /// Whether there is surely no second node of the same owner, from a creation whose answer was lost.
     certain: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Node {
 
 /// How the nodes of one acquisition are known.
 #[derive(Clone, Copy, Debug)]
-struct Ours {
+struct NodeIdentity {
     owner: OwnerId,
     mode: Mode,
     writes: bool,
@@ -52,12 +52,12 @@ struct Ours {
 enum State {
     Nothing,
     Creating(InFlight<Created>),
-    There(Arc<Made>),
-    Deleting(Arc<Made>, InFlight<Result<Gone, Fault>>),
+    There(Arc<CreatedNode>),
+    Deleting(Arc<CreatedNode>, InFlight<Result<Gone, Fault>>),
 }
 
 /// The node, and whether it was the only one in its directory then, if that is known.
-type Created = Result<(Arc<Made>, bool), Fault>;
+type Created = Result<(Arc<CreatedNode>, bool), Fault>;
 
 /// A request under way. Never locked: it only makes the node `Sync`.
 struct InFlight<T>(Mutex<BoxFuture<'static, T>>);
@@ -78,7 +78,7 @@ impl<T> InFlight<T> {
 
 /// A node that the server made for us.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct CreatedNode {
     pub(crate) path: String,
     pub(crate) sequence: i64,
     /// The number of the transaction that made it.
@@ -97,13 +97,13 @@ struct Deletion(Mutex<Option<Deleting>>);
 
 type Deleting = Shared<BoxFuture<'static, Result<Gone, Fault>>>;
 
-impl PartialEq for Made {
+impl PartialEq for CreatedNode {
     fn eq(&self, other: &Self) -> bool {
         (self.czxid, &self.path) == (other.czxid, &other.path)
     }
 }
 
-impl Made {
+impl CreatedNode {
     /// The node at this path, whose sequence number begins after so many bytes, if it has one.
     pub(crate) fn at(mut path: String, digits: usize, czxid: i64) -> Option<Self> {
         let digits = path.get(digits..)?;
@@ -130,15 +130,15 @@ impl Made {
     }
 }
 
-impl Ours {
+impl NodeIdentity {
     /// What stands before the sequence number.
-    fn prefix(&self, spot: &Spot) -> String {
-        spot.layout.prefix(self.owner, self.mode, self.writes)
+    fn prefix(&self, lock: &LockPath) -> String {
+        lock.layout.prefix(self.owner, self.mode, self.writes)
     }
 
     /// What our node says.
     fn card(&self, info: &OwnerInfo) -> Vec<u8> {
-        let card = Card::new(info.clone(), self.owner.to_string());
+        let card = NodeData::new(info.clone(), self.owner.to_string());
         // Strings and numbers always make JSON.
         serde_json::to_vec(&card).unwrap_or_default()
     }
@@ -157,7 +157,7 @@ pub(crate) enum Gone {
 
 /// What a node says about its owner.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Card {
+pub(crate) struct NodeData {
     #[serde(flatten)]
     pub(crate) info: OwnerInfo,
     /// The owner id.
@@ -170,7 +170,7 @@ pub(crate) struct Card {
     pub(crate) revoke: bool,
 }
 
-impl Card {
+impl NodeData {
     pub(crate) const fn new(info: OwnerInfo, owner: String) -> Self {
         Self { info, owner, writer: None, revoke: false }
     }
@@ -192,19 +192,19 @@ impl Origin {
     }
 }
 
-impl Node {
+impl OwnNode {
     /// No node yet, but for this acquisition.
     pub(crate) fn new(
         session: &Arc<Session>,
-        spot: &Arc<Spot>,
+        lock: &Arc<LockPath>,
         mode: Mode,
         writes: bool,
         cleanup: &Background,
     ) -> Self {
-        let (session, spot) = (Seat::take(session, spot.node_bytes()), Arc::clone(spot));
-        let ours = Ours { owner: OwnerId::random(), mode, writes };
+        let (session, lock) = (SessionHandle::new(session, lock.node_bytes()), Arc::clone(lock));
+        let ours = NodeIdentity { owner: OwnerId::random(), mode, writes };
         let (state, cleanup) = (State::Nothing, cleanup.clone());
-        Self { session, spot, ours, state, certain: true, retried: false, cleanup }
+        Self { session, lock, ours, state, certain: true, retried: false, cleanup }
     }
 
     pub(crate) fn owner(&self) -> OwnerId {
@@ -220,8 +220,8 @@ impl Node {
         self.session.claim()
     }
 
-    pub(crate) const fn spot(&self) -> &Arc<Spot> {
-        &self.spot
+    pub(crate) const fn lock(&self) -> &Arc<LockPath> {
+        &self.lock
     }
 
     /// Whether there may be a second node of the same owner.
@@ -234,26 +234,26 @@ impl Node {
         &mut self,
         info: &OwnerInfo,
         deadline: &Deadline,
-    ) -> Result<(Arc<Made>, Option<Vec<String>>), Fault> {
-        let (session, spot) = (Arc::clone(&self.session), Arc::clone(&self.spot));
-        let (prefix, data) = (spot.child(&self.ours.prefix(&spot)), self.ours.card(info));
+    ) -> Result<(Arc<CreatedNode>, Option<Vec<String>>), Fault> {
+        let (session, lock) = (Arc::clone(&self.session), Arc::clone(&self.lock));
+        let (prefix, data) = (lock.child(&self.ours.prefix(&lock)), self.ours.card(info));
         // One that is written later than it was known to be empty may be somebody's.
-        let known = session.directories().version(&spot.dir).filter(|_| session.is_connected());
+        let known = session.directories().version(&lock.dir).filter(|_| session.is_connected());
         if let Some(version) = known {
-            let (session, spot) = (Arc::clone(&session), Arc::clone(&spot));
-            self.begin(enter(session, spot, version, prefix.clone(), data.clone()));
+            let (session, lock) = (Arc::clone(&session), Arc::clone(&lock));
+            self.begin(enter(session, lock, version, prefix.clone(), data.clone()));
             match self.created(deadline).await {
                 Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) => {}
                 created => {
-                    let (made, alone) = created?;
-                    let names = alone.then(|| vec![made.name().to_owned()]);
-                    return Ok((made, names));
+                    let (node, alone) = created?;
+                    let names = alone.then(|| vec![node.name().to_owned()]);
+                    return Ok((node, names));
                 }
             }
         }
         self.begin(make(Arc::clone(&session), prefix, data, CreateMode::EphemeralSequential));
-        let (created, children) = join(self.created(deadline), session.children(&spot.dir)).await;
-        created.map(|(made, _)| (made, children.ok()))
+        let (created, children) = join(self.created(deadline), session.children(&lock.dir)).await;
+        created.map(|(node, _)| (node, children.ok()))
     }
 
     /// Creates the node in the place of the directory.
@@ -261,10 +261,10 @@ impl Node {
         &mut self,
         info: &OwnerInfo,
         deadline: &Deadline,
-    ) -> Result<Arc<Made>, Fault> {
-        let (path, data) = (self.spot.dir.clone(), self.ours.card(info));
+    ) -> Result<Arc<CreatedNode>, Fault> {
+        let (path, data) = (self.lock.dir.clone(), self.ours.card(info));
         self.begin(make(Arc::clone(&self.session), path, data, CreateMode::Ephemeral));
-        self.created(deadline).await.map(|(made, _)| made)
+        self.created(deadline).await.map(|(node, _)| node)
     }
 
     fn begin(&mut self, creation: impl Future<Output = Created> + Send + 'static) {
@@ -275,15 +275,15 @@ impl Node {
     async fn created(&mut self, deadline: &Deadline) -> Created {
         poll_fn(|context| {
             let State::Creating(creation) = &mut self.state else {
-                return Poll::Ready(Err(Fault::Over));
+                return Poll::Ready(Err(Fault::SessionEnded));
             };
             let answer = std::task::ready!(creation.poll(context));
             self.state = match &answer {
-                Ok((made, _)) => State::There(Arc::clone(made)),
+                Ok((node, _)) => State::There(Arc::clone(node)),
                 Err(_) => State::Nothing,
             };
             self.certain &= !matches!(answer, Err(Fault::Unknown(_)));
-            if !matches!(answer, Err(Fault::Unknown(_) | Fault::Over)) {
+            if !matches!(answer, Err(Fault::Unknown(_) | Fault::SessionEnded)) {
                 deadline.note_answer();
             }
             Poll::Ready(answer)
@@ -293,10 +293,10 @@ impl Node {
 
     /// Finds out what became of creations whose answers were lost: keeps the lowest node, deletes the others, and
     /// gives what is kept.
-    pub(crate) async fn settle(&mut self, deadline: &Deadline) -> Result<Option<Arc<Made>>, Fault> {
-        let paths = candidates(&self.session, &self.spot, self.ours).await?;
+    pub(crate) async fn settle(&mut self, deadline: &Deadline) -> Result<Option<Arc<CreatedNode>>, Fault> {
+        let paths = candidates(&self.session, &self.lock, self.ours).await?;
         deadline.note_answer();
-        let mut found = find_among(&self.session, &self.spot, self.ours, paths).await?;
+        let mut found = find_among(&self.session, &self.lock, self.ours, paths).await?;
         if found.is_empty() {
             self.state = State::Nothing;
             return Ok(None);
@@ -304,7 +304,7 @@ impl Node {
         let kept = Arc::new(found.remove(0));
         self.state = State::There(Arc::clone(&kept));
         for extra in &found {
-            delete(&self.session, &self.spot, extra, false).await;
+            delete(&self.session, &self.lock, extra, false).await;
         }
         self.certain = true;
         Ok(Some(kept))
@@ -321,8 +321,8 @@ impl Node {
     ///
     /// When the future is dropped it goes on, and the next call gives what came of it.
     pub(crate) async fn downgrade(&self) -> Downgraded {
-        let State::There(made) = &self.state else { return Downgraded::Gone };
-        Downgrade::of(made, &self.session, &self.spot, self.ours.owner).await
+        let State::There(node) = &self.state else { return Downgraded::Gone };
+        Downgrade::of(node, &self.session, &self.lock, self.ours.owner).await
     }
 
     /// Deletes the node, however often answers are lost, or gives the refusal of the server. After that it can be
@@ -332,23 +332,23 @@ impl Node {
     ///
     /// When the future is dropped the deletion has begun; the next call, or the drop of the node, goes on with it.
     pub(crate) async fn delete(&mut self) -> Result<Gone, Fault> {
-        if let State::There(made) = &self.state {
-            let (session, spot, made) = (Arc::clone(&self.session), Arc::clone(&self.spot), Arc::clone(made));
-            let (latest, retried) = (Arc::clone(&made), self.retried);
+        if let State::There(node) = &self.state {
+            let (session, lock, node) = (Arc::clone(&self.session), Arc::clone(&self.lock), Arc::clone(node));
+            let (latest, retried) = (Arc::clone(&node), self.retried);
             let deletion = async move {
-                let made = latest.latest().await;
-                remove(&session, &spot, &made, retried).await
+                let node = latest.latest().await;
+                remove(&session, &lock, &node, retried).await
             };
-            self.state = State::Deleting(made, InFlight::new(deletion));
+            self.state = State::Deleting(node, InFlight::new(deletion));
         }
         poll_fn(|context| {
-            let State::Deleting(made, deletion) = &mut self.state else {
+            let State::Deleting(node, deletion) = &mut self.state else {
                 return Poll::Ready(Ok(Gone::Before));
             };
             let gone = std::task::ready!(deletion.poll(context));
             (self.state, self.retried) = match &gone {
                 Ok(_) => (State::Nothing, false),
-                Err(_) => (State::There(Arc::clone(made)), true),
+                Err(_) => (State::There(Arc::clone(node)), true),
             };
             Poll::Ready(gone)
         })
@@ -356,44 +356,44 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for OwnNode {
     fn drop(&mut self) {
         let state = mem::replace(&mut self.state, State::Nothing);
-        if (matches!(state, State::Nothing) && self.certain) || self.session.is_over() {
+        if (matches!(state, State::Nothing) && self.certain) || self.session.has_ended() {
             return;
         }
-        let (session, spot, ours) = (self.session.again(), Arc::clone(&self.spot), self.ours);
+        let (session, lock, ours) = (self.session.another(), Arc::clone(&self.lock), self.ours);
         // The task holds no node, so that it can be dropped in its turn when the runtime shuts down.
-        self.cleanup.spawn(self.session.runtime(), undo(session, spot, ours, state, self.certain));
+        self.cleanup.spawn(self.session.runtime(), undo(session, lock, ours, state, self.certain));
     }
 }
 
-impl fmt::Debug for Node {
+impl fmt::Debug for OwnNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Nothing => "nothing",
             State::Creating(_) => "being created",
-            State::There(made) => &made.path,
+            State::There(node) => &node.path,
             State::Deleting(..) => "being deleted",
         };
-        f.debug_struct("Node").field("ours", &self.ours).field("state", &state).finish_non_exhaustive()
+        f.debug_struct("OwnNode").field("ours", &self.ours).field("state", &state).finish_non_exhaustive()
     }
 }
 
 /// Creates a node in the queue, and tells whether nobody else is in it.
 async fn enter(
     session: Arc<Session>,
-    spot: Arc<Spot>,
+    lock: Arc<LockPath>,
     version: i32,
     prefix: String,
     data: Vec<u8>,
 ) -> Created {
-    let entered = session.enter(&spot.dir, version, &prefix, &data).await;
+    let entered = session.enter(&lock.dir, version, &prefix, &data).await;
     if let Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) = &entered {
-        session.directories().spare(&spot.dir);
+        session.directories().spare(&lock.dir);
     }
     let Entry { path, czxid, alone } = entered?;
-    Ok((Arc::new(Made::below(&prefix, path, czxid)?), alone))
+    Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), alone))
 }
 
 /// Creates a node.
@@ -404,13 +404,13 @@ async fn make(session: Arc<Session>, prefix: String, data: Vec<u8>, mode: Create
         // A server before 3.5 does not tell.
         czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
     }
-    Ok((Arc::new(Made::below(&prefix, path, czxid)?), false))
+    Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), false))
 }
 
 /// Deletes our node, or the one that has taken its place, however often that takes.
-pub(crate) async fn delete_ours(session: &Arc<Session>, spot: &Arc<Spot>, made: &Arc<Made>) {
-    let (made, mut pause) = (made.latest().await, PAUSE);
-    while remove(session, spot, &made, true).await.is_err() {
+pub(crate) async fn delete_ours(session: &Arc<Session>, lock: &Arc<LockPath>, node: &Arc<CreatedNode>) {
+    let (node, mut pause) = (node.latest().await, PAUSE);
+    while remove(session, lock, &node, true).await.is_err() {
         pause = (pause * 2).min(LAST_PAUSE);
         tokio::time::sleep(pause).await;
     }
@@ -418,10 +418,10 @@ pub(crate) async fn delete_ours(session: &Arc<Session>, spot: &Arc<Spot>, made: 
 
 /// Deletes a node that nobody else knows of, however often that takes. With `retried`, an earlier deletion of it may have
 /// been sent.
-async fn delete(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Gone {
+async fn delete(session: &Session, lock: &LockPath, node: &CreatedNode, retried: bool) -> Gone {
     let (mut sent, mut pause) = (retried, PAUSE);
     loop {
-        match delete_unless_refused(session, spot, made, sent).await {
+        match delete_unless_refused(session, lock, node, sent).await {
             Ok(gone) => return gone,
             Err(_) => (sent, pause) = (true, (pause * 2).min(LAST_PAUSE)),
         }
@@ -432,25 +432,25 @@ async fn delete(session: &Session, spot: &Spot, made: &Made, retried: bool) -> G
 /// The same, until the server refuses it.
 async fn delete_unless_refused(
     session: &Session,
-    spot: &Spot,
-    made: &Made,
+    lock: &LockPath,
+    node: &CreatedNode,
     retried: bool,
 ) -> Result<Gone, Fault> {
     let mut sent = retried;
     loop {
-        match delete_once(session, spot, made, sent).await {
+        match delete_once(session, lock, node, sent).await {
             Ok(gone) => return Ok(gone),
-            Err(Fault::Over) => return Ok(Gone::WithSession),
+            Err(Fault::SessionEnded) => return Ok(Gone::WithSession),
             Err(Fault::Unknown(error)) => {
-                tracing::debug!(%error, path = made.path, "a deletion is repeated");
+                tracing::debug!(%error, path = node.path, "a deletion is repeated");
                 sent = true;
             }
             // One that was sent before may have been carried out.
-            Err(_) if sent && matches!(is_there(session, &made.path, made.czxid).await, Ok(false)) => {
+            Err(_) if sent && matches!(is_there(session, &node.path, node.czxid).await, Ok(false)) => {
                 return Ok(Gone::Now);
             }
             Err(fault) => {
-                tracing::warn!(?fault, path = made.path, "our own node cannot be deleted; trying again");
+                tracing::warn!(?fault, path = node.path, "our own node cannot be deleted; trying again");
                 return Err(fault);
             }
         }
@@ -461,15 +461,15 @@ async fn delete_unless_refused(
 /// Deletes a node if the server answers. With `retried`, an earlier deletion of it may have been sent.
 pub(crate) async fn delete_once(
     session: &Session,
-    spot: &Spot,
-    made: &Made,
+    lock: &LockPath,
+    node: &CreatedNode,
     retried: bool,
 ) -> Result<Gone, Fault> {
     // Where names come again, a late deletion could hit the node of somebody else.
-    if retried && !spot.is_unique() && !is_there(session, &made.path, made.czxid).await? {
+    if retried && !lock.is_unique() && !is_there(session, &node.path, node.czxid).await? {
         return Ok(Gone::Now);
     }
-    match session.delete(&made.path).await {
+    match session.delete(&node.path).await {
         Ok(()) => Ok(Gone::Now),
         Err(fault) if fault.is_no_node() => Ok(if retried { Gone::Now } else { Gone::Before }),
         Err(fault) => Err(fault),
@@ -486,80 +486,80 @@ pub(crate) async fn is_there(session: &Session, path: &str, czxid: i64) -> Resul
 ///
 /// Behind a reconnection of the same session, what the quorum commits is behind everything that was sent before it: what
 /// arrives later over the old connection is refused, as the session has moved.
-async fn find(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<Made>, Fault> {
-    let paths = candidates(session, spot, ours).await?;
-    find_among(session, spot, ours, paths).await
+async fn find(session: &Session, lock: &LockPath, ours: NodeIdentity) -> Result<Vec<CreatedNode>, Fault> {
+    let paths = candidates(session, lock, ours).await?;
+    find_among(session, lock, ours, paths).await
 }
 
 /// The nodes that may be of this owner by their names.
-async fn candidates(session: &Session, spot: &Spot, ours: Ours) -> Result<Vec<String>, Fault> {
-    match spot.recipe {
+async fn candidates(session: &Session, lock: &LockPath, ours: NodeIdentity) -> Result<Vec<String>, Fault> {
+    match lock.recipe {
         ZkRecipe::Queue => {
-            let listed = session.insist(|| async {
-                let children = session.children(&spot.dir);
-                let (passed, children) = join(session.pass_quorum(&spot.dir), children).await;
+            let listed = session.retry_until_definite(|| async {
+                let children = session.children(&lock.dir);
+                let (passed, children) = join(session.pass_quorum(&lock.dir), children).await;
                 passed.and(children)
             });
             let names = match listed.await {
                 Err(fault) if fault.is_no_node() => Vec::new(),
                 children => children?,
             };
-            let prefix = ours.prefix(spot);
+            let prefix = ours.prefix(lock);
             let named_so = names.iter().filter(|name| name.starts_with(&prefix));
-            Ok(named_so.map(|name| spot.child(name)).collect())
+            Ok(named_so.map(|name| lock.child(name)).collect())
         }
         ZkRecipe::Ephemeral(_) => {
-            session.insist(|| session.pass_quorum(&spot.dir)).await?;
-            Ok(vec![spot.dir.clone()])
+            session.retry_until_definite(|| session.pass_quorum(&lock.dir)).await?;
+            Ok(vec![lock.dir.clone()])
         }
     }
 }
 
 async fn find_among(
     session: &Session,
-    spot: &Spot,
-    ours: Ours,
+    lock: &LockPath,
+    ours: NodeIdentity,
     paths: Vec<String>,
-) -> Result<Vec<Made>, Fault> {
-    let before_digits = match spot.recipe {
-        ZkRecipe::Queue => spot.child(&ours.prefix(spot)),
-        ZkRecipe::Ephemeral(_) => spot.dir.clone(),
+) -> Result<Vec<CreatedNode>, Fault> {
+    let before_digits = match lock.recipe {
+        ZkRecipe::Queue => lock.child(&ours.prefix(lock)),
+        ZkRecipe::Ephemeral(_) => lock.dir.clone(),
     };
     let mut found = Vec::new();
     for path in paths {
-        let (data, stat) = match session.insist(|| session.data(&path)).await {
+        let (data, stat) = match session.retry_until_definite(|| session.data(&path)).await {
             Err(fault) if fault.is_no_node() => continue,
             answer => answer?,
         };
         // Never adopt the node of another session, even one that looks like ours: it is about to go.
-        if stat.ephemeral_owner == session.id() && (spot.is_unique() || is_card_of(&data, ours.owner)) {
-            found.extend(Made::at(path, before_digits.len(), stat.czxid));
+        if stat.ephemeral_owner == session.id() && (lock.is_unique() || is_card_of(&data, ours.owner)) {
+            found.extend(CreatedNode::at(path, before_digits.len(), stat.czxid));
         }
     }
-    found.sort_unstable_by_key(|made| made.sequence);
+    found.sort_unstable_by_key(|node| node.sequence);
     Ok(found)
 }
 
 pub(crate) fn is_card_of(data: &[u8], owner: OwnerId) -> bool {
-    serde_json::from_slice::<Card>(data).is_ok_and(|card| card.owner == owner.to_string())
+    serde_json::from_slice::<NodeData>(data).is_ok_and(|card| card.owner == owner.to_string())
 }
 
 /// Deletes our node, or gives the refusal of the server. With `retried`, an earlier deletion of it may have been sent.
 async fn remove(
     session: &Arc<Session>,
-    spot: &Arc<Spot>,
-    made: &Arc<Made>,
+    lock: &Arc<LockPath>,
+    node: &Arc<CreatedNode>,
     retried: bool,
 ) -> Result<Gone, Fault> {
-    if spot.is_unique() {
-        return remove_alone(session, spot, made, retried).await;
+    if lock.is_unique() {
+        return remove_alone(session, lock, node, retried).await;
     }
     let deletion = {
-        let mut deletion = made.deletion.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut deletion = node.deletion.0.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = deletion.take_if(|begun| matches!(begun.peek(), Some(Err(_)))).is_some();
         let begin = || {
-            let (seat, spot, made) = (Seat::take(session, 0), Arc::clone(spot), Arc::clone(made));
-            let removal = async move { remove_alone(&seat, &spot, &made, retried || refused).await };
+            let (handle, lock, node) = (SessionHandle::new(session, 0), Arc::clone(lock), Arc::clone(node));
+            let removal = async move { remove_alone(&handle, &lock, &node, retried || refused).await };
             // With the runtime goes the session.
             let task = session.runtime().spawn(removal);
             task.map(|ended| ended.unwrap_or(Ok(Gone::WithSession))).boxed().shared()
@@ -574,64 +574,75 @@ async fn remove(
 ///
 /// A deletion names a path and a version of the data, and neither tells our node from the next one of its name. So where
 /// names come again, it is looked at first.
-async fn remove_alone(session: &Session, spot: &Spot, made: &Made, retried: bool) -> Result<Gone, Fault> {
-    let delete = |retried| delete_unless_refused(session, spot, made, retried);
+async fn remove_alone(
+    session: &Session,
+    lock: &LockPath,
+    node: &CreatedNode,
+    retried: bool,
+) -> Result<Gone, Fault> {
+    let delete = |retried| delete_unless_refused(session, lock, node, retried);
     if retried {
         return delete(true).await;
     }
-    if !spot.is_unique() {
-        match session.insist(|| is_there(session, &made.path, made.czxid)).await {
+    if !lock.is_unique() {
+        match session.retry_until_definite(|| is_there(session, &node.path, node.czxid)).await {
             Ok(true) => {}
             Ok(false) => return Ok(Gone::Before),
             Err(_) => return delete(true).await,
         }
     }
-    if made.sequence < spot.rotate_from {
+    if node.sequence < lock.rotate_from {
         return delete(false).await;
     }
-    match session.rotate(&made.path, &spot.dir).await {
+    match session.rotate(&node.path, &lock.dir).await {
         Ok(()) => Ok(Gone::Now),
-        Err(Fault::Over) => Ok(Gone::WithSession),
+        Err(Fault::SessionEnded) => Ok(Gone::WithSession),
         Err(Fault::Unknown(_)) => delete(true).await,
         // Somebody waits, or the node is gone.
         Err(_) => delete(false).await,
     }
 }
 
-async fn undo(session: Seat, spot: Arc<Spot>, ours: Ours, state: State, mut certain: bool) {
+async fn undo(
+    session: SessionHandle,
+    lock: Arc<LockPath>,
+    ours: NodeIdentity,
+    state: State,
+    mut certain: bool,
+) {
     match state {
         State::Nothing => {}
         State::Creating(creation) => match creation.end().await {
             // The answer may have been on its way for long.
-            Ok((made, _)) => drop(delete(&session, &spot, &made, true).await),
+            Ok((node, _)) => drop(delete(&session, &lock, &node, true).await),
             Err(fault) => certain &= !matches!(fault, Fault::Unknown(_)),
         },
-        State::There(made) => {
-            delete_ours(&session, &spot, &made).await;
+        State::There(node) => {
+            delete_ours(&session, &lock, &node).await;
         }
-        State::Deleting(made, deletion) => {
+        State::Deleting(node, deletion) => {
             if deletion.end().await.is_err() {
-                delete_ours(&session, &spot, &made).await;
+                delete_ours(&session, &lock, &node).await;
             }
         }
     }
     if certain {
         return;
     }
-    look_for_more(session, &spot, ours).await;
+    look_for_more(session, &lock, ours).await;
 }
 
 /// Deletes what creations have left whose answers were lost, once the servers let us look. The session is not kept open
 /// for that for long: its end removes the nodes as well.
-async fn look_for_more(session: Seat, spot: &Spot, ours: Ours) {
+async fn look_for_more(session: SessionHandle, lock: &LockPath, ours: NodeIdentity) {
     let patience = Instant::now() + session.timeout();
-    let (handle, mut seat) = (Arc::downgrade(&session), Some(session));
+    let (weak, mut handle) = (Arc::downgrade(&session), Some(session));
     let (mut looks, mut pause) = (0, PAUSE);
-    while let Some(session) = handle.upgrade().filter(|session| !session.is_over()) {
-        match find(&session, spot, ours).await {
+    while let Some(session) = weak.upgrade().filter(|session| !session.has_ended()) {
+        match find(&session, lock, ours).await {
             Ok(found) => {
-                for made in &found {
-                    delete(&session, spot, made, false).await;
+                for node in &found {
+                    delete(&session, lock, node, false).await;
                 }
                 looks += 1;
                 // A second look, should the first creation have overtaken the first look in some way that we do not
@@ -641,14 +652,14 @@ async fn look_for_more(session: Seat, spot: &Spot, ours: Ours) {
                 }
                 pause = LAST_PAUSE / 5;
             }
-            Err(Fault::Over) => return,
+            Err(Fault::SessionEnded) => return,
             Err(fault) => {
                 tracing::warn!(
                     ?fault,
-                    dir = spot.dir,
+                    dir = lock.dir,
                     "cannot look for what a lost request left; trying again"
                 );
-                seat = seat.filter(|_| Instant::now() < patience);
+                handle = handle.filter(|_| Instant::now() < patience);
                 pause = (pause * 2).min(LAST_PAUSE);
             }
         }
@@ -675,8 +686,8 @@ mod tests {
         Session::open(&config, Handle::current()).await.unwrap()
     }
 
-    fn spot(layout: ZkLayout) -> Arc<Spot> {
-        Arc::new(Spot::new("/", &LockName::new("a").unwrap(), layout))
+    fn lock_path(layout: ZkLayout) -> Arc<LockPath> {
+        Arc::new(LockPath::new("/", &LockName::new("a").unwrap(), layout))
     }
 
     #[tokio::test]
@@ -686,11 +697,11 @@ mod tests {
         ours.create("/a", b"", CreateMode::Container).await.unwrap();
         let (info, deadline) = (OwnerInfo::this_process(), Deadline::of(Wait::Forever));
         for layout in [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo] {
-            let spot = spot(layout);
-            let mut node = Node::new(&ours, &spot, Mode::Exclusive, false, &Background::default());
+            let lock = lock_path(layout);
+            let mut node = OwnNode::new(&ours, &lock, Mode::Exclusive, false, &Background::default());
             assert_eq!(node.settle(&deadline).await.unwrap(), None);
             // The node of another session that looks like ours in all else, and is first.
-            let mut foreign = Node::new(&theirs, &spot, Mode::Exclusive, false, &Background::default());
+            let mut foreign = OwnNode::new(&theirs, &lock, Mode::Exclusive, false, &Background::default());
             foreign.ours = node.ours;
             foreign.create(&info, &deadline).await.unwrap();
             assert_eq!(node.settle(&deadline).await.unwrap(), None, "{layout:?}");
@@ -712,11 +723,11 @@ mod tests {
     async fn a_late_deletion_does_not_hit_the_next_node_of_the_same_name() {
         let server = ZooKeeper::start().await.unwrap();
         let session = open(&server).await;
-        let (spot, deadline) = (spot(ZkLayout::Plain), Deadline::of(Wait::Forever));
+        let (lock, deadline) = (lock_path(ZkLayout::Plain), Deadline::of(Wait::Forever));
         let mut paths = Vec::new();
         for _ in 0..2 {
             session.create("/a", b"", CreateMode::Persistent).await.unwrap();
-            let mut node = Node::new(&session, &spot, Mode::Exclusive, false, &Background::default());
+            let mut node = OwnNode::new(&session, &lock, Mode::Exclusive, false, &Background::default());
             paths.push(node.create(&OwnerInfo::this_process(), &deadline).await.unwrap().0);
             node.forget();
             if paths.len() == 1 {
@@ -725,24 +736,24 @@ mod tests {
             }
         }
         assert_eq!(paths[0].path, paths[1].path);
-        delete(&session, &spot, &paths[0], true).await;
+        delete(&session, &lock, &paths[0], true).await;
         assert!(session.stat(&paths[1].path).await.unwrap().is_some());
-        assert_eq!(delete(&session, &spot, &paths[1], true).await, Gone::Now);
+        assert_eq!(delete(&session, &lock, &paths[1], true).await, Gone::Now);
     }
 
     /// Takes the lock where the directory starts afresh from the number 2 on, and gives it back; tells its number.
     async fn number_of_next(session: &Arc<Session>) -> i64 {
         let name = LockName::new("a").unwrap();
-        let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, ZkLayout::Curator) });
+        let lock = Arc::new(LockPath { rotate_from: 2, ..LockPath::new("/", &name, ZkLayout::Curator) });
         let owner = Arc::new(OwnerInfo::this_process());
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
         let deadline = Deadline::of(Wait::Forever);
         let attempted =
-            attempt(session, &session.base("/a"), &spot, "/", &request, &deadline, &Background::default())
+            attempt(session, &session.base("/a"), &lock, "/", &request, &deadline, &Background::default())
                 .await
                 .unwrap();
         let Attempt::Held(mut lease) = attempted else { panic!("{BACKEND}: not held") };
-        let number = lease.made().await.sequence;
+        let number = lease.node().await.sequence;
         assert_eq!(lease.release().await.unwrap(), Released::Released);
         number
     }
@@ -765,7 +776,7 @@ mod tests {
         let server = ZooKeeper::start().await.unwrap();
         let session = open(&server).await;
         let name = LockName::new("a").unwrap();
-        let spot = Arc::new(Spot { rotate_from: 2, ..Spot::new("/", &name, ZkLayout::Curator) });
+        let lock = Arc::new(LockPath { rotate_from: 2, ..LockPath::new("/", &name, ZkLayout::Curator) });
         let request = |wait| {
             let owner = Arc::new(OwnerInfo::this_process());
             AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), owner)
@@ -773,7 +784,7 @@ mod tests {
         let held = async |wait| match attempt(
             &session,
             &session.base("/a"),
-            &spot,
+            &lock,
             "/",
             &request(wait),
             &Deadline::of(wait),
@@ -801,10 +812,10 @@ mod tests {
         // Not while somebody waits.
         let mut lease = held(Wait::Forever).await;
         let waiter = {
-            let (session, spot, request) = (Arc::clone(&session), Arc::clone(&spot), request(Wait::Forever));
+            let (session, lock, request) = (Arc::clone(&session), Arc::clone(&lock), request(Wait::Forever));
             tokio::spawn(async move {
                 let (base, deadline) = (session.base("/a"), Deadline::of(request.wait));
-                attempt(&session, &base, &spot, "/", &request, &deadline, &Background::default()).await
+                attempt(&session, &base, &lock, "/", &request, &deadline, &Background::default()).await
             })
         };
         while numbers().await != [2, 3] {

@@ -30,12 +30,12 @@ use zookeeper_client::{self as zk, CreateMode};
 use crate::BACKEND;
 use crate::deadline::Deadline;
 use crate::ephemeral;
-use crate::fault::{Fault, no_chroot};
-use crate::layout::Spot;
-use crate::lease::{Own, ZkLease};
-use crate::node::{Made, Node};
+use crate::error::{Fault, no_chroot};
+use crate::layout::LockPath;
+use crate::lease::{OwnWatch, ZkLease};
+use crate::node::{CreatedNode, OwnNode};
 use crate::queue::{Obstacles, Queue, is_exhausted};
-use crate::session::{Event, Session, Steadiness, Watch};
+use crate::session::{ConnectionContinuity, Event, Session, Watch};
 use crate::token::Base;
 use crate::watches::{Claim, Need, Room};
 
@@ -119,7 +119,7 @@ pub(crate) enum Attempt {
     Held(Box<ZkLease>),
     Busy,
     /// Our node is gone before it was its turn: removed by somebody, or with its session.
-    Again,
+    StartOver,
 }
 
 /// Takes the lock within this session. Whatever is under way when the deadline passes is given up.
@@ -130,28 +130,28 @@ pub(crate) enum Attempt {
 pub(crate) async fn attempt(
     session: &Arc<Session>,
     base: &Base,
-    spot: &Arc<Spot>,
+    lock: &Arc<LockPath>,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
     cleanup: &Background,
 ) -> Result<Attempt> {
-    let mut node = Node::new(session, spot, request.mode, request.writes, cleanup);
-    let mut own = Own::default();
-    let granted = deadline.keep(pin!(grant(&mut node, &mut own, base, chroot, request, deadline))).await;
+    let mut own = OwnNode::new(session, lock, request.mode, request.writes, cleanup);
+    let mut own_watch = OwnWatch::default();
+    let granted = deadline.keep(pin!(grant(&mut own, &mut own_watch, base, chroot, request, deadline))).await;
     match granted {
-        Some(Ok(Some((made, token)))) => {
-            Ok(Attempt::Held(Box::new(ZkLease::new(node, made, own, token, request))))
+        Some(Ok(Some((node, token)))) => {
+            Ok(Attempt::Held(Box::new(ZkLease::new(own, node, own_watch, token, request))))
         }
-        Some(Err(Stop::Again)) => Ok(Attempt::Again),
+        Some(Err(Stop::StartOver)) => Ok(Attempt::StartOver),
         Some(Err(Stop::Failed(error))) => {
-            give_up(node).await;
+            give_up(own).await;
             Err(error)
         }
         Some(Ok(None)) | None => {
             // The deletion uses up the watch of our node, which would take a request to remove.
-            give_up(node).await;
-            drop(own);
+            give_up(own).await;
+            drop(own_watch);
             Ok(Attempt::Busy)
         }
     }
@@ -159,25 +159,25 @@ pub(crate) async fn attempt(
 
 /// Gives our node and its token once it is its turn, or nothing when the lock is busy.
 async fn grant(
-    node: &mut Node,
-    own: &mut Own,
+    own: &mut OwnNode,
+    own_watch: &mut OwnWatch,
     base: &Base,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
-) -> Result<Option<(Arc<Made>, Token)>, Stop> {
-    let session = Arc::clone(node.session());
-    let recipe = node.spot().recipe;
+) -> Result<Option<(Arc<CreatedNode>, Token)>, Stop> {
+    let session = Arc::clone(own.session());
+    let recipe = own.lock().recipe;
     let contended = alongside(base.watch(&session), async {
         match recipe {
-            ZkRecipe::Queue => contend(node, own, chroot, request, deadline).await,
-            ZkRecipe::Ephemeral(by) => ephemeral::contend(node, by, chroot, request, deadline).await,
+            ZkRecipe::Queue => contend(own, own_watch, chroot, request, deadline).await,
+            ZkRecipe::Ephemeral(by) => ephemeral::contend(own, by, chroot, request, deadline).await,
         }
     });
-    let Some(made) = contended.await? else { return Ok(None) };
-    match base.token(&session, made.czxid).await {
-        Ok(token) => Ok(Some((made, token))),
-        Err(_) if session.is_over() => Err(Stop::Again),
+    let Some(node) = contended.await? else { return Ok(None) };
+    match base.token(&session, node.czxid).await {
+        Ok(token) => Ok(Some((node, token))),
+        Err(_) if session.has_ended() => Err(Stop::StartOver),
         Err(error) => Err(Stop::Failed(error)),
     }
 }
@@ -195,8 +195,8 @@ async fn alongside<T>(other: impl Future, main: impl Future<Output = T>) -> T {
 }
 
 /// The directory of a lock, as the server that we are connected to knows it; `None` when there is none.
-pub(crate) async fn list(session: &Session, spot: &Spot) -> Result<Option<Queue>, Fault> {
-    match session.insist(|| session.children(&spot.dir)).await {
+pub(crate) async fn list(session: &Session, lock: &LockPath) -> Result<Option<Queue>, Fault> {
+    match session.retry_until_definite(|| session.children(&lock.dir)).await {
         Ok(children) => Ok(Some(Queue::parse(children))),
         Err(fault) if fault.is_no_node() => Ok(None),
         Err(fault) => Err(fault),
@@ -204,32 +204,34 @@ pub(crate) async fn list(session: &Session, spot: &Spot) -> Result<Option<Queue>
 }
 
 /// The queue that our node is in. Where names come again, the listing alone does not tell that the node is ours.
-async fn list_around(session: &Session, spot: &Spot, made: &Made) -> Result<Queue, Stop> {
-    let listed = session.insist(|| async {
-        let own = OptionFuture::from((!spot.is_unique()).then(|| session.stat(&made.path)));
-        let (children, own) = join(session.children(&spot.dir), own).await;
-        Ok((children?, own.transpose()?.flatten()))
+async fn list_around(session: &Session, lock: &LockPath, node: &CreatedNode) -> Result<Queue, Stop> {
+    let listed = session.retry_until_definite(|| async {
+        let own_watch = OptionFuture::from((!lock.is_unique()).then(|| session.stat(&node.path)));
+        let (children, own_watch) = join(session.children(&lock.dir), own_watch).await;
+        Ok((children?, own_watch.transpose()?.flatten()))
     });
     match listed.await {
-        Ok((_, own)) if !spot.is_unique() && own.is_none_or(|own| own.czxid != made.czxid) => {
-            Err(Stop::Again)
+        Ok((_, own_watch))
+            if !lock.is_unique() && own_watch.is_none_or(|own_watch| own_watch.czxid != node.czxid) =>
+        {
+            Err(Stop::StartOver)
         }
         Ok((children, _)) => Ok(Queue::parse(children)),
-        Err(fault) if fault.is_no_node() => Err(Stop::Again),
-        Err(fault) => Err(Stop::of(fault, &spot.dir)),
+        Err(fault) if fault.is_no_node() => Err(Stop::StartOver),
+        Err(fault) => Err(Stop::of(fault, &lock.dir)),
     }
 }
 
 /// Why there is no place in the queue any more.
 pub(crate) enum Stop {
-    Again,
+    StartOver,
     Failed(Error),
 }
 
 impl Stop {
     pub(crate) fn of(fault: Fault, path: &str) -> Self {
         match fault {
-            Fault::Over => Self::Again,
+            Fault::SessionEnded => Self::StartOver,
             fault => Self::Failed(fault.on(path)),
         }
     }
@@ -237,72 +239,72 @@ impl Stop {
 
 /// Gives our node once it is its turn, and notes what is known of it, or nothing when the lock is busy.
 async fn contend(
-    node: &mut Node,
-    own: &mut Own,
+    own: &mut OwnNode,
+    own_watch: &mut OwnWatch,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
-) -> Result<Option<Arc<Made>>, Stop> {
-    let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
+) -> Result<Option<Arc<CreatedNode>>, Stop> {
+    let (session, lock) = (Arc::clone(own.session()), Arc::clone(own.lock()));
     if request.wait.is_expired() {
         // A try that fails writes nothing.
-        let queue = list(&session, &spot).await.map_err(|fault| Stop::of(fault, &spot.dir))?;
+        let queue = list(&session, &lock).await.map_err(|fault| Stop::of(fault, &lock.dir))?;
         if queue.is_some_and(|queue| queue.is_busy(request.mode)) {
             return Ok(None);
         }
     }
-    let mut steady = session.steadiness().map_err(|_| Stop::Again)?;
-    let (made, queue) = enter(node, chroot, request, deadline).await?;
-    let claim = Arc::clone(node.claim());
-    let mut place = Place::new(&session, &claim, &spot, &made, request, own);
+    let mut continuity = session.continuity().map_err(|_| Stop::StartOver)?;
+    let (node, queue) = enter(own, chroot, request, deadline).await?;
+    let claim = Arc::clone(own.claim());
+    let mut place = Waiter::new(&session, &claim, &lock, &node, request, own_watch);
     if place.obstacles(&queue)?.is_none() {
-        confirm(&session, &spot).await?;
-        return Ok(Some(made));
+        confirm(&session, &lock).await?;
+        return Ok(Some(node));
     }
     if request.wait.is_expired() {
         return Ok(None);
     }
-    let turn = deadline.limit(pin!(place.wait(queue, &mut steady))).await;
+    let turn = deadline.limit(pin!(place.wait(queue, &mut continuity))).await;
     let Some(turn) = turn else { return Ok(None) };
-    if let Err(Stop::Again) = turn {
+    if let Err(Stop::StartOver) = turn {
         // A listing or an event told it, or the session is over.
-        node.forget();
+        own.forget();
     }
-    turn.map(|()| Some(made))
+    turn.map(|()| Some(node))
 }
 
 /// Creates our node, and its directory if need be, and gives the queue that it is in.
 async fn enter(
-    node: &mut Node,
+    own: &mut OwnNode,
     chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
-) -> Result<(Arc<Made>, Queue), Stop> {
-    let (session, spot) = (Arc::clone(node.session()), Arc::clone(node.spot()));
-    let stop = |fault| Stop::of(fault, &spot.dir);
+) -> Result<(Arc<CreatedNode>, Queue), Stop> {
+    let (session, lock) = (Arc::clone(own.session()), Arc::clone(own.lock()));
+    let stop = |fault| Stop::of(fault, &lock.dir);
     // A container may be reaped between its creation and ours.
     let mut tries = 10;
     let until = Instant::now() + session.timeout();
     loop {
-        let made = match node.create(&request.owner, deadline).await {
+        let node = match own.create(&request.owner, deadline).await {
             // The answer to an earlier creation was lost, and this one may be the second.
-            Ok(_) if !node.is_certain() => node.settle(deadline).await.map_err(stop)?,
-            Ok((made, Some(names))) => return Ok((made, Queue::parse(names))),
-            Ok((made, None)) => Some(made),
+            Ok(_) if !own.is_certain() => own.settle(deadline).await.map_err(stop)?,
+            Ok((node, Some(names))) => return Ok((node, Queue::parse(names))),
+            Ok((node, None)) => Some(node),
             Err(Fault::Unknown(error)) if Instant::now() < until => {
-                tracing::debug!(%error, dir = spot.dir, "the answer to a creation was lost");
-                node.settle(deadline).await.map_err(stop)?
+                tracing::debug!(%error, dir = lock.dir, "the answer to a creation was lost");
+                own.settle(deadline).await.map_err(stop)?
             }
             Err(fault) if fault.is_no_node() && tries > 0 => {
                 tries -= 1;
-                make_directories(&session, &spot.dir, CreateMode::Container, chroot).await?;
+                make_directories(&session, &lock.dir, CreateMode::Container, chroot).await?;
                 None
             }
             Err(fault) => return Err(stop(fault)),
         };
-        if let Some(made) = made {
-            let queue = list_around(&session, &spot, &made).await?;
-            return Ok((made, queue));
+        if let Some(node) = node {
+            let queue = list_around(&session, &lock, &node).await?;
+            return Ok((node, queue));
         }
     }
 }
@@ -338,32 +340,32 @@ pub(crate) async fn make_directories(
 }
 
 /// Makes sure that the session of a lock that is ours by the tree is one to believe in.
-pub(crate) async fn confirm(session: &Session, spot: &Spot) -> Result<(), Stop> {
+pub(crate) async fn confirm(session: &Session, lock: &LockPath) -> Result<(), Stop> {
     loop {
         match session.validity().state() {
             GuardState::Valid => return Ok(()),
-            GuardState::Lost(_) => return Err(Stop::Again),
+            GuardState::Lost(_) => return Err(Stop::StartOver),
             _ => {
-                let passed = session.insist(|| session.pass_quorum(&spot.dir)).await;
-                passed.map_err(|fault| Stop::of(fault, &spot.dir))?;
+                let passed = session.retry_until_definite(|| session.pass_quorum(&lock.dir)).await;
+                passed.map_err(|fault| Stop::of(fault, &lock.dir))?;
             }
         }
     }
 }
 
 /// Deletes the node, for a moment while the caller waits and else in the background.
-async fn give_up(mut node: Node) {
-    let _ = tokio::time::timeout(FAREWELL, node.delete()).await;
+async fn give_up(mut own: OwnNode) {
+    let _ = tokio::time::timeout(FAREWELL, own.delete()).await;
 }
 
 /// Our place in the queue, and what we watch there.
-struct Place<'a> {
+struct Waiter<'a> {
     session: &'a Session,
     claim: &'a Arc<Claim>,
-    spot: &'a Spot,
-    made: &'a Made,
+    lock: &'a LockPath,
+    node: &'a CreatedNode,
     request: &'a AcquireRequest,
-    own: &'a mut Own,
+    own_watch: &'a mut OwnWatch,
     /// Those that keep us waiting while they are all there.
     near: Vec<Neighbour>,
     /// Whether there are others for whose watches there is no room.
@@ -382,88 +384,88 @@ struct Neighbour {
 }
 
 /// What has moved in the queue.
-enum Moved {
+enum QueueChange {
     /// One of those that kept us waiting, and our own node was there until then.
-    Near,
+    NearDeleted,
     /// Something else.
     Other,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Waiter<'a> {
     fn new(
         session: &'a Session,
         claim: &'a Arc<Claim>,
-        spot: &'a Spot,
-        made: &'a Made,
+        lock: &'a LockPath,
+        node: &'a CreatedNode,
         request: &'a AcquireRequest,
-        own: &'a mut Own,
+        own_watch: &'a mut OwnWatch,
     ) -> Self {
-        Self { session, claim, spot, made, request, own, near: Vec::new(), unwatched: false, far: None }
+        Self { session, claim, lock, node, request, own_watch, near: Vec::new(), unwatched: false, far: None }
     }
 
     /// What keeps us from the lock; nothing when it is our turn.
     fn obstacles<'q>(&self, queue: &'q Queue) -> Result<Option<Obstacles<'q>>, Stop> {
-        let own = Some(self.made.name()).filter(|_| is_exhausted(self.made.sequence));
-        if let Some(name) = own.or_else(|| queue.exhausted_by()) {
-            return Err(Stop::Failed(exhausted(&self.spot.dir, name)));
+        let own_watch = Some(self.node.name()).filter(|_| is_exhausted(self.node.sequence));
+        if let Some(name) = own_watch.or_else(|| queue.exhausted_by()) {
+            return Err(Stop::Failed(exhausted(&self.lock.dir, name)));
         }
-        if !queue.has(self.made.name()) {
-            return Err(Stop::Again);
+        if !queue.has(self.node.name()) {
+            return Err(Stop::StartOver);
         }
-        Ok(queue.obstacles(self.made.sequence, self.made.name(), self.request.mode))
+        Ok(queue.obstacles(self.node.sequence, self.node.name(), self.request.mode))
     }
 
     /// Waits for our turn.
-    async fn wait(&mut self, mut queue: Queue, steady: &mut Steadiness) -> Result<(), Stop> {
+    async fn wait(&mut self, mut queue: Queue, continuity: &mut ConnectionContinuity) -> Result<(), Stop> {
         let mut reported = None;
         while let Some(obstacles) = self.obstacles(&queue)? {
             if reported.replace(obstacles.before) != Some(obstacles.before) {
                 self.request.report_position(obstacles.before);
             }
             let moved = self.moved(&obstacles).await?;
-            if obstacles.last && matches!(moved, Moved::Near) && steady.holds() {
+            if obstacles.last && matches!(moved, QueueChange::NearDeleted) && continuity.holds() {
                 break;
             }
-            *steady = self.session.steadiness().map_err(|_| Stop::Again)?;
-            queue = list_around(self.session, self.spot, self.made).await?;
+            *continuity = self.session.continuity().map_err(|_| Stop::StartOver)?;
+            queue = list_around(self.session, self.lock, self.node).await?;
         }
-        confirm(self.session, self.spot).await
+        confirm(self.session, self.lock).await
     }
 
     /// Waits until the queue has moved, or may have: an event that the driver, a proxy or the server has lost must not
     /// hang the waiter, so that it [looks again](Session::second_look) after a while.
     ///
-    /// [`Moved::Near`] relies on one event all the same, that of our own node: if that was deleted, its event lost, and the
+    /// [`QueueChange::NearDeleted`] relies on one event all the same, that of our own node: if that was deleted, its event lost, and the
     /// one of the predecessor not, the grant is wrong. A connection that was up all the time gives events in their order.
-    async fn moved(&mut self, obstacles: &Obstacles<'_>) -> Result<Moved, Stop> {
+    async fn moved(&mut self, obstacles: &Obstacles<'_>) -> Result<QueueChange, Stop> {
         let looks_ahead = obstacles.before <= LONG;
         let (began, pause) = (Instant::now(), self.session.second_look());
         while self.watch(obstacles, looks_ahead).await? {
             // One listing shows them all.
             let pause = if self.unwatched { self.session.between_looks() } else { pause };
-            let Self { session, own, near, far, .. } = &mut *self;
+            let Self { session, own_watch, near, far, .. } = &mut *self;
             tokio::select! {
                 biased;
                 // The driver tells the watches of it much later.
-                () = session.ended() => return Err(Stop::Again),
-                event = told(own.watch.as_mut()) => match event {
-                    Event::Changed => self.own.watch = None,
-                    Event::Deleted | Event::Over => return Err(Stop::Again),
+                () = session.ended() => return Err(Stop::StartOver),
+                event = told(own_watch.watch.as_mut()) => match event {
+                    Event::Changed => self.own_watch.watch = None,
+                    Event::Deleted | Event::SessionEnded => return Err(Stop::StartOver),
                 },
                 (at, event) = first(near) => {
                     drop(near.swap_remove(at));
                     match event {
                         Event::Changed => {}
-                        Event::Over => return Err(Stop::Again),
+                        Event::SessionEnded => return Err(Stop::StartOver),
                         // Events come in the order of the deletions: if ours was removed first, that is known by now.
-                        Event::Deleted => return match own.watch.as_mut().map(FutureExt::now_or_never) {
-                            None => Ok(Moved::Other),
-                            Some(None) => Ok(Moved::Near),
+                        Event::Deleted => return match own_watch.watch.as_mut().map(FutureExt::now_or_never) {
+                            None => Ok(QueueChange::Other),
+                            Some(None) => Ok(QueueChange::NearDeleted),
                             Some(Some(Event::Changed)) => {
-                                own.watch = None;
-                                Ok(Moved::Other)
+                                own_watch.watch = None;
+                                Ok(QueueChange::Other)
                             }
-                            Some(Some(_)) => Err(Stop::Again),
+                            Some(Some(_)) => Err(Stop::StartOver),
                         },
                     }
                 }
@@ -471,14 +473,14 @@ impl<'a> Place<'a> {
                     self.far = None;
                     match event {
                         Event::Changed => {}
-                        Event::Deleted => return Ok(Moved::Other),
-                        Event::Over => return Err(Stop::Again),
+                        Event::Deleted => return Ok(QueueChange::Other),
+                        Event::SessionEnded => return Err(Stop::StartOver),
                     }
                 }
-                () = sleep_until(began + pause) => return Ok(Moved::Other),
+                () = sleep_until(began + pause) => return Ok(QueueChange::Other),
             }
         }
-        Ok(Moved::Other)
+        Ok(QueueChange::Other)
     }
 
     /// Watches what keeps us waiting, and also our node and the far one if we look ahead and there is room for that: in one
@@ -491,13 +493,13 @@ impl<'a> Place<'a> {
         self.far.take_if(|neighbour| Some(neighbour.name.as_str()) != far);
         let unwatched = |name: &&&str| self.near.iter().all(|neighbour| neighbour.name != **name);
         let missing: Vec<_> = obstacles.near.iter().filter(unwatched).copied().collect();
-        let own = Some(self.made.name()).filter(|_| looks_ahead && self.own.watch.is_none());
+        let own_watch = Some(self.node.name()).filter(|_| looks_ahead && self.own_watch.watch.is_none());
         // What must be watched gets its room first.
         self.unwatched = false;
         let near = missing.into_iter().filter_map(|name| {
-            let path = self.spot.child(name);
+            let path = self.lock.child(name);
             let room = self.claim.room(&path, Need::Must).or_else(|| {
-                (self.own.watch, self.far) = (None, None);
+                (self.own_watch.watch, self.far) = (None, None);
                 self.claim.room(&path, Need::Must)
             });
             if room.is_none() && obstacles.near.len() > 1 {
@@ -508,20 +510,20 @@ impl<'a> Place<'a> {
         });
         let near = join_all(near.collect::<Vec<_>>());
         let ahead = |name: &str| {
-            let path = self.spot.child(name);
+            let path = self.lock.child(name);
             let room = self.claim.room(&path, Need::Spare)?;
             Some(set(self.session, name.to_owned(), path, Some(room)))
         };
-        let own = OptionFuture::from(own.and_then(ahead));
+        let own_watch = OptionFuture::from(own_watch.and_then(ahead));
         let far = OptionFuture::from(far.filter(|_| self.far.is_none()).and_then(ahead));
-        let (own, near, far) = join3(own, near, far).await;
+        let (own_watch, near, far) = join3(own_watch, near, far).await;
         let mut there = true;
         let mut note = |set: Result<Neighbour, Fault>| match set {
             Err(fault) if fault.is_no_node() => {
                 there = false;
                 Ok(None)
             }
-            set => set.map(Some).map_err(|fault| Stop::of(fault, &self.spot.dir)),
+            set => set.map(Some).map_err(|fault| Stop::of(fault, &self.lock.dir)),
         };
         for set in near {
             self.near.extend(note(set)?);
@@ -529,13 +531,13 @@ impl<'a> Place<'a> {
         if let Some(neighbour) = far.map(note).transpose()?.flatten() {
             self.far = Some(neighbour);
         }
-        match own {
+        match own_watch {
             // Somebody else's node has the name by now.
-            Some(Ok(node)) if node.czxid != self.made.czxid => return Err(Stop::Again),
-            Some(Ok(node)) => *self.own = Own { watch: Some(node.watch), data: node.data },
+            Some(Ok(own)) if own.czxid != self.node.czxid => return Err(Stop::StartOver),
+            Some(Ok(own)) => *self.own_watch = OwnWatch { watch: Some(own.watch), data: own.data },
             None => {}
-            Some(Err(fault)) if fault.is_no_node() => return Err(Stop::Again),
-            Some(Err(fault)) => return Err(Stop::of(fault, &self.made.path)),
+            Some(Err(fault)) if fault.is_no_node() => return Err(Stop::StartOver),
+            Some(Err(fault)) => return Err(Stop::of(fault, &self.node.path)),
         }
         Ok(there)
     }
@@ -569,7 +571,7 @@ async fn set(
     path: String,
     room: Option<Arc<Room>>,
 ) -> Result<Neighbour, Fault> {
-    let (watch, data, stat) = session.insist(|| session.watch(&path, room.clone())).await?;
+    let (watch, data, stat) = session.retry_until_definite(|| session.watch(&path, room.clone())).await?;
     Ok(Neighbour { name, watch, data, czxid: stat.czxid })
 }
 

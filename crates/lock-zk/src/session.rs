@@ -25,7 +25,7 @@ use zookeeper_client::{CreateMode, EventType, MultiWriteError, MultiWriteResult,
 
 use crate::directories::Directories;
 use crate::ensemble::{Change, SessionClient, States, Watching};
-use crate::fault::{Fault, Right, denied, no_chroot, too_old, unavailable};
+use crate::error::{Fault, Right, denied, no_chroot, too_old, unavailable};
 use crate::four_letter::first_version;
 use crate::token::Base;
 use crate::watches::{Claim, Room, Watches};
@@ -77,19 +77,19 @@ pub(crate) struct Session {
 /// A session as the home of one node of a lock, for as long as there may be one.
 ///
 /// With it comes the right to watch one path of the length that the node has.
-pub(crate) struct Seat {
+pub(crate) struct SessionHandle {
     session: Arc<Session>,
     claim: Arc<Claim>,
 }
 
-impl Seat {
-    /// A seat for a node whose path has so many bytes.
-    pub(crate) fn take(session: &Arc<Session>, bytes: usize) -> Self {
+impl SessionHandle {
+    /// A handle for a node whose path has so many bytes.
+    pub(crate) fn new(session: &Arc<Session>, bytes: usize) -> Self {
         Self::with(session, session.watches.claim(bytes))
     }
 
-    /// A further seat for the same lock.
-    pub(crate) fn again(&self) -> Self {
+    /// A further handle for the same lock.
+    pub(crate) fn another(&self) -> Self {
         Self::with(&self.session, Arc::clone(&self.claim))
     }
 
@@ -103,7 +103,7 @@ impl Seat {
     }
 }
 
-impl Deref for Seat {
+impl Deref for SessionHandle {
     type Target = Arc<Session>;
 
     fn deref(&self) -> &Arc<Session> {
@@ -111,7 +111,7 @@ impl Deref for Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionHandle {
     fn drop(&mut self) {
         self.session.nodes.fetch_sub(1, Ordering::Relaxed);
     }
@@ -133,16 +133,16 @@ pub(crate) enum Event {
     /// Its data changed; the watch has to be set again.
     Changed,
     /// The session is over.
-    Over,
+    SessionEnded,
 }
 
 /// A watch for one event. Dropping it before that costs a request, which removes it from the server.
 pub(crate) type Watch = BoxFuture<'static, Event>;
 
 /// Tells whether the connection has been up all the time.
-pub(crate) struct Steadiness(Box<dyn States>);
+pub(crate) struct ConnectionContinuity(Box<dyn States>);
 
-impl Steadiness {
+impl ConnectionContinuity {
     /// Whether the connection is up, and was since this value was made.
     ///
     /// After a reconnection the server sends what was missed in any order, so that what happened first is not known.
@@ -155,13 +155,13 @@ impl Session {
     /// Opens a session, on this runtime, and tries again for as long as connecting may take: what fails at once may be a
     /// server that restarts.
     ///
-    /// A session whose opening took long is returned when it is [proven](Fresh::prove), which may take half of its
+    /// A session whose opening took long is returned when it is [proven](UnprovenSession::prove), which may take half of its
     /// timeout beyond that.
     pub(crate) async fn open(config: &ZkConfig, runtime: Handle) -> Result<Arc<Self>> {
         let until = Instant::now() + config.patience();
         let (mut pause, mut last) = (PAUSE, None);
         loop {
-            let opened = match timeout_at(until, Fresh::connect(config)).await {
+            let opened = match timeout_at(until, UnprovenSession::connect(config)).await {
                 Ok(Ok(mut fresh)) => fresh.prove(config).await.map(|()| fresh),
                 Ok(Err(error)) => Err(error),
                 Err(_) => return Err(last.unwrap_or_else(|| unreachable(config))),
@@ -178,8 +178,8 @@ impl Session {
         }
     }
 
-    fn new(fresh: Fresh, config: &ZkConfig, runtime: Handle) -> Arc<Self> {
-        let Fresh { client, confirmed, until } = fresh;
+    fn new(fresh: UnprovenSession, config: &ZkConfig, runtime: Handle) -> Arc<Self> {
+        let UnprovenSession { client, confirmed, until } = fresh;
         let clock = config.lease_clock().clone();
         let cell = ValidityCell::new(clock.clone(), until);
         let session = Arc::new_cyclic(|this| Self {
@@ -277,7 +277,7 @@ impl Session {
     }
 
     /// Whether nothing can be asked of this session any more.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.client().is_err()
     }
 
@@ -321,8 +321,8 @@ impl Session {
     }
 
     /// From now on.
-    pub(crate) fn steadiness(&self) -> Result<Steadiness, Fault> {
-        self.states().map(Steadiness)
+    pub(crate) fn continuity(&self) -> Result<ConnectionContinuity, Fault> {
+        self.states().map(ConnectionContinuity)
     }
 
     fn states(&self) -> Result<Box<dyn States>, Fault> {
@@ -333,7 +333,7 @@ impl Session {
         if !self.validity.is_valid() {
             self.end(LossReason::DeadlinePassed);
         }
-        lock(&self.client).clone().ok_or(Fault::Over)
+        lock(&self.client).clone().ok_or(Fault::SessionEnded)
     }
 
     /// When the next heartbeat is due.
@@ -355,7 +355,7 @@ impl Session {
             return Ok(());
         }
         self.end(LossReason::DeadlinePassed);
-        Err(Fault::Over)
+        Err(Fault::SessionEnded)
     }
 }
 
@@ -417,7 +417,8 @@ impl Session {
     /// Replaces the directory by an empty one of the same name, whose numbers start at zero, if this node is the only
     /// one in it and nobody keeps data there. `NotEmpty` otherwise, and then nothing has changed.
     pub(crate) async fn rotate(&self, path: &str, dir: &str) -> Result<(), Fault> {
-        let stat = self.insist(|| self.stat(dir)).await?.ok_or(Fault::Refused(zk::Error::NoNode))?;
+        let stat =
+            self.retry_until_definite(|| self.stat(dir)).await?.ok_or(Fault::Refused(zk::Error::NoNode))?;
         if stat.data_length > 0 {
             return Err(Fault::Refused(zk::Error::NotEmpty));
         }
@@ -550,7 +551,7 @@ impl Session {
     }
 
     /// Repeats a request that has no effect for as long as its answers are lost, up to a session timeout.
-    pub(crate) async fn insist<T, F>(&self, request: impl Fn() -> F) -> Result<T, Fault>
+    pub(crate) async fn retry_until_definite<T, F>(&self, request: impl Fn() -> F) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Fault>>,
     {
@@ -588,9 +589,9 @@ impl Session {
         let answer = tokio::select! {
             biased;
             answer = answer => answer.map_err(Fault::of),
-            () = self.over.cancelled() => Err(Fault::Over),
+            () = self.over.cancelled() => Err(Fault::SessionEnded),
         };
-        if matches!(answer, Err(Fault::Over)) {
+        if matches!(answer, Err(Fault::SessionEnded)) {
             self.end(LossReason::SessionEnded);
         }
         answer
@@ -655,7 +656,7 @@ fn in_room(watching: Watching, room: Arc<Room>, session: Weak<Session>) -> Watch
     async move {
         let event = Event::of(watching.await.event_type);
         drop(room);
-        if let (Event::Over, Some(session)) = (event, session.upgrade()) {
+        if let (Event::SessionEnded, Some(session)) = (event, session.upgrade()) {
             session.end(LossReason::SessionEnded);
         }
         event
@@ -667,7 +668,7 @@ impl Event {
     const fn of(event: EventType) -> Self {
         match event {
             EventType::NodeDeleted => Self::Deleted,
-            EventType::Session => Self::Over,
+            EventType::Session => Self::SessionEnded,
             _ => Self::Changed,
         }
     }
@@ -762,7 +763,7 @@ impl Monitor {
             let Some(session) = session.upgrade() else { return };
             match answer {
                 Ok(()) => drop(session.confirm(sent)),
-                Err(Fault::Over) => session.end(LossReason::SessionEnded),
+                Err(Fault::SessionEnded) => session.end(LossReason::SessionEnded),
                 _ => session.cell.suspect(),
             }
         }
@@ -798,17 +799,17 @@ fn is_committed<T>(answer: &Result<T, Fault>) -> bool {
 }
 
 /// A session that was just opened and that no lock uses yet.
-struct Fresh {
+struct UnprovenSession {
     client: Arc<dyn SessionClient>,
     confirmed: Confirmed,
     until: BootInstant,
 }
 
-impl Fresh {
+impl UnprovenSession {
     async fn connect(config: &ZkConfig) -> Result<Self> {
         let clock = config.lease_clock();
         let began = clock.now();
-        let client = match config.opener()?.open(config.asked_timeout()).await {
+        let client = match config.opener()?.open(config.requested_timeout()).await {
             Ok(client) => client,
             Err(zk::Error::Unimplemented) => {
                 return Err(too_old(first_version(config.hosts()).await.as_deref()));
@@ -951,12 +952,12 @@ mod tests {
         let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
         let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(Duration::from_secs(4));
         let session = Session::open(&config, Handle::current()).await.unwrap();
-        let mut steady = session.steadiness().unwrap();
-        assert!(steady.holds() && steady.holds());
+        let mut continuity = session.continuity().unwrap();
+        assert!(continuity.holds() && continuity.holds());
         proxy.rst();
-        session.insist(|| session.pass_quorum("/")).await.unwrap();
-        assert!(!steady.holds());
-        assert!(session.steadiness().unwrap().holds());
+        session.retry_until_definite(|| session.pass_quorum("/")).await.unwrap();
+        assert!(!continuity.holds());
+        assert!(session.continuity().unwrap().holds());
     }
 
     #[tokio::test]
@@ -1080,8 +1081,8 @@ mod tests {
         assert_eq!(session.validity().state(), GuardState::Valid);
 
         session.cell.set_until(session.clock().now());
-        assert!(matches!(session.pass_quorum("/").await, Err(Fault::Over)));
-        assert!(matches!(session.confirm(session.clock().now()), Err(Fault::Over)));
-        assert!(session.is_over());
+        assert!(matches!(session.pass_quorum("/").await, Err(Fault::SessionEnded)));
+        assert!(matches!(session.confirm(session.clock().now()), Err(Fault::SessionEnded)));
+        assert!(session.has_ended());
     }
 }

@@ -23,7 +23,7 @@
 //!   again before it believes that it has a token. If there is no event, what B knows is as new as it must be.
 //!   No round trip is needed to find out.
 //! * When a connection breaks, the driver tells the next server what is watched before it sends anything else, and that
-//!   server sends what was missed in any order. So B lists the queue again then ([`Steadiness`]), and the answer comes
+//!   server sends what was missed in any order. So B lists the queue again then ([`ConnectionContinuity`]), and the answer comes
 //!   behind all of that. A server that is behind what answers have shown B by then refuses the session; but an event
 //!   does not tell as of when it is. So when the base is read again, it is behind something that the quorum has committed
 //!   meanwhile. A `sync` would not do: a leader that was cut off answers it, and may not know of the change.
@@ -34,7 +34,7 @@
 //!
 //! A session that ends takes its watches and its locks along, and nothing that it knew is used by the next one.
 //!
-//! [`Steadiness`]: crate::session::Steadiness
+//! [`ConnectionContinuity`]: crate::session::ConnectionContinuity
 
 use std::fmt;
 use std::mem;
@@ -44,14 +44,14 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join;
 use lock_core::{Error, ErrorKind, Result, Token};
-use tokio::sync::Mutex as Turnstile;
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, timeout};
 use zookeeper_client as zk;
 use zookeeper_client::{CreateMode, Stat};
 
 use crate::BACKEND;
 use crate::ensemble::Change;
-use crate::fault::{Fault, Right};
+use crate::error::{Fault, Right};
 use crate::session::{PAUSE, Session, Watch};
 use crate::watches::{Claim, Need};
 
@@ -61,7 +61,7 @@ pub(crate) struct Base {
     claim: Arc<Claim>,
     known: Mutex<Known>,
     /// One reads at a time, mostly.
-    reading: Turnstile<()>,
+    reading: AsyncMutex<()>,
 }
 
 #[derive(Default)]
@@ -85,7 +85,7 @@ impl Base {
     /// The base of the locks beside this directory, of which nothing is known yet.
     pub(crate) fn beside(parent: &str, claim: Arc<Claim>) -> Arc<Self> {
         let path = format!("{}/{NODE}", if parent == "/" { "" } else { parent });
-        Arc::new(Self { path, claim, known: Mutex::default(), reading: Turnstile::default() })
+        Arc::new(Self { path, claim, known: Mutex::default(), reading: AsyncMutex::default() })
     }
 
     pub(crate) fn is_at(&self, parent: &str) -> bool {
@@ -103,7 +103,7 @@ impl Base {
         if let Some(number) = self.newest() {
             return Ok(number);
         }
-        let read = session.insist(|| self.read_newest(session)).await;
+        let read = session.retry_until_definite(|| self.read_newest(session)).await;
         let (watch, data) = read.map_err(|fault| fault.on(&self.path))?;
         let number = data.map_or(Ok(0), |data| self.parse(&data))?;
         let mut known = self.known();
@@ -152,7 +152,7 @@ impl Base {
                     return Ok(());
                 }
                 Err((Some(0), fault)) if fault.is_no_node() => return Err(NotRaised::Lost),
-                Err((_, Fault::Over)) => return Err(NotRaised::Lost),
+                Err((_, Fault::SessionEnded)) => return Err(NotRaised::Lost),
                 Err((_, fault)) => fault,
             };
             // Somebody else raised it, or the answer was lost: what it is now tells.
@@ -165,7 +165,7 @@ impl Base {
                 return Err(NotRaised::Failed(fault.on(&self.path)));
             }
             tokio::time::sleep(PAUSE).await;
-            let passed = session.insist(|| session.pass_quorum(&self.path)).await;
+            let passed = session.retry_until_definite(|| session.pass_quorum(&self.path)).await;
             passed.map_err(|fault| NotRaised::Failed(fault.on(&self.path)))?;
         }
     }
@@ -219,7 +219,7 @@ impl Base {
 
     /// What this server knows, which may be older than the newest.
     async fn read(&self, session: &Session) -> Result<(u64, Option<Stat>)> {
-        match session.insist(|| session.data(&self.path)).await {
+        match session.retry_until_definite(|| session.data(&self.path)).await {
             Ok((data, stat)) => Ok((self.parse(&data)?, Some(stat))),
             Err(fault) if fault.is_no_node() => Ok((0, None)),
             Err(fault) => Err(fault.on(&self.path)),

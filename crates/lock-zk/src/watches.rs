@@ -4,7 +4,7 @@
 //! [128 KiB](MOST) of paths; what is beyond goes into further requests that have the same number, and their answers end the
 //! new connection, again and again, until the session has expired (`docs/BUGS.md`). So a session never watches more.
 //!
-//! A lock claims the bytes of one path when it [takes a seat](crate::session::Seat) in a session: a holder watches its own
+//! A lock claims the bytes of one path when it [takes a handle](crate::session::SessionHandle) in a session: a holder watches its own
 //! node, and a waiter at least one before it. What a waiter watches beyond that is charged on top, while it is watched.
 //! When a session is [full](Watches::has_room), further locks go to another one.
 
@@ -126,7 +126,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the driver watches anew in one request.
 const MOST: usize = 128 * 1024;
 /// From here on a session is full. The rest is for the bases of tokens, for nodes of others with longer names, and for locks
-/// that took their seats at the same moment.
+/// that took their handles at the same moment.
 const FULL: usize = MOST - 8 * 1024;
 /// Up to here there is room for watches that a lock can do without.
 const SPARE: usize = MOST / 2;

@@ -12,7 +12,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, sleep};
 
 use crate::config::Sharing;
-use crate::fault::unavailable;
+use crate::error::unavailable;
 use crate::session::Session;
 use crate::token::Base;
 use crate::{BACKEND, ZkConfig};
@@ -66,7 +66,7 @@ impl Sessions {
         if self.closed.load(Ordering::Acquire) || bases.iter().any(|(_, kept)| Arc::ptr_eq(kept, &base)) {
             return base;
         }
-        bases.retain(|(session, _)| session.upgrade().is_some_and(|session| !session.is_over()));
+        bases.retain(|(session, _)| session.upgrade().is_some_and(|session| !session.has_ended()));
         bases.push((Arc::downgrade(session), Arc::clone(&base)));
         base
     }
@@ -237,7 +237,7 @@ impl Pool {
     }
 
     fn put(self: &Arc<Self>, session: Arc<Session>) -> Result<()> {
-        let (asked, given) = (self.config.asked_timeout(), session.timeout());
+        let (asked, given) = (self.config.requested_timeout(), session.timeout());
         if asked != given {
             self.warning.call_once(|| {
                 tracing::warn!(
@@ -298,7 +298,7 @@ impl Slots {
         if self.users == 0 {
             return Err(Error::closed(BACKEND));
         }
-        self.open.retain(|slot| !slot.session.is_over());
+        self.open.retain(|slot| !slot.session.has_ended());
         let roomy = self.open.iter_mut().find(|slot| match purpose {
             Purpose::Any => true,
             // One path that is longer than all may be has a session of its own.
@@ -317,7 +317,7 @@ impl Slots {
     /// Where there should be no more locks, but no further session can be opened. What cannot be watched there is looked at
     /// now and then.
     fn least_full(&mut self) -> Option<Arc<Session>> {
-        let open = self.open.iter_mut().filter(|slot| !slot.session.is_over());
+        let open = self.open.iter_mut().filter(|slot| !slot.session.has_ended());
         let slot = open.min_by_key(|slot| (slot.session.watches().claimed(), slot.session.nodes()))?;
         slot.idle = false;
         Some(Arc::clone(&slot.session))
@@ -368,7 +368,7 @@ const FAR_TOO_FULL: usize = 512 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::Seat;
+    use crate::session::SessionHandle;
     use lock_testkit::ZooKeeper;
     use std::pin::pin;
     use tokio::time::timeout;
@@ -379,27 +379,27 @@ mod tests {
         let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
         let sessions = Sessions::open(config.locks_per_session(1)).await.unwrap();
         let pool = &sessions.pool;
-        let mut seats = Vec::new();
+        let mut handles = Vec::new();
         for _ in 0..3 {
-            seats.push(Seat::take(&sessions.with_room(50).await.unwrap(), 50));
+            handles.push(SessionHandle::new(&sessions.with_room(50).await.unwrap(), 50));
         }
         assert_eq!(pool.slots().open.len(), 3);
         assert!(pool.slots().swept);
         for _ in 0..3 {
             assert!(pool.close_idle(), "all are in use");
         }
-        drop(seats.remove(1));
+        drop(handles.remove(1));
         assert!(pool.close_idle(), "one look is not enough");
         // Who gets it in between keeps it.
-        seats.push(Seat::take(&sessions.with_room(50).await.unwrap(), 50));
+        handles.push(SessionHandle::new(&sessions.with_room(50).await.unwrap(), 50));
         assert!(pool.close_idle() && pool.close_idle());
         assert_eq!(pool.slots().open.len(), 3);
         let ids: Vec<_> = pool.slots().open.iter().map(|slot| slot.session.id()).collect();
-        drop(seats.pop());
+        drop(handles.pop());
         assert!(pool.close_idle() && pool.close_idle());
         let left: Vec<_> = pool.slots().open.iter().map(|slot| slot.session.id()).collect();
         assert_eq!(left, [ids[0], ids[2]]);
-        drop(seats);
+        drop(handles);
         pool.close_idle();
         assert!(!pool.close_idle(), "one is left, for the next lock");
         assert_eq!(pool.slots().open.len(), 1);
@@ -410,11 +410,11 @@ mod tests {
         let server = ZooKeeper::start().await.unwrap();
         let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
         let sessions = Sessions::open(config.locks_per_session(1)).await.unwrap();
-        let _full = Seat::take(&sessions.with_room(50).await.unwrap(), 50);
+        let _full = SessionHandle::new(&sessions.with_room(50).await.unwrap(), 50);
         let (mut opens, mut waits) = (pin!(sessions.with_room(50)), pin!(sessions.with_room(50)));
         assert!(opens.as_mut().now_or_never().is_none() && waits.as_mut().now_or_never().is_none());
         let third = timeout(Duration::from_secs(20), sessions.with_room(50)).await;
-        let third = Seat::take(&third.expect("it needs neither of them").unwrap(), 50);
+        let third = SessionHandle::new(&third.expect("it needs neither of them").unwrap(), 50);
         let fourth = timeout(Duration::from_secs(20), sessions.with_room(50)).await.unwrap().unwrap();
         assert_ne!(third.id(), fourth.id());
         assert_eq!(opens.await.unwrap().id(), fourth.id());

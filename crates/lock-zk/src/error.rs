@@ -11,7 +11,7 @@ use crate::BACKEND;
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
     /// The session is over, and so is every ephemeral node of it, now or as soon as the server notices.
-    Over,
+    SessionEnded,
     /// The server refused: the request had no effect.
     Refused(zk::Error),
     /// The server refused, as the ACL of this node does not give us this right.
@@ -56,7 +56,7 @@ impl Fault {
     pub(crate) fn of(error: zk::Error) -> Self {
         use zk::Error as E;
         match error {
-            E::SessionExpired | E::ClientClosed | E::AuthFailed => Self::Over,
+            E::SessionExpired | E::ClientClosed | E::AuthFailed => Self::SessionEnded,
             E::NoNode
             | E::NoAuth
             | E::BadVersion
@@ -89,7 +89,7 @@ impl Fault {
     /// The error for the user, about this path.
     pub(crate) fn on(self, path: &str) -> Error {
         match self {
-            Self::Over => unavailable("the session ended"),
+            Self::SessionEnded => unavailable("the session ended"),
             Self::Unknown(error) => {
                 let told = unavailable("the server did not answer");
                 match error {
@@ -195,7 +195,7 @@ mod tests {
         ] {
             assert!(matches!(Fault::of(error.clone()), Fault::Unknown(_)), "{error}");
         }
-        assert!(matches!(Fault::of(E::SessionExpired), Fault::Over));
+        assert!(matches!(Fault::of(E::SessionExpired), Fault::SessionEnded));
     }
 
     #[test]
