@@ -8,32 +8,30 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use lock_core::backend::Support;
 use lock_core::background::Background;
 use lock_core::{
-    AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Error, ErrorKind, LeaseKind, LockName,
-    LockState, Mode, Result, Token, Wait, runtime,
+    AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Error, ErrorKind, LockName, LockState,
+    Mode, Result, Token, Wait, runtime,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client as zk;
 use zookeeper_client::Stat;
 
+use crate::acquire::{Attempt, attempt, list};
+use crate::capabilities::{capabilities, limits};
 use crate::deadline::Deadline;
 use crate::doctor::examine;
 use crate::error::{Fault, unavailable};
 use crate::inspect::{Seen, inspect, token_unknown};
 use crate::layout::{LockPath, name_of};
-use crate::lease::{REVOKE, card_with_wish, limits};
+use crate::lease::{REVOKE, card_with_wish};
 use crate::node::{CreatedNode, Gone, delete_once};
 use crate::queue::{Contender, reader_in_place_of};
-use crate::recipe::{Attempt, attempt, list};
 use crate::session::Session;
 use crate::session_pool::Sessions;
 use crate::token::Base;
 use crate::{BACKEND, ZkConfig, ZkRecipe};
-
-const ONE_NODE: &str = "the recipe ephemeral has one node, and so one holder";
 
 /// The ZooKeeper backend.
 ///
@@ -86,13 +84,13 @@ impl Zk {
         runtime::current(BACKEND)?;
         let sessions = Sessions::open(config).await?;
         let timeout = sessions.get().await?.timeout();
-        let capabilities = capabilities(sessions.config(), timeout);
+        let capabilities = capabilities(sessions.config().lock_recipe(), timeout);
         Ok(Self { capabilities, sessions, strangers: Mutex::default(), cleanup: Background::default() })
     }
 
     fn lock_path(&self, name: &LockName) -> Arc<LockPath> {
         let config = self.sessions.config();
-        let lock = LockPath::new(config.base(), name, config.node_layout());
+        let lock = LockPath::new(config.locks_dir(), name, config.node_layout());
         Arc::new(lock.with_recipe(config.lock_recipe()))
     }
 
@@ -122,7 +120,7 @@ impl Zk {
                 Ok(None) => return Ok(Acquired::Busy),
                 Err(error) => return Err(error),
             };
-            limits(&session).check(request.lease)?;
+            limits(session.timeout()).check(request.lease)?;
             let base = self.sessions.base(&session, &lock.dir);
             match attempt(&session, &base, &lock, chroot, &request, &deadline, &self.cleanup).await? {
                 Attempt::Held(lease) => return Ok(Acquired::Held(lease)),
@@ -204,7 +202,7 @@ impl Zk {
     }
 
     async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
-        let base = self.sessions.config().base();
+        let base = self.sessions.config().locks_dir();
         loop {
             let session = self.sessions.get().await?;
             let children = session.retry_until_definite(|| session.children(base));
@@ -244,19 +242,6 @@ impl Zk {
         let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
         Ok(DoctorReport::new(findings))
     }
-}
-
-/// What locks of this configuration can do in sessions with this timeout.
-pub(crate) fn capabilities(config: &ZkConfig, timeout: Duration) -> Capabilities {
-    let mut capabilities = Capabilities::new(BACKEND, LeaseKind::session(timeout));
-    let is_queue = !matches!(config.lock_recipe(), ZkRecipe::Ephemeral(_));
-    (capabilities.fifo, capabilities.counts_waiters) = (is_queue, is_queue);
-    let shares = if is_queue { Support::Yes } else { Support::No(ONE_NODE) };
-    (capabilities.shared, capabilities.permits) = (shares, shares);
-    capabilities.revocation = Support::Yes;
-    capabilities.names_sharers = true;
-    (capabilities.breaks_one, capabilities.listing) = (Support::Yes, Support::Yes);
-    capabilities
 }
 
 /// Whether this runtime may run only now and then: one of one thread, from which we are not called.

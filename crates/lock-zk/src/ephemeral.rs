@@ -13,10 +13,11 @@ use rand::Rng;
 use tokio::time::{Instant, sleep};
 use zookeeper_client::{self as zk, CreateMode};
 
+use crate::acquire::{confirm, make_directories};
 use crate::deadline::Deadline;
-use crate::error::{Fault, no_chroot};
+use crate::error::{Fault, Stop, no_chroot};
 use crate::node::{CreatedNode, OwnNode};
-use crate::recipe::{Stop, ZkWait, confirm, make_directories};
+use crate::recipe::ZkWait;
 use crate::session::{Event, Session};
 use crate::watches::{Claim, Need};
 

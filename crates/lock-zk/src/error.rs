@@ -1,38 +1,34 @@
-//! What a request to ZooKeeper can end with, and how it is told.
+//! The errors of this backend: what a request to ZooKeeper can fail with, and the texts for users.
 
 use std::fmt;
 
 use lock_core::{Error, ErrorKind, Outcome};
 use zookeeper_client as zk;
 
-use crate::BACKEND;
+/// The name of this backend in errors, capabilities and results.
+pub const BACKEND: &str = "zk";
 
-/// Why a request gave no result.
+/// Why a request failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// The session is over, and so is every ephemeral node of it, now or as soon as the server notices.
+    /// The session ended. Its ephemeral nodes are deleted, now or once the servers let it expire.
     SessionEnded,
     /// The server refused: the request had no effect.
     Refused(zk::Error),
-    /// The server refused, as the ACL of this node does not give us this right.
-    Denied {
-        /// The right.
-        right: Right,
-        /// The node.
-        path: String,
-    },
-    /// Nobody knows whether the request had an effect.
+    /// The ACL of this node does not grant this right.
+    Denied { right: Right, path: String },
+    /// The request may or may not have had an effect.
     Unknown(zk::Error),
 }
 
-/// A right that an ACL gives.
+/// A right that an ACL grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     Read,
     Write,
-    /// Of the nodes below.
+    /// To create children.
     Create,
-    /// Of the nodes below.
+    /// To delete children.
     Delete,
 }
 
@@ -48,11 +44,10 @@ impl fmt::Display for Right {
 }
 
 impl Fault {
-    /// What this error of the driver says about the request.
+    /// Classifies an error of the driver.
     ///
-    /// The driver hands its own I/O error to everything that was in flight: a connection that ended gives
-    /// `ConnectionLoss` after a FIN, but `Custom` after a reset or a time-out. So there is a list of the errors that
-    /// are definite, and all others are not.
+    /// The driver gives its I/O error to all requests in flight: a lost connection is `ConnectionLoss` after a FIN, but
+    /// `Custom` after a reset or a timeout. So the definite errors are listed, and all others are unknown outcomes.
     pub(crate) fn of(error: zk::Error) -> Self {
         use zk::Error as E;
         match error {
@@ -74,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// The same, about a request that needed this right on this node.
+    /// Names the right, and the node, that a request needed.
     pub(crate) fn needing(self, right: Right, path: &str) -> Self {
         match self {
             Self::Refused(zk::Error::NoAuth) => Self::Denied { right, path: path.to_owned() },
@@ -86,16 +81,16 @@ impl Fault {
         matches!(self, Self::Refused(zk::Error::NoNode))
     }
 
-    /// The error for the user, about this path.
+    /// The error for users, about this path.
     pub(crate) fn on(self, path: &str) -> Error {
         match self {
             Self::SessionEnded => unavailable("the session ended"),
             Self::Unknown(error) => {
-                let told = unavailable("the server did not answer");
+                let unanswered = unavailable(&format!("the server did not answer a request for {path}"));
                 match error {
-                    zk::Error::Timeout => told.with_code("timeout"),
-                    zk::Error::ConnectionLoss => told.with_code("broken"),
-                    _ => told,
+                    zk::Error::Timeout => unanswered.with_code("timeout"),
+                    zk::Error::ConnectionLoss => unanswered.with_code("broken"),
+                    _ => unanswered,
                 }
                 .caused_by(error)
             }
@@ -105,7 +100,23 @@ impl Fault {
     }
 }
 
-/// The server did not answer, and what we sent may have taken effect.
+/// Why an acquisition cannot go on in its session.
+pub(crate) enum Stop {
+    /// The own node was deleted before its turn, by somebody or with its session. A new attempt may succeed.
+    StartOver,
+    Failed(Error),
+}
+
+impl Stop {
+    pub(crate) fn of(fault: Fault, path: &str) -> Self {
+        match fault {
+            Fault::SessionEnded => Self::StartOver,
+            fault => Self::Failed(fault.on(path)),
+        }
+    }
+}
+
+/// The server did not answer, and requests may have taken effect.
 pub(crate) fn unavailable(message: &str) -> Error {
     Error::new(ErrorKind::Unavailable, BACKEND)
         .with_message(message)
@@ -113,32 +124,32 @@ pub(crate) fn unavailable(message: &str) -> Error {
         .with_outcome(Outcome::Unknown)
 }
 
-/// The chroot of the URL is not there.
+/// The chroot of the URL does not exist.
 pub(crate) fn no_chroot(chroot: &str) -> Error {
     Error::new(ErrorKind::InvalidConfig, BACKEND)
         .with_message(format!("the chroot {chroot} does not exist"))
         .with_hint(format!(
-            "create it once (zkCli.sh create {chroot}), let us do it (create_chroot=true), or correct the path of the URL"
+            "create it once (zkCli.sh create {chroot}), add create_chroot=true to the URL, or correct the path of the URL"
         ))
 }
 
-/// The ACL of a node does not give us a right.
+/// The ACL of a node does not grant a right.
 pub(crate) fn denied(right: Right, path: &str) -> Error {
     Error::new(ErrorKind::Denied, BACKEND)
-        .with_message(format!("the ACL of {path} does not let us {right}"))
+        .with_message(format!("the ACL of {path} does not grant the right to {right}"))
         .with_hint(format!(
-            "grant us the right to {right} on {path} (setAcl), or correct user:password@ in the URL: a wrong \
-             password is taken for somebody else"
+            "grant this client {right} on {path} (setAcl), or correct user:password@ in the URL: servers take a \
+             wrong password for another user"
         ))
 }
 
-/// The server is too old; `version` is what it says about itself.
+/// The server is too old; `version` is the one that it reports.
 pub(crate) fn too_old(version: Option<&str>) -> Error {
-    let found = version.unwrap_or("one that does not tell its version");
+    let found = version.unwrap_or("a version that it does not report");
     Error::new(ErrorKind::Unsupported, BACKEND)
         .with_message(format!("the server is older than ZooKeeper 3.5: {found}"))
         .with_hint(
-            "upgrade the ensemble to 3.5 or later: tokens, and directories that go by themselves, need it",
+            "upgrade the ensemble to 3.5 or later: tokens, and directories that the server removes, need it",
         )
 }
 
@@ -146,8 +157,8 @@ fn refused(error: zk::Error, path: &str) -> Error {
     let (kind, message, hint) = match &error {
         zk::Error::NoAuth => (
             ErrorKind::Denied,
-            format!("the ACL of {path} refuses us"),
-            "grant us read, create, write and delete on it (setAcl), or correct user:password@ in the URL"
+            format!("the ACL of {path} denies access"),
+            "grant this client read, create, write and delete on it (setAcl), or correct user:password@ in the URL"
                 .to_owned(),
         ),
         zk::Error::QuotaExceeded => (
@@ -157,7 +168,7 @@ fn refused(error: zk::Error, path: &str) -> Error {
         ),
         zk::Error::Throttled | zk::Error::NotReadOnly => (
             ErrorKind::Unavailable,
-            format!("the server does not take requests for {path}: {error}"),
+            format!("the server does not accept requests for {path}: {error}"),
             "try again later".to_owned(),
         ),
         zk::Error::NoChildrenForEphemerals => (
@@ -171,8 +182,8 @@ fn refused(error: zk::Error, path: &str) -> Error {
             String::new(),
         ),
     };
-    let told = Error::new(kind, BACKEND).with_message(message).caused_by(error);
-    if hint.is_empty() { told } else { told.with_hint(hint) }
+    let refused = Error::new(kind, BACKEND).with_message(message).caused_by(error);
+    if hint.is_empty() { refused } else { refused.with_hint(hint) }
 }
 
 #[cfg(test)]
@@ -202,7 +213,10 @@ mod tests {
     fn refusals_name_the_path_and_the_way_out() {
         let error = Fault::of(zk::Error::NoAuth).needing(Right::Create, "/locks/a").on("/locks/a/b");
         assert_eq!(error.kind(), ErrorKind::Denied);
-        assert!(error.to_string().contains("the ACL of /locks/a does not let us create"), "{error}");
+        assert!(
+            error.to_string().contains("the ACL of /locks/a does not grant the right to create"),
+            "{error}"
+        );
         assert!(error.to_string().contains("setAcl"), "{error}");
         let broken = Fault::of(zk::Error::ConnectionLoss).on("/a");
         assert_eq!((broken.outcome(), broken.code()), (Outcome::Unknown, "broken"));

@@ -8,12 +8,13 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lock_core::{
-    AcquireRequest, BootInstant, Capabilities, Error, GuardState, Lease, LeaseKind, LeasePolicy, LossReason,
-    Mode, OwnerId, Released, Result, Revocation, RevocationCell, Token, Validity, ValidityCell,
+    AcquireRequest, BootInstant, Error, GuardState, Lease, LeasePolicy, LossReason, Mode, OwnerId, Released,
+    Result, Revocation, RevocationCell, Token, Validity, ValidityCell,
 };
 use tokio::sync::oneshot;
 
 use crate::BACKEND;
+use crate::capabilities::limits;
 use crate::downgrade::Downgraded;
 use crate::error::{Fault, unavailable};
 use crate::layout::LockPath;
@@ -142,7 +143,7 @@ impl Lease for ZkLease {
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         let session = self.own.session();
-        limits(session).check_lease_ttl(ttl)?;
+        limits(session.timeout()).check_lease_ttl(ttl)?;
         let until = session.clock().now() + ttl;
         if self.end.is_fixed {
             // One that is nearer counts from now on, whatever becomes of the request.
@@ -251,11 +252,6 @@ impl End {
         cell.end_with(if is_max_hold { LossReason::MaxHold } else { LossReason::DeadlinePassed });
         cell.set_until(until.min(self.hold_until))
     }
-}
-
-/// What this session can keep: the servers may have granted another timeout than to the one before.
-pub(crate) const fn limits(session: &Session) -> Capabilities {
-    Capabilities::new(BACKEND, LeaseKind::session(session.timeout()))
 }
 
 /// What is known of our own node when it becomes the lock.

@@ -7,26 +7,31 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acl;
+mod acquire;
 mod backend;
+mod capabilities;
 mod config;
+mod connect;
 mod deadline;
 mod directories;
 mod doctor;
 mod downgrade;
+mod driver;
 mod ensemble;
 mod ephemeral;
 mod error;
 mod fenced;
 mod four_letter;
-mod gate;
 mod inspect;
 mod layout;
 mod lease;
+mod members;
 mod node;
 mod queue;
 mod recipe;
 mod session;
 mod session_pool;
+mod shutdown_gate;
 mod tls;
 mod token;
 mod watches;
@@ -34,11 +39,10 @@ mod watches;
 pub use acl::NodeAcl;
 pub use backend::Zk;
 pub use config::ZkConfig;
-pub use ensemble::{Answer, Change, DriverSession, Ensemble, SessionClient, States, Watching};
+pub use driver::DriverSession;
+pub use ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
+pub use error::BACKEND;
 pub use fenced::{Committed, FencedExt, FencedWriter};
 pub use layout::ZkLayout;
 pub use recipe::{ZkRecipe, ZkWait};
 pub use zookeeper_client;
-
-/// The name of this backend in errors, capabilities and results.
-pub const BACKEND: &str = "zk";

@@ -674,8 +674,8 @@ pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acquire::{Attempt, attempt};
     use crate::layout::ZkLayout;
-    use crate::recipe::{Attempt, attempt};
     use crate::{BACKEND, ZkConfig};
     use lock_core::{AcquireRequest, Lease, LeasePolicy, LockName, Released, Wait};
     use lock_testkit::ZooKeeper;

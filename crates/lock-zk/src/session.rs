@@ -158,7 +158,7 @@ impl Session {
     /// A session whose opening took long is returned when it is [proven](UnprovenSession::prove), which may take half of its
     /// timeout beyond that.
     pub(crate) async fn open(config: &ZkConfig, runtime: Handle) -> Result<Arc<Self>> {
-        let until = Instant::now() + config.patience();
+        let until = Instant::now() + config.connect_limit();
         let (mut pause, mut last) = (PAUSE, None);
         loop {
             let opened = match timeout_at(until, UnprovenSession::connect(config)).await {
@@ -917,7 +917,8 @@ fn not_open(error: zk::Error, config: &ZkConfig) -> Error {
 }
 
 fn unreachable(config: &ZkConfig) -> Error {
-    let message = format!("no server opened a session at {} within {:?}", config.hosts(), config.patience());
+    let message =
+        format!("no server opened a session at {} within {:?}", config.hosts(), config.connect_limit());
     unavailable(&message).with_outcome(lock_core::Outcome::NotApplied)
 }
 

@@ -11,7 +11,7 @@ use lock_core::{Error, ErrorKind, Result};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, sleep};
 
-use crate::config::Sharing;
+use crate::config::SharingKey;
 use crate::error::unavailable;
 use crate::session::Session;
 use crate::token::Base;
@@ -155,7 +155,7 @@ struct Slot {
 impl Pool {
     /// The pool for this configuration, in which the caller has a share from now on.
     fn join(config: &ZkConfig, runtime: Handle) -> Arc<Self> {
-        let Some(sharing) = config.sharing() else { return Self::new(config, runtime) };
+        let Some(sharing) = config.sharing_key() else { return Self::new(config, runtime) };
         let mut pools = lock(&POOLS);
         pools.retain(|(_, _, pool)| pool.strong_count() > 0);
         let fitting = pools.iter().filter(|(other, id, _)| *other == sharing && *id == runtime.id());
@@ -192,7 +192,7 @@ impl Pool {
         loop {
             let opening = {
                 let mut slots = self.slots();
-                if let Some(session) = slots.with_room(purpose, self.config.most_locks())? {
+                if let Some(session) = slots.with_room(purpose, self.config.max_locks())? {
                     return Ok(session);
                 }
                 let retries = slots.failed.is_none_or(|failed| failed.elapsed() >= RETRY);
@@ -355,7 +355,7 @@ impl Slots {
 }
 
 /// The pools that others may join.
-static POOLS: Mutex<Vec<(Sharing, Id, Weak<Pool>)>> = Mutex::new(Vec::new());
+static POOLS: Mutex<Vec<(SharingKey, Id, Weak<Pool>)>> = Mutex::new(Vec::new());
 /// Between two looks for sessions that nobody has.
 const IDLE: Duration = Duration::from_secs(30);
 /// For how long nobody waits for a further session after the opening of one has failed.

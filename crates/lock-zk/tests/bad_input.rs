@@ -14,7 +14,7 @@ use lock_zk::ZkConfig;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_before_3_5_is_refused_with_its_version() {
-    for (words, found) in [(true, "3.4.14"), (false, "does not tell its version")] {
+    for (words, found) in [(true, "3.4.14"), (false, "a version that it does not report")] {
         let server = OldServer::start(words);
         let config = ZkConfig::new(server.address.clone()).session_timeout(Duration::from_secs(4));
         let error = config.connect().await.unwrap_err();

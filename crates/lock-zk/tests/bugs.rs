@@ -62,7 +62,10 @@ async fn b02_a_release_that_is_refused_goes_on() {
         } else {
             let error = guard.release().await.unwrap_err();
             assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{error}");
-            assert!(error.to_string().contains("the ACL of /locks/a does not let us delete"), "{error}");
+            assert!(
+                error.to_string().contains("the ACL of /locks/a does not grant the right to delete"),
+                "{error}"
+            );
         }
         assert_eq!(children(&scene.client, "a").await.len(), 1);
         allow(&scene, Permission::ALL).await;

@@ -30,7 +30,10 @@ async fn acl(client: &Client, path: &str) -> Vec<String> {
 
 fn must_name(error: &Error, right: &str, path: &str) {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    assert!(error.to_string().contains(&format!("the ACL of {path} does not let us {right}")), "{error}");
+    assert!(
+        error.to_string().contains(&format!("the ACL of {path} does not grant the right to {right}")),
+        "{error}"
+    );
     assert!(!format!("{error} {error:?}").contains("Pa55"), "{error:?}");
 }
 

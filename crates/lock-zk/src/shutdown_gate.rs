@@ -1,9 +1,8 @@
-//! Watches of the driver, and the end of its task.
+//! Keeps watches of the driver from panicking when the runtime of the session shuts down.
 //!
-//! A watch of the driver ends with an event, also when its session ends. There is one exception: when the driver's task is
-//! dropped, which happens when its runtime shuts down, the next poll of a watch panics. Catching the panic is no way out, as
-//! `panic = "abort"` leaves nothing to catch. So the task is wrapped when it is spawned: before it is dropped, a [`Gate`]
-//! closes, and behind a closed gate no watch is polled.
+//! A watch of the driver panics if it is polled after the driver's task was dropped, as happens when its runtime shuts
+//! down. The panic cannot be caught under `panic = "abort"`. So the task is wrapped when the driver spawns it: before the
+//! task is dropped, a [`ShutdownGate`] closes, and no watch is polled behind a closed gate.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -17,17 +16,17 @@ use zookeeper_client::{Error, OneshotWatcher, SessionState, WatchedEvent};
 
 use crate::ensemble::Watching;
 
-/// Whether the driver's task of one session may still be relied on.
+/// Open while the driver's task of one session lives.
 ///
-/// Polls of watches share the lock, so that the task is not dropped while one goes on.
+/// Polls of watches share the lock, so the task is not dropped during a poll.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct ShutdownGate {
     closed: RwLock<bool>,
 }
 
-impl Gate {
-    /// Runs `connecting` so that every task which the driver spawns closes a gate of its own at its end, and gives the gate of
-    /// the last one: `connecting` may have dropped clients that it connected before.
+impl ShutdownGate {
+    /// Runs `connecting` so that every task that the driver spawns closes a gate of its own at its end. Returns the gate of
+    /// the last task: `connecting` may have dropped clients that it connected before.
     pub(crate) async fn guard<T>(
         connecting: impl Future<Output = Result<T, Error>>,
     ) -> Result<(T, Arc<Self>), Error> {
@@ -43,7 +42,7 @@ impl Gate {
         Ok((connected, last.unwrap_or_default()))
     }
 
-    /// The event of this watch, or the end of the session when the task has gone without one.
+    /// The event of this watch, or the end of the session if the task was dropped first.
     pub(crate) fn watching(self: &Arc<Self>, watcher: OneshotWatcher) -> Watching {
         Guarded { gate: Arc::clone(self), watch: watcher.changed().boxed() }.boxed()
     }
@@ -51,7 +50,7 @@ impl Gate {
 
 /// A watch that is polled only while the gate is open.
 struct Guarded {
-    gate: Arc<Gate>,
+    gate: Arc<ShutdownGate>,
     watch: BoxFuture<'static, WatchedEvent>,
 }
 
@@ -72,12 +71,12 @@ impl Future for Guarded {
 #[derive(Default)]
 struct Spawner {
     /// The gate of the last one.
-    last: Mutex<Option<Arc<Gate>>>,
+    last: Mutex<Option<Arc<ShutdownGate>>>,
 }
 
 impl Spawn for Spawner {
     fn spawn(&self, task: Task) {
-        let gate = Arc::<Gate>::default();
+        let gate = Arc::<ShutdownGate>::default();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&gate));
         let task = DriverTask { gate, task: Some(Box::into_pin(task.future)) };
         drop(tokio::spawn(task));
@@ -85,7 +84,7 @@ impl Spawn for Spawner {
 }
 
 struct DriverTask {
-    gate: Arc<Gate>,
+    gate: Arc<ShutdownGate>,
     task: Option<BoxFuture<'static, ()>>,
 }
 
@@ -100,7 +99,7 @@ impl Future for DriverTask {
 impl Drop for DriverTask {
     fn drop(&mut self) {
         *self.gate.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
-        // This wakes those that wait for a watch, who find the gate closed.
+        // Wakes the tasks that wait for a watch; they find the gate closed.
         self.task = None;
     }
 }

@@ -1,0 +1,164 @@
+//! The options of a URL.
+
+use lock_core::Result;
+use lock_core::url::LockUrl;
+
+use super::security::Auth;
+use super::{ZkConfig, invalid};
+use crate::error::BACKEND;
+use crate::recipe::ZkRecipe;
+use crate::tls::TlsFiles;
+
+impl ZkConfig {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`].
+    pub fn from_url(url: &str) -> Result<Self> {
+        let url = LockUrl::parse(url)?;
+        url.check_scheme(BACKEND, &["zk", "zks"])?;
+        let mut config = Self::new(&url.hosts).chroot(url.path.trim_end_matches('/'));
+        config.credentials = match (&url.user, &url.password) {
+            (user, Some(password)) => Some((user.clone(), password.clone())),
+            (user, None) if user.is_empty() => None,
+            _ => return Err(invalid("the URL has a user but no password", "write user:password@")),
+        };
+        let (mut tls, mut wait) = (TlsFiles::default(), None);
+        url.options(BACKEND, &OPTIONS, |key, value| {
+            let file = || Some(value.text().to_owned());
+            match key {
+                "session_timeout" => config.session_timeout = value.duration()?,
+                "connect_timeout" => config.connect_timeout = Some(value.duration()?),
+                "create_chroot" => config.create_chroot = value.parse("use true or false")?,
+                "dir" => value.text().clone_into(&mut config.dir),
+                "layout" => config.layout = value.parse("use curator, plain or kazoo")?,
+                "recipe" => config.recipe = value.parse("use queue or ephemeral")?,
+                "wait" => wait = Some(value.parse("use watch or poll")?),
+                "auth" => {
+                    config.auth = match value.text() {
+                        "digest" => Auth::Digest,
+                        "sasl" => Auth::Sasl,
+                        _ => return Err(value.invalid("use digest or sasl")),
+                    }
+                }
+                "acl" => config.acl = Some(value.parse("use creator, creator-and-readers or open")?),
+                "session" => {
+                    config.private = match value.text() {
+                        "shared" => false,
+                        "private" => true,
+                        _ => return Err(value.invalid("use shared or private")),
+                    }
+                }
+                "locks_per_session" => config.locks_per_session = value.parse("give a number")?,
+                "tls_ca" => tls.ca = file(),
+                "tls_cert" => tls.cert = file(),
+                _ => tls.key = file(),
+            }
+            Ok(())
+        })?;
+        if url.scheme == "zks" {
+            config.tls = Some(tls);
+        } else if tls != TlsFiles::default() {
+            return Err(invalid("tls options need TLS", "write zks:// instead of zk://"));
+        }
+        match (wait, &mut config.recipe) {
+            (Some(wait), ZkRecipe::Ephemeral(by)) => *by = wait,
+            (Some(_), ZkRecipe::Queue) => {
+                return Err(invalid(
+                    "the option wait has no meaning for recipe=queue",
+                    "leave it out, or add recipe=ephemeral if an older fleet runs that recipe",
+                ));
+            }
+            (None, _) => {}
+        }
+        config.check()?;
+        Ok(config)
+    }
+}
+
+const OPTIONS: [&str; 14] = [
+    "session_timeout",
+    "connect_timeout",
+    "create_chroot",
+    "dir",
+    "layout",
+    "recipe",
+    "wait",
+    "auth",
+    "acl",
+    "session",
+    "locks_per_session",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+];
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lock_core::ErrorKind;
+
+    use super::*;
+    use crate::{ZkLayout, ZkWait};
+
+    #[test]
+    fn urls() {
+        let url = "zk://me:p%40ss@a:2181,[::1]:2182,c/app/x?session_timeout=4s&connect_timeout=1s&dir=/l&layout=kazoo";
+        let config = ZkConfig::from_url(url).unwrap();
+        assert_eq!((config.hosts(), config.chroot_path()), ("a:2181,[::1]:2182,c", "/app/x"));
+        assert_eq!(config.digest().unwrap(), "me:p@ss");
+        assert_eq!(
+            (config.requested_timeout(), config.connect_limit()),
+            (Duration::from_secs(4), Duration::from_secs(1))
+        );
+        assert_eq!((config.locks_dir(), config.node_layout()), ("/l", ZkLayout::Kazoo));
+        assert!(!format!("{config:?}").contains("p@ss"), "{config:?}");
+        let config = ZkConfig::from_url("zk://a/?wait=poll&recipe=ephemeral").unwrap();
+        assert_eq!(config.lock_recipe(), ZkRecipe::Ephemeral(ZkWait::Poll));
+        let config = ZkConfig::from_url("zk://a/").unwrap();
+        assert_eq!(config.lock_recipe(), ZkRecipe::Queue);
+        assert_eq!((config.hosts(), config.chroot_path(), config.locks_dir()), ("a", "/", "/locks"));
+    }
+
+    #[test]
+    fn bad_urls_are_reported_without_the_password() {
+        for (url, text) in [
+            ("zk://", "hosts"),
+            ("zk:///app", "hosts"),
+            ("zk://me:secret@a,,b", "hosts"),
+            ("zk://me:secret@a:0", "hosts"),
+            ("zk://a:99999", "hosts"),
+            ("zk://me@a", "no password"),
+            ("zk://me:secret@a//x", "chroot"),
+            ("zk://a/x/../y", "chroot"),
+            ("zk://a?dir=locks", "dir"),
+            ("zk://a?dir=/locks/", "dir"),
+            ("zk://a?dir=/zookeeper/locks", "ZooKeeper keeps"),
+            ("zk://a?session_timeout=0s", "session_timeout"),
+            ("zk://a?session_timeout=1ms", "session_timeout"),
+            ("zk://a?session_timeout=90days", "session_timeout"),
+            ("zk://a?connect_timeout=0s", "connect_timeout"),
+            ("zk://a?layout=maven", "curator, plain or kazoo"),
+            ("zk://a?recipe=persistent", "queue or ephemeral"),
+            ("zk://a?recipe=ephemeral&wait=queue", "watch or poll"),
+            ("zk://a?wait=poll", "recipe=ephemeral"),
+            ("zk://a?ttl=3s", "session_timeout"),
+            ("zk://a?create_chroot=maybe", "true or false"),
+            ("zk://a?auth=kerberos", "digest or sasl"),
+            #[cfg(feature = "sasl")]
+            ("zk://a?auth=sasl", "sasl"),
+            ("zk://a?acl=creator", "credentials"),
+            ("zk://me:secret@a?acl=nobody", "creator"),
+            ("zk://a?session=mine", "shared or private"),
+            ("zk://a?locks_per_session=0", "locks_per_session"),
+            ("zk://a?tls_ca=/x", "zks://"),
+        ] {
+            let error = ZkConfig::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+            assert!(error.to_string().contains(text), "{url}: {error}");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{url}: {error}");
+        }
+    }
+}
