@@ -1,8 +1,8 @@
-//! The recipe of older fleets: one node of a fixed name, whose maker holds the lock.
+//! The recipe `ephemeral`, for older fleets: one node of a fixed name, whose creator holds the lock.
 //!
-//! There is no queue. When the node goes, all who watch it ask at once, and whoever is first has it: a release costs as
-//! many notifications and creations as there are waiters, and nobody is ever sure to get its turn. (The "herd effect"
-//! of ZooKeeper's "Recipes and Solutions".) Outcomes that are not known, the lease and its watch are as in the queue.
+//! There is no queue. When the node is deleted, all waiters that watch it try to create it, and the first one succeeds: a
+//! release costs as many notifications and creations as there are waiters, and a waiter may never get its turn (the "herd
+//! effect" of ZooKeeper's "Recipes and Solutions"). Unknown outcomes, the lease and its watch are as in the queue.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use rand::Rng;
 use tokio::time::{Instant, sleep};
 use zookeeper_client::{self as zk, CreateMode};
 
-use crate::acquire::{confirm, make_directories};
 use crate::deadline::Deadline;
 use crate::error::{Fault, Stop, no_chroot};
-use crate::node::{CreatedNode, OwnNode};
+use crate::make_directories::make_directories;
+use crate::node::CreatedNode;
+use crate::own_node::OwnNode;
 use crate::recipe::ZkWait;
-use crate::session::{Event, Session};
-use crate::watches::{Claim, Need};
+use crate::session::Session;
+use crate::watches::{Claim, Event, Need};
 
-/// Gives our node once we made it, or nothing when the lock is busy.
+/// Waits until the node is created, and returns it; nothing if the lock is busy.
 pub(crate) async fn contend(
     own: &mut OwnNode,
     by: ZkWait,
@@ -37,20 +38,21 @@ pub(crate) async fn contend(
             return Ok(None);
         }
     }
-    let node = match enter(own, chroot, request, deadline).await? {
+    let node = match create(own, chroot, request, deadline).await? {
         Some(node) => node,
         None if request.wait.is_expired() => return Ok(None),
-        None => match deadline.limit(pin!(turn(own, by, chroot, request, deadline))).await {
+        None => match deadline.limit(pin!(wait(own, by, chroot, request, deadline))).await {
             Some(node) => node?,
             None => return Ok(None),
         },
     };
-    confirm(own.session(), own.lock()).await?;
+    let dir = &own.lock().dir;
+    own.session().ensure_valid(dir).await.map_err(|fault| Stop::of(fault, dir))?;
     Ok(Some(node))
 }
 
-/// Asks whenever the lock seems to be free, until it is ours.
-async fn turn(
+/// Tries to create the node whenever the lock seems to be free, until that succeeds.
+async fn wait(
     own: &mut OwnNode,
     by: ZkWait,
     chroot: &str,
@@ -64,14 +66,14 @@ async fn turn(
             ZkWait::Poll => poll(session, path).await,
         };
         free.map_err(|fault| Stop::of(fault, path))?;
-        if let Some(node) = enter(own, chroot, request, deadline).await? {
+        if let Some(node) = create(own, chroot, request, deadline).await? {
             return Ok(node);
         }
     }
 }
 
-/// Makes our node, and what is missing above it; nothing if somebody else was first.
-async fn enter(
+/// Creates the node, and missing nodes above it; returns nothing if another client was first.
+async fn create(
     own: &mut OwnNode,
     chroot: &str,
     request: &AcquireRequest,
@@ -86,14 +88,14 @@ async fn enter(
         let unknown = matches!(fault, Fault::Unknown(_)) && Instant::now() < until;
         match fault {
             Fault::Refused(zk::Error::NodeExists) if own.is_certain() => return Ok(None),
-            // It may be the one that we made when the answer was lost.
+            // It may be the one whose creation got no answer.
             Fault::Refused(zk::Error::NodeExists) => {
-                let settled = own.settle(deadline).await;
+                let settled = own.recover(deadline).await;
                 return settled.map_err(|fault| Stop::of(fault, &own.lock().dir));
             }
             Fault::Unknown(error) if unknown => {
-                tracing::debug!(%error, path = own.lock().dir, "the answer to a creation was lost");
-                let settled = own.settle(deadline).await;
+                tracing::debug!(%error, path = own.lock().dir, "no answer to the creation of a node; looking for it");
+                let settled = own.recover(deadline).await;
                 if let Some(node) = settled.map_err(|fault| Stop::of(fault, &own.lock().dir))? {
                     return Ok(Some(node));
                 }
@@ -109,7 +111,7 @@ async fn enter(
     }
 }
 
-/// Waits until the node is gone. An event may be lost, so that it is [looked at](Session::second_look) now and then.
+/// Waits until the node is deleted. It [looks again](Session::second_look) now and then, in case the event was lost.
 async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), Fault> {
     loop {
         let watched =
@@ -122,12 +124,12 @@ async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), 
         let event = loop {
             tokio::select! {
                 biased;
-                // The driver tells the watches of it much later.
+                // The watches of the driver fire much later.
                 () = session.ended() => return Err(Fault::SessionEnded),
                 event = &mut watch => break event,
                 () = sleep(session.second_look()) => match session.retry_until_definite(|| session.stat(path)).await? {
                     Some(stat) if stat.mzxid == seen.mzxid => {}
-                    // The watch has been used up.
+                    // The watch has fired.
                     Some(_) => break Event::Changed,
                     None => break Event::Deleted,
                 },
@@ -141,7 +143,7 @@ async fn watch(session: &Session, path: &str, claim: &Arc<Claim>) -> Result<(), 
     }
 }
 
-/// Looks again and again until the node is gone.
+/// Polls until the node is deleted.
 async fn poll(session: &Session, path: &str) -> Result<(), Fault> {
     loop {
         let pause = lock_core::random::rng().random_range(POLL / 2..POLL * 3 / 2);
@@ -152,5 +154,5 @@ async fn poll(session: &Session, path: &str) -> Result<(), Fault> {
     }
 }
 
-/// How long a waiter that polls sleeps, on average.
+/// The average interval between two polls.
 const POLL: Duration = Duration::from_millis(100);

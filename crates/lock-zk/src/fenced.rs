@@ -8,7 +8,7 @@ use crate::error::Fault;
 use crate::lease::ZkLease;
 use crate::{BACKEND, NodeAcl};
 
-/// Writes to ZooKeeper under the protection of a lock of ZooKeeper.
+/// Writes to ZooKeeper that are fenced by a ZooKeeper lock.
 ///
 /// # Examples
 ///
@@ -17,22 +17,23 @@ use crate::{BACKEND, NodeAcl};
 /// use lock_zk::{Committed, FencedExt};
 ///
 /// match guard.fenced()?.set("/orders/42", b"paid", None).commit().await? {
-///     Committed::Applied(_) => println!("paid, and the lock was ours"),
+///     Committed::Applied(_) => println!("paid, while the lock was held"),
 ///     Committed::Refused { error, .. } => println!("nothing was written: {error}"),
 /// }
 /// # Ok(())
 /// # }
 /// ```
 pub trait FencedExt {
-    /// Collects writes that take effect all or not at all, and only if the lock is still ours when they do.
+    /// Collects writes that are applied all or not at all, and only while the lock is held.
     ///
-    /// However late the writes arrive, and whatever this process believes by then: the check of our node and the
-    /// writes are one transaction of the ensemble. This is what a [token](lock_core::Token) does for other resources.
+    /// The check of the holder's node and the writes are one transaction of the ensemble, so this holds however late the
+    /// writes arrive. A [token](lock_core::Token) does the same for other resources.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] for a lock of another backend, and in [`ZkLayout::Plain`](crate::ZkLayout::Plain) and
-    /// [`ZkRecipe::Ephemeral`](crate::ZkRecipe::Ephemeral), whose node names come again; [`ErrorKind::Lost`] when the lock is known to be lost.
+    /// [`ZkRecipe::Ephemeral`](crate::ZkRecipe::Ephemeral), which reuse node names; [`ErrorKind::Lost`] when the lock is
+    /// known to be lost.
     fn fenced(&self) -> Result<FencedWriter<'_>>;
 }
 
@@ -40,14 +41,14 @@ impl FencedExt for Guard {
     fn fenced(&self) -> Result<FencedWriter<'_>> {
         let Some(lease) = self.lease_as::<ZkLease>() else {
             return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .with_message("this lock is not one of ZooKeeper")
-                .with_hint("send its token with every write, and let the resource check it")
+                .with_message("this is not a ZooKeeper lock")
+                .with_hint("send its token with every write, and have the resource check it")
                 .on(self.name()));
         };
         if !lease.has_unique_name() {
             return Err(Error::new(ErrorKind::Unsupported, BACKEND)
                 .with_message(
-                    "node names come again in this layout or recipe, so that a check of ours would not tell",
+                    "this layout or recipe reuses node names, so a check of the holder's node proves nothing",
                 )
                 .with_hint("use recipe=queue with layout=curator or kazoo")
                 .on(self.name()));
@@ -59,7 +60,7 @@ impl FencedExt for Guard {
     }
 }
 
-/// Writes that take effect all or not at all, and only while a lock is held; see [`FencedExt`].
+/// Writes that are applied all or not at all, and only while a lock is held; see [`FencedExt`].
 ///
 /// Paths start at the chroot.
 ///
@@ -76,34 +77,23 @@ impl FencedExt for Guard {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is written before it is committed"]
+#[must_use = "nothing is written before `commit`"]
 pub struct FencedWriter<'a> {
     guard: &'a Guard,
     lease: &'a ZkLease,
     writes: Vec<Write>,
 }
 
-/// What became of writes.
-///
-/// # Examples
-///
-/// ```
-/// # use lock_zk::Committed;
-/// fn report(committed: &Committed) {
-///     if let Committed::Refused { index, error } = committed {
-///         eprintln!("nothing was written: write {index} failed: {error}");
-///     }
-/// }
-/// ```
+/// The outcome of fenced writes.
 #[derive(Debug)]
 pub enum Committed {
-    /// All took effect, while the lock was ours.
+    /// All were applied, while the lock was held.
     Applied(Vec<MultiWriteResult>),
-    /// None took effect, since one could not. Whether the lock is still ours is not known.
+    /// None was applied, as one could not be. Whether the lock is still held is unknown.
     Refused {
-        /// The one that could not, counted from zero.
+        /// The index of that write.
         index: usize,
-        /// Why: no such node, another version, a node that is there already.
+        /// Why: no such node, another version, or a node that exists already.
         error: zk::Error,
     },
 }
@@ -117,7 +107,7 @@ enum Write {
 }
 
 impl FencedWriter<'_> {
-    /// Refuses everything unless this node is there, and has this version if one is given.
+    /// Refuses all writes unless this node exists, and has this version if one is given.
     pub fn check(mut self, path: impl Into<String>, version: Option<i32>) -> Self {
         self.writes.push(Write::Check { path: path.into(), version });
         self
@@ -153,7 +143,7 @@ impl FencedWriter<'_> {
         self
     }
 
-    /// Writes: one round trip.
+    /// Writes, in one round trip.
     ///
     /// # Errors
     ///
@@ -166,31 +156,26 @@ impl FencedWriter<'_> {
     /// When the future is dropped, the writes may or may not take effect, as without an answer.
     pub async fn commit(self) -> Result<Committed> {
         let failed = |error: Error| error.during("fenced write").on(self.guard.name());
-        let session = self.lease.session();
-        let Ok(node) = tokio::time::timeout(session.patience(), self.lease.node()).await else {
-            return Err(failed(self.lease.silent().with_outcome(Outcome::NotApplied)));
-        };
+        let (session, path) = (self.lease.session(), self.lease.path());
+        let node = session.answer_about(path, self.lease.latest_node()).await;
+        let node = node.map_err(|error| failed(error.with_outcome(Outcome::NotApplied)))?;
         let mut changes = vec![Change::Check { path: &node.path, version: None }];
         changes.extend(self.writes.iter().map(Write::as_change));
-        let answer = tokio::time::timeout(session.patience(), session.multi(&changes)).await;
-        match answer {
-            Err(_) => Err(failed(self.lease.silent())),
-            Ok(Ok(mut results)) => {
+        match session.answer_about(path, session.multi(&changes)).await.map_err(failed)? {
+            Ok(mut results) => {
                 results.remove(0);
                 Ok(Committed::Applied(results))
             }
-            Ok(Err((Some(0), fault))) if fault.is_no_node() => {
+            Err((Some(0), fault)) if fault.is_no_node() => {
                 self.lease.lose(LossReason::Removed);
                 Err(failed(Error::lost(BACKEND)))
             }
-            // What was on its way when the session ended may have been in time.
-            Ok(Err((_, Fault::SessionEnded))) => {
-                Err(failed(Error::lost(BACKEND).with_outcome(Outcome::Unknown)))
-            }
-            Ok(Err((Some(index), Fault::Refused(error)))) if index > 0 && is_conflict(&error) => {
+            // A request in flight at the end of the session may have been in time.
+            Err((_, Fault::SessionEnded)) => Err(failed(Error::lost(BACKEND).with_outcome(Outcome::Unknown))),
+            Err((Some(index), Fault::Refused(error))) if index > 0 && is_conflict(&error) => {
                 Ok(Committed::Refused { index: index - 1, error })
             }
-            Ok(Err((index, fault))) => {
+            Err((index, fault)) => {
                 let path = index.and_then(|index| changes.get(index)).map_or(&*node.path, Change::path);
                 Err(failed(fault.on(path)))
             }
@@ -211,7 +196,7 @@ impl Write {
     }
 }
 
-/// Whether the tree is not what the writer took it for.
+/// Whether the tree is not in the state that the writer expected.
 const fn is_conflict(error: &zk::Error) -> bool {
     use zk::Error as E;
     matches!(error, E::NoNode | E::BadVersion | E::NodeExists | E::NotEmpty | E::NoChildrenForEphemerals)

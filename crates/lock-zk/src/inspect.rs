@@ -1,44 +1,43 @@
-//! What the nodes of a lock say about its holders and its waiters.
+//! Inspects locks: their holders and waiters, and which locks exist.
 
 use futures_util::future::join_all;
-use lock_core::{Error, ErrorKind, Holder, HolderInfo, LockState, Token, WaiterInfo};
+use lock_core::{Holder, HolderInfo, LockName, LockState, Mode, WaiterInfo};
 use zookeeper_client::Stat;
 
-use crate::backend::{ContenderNode, look};
 use crate::error::Fault;
-use crate::layout::LockPath;
-use crate::node::{NodeData, Origin};
-use crate::queue::is_readers;
+use crate::lock_path::{LockPath, name_of};
+use crate::node_data::{NodeData, Origin};
+use crate::queue::{Contender, is_readers, list};
+use crate::recipe::ZkRecipe;
 use crate::session::Session;
-use crate::token::Base;
-use crate::{BACKEND, ZkRecipe};
+use crate::token_base::TokenBase;
 
-/// The state of the lock, and what else is in its directory.
+/// The state of the lock, and the nodes in its directory that are not in the queue.
 pub(crate) async fn inspect(
     session: &Session,
-    base: &Base,
+    base: &TokenBase,
     lock: &LockPath,
 ) -> Result<(LockState, Vec<String>), Fault> {
     loop {
         let contenders = look(session, lock).await?;
         if contenders.holders.is_empty() {
-            return Ok((LockState::free(), contenders.strangers));
+            return Ok((LockState::free(), contenders.unnumbered));
         }
         let waiters = contenders.waiters.len();
         let shown = contenders.waiters.into_iter().take(LockState::MAX_QUEUE);
-        let (holders, queue) = (contenders.holders.into_iter().map(Asked::Holder), shown.map(Asked::Waiter));
-        let mut asked: Vec<_> = holders.chain(queue).collect();
+        let (holders, queue) = (contenders.holders.into_iter().map(Role::Holder), shown.map(Role::Waiter));
+        let mut nodes: Vec<_> = holders.chain(queue).collect();
         let (mut holders, mut queue) = (Vec::new(), Vec::new());
-        while !asked.is_empty() {
-            let rest = asked.split_off(asked.len().min(AT_ONCE));
-            for read in join_all(asked.into_iter().map(|one| one.read(session, base, lock))).await {
+        while !nodes.is_empty() {
+            let rest = nodes.split_off(nodes.len().min(AT_ONCE));
+            for read in join_all(nodes.into_iter().map(|one| one.read(session, base, lock))).await {
                 match read? {
                     Some(Read::Holder(holder)) => holders.push(holder),
                     Some(Read::Waiter(waiter)) => queue.push(waiter),
                     None => {}
                 }
             }
-            asked = rest;
+            nodes = rest;
         }
         // All of them have just released the lock.
         if holders.is_empty() {
@@ -46,12 +45,52 @@ pub(crate) async fn inspect(
         }
         let mut state = LockState::held(holders);
         (state.waiters, state.queue) = (waiters, queue);
-        return Ok((state, contenders.strangers));
+        return Ok((state, contenders.unnumbered));
     }
 }
 
-/// A node that is asked about.
-enum Asked {
+/// The contenders that one look shows.
+#[derive(Debug, Default)]
+pub(crate) struct Contenders {
+    pub(crate) holders: Vec<ContenderNode>,
+    waiters: Vec<ContenderNode>,
+    /// The nodes in the directory that are not in the queue.
+    unnumbered: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ContenderNode {
+    pub(crate) path: String,
+    mode: Mode,
+}
+
+pub(crate) async fn look(session: &Session, lock: &LockPath) -> Result<Contenders, Fault> {
+    if let ZkRecipe::Ephemeral(_) = lock.recipe {
+        let stat = session.retry_until_definite(|| session.stat(&lock.dir)).await?;
+        let holder = stat.map(|_| ContenderNode { path: lock.dir.clone(), mode: Mode::Exclusive });
+        return Ok(Contenders { holders: holder.into_iter().collect(), ..Contenders::default() });
+    }
+    let queue = list(session, lock).await?.unwrap_or_default();
+    let (holders, waiters) = queue.contenders.split_at(queue.holders().len());
+    let nodes = |all: &[Contender]| {
+        let node = |one: &Contender| ContenderNode { path: lock.child(&one.name), mode: one.mode };
+        all.iter().map(node).collect()
+    };
+    Ok(Contenders { holders: nodes(holders), waiters: nodes(waiters), unnumbered: queue.unnumbered })
+}
+
+/// The locks below this directory whose names have this prefix.
+pub(crate) async fn list_locks(session: &Session, dir: &str, prefix: &str) -> Result<Vec<LockName>, Fault> {
+    let children = match session.retry_until_definite(|| session.children(dir)).await {
+        Err(fault) if fault.is_no_node() => return Ok(Vec::new()),
+        children => children?,
+    };
+    let names = children.iter().filter_map(|child| name_of(dir, child));
+    Ok(names.filter(|name| name.as_str().starts_with(prefix)).collect())
+}
+
+/// A node to read, and its role.
+enum Role {
     Holder(ContenderNode),
     Waiter(ContenderNode),
 }
@@ -61,20 +100,20 @@ enum Read {
     Waiter(WaiterInfo),
 }
 
-impl Asked {
-    /// What the node says; nothing when it has just gone.
-    async fn read(self, session: &Session, base: &Base, lock: &LockPath) -> Result<Option<Read>, Fault> {
+impl Role {
+    /// Reads the node; nothing if it was just deleted.
+    async fn read(self, session: &Session, base: &TokenBase, lock: &LockPath) -> Result<Option<Read>, Fault> {
         let (Self::Holder(one) | Self::Waiter(one)) = &self;
-        let Some(seen) = Seen::at(session, one.path.clone()).await? else { return Ok(None) };
-        let (who, mode) = (seen.holder(), one.mode.into());
+        let Some(read) = ReadNode::at(session, one.path.clone()).await? else { return Ok(None) };
+        let (who, mode) = (read.holder(), one.mode.into());
         if let Self::Waiter(_) = self {
             let mut waiter = WaiterInfo::new(who, mode);
-            waiter.since = Origin { czxid: seen.stat.czxid, ctime: seen.stat.ctime }.time();
+            waiter.since = Origin { czxid: read.stat.czxid, ctime: read.stat.ctime }.time();
             return Ok(Some(Read::Waiter(waiter)));
         }
         let mut holder = HolderInfo::new(who, mode);
-        if let Some(origin) = seen.origin(lock) {
-            // The node of a queue was made when its client began to wait.
+        if let Some(origin) = read.origin(lock) {
+            // In a queue, the node was created when its client began to wait.
             match lock.recipe {
                 ZkRecipe::Queue => holder.asked = origin.time(),
                 _ => holder.since = origin.time(),
@@ -87,14 +126,14 @@ impl Asked {
 
 /// A node that was read.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReadNode {
     pub(crate) path: String,
     pub(crate) data: Vec<u8>,
     pub(crate) stat: Stat,
 }
 
-impl Seen {
-    /// What is at this path, if there is something.
+impl ReadNode {
+    /// The node at this path, if it exists.
     pub(crate) async fn at(session: &Session, path: String) -> Result<Option<Self>, Fault> {
         match session.retry_until_definite(|| session.data(&path)).await {
             Err(fault) if fault.is_no_node() => Ok(None),
@@ -106,15 +145,13 @@ impl Seen {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// How the node was made by which a holder got the lock. Of a reader that was a writer only its new node tells; where
-    /// somebody has written over that, such as a wish for revocation, nobody knows whether it was one.
+    /// The origin of a holder's lock, if known. A downgraded reader's is in its data; if that was overwritten, as by a
+    /// revocation request, it is unknown whether the reader was a writer.
     pub(crate) fn origin(&self, lock: &LockPath) -> Option<Origin> {
         let of_this_node = Origin { czxid: self.stat.czxid, ctime: self.stat.ctime };
-        match serde_json::from_slice::<NodeData>(&self.data) {
-            Ok(card) => Some(card.writer.unwrap_or(of_this_node)),
-            Err(_) => {
-                Some(of_this_node).filter(|_| lock.recipe != ZkRecipe::Queue || !is_readers(self.name()))
-            }
+        match NodeData::parse(&self.data) {
+            Some(data) => Some(data.writer.unwrap_or(of_this_node)),
+            None => Some(of_this_node).filter(|_| lock.recipe != ZkRecipe::Queue || !is_readers(self.name())),
         }
     }
 
@@ -124,8 +161,8 @@ impl Seen {
 }
 
 fn read_holder(name: &str, data: &[u8]) -> Holder {
-    if let Ok(card) = serde_json::from_slice::<NodeData>(data) {
-        return Holder::Known(card.info);
+    if let Some(data) = NodeData::parse(data) {
+        return Holder::Known(data.info);
     }
     let text: String = String::from_utf8_lossy(data).chars().take(LONGEST_TEXT).collect();
     Holder::Foreign(if text.is_empty() {
@@ -133,17 +170,6 @@ fn read_holder(name: &str, data: &[u8]) -> Holder {
     } else {
         format!("node {name} with data {text:?}")
     })
-}
-
-/// The error for a reader of which no token is known.
-pub(crate) fn token_unknown(lock: &LockPath, token: Token) -> Error {
-    Error::new(ErrorKind::Unsupported, BACKEND)
-        .with_message(format!(
-            "something was written over the node of a reader in {}, such as a request to give up the lock: it does not \
-             tell whether its token is {token}",
-            lock.dir
-        ))
-        .with_hint("break the lock for all of its holders, or delete the node of the one")
 }
 
 /// How many nodes are read at once.
@@ -156,14 +182,14 @@ mod tests {
     use lock_core::OwnerInfo;
 
     #[test]
-    fn foreign_holders_are_told_in_readable_text() {
+    fn other_clients_are_shown_as_readable_text() {
         let text = |data: &[u8]| read_holder("lock-0000000001", data).to_string();
         assert_eq!(text(b"10.0.0.7"), "node lock-0000000001 with data \"10.0.0.7\"");
         assert_eq!(text(b""), "node lock-0000000001");
         assert_eq!(text(b"\x00\xff\n"), "node lock-0000000001 with data \"\\0\u{fffd}\\n\"");
         assert!(text(&[b'x'; 5000]).len() < 300);
-        let card = NodeData::new(OwnerInfo::this_process().with_label("job"), "7".into());
-        let holder = read_holder("n", &serde_json::to_vec(&card).unwrap());
-        assert_eq!(holder, Holder::Known(card.info));
+        let data = NodeData::new(OwnerInfo::this_process().with_label("job"), "7".into());
+        let holder = read_holder("n", &data.to_bytes());
+        assert_eq!(holder, Holder::Known(data.info));
     }
 }

@@ -1,29 +1,15 @@
-//! Where a lock lives in ZooKeeper's tree, and what its nodes are called.
+//! The names of the nodes of a lock.
 
-use std::fmt::Write;
 use std::str::FromStr;
 
-use lock_core::{LockName, Mode, OwnerId};
-use percent_encoding::percent_decode_str;
+use lock_core::{Mode, OwnerId};
 
-use crate::ZkRecipe;
-
-/// The names of the nodes in the directory of a lock, which decide what other clients understand.
+/// The names of the nodes in the directory of a lock, which decide which other clients understand them.
 ///
-/// All layouts and all modes exclude each other among clients of this library: whatever its name, every node that ends
-/// in a sequence number counts, and one that does not say that it shares the lock wants it alone. Clients of other
-/// libraries look only for the nodes that they know: use mutexes where they use their mutex, and read/write locks
-/// where they use theirs. Semaphores are between clients of this library.
-///
-/// # Examples
-///
-/// ```
-/// # use lock_zk::{ZkConfig, ZkLayout};
-/// let config = ZkConfig::from_url("zk://a:2181?layout=kazoo")?;
-/// let same = ZkConfig::new("a:2181").layout(ZkLayout::Kazoo);
-/// # assert_eq!(format!("{config:?}"), format!("{same:?}"));
-/// # Ok::<_, lock_core::Error>(())
-/// ```
+/// Among clients of this library, all layouts and all modes exclude each other: every node whose name ends in a sequence
+/// number counts, and one whose name does not say that it shares the lock is exclusive. Clients of other libraries look
+/// only for the names that they know: use mutexes where they use their mutex, and read/write locks where they use theirs.
+/// Semaphores work only between clients of this library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ZkLayout {
@@ -32,20 +18,20 @@ pub enum ZkLayout {
     /// as in Curator's `InterProcessReadWriteLock`.
     #[default]
     Curator,
-    /// `lock-<sequence>`, `read-<sequence>` and `write-<sequence>`, as .NET's DistributedLock. The node carries its
-    /// owner in its data only, so that recovery after a lost answer has to read every node of the queue. And its name comes
-    /// again when the directory is removed and made anew, so that a release looks first whether the node is still its own.
-    /// If that happens just after the look, it is as with [`ZkRecipe::Ephemeral`](crate::ZkRecipe::Ephemeral).
+    /// `lock-<sequence>`, `read-<sequence>` and `write-<sequence>`, as .NET's DistributedLock. Only the data of a node
+    /// names its owner, so the recovery after a lost answer reads every node of the queue. Names are reused when the
+    /// directory is deleted and created again, so a release looks first whether the node is still its own. If that
+    /// happens just after the look, the same can follow as with [`ZkRecipe::Ephemeral`](crate::ZkRecipe::Ephemeral).
     Plain,
     /// `<uuid>__lock__<sequence>`, as Python's kazoo and tooz by default; Go's `zk.Lock` understands it too.
-    /// Curator does not. Readers are `__rlock__`, as kazoo's `ReadLock`, and writers `__write__lock__`, in which it sees
-    /// its own `WriteLock`.
+    /// Curator does not. Readers are `__rlock__`, as kazoo's `ReadLock`, and writers `__write__lock__`, which kazoo takes
+    /// for its `WriteLock`.
     Kazoo,
 }
 
 impl ZkLayout {
-    /// The name of a node of `owner` that wants the lock in this mode, to which the server appends the sequence
-    /// number. `writes` tells the write side of a read/write lock from a mutex.
+    /// The name of a node of `owner` for this mode, to which the server appends the sequence number. `writes` tells the
+    /// write side of a read/write lock from a mutex.
     pub(crate) fn prefix(self, owner: OwnerId, mode: Mode, writes: bool) -> String {
         let id = owner.to_string();
         let (id, alone, writer, reader) = match self {
@@ -79,71 +65,7 @@ impl FromStr for ZkLayout {
     }
 }
 
-/// The place of one lock in the tree.
-#[derive(Debug)]
-pub(crate) struct LockPath {
-    /// The directory of the lock, or its only node.
-    pub(crate) dir: String,
-    pub(crate) layout: ZkLayout,
-    pub(crate) recipe: ZkRecipe,
-    /// The sequence number from which on a holder that is alone starts the directory afresh.
-    pub(crate) rotate_from: i64,
-}
-
-impl LockPath {
-    /// The place of `name` below `base`.
-    pub(crate) fn new(base: &str, name: &LockName, layout: ZkLayout) -> Self {
-        let parent = if base == "/" { "" } else { base };
-        let mut dir = format!("{parent}/");
-        append(base, name, &mut dir);
-        Self { dir, layout, recipe: ZkRecipe::Queue, rotate_from: ROTATE_FROM }
-    }
-
-    /// The same place, for another recipe.
-    pub(crate) fn with_recipe(mut self, recipe: ZkRecipe) -> Self {
-        self.recipe = recipe;
-        self
-    }
-
-    /// Whether no two acquisitions ever have a node of the same name.
-    pub(crate) fn is_unique(&self) -> bool {
-        self.recipe == ZkRecipe::Queue && self.layout != ZkLayout::Plain
-    }
-
-    /// How many bytes the path of our node has, at most; with a permit of many a few more.
-    pub(crate) const fn node_bytes(&self) -> usize {
-        match self.recipe {
-            ZkRecipe::Queue => {
-                self.dir.len() + "/_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__0123456789".len()
-            }
-            ZkRecipe::Ephemeral(_) => self.dir.len(),
-        }
-    }
-
-    pub(crate) fn child(&self, name: &str) -> String {
-        format!("{}/{name}", self.dir)
-    }
-}
-
-/// Appends the name of the directory of a lock below `base`.
-fn append(base: &str, name: &LockName, path: &mut String) {
-    // ZooKeeper keeps that name at the root of its tree.
-    if base == "/" && name.as_str() == "zookeeper" {
-        path.push_str("%7Aookeeper");
-    } else {
-        escape(name.as_str(), path);
-    }
-}
-
-/// The lock whose directory below `base` is called so; `None` when that is no directory of a lock.
-pub(crate) fn name_of(base: &str, child: &str) -> Option<LockName> {
-    let name = percent_decode_str(child).decode_utf8().ok()?;
-    let (name, mut path) = (LockName::new(name).ok()?, String::new());
-    append(base, &name, &mut path);
-    (path == child).then_some(name)
-}
-
-/// What the text before its number says how a node wants the lock. One that says nothing wants it alone.
+/// The mode in the text before the sequence number; a node that names none is exclusive.
 pub(crate) fn mode_of(marker: &str) -> Mode {
     let reads = ["__READ__", "__rlock__", "-read-"].iter().any(|ending| marker.ends_with(ending));
     if reads || marker == "read-" {
@@ -158,8 +80,8 @@ fn is_permit(text: &str) -> bool {
     text.strip_suffix("permit").is_some_and(|id| id.is_empty() || id.ends_with(['-', '_']))
 }
 
-/// What stands before the number of the node of a reader that takes the place of this one, if this is a writer's: one of ours,
-/// or of Curator's in part, whose readers have an id of their own.
+/// The text before the number of the reader's node that may replace this writer's node. Of Curator's readers it is a
+/// part, as they have an id of their own.
 pub(crate) fn as_reader(marker: &str) -> Option<String> {
     WRITERS.iter().find_map(|(writer, reader)| {
         let id = marker.strip_suffix(writer)?;
@@ -169,25 +91,7 @@ pub(crate) fn as_reader(marker: &str) -> Option<String> {
     })
 }
 
-/// Appends `name` so that it is one level of a path: `%XX` for every byte that is not a letter, a digit or one of
-/// `-_.~:@+=,`, and for the first byte of `.` and `..`.
-///
-/// The server refuses control characters, private-use ones and everything that takes two UTF-16 units. Any other
-/// non-ASCII letter is escaped as well, so that a name looks alike in all tools.
-fn escape(name: &str, path: &mut String) {
-    let relative = matches!(name, "." | "..");
-    for byte in name.bytes() {
-        if (byte.is_ascii_alphanumeric() || b"-_.~:@+=,".contains(&byte)) && !relative {
-            path.push(byte.into());
-        } else {
-            // Writing to a string does not fail.
-            let _ = write!(path, "%{byte:02X}");
-        }
-    }
-}
-
-pub(crate) const ROTATE_FROM: i64 = 1 << 30;
-/// What ends the markers of writers, and those of the readers that they become.
+/// The endings of writers, and of the readers that they become.
 const WRITERS: [(&str, &str); 3] =
     [("__WRIT__", "__READ__"), ("__write__lock__", "__rlock__"), ("write-", "read-")];
 
@@ -196,12 +100,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::num::NonZeroU32;
-
-    fn escaped(name: &str) -> String {
-        let mut path = String::new();
-        escape(name, &mut path);
-        path
-    }
 
     const ALL: [ZkLayout; 3] = [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo];
 
@@ -231,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_say_how_they_want_the_lock() {
+    fn names_tell_the_mode() {
         let mode = |name: &str| mode_of(name);
         for reader in ["_c_1-__READ__", "a__rlock__", "read-", "guid-read-"] {
             assert_eq!(mode(reader), Mode::Shared, "{reader}");
@@ -260,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_to_write_may_become_a_reader_and_nobody_else() {
+    fn only_writers_may_become_readers() {
         for layout in ALL {
             for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { max: NonZeroU32::MIN }] {
                 for writes in [false, true] {
@@ -276,53 +174,7 @@ mod tests {
         assert_eq!(as_reader("overwrite-"), None);
     }
 
-    #[test]
-    fn paths() {
-        let dir = |base: &str, name: &str| {
-            LockPath::new(base, &LockName::new(name).unwrap(), ZkLayout::Curator).dir
-        };
-        assert_eq!(dir("/locks", "orders/42"), "/locks/orders%2F42");
-        assert_eq!(dir("/", "a.b"), "/a.b");
-        assert_eq!(dir("/locks", "."), "/locks/%2E");
-        assert_eq!(dir("/locks", ".."), "/locks/%2E%2E");
-        assert_eq!(dir("/locks", "a b\0\u{1f600}%"), "/locks/a%20b%00%F0%9F%98%80%25");
-        assert_eq!(dir("/locks", "zookeeper"), "/locks/zookeeper");
-        assert_eq!(dir("/", "zookeeper"), "/%7Aookeeper");
-        let name = |base: &str, child: &str| name_of(base, child).map(|name| name.to_string());
-        assert_eq!(name("/locks", "orders%2F42").as_deref(), Some("orders/42"));
-        assert_eq!(name("/", "%7Aookeeper").as_deref(), Some("zookeeper"));
-        assert_eq!(name("/locks", "zookeeper").as_deref(), Some("zookeeper"));
-        for (base, other) in [
-            ("/", "zookeeper"),
-            ("/locks", "%7Aookeeper"),
-            ("/locks", "!token-base"),
-            ("/locks", "a%2f"),
-            ("/locks", "a%"),
-            ("/locks", "%FF"),
-            ("/locks", "%61"),
-            ("/locks", ""),
-        ] {
-            assert_eq!(name(base, other), None, "{base} {other}");
-        }
-    }
-
     proptest! {
-        #[test]
-        fn escaping_is_reversible_and_safe(name in "[\\x00-\\u{10ffff}]{1,40}") {
-            let path = escaped(&name);
-            prop_assert!(path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/'));
-            prop_assert!(path != "." && path != "..");
-            let name = LockName::new(name).unwrap();
-            prop_assert_eq!(name_of("/locks", &path), Some(name));
-        }
-
-        #[test]
-        fn what_is_read_is_written_so(child in ".{1,40}|[a-z%0-9A-F]{1,40}") {
-            if let Some(name) = name_of("/locks", &child) {
-                prop_assert_eq!(escaped(name.as_str()), child);
-            }
-        }
-
         #[test]
         fn modes_round_trip(max: NonZeroU32, writes: bool) {
             for layout in ALL {

@@ -1,125 +1,116 @@
-//! A lock that is held.
+//! The lease of a held lock.
 
-use std::future::pending;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use lock_core::{
     AcquireRequest, BootInstant, Error, GuardState, Lease, LeasePolicy, LossReason, Mode, OwnerId, Released,
-    Result, Revocation, RevocationCell, Token, Validity, ValidityCell,
+    Result, Revocation, Token, Validity, ValidityCell,
 };
 use tokio::sync::oneshot;
 
-use crate::BACKEND;
 use crate::capabilities::limits;
-use crate::downgrade::Downgraded;
-use crate::error::{Fault, unavailable};
-use crate::layout::LockPath;
-use crate::node::{CreatedNode, Gone, LAST_PAUSE, NodeData, OwnNode, delete_ours, is_there};
-use crate::session::{Event, PAUSE, Session, Watch};
+use crate::error::{BACKEND, Fault};
+use crate::held_node::{self, OwnWatch};
+use crate::node::{CreatedNode, Deletion, Downgraded};
+use crate::own_node::OwnNode;
+use crate::session::Session;
 use crate::token::NotRaised;
-use crate::watches::{Claim, Need};
 
-/// A lock that is held: our node is the lowest, and nothing but its deletion or the end of the session changes that.
+/// A held lock: its node is the lowest, and only its deletion or the end of the session changes that.
 #[derive(Debug)]
 pub(crate) struct ZkLease {
     own: OwnNode,
-    /// As it was when the lock became ours: its number is that of the token.
+    /// The node when the lock was granted. The token is computed from its `czxid`.
     node: Arc<CreatedNode>,
-    /// Whether nobody shared the lock when it became ours.
+    /// Whether the lock was granted exclusively.
     exclusive: bool,
     token: Token,
-    /// What concerns this lock alone: its removal, and its own end.
+    /// The validity of this lock alone: its node was deleted, or it expired.
     cell: ValidityCell,
-    end: End,
+    expiry: Expiry,
+    /// That of the session and of this lock.
     validity: Validity,
     revocation: Revocation,
-    /// Whether the lock was ours when its release began.
-    was_ours: Option<bool>,
-    /// Dropped, it calls off the watch for our node as long as that is not set.
-    held: Option<oneshot::Sender<()>>,
+    /// Whether the lock was held when its release began.
+    was_held: Option<bool>,
+    /// Dropping it cancels the watch of the node if that is not set yet.
+    cancel_watch: Option<oneshot::Sender<()>>,
 }
 
 impl ZkLease {
-    /// The lease of this node, which is watched from a moment later on unless it is already.
+    /// The lease of this node. The node is watched after a moment, unless it is already.
     pub(crate) fn new(
         own: OwnNode,
         node: Arc<CreatedNode>,
-        own_watch: OwnWatch,
+        watch: OwnWatch,
         token: Token,
         request: &AcquireRequest,
     ) -> Self {
-        let session = own.session();
-        let (cell, end) = End::begin(session, request.lease);
-        let (held, released) = oneshot::channel();
-        let sentry = HeldNodeWatch {
-            session: Arc::downgrade(session),
-            claim: Arc::clone(own.claim()),
-            lock: Arc::clone(own.lock()),
-            node: Arc::clone(&node),
-            cell: cell.clone(),
-            revocation: RevocationCell::new(),
-            ends: end != End::NEVER,
-        };
-        sentry.read(&own_watch.data);
-        let revocation = sentry.revocation.revocation();
-        drop(session.runtime().spawn(sentry.stand(own_watch.watch, released)));
-        let validity = session.validity().clone().and(cell.validity());
+        let (cell, expiry) = Expiry::begin(own.session(), request.lease);
+        let expires = expiry != Expiry::NEVER;
+        let (revocation, cancel_watch) = held_node::watch(&own, &node, watch, &cell, expires);
+        let validity = own.session().validity().clone().and(cell.validity());
         Self {
+            own,
             node,
             exclusive: request.mode == Mode::Exclusive,
-            own,
             token,
             cell,
-            end,
+            expiry,
             validity,
             revocation,
-            was_ours: None,
-            held: Some(held),
+            was_held: None,
+            cancel_watch: Some(cancel_watch),
         }
     }
 
-    /// The node as it is now.
-    pub(crate) async fn node(&self) -> Arc<CreatedNode> {
+    /// The node as it is now: after a downgrade, it is the reader's.
+    pub(crate) async fn latest_node(&self) -> Arc<CreatedNode> {
         self.node.latest().await
+    }
+
+    /// The path of the node when the lock was granted.
+    pub(crate) fn path(&self) -> &str {
+        &self.node.path
     }
 
     pub(crate) fn session(&self) -> &Session {
         self.own.session()
     }
 
-    /// Whether no other node ever has the name of ours.
+    /// Whether no other node ever has the same name.
     pub(crate) fn has_unique_name(&self) -> bool {
-        self.own.lock().is_unique()
+        self.own.lock().has_unique_names()
     }
 
     pub(crate) fn lose(&self, reason: LossReason) {
         self.cell.lose(reason);
     }
 
+    fn lost(&self) -> Error {
+        self.cell.lose(LossReason::Removed);
+        Error::lost(BACKEND)
+    }
+
+    /// Asks the quorum whether the node exists.
     async fn look(&self) -> Result<GuardState, Fault> {
-        let session = self.own.session();
+        let session = self.session();
         loop {
-            let node = self.node().await;
-            match session.retry_until_definite(|| is_there(session, &node.path, node.czxid)).await {
+            let node = self.latest_node().await;
+            match session.retry_until_definite(|| node.exists(session)).await {
                 Ok(true) => {}
                 Ok(false) => self.cell.lose(LossReason::Removed),
                 Err(Fault::SessionEnded) => {}
                 Err(fault) => return Err(fault),
             }
             match self.validity.state() {
-                // A loss of the connection that was over by then was noted only after the answer.
+                // An earlier loss of the connection was noted only after the answer.
                 GuardState::Suspect => {}
-                standing => return Ok(standing),
+                state => return Ok(state),
             }
         }
-    }
-
-    pub(crate) fn silent(&self) -> Error {
-        unavailable(&format!("no answer about {} within {:?}", self.node.path, self.own.session().patience()))
     }
 }
 
@@ -142,17 +133,17 @@ impl Lease for ZkLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
-        let session = self.own.session();
+        let session = self.session();
         limits(session.timeout()).check_lease_ttl(ttl)?;
         let until = session.clock().now() + ttl;
-        if self.end.is_fixed {
-            // One that is nearer counts from now on, whatever becomes of the request.
-            self.end.set(&self.cell, until.min(self.cell.validity().until()));
+        if self.expiry.is_fixed {
+            // An earlier end holds from now on, whatever becomes of the request.
+            self.expiry.set(&self.cell, until.min(self.cell.validity().until()));
         }
         if let GuardState::Lost(_) = self.verify().await? {
             return Err(Error::lost(BACKEND));
         }
-        if self.end.is_fixed && !self.end.set(&self.cell, until) {
+        if self.expiry.is_fixed && !self.expiry.set(&self.cell, until) {
             return Err(Error::lost(BACKEND));
         }
         Ok(self.validity.until())
@@ -162,26 +153,19 @@ impl Lease for ZkLease {
         if let lost @ GuardState::Lost(_) = self.validity.state() {
             return Ok(lost);
         }
-        match tokio::time::timeout(self.own.session().patience(), self.look()).await {
-            Ok(answer) => answer.map_err(|fault| fault.on(&self.node.path)),
-            Err(_) => Err(self.silent()),
-        }
+        let answer = self.session().answer_about(self.path(), self.look()).await?;
+        answer.map_err(|fault| fault.on(self.path()))
     }
 
     async fn downgrade(&mut self) -> Result<()> {
         if !self.validity.is_valid() {
             return Err(Error::lost(BACKEND));
         }
-        let patience = self.own.session().patience();
-        match tokio::time::timeout(patience, self.own.downgrade()).await {
-            Ok(Downgraded::To(_)) if self.validity.is_valid() => Ok(()),
-            Ok(Downgraded::To(_)) => Err(Error::lost(BACKEND)),
-            Ok(Downgraded::Gone) => {
-                self.cell.lose(LossReason::Removed);
-                Err(Error::lost(BACKEND))
-            }
-            Ok(Downgraded::Refused(fault)) => Err(fault.on(&self.node.path)),
-            Err(_) => Err(self.silent()),
+        match self.session().answer_about(self.path(), self.own.downgrade()).await? {
+            Downgraded::To(_) if self.validity.is_valid() => Ok(()),
+            Downgraded::To(_) => Err(Error::lost(BACKEND)),
+            Downgraded::Deleted => Err(self.lost()),
+            Downgraded::Refused(fault) => Err(fault.on(self.path())),
         }
     }
 
@@ -189,199 +173,62 @@ impl Lease for ZkLease {
         if self.verify().await? != GuardState::Valid && !self.validity.is_valid() {
             return Err(Error::lost(BACKEND));
         }
-        let session = self.own.session();
-        // Whoever comes after a holder has a later node; of those who share a lock, it may be an earlier one.
+        let session = self.session();
+        // The holder after this one has a later node. Of holders that share the lock, another one may have an earlier node.
         let after = u64::try_from(self.node.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
         let base = session.base(&self.own.lock().dir);
-        let raised = async { base.raise(session, &self.node().await.path, after, floor).await };
-        match tokio::time::timeout(session.patience(), raised).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(NotRaised::Failed(error))) => Err(error),
-            Ok(Err(NotRaised::Lost)) => {
-                self.cell.lose(LossReason::Removed);
-                Err(Error::lost(BACKEND))
-            }
-            Err(_) => Err(self.silent()),
-        }
+        let raised = async { base.raise(session, &self.latest_node().await.path, after, floor).await };
+        session.answer_about(self.path(), raised).await?.map_err(|error| match error {
+            NotRaised::Failed(error) => error,
+            NotRaised::Lost => self.lost(),
+        })
     }
 
     async fn release(&mut self) -> Result<Released> {
-        let standing = self.validity.state();
-        let was_ours = *self.was_ours.get_or_insert(!matches!(standing, GuardState::Lost(_)));
-        if standing == GuardState::Lost(LossReason::Removed) {
+        let state = self.validity.state();
+        let was_held = *self.was_held.get_or_insert(!matches!(state, GuardState::Lost(_)));
+        if state == GuardState::Lost(LossReason::Removed) {
             self.own.forget();
         }
-        // From here on nobody may believe in it, whatever becomes of the request.
+        // From here on the guard is not valid, whatever becomes of the request.
         self.cell.lose(LossReason::Released);
-        self.held = None;
-        match tokio::time::timeout(self.own.session().patience(), self.own.delete()).await {
-            Ok(Ok(Gone::Now)) if was_ours => Ok(Released::Released),
-            Ok(Ok(_)) => Ok(Released::AlreadyLost),
-            Ok(Err(fault)) => Err(fault.on(&self.node.path)),
-            Err(_) => Err(self.silent()),
+        self.cancel_watch = None;
+        let session = Arc::clone(self.own.session());
+        match session.answer_about(&self.node.path, self.own.delete()).await? {
+            Ok(Deletion::Done) if was_held => Ok(Released::Released),
+            Ok(_) => Ok(Released::AlreadyLost),
+            Err(fault) => Err(fault.on(self.path())),
         }
     }
 }
 
-/// When a lock ends though its session goes on, as the session keeps it for ever: it is deleted then.
+/// When a lock ends although its session goes on: its node is deleted then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct End {
-    /// Whether it has a fixed time to live, which can be extended.
+struct Expiry {
+    /// Whether it has a fixed ttl, which can be extended.
     is_fixed: bool,
-    /// However often it is extended.
+    /// The end of `max_hold`, which no extension moves.
     hold_until: BootInstant,
 }
 
-impl End {
+impl Expiry {
     const NEVER: Self = Self { is_fixed: false, hold_until: BootInstant::NEVER };
 
-    /// That of a lock which is granted now, and the cell that it is noted in.
+    /// The expiry of a lock that is granted now, and the cell that has it.
     fn begin(session: &Session, policy: LeasePolicy) -> (ValidityCell, Self) {
         let (clock, now) = (session.clock(), session.clock().now());
         let hold_until = policy.max_hold.map_or(BootInstant::NEVER, |hold| now + hold);
-        let end = Self { is_fixed: !policy.renewed, hold_until };
+        let expiry = Self { is_fixed: !policy.renewed, hold_until };
         let cell = ValidityCell::new(clock.clone(), BootInstant::NEVER);
         let ttl = policy.ttl.unwrap_or_else(|| session.timeout());
-        end.set(&cell, if end.is_fixed { now + ttl } else { hold_until });
-        (cell, end)
+        expiry.set(&cell, if expiry.is_fixed { now + ttl } else { hold_until });
+        (cell, expiry)
     }
 
-    /// Lets the lock end at this time, or when it has been held for as long as it may; says whether it is still held.
+    /// Sets the end to this time, or to the end of `max_hold` if that is earlier. Returns whether the lock is still held.
     fn set(self, cell: &ValidityCell, until: BootInstant) -> bool {
         let is_max_hold = until >= self.hold_until;
         cell.end_with(if is_max_hold { LossReason::MaxHold } else { LossReason::DeadlinePassed });
         cell.set_until(until.min(self.hold_until))
     }
 }
-
-/// What is known of our own node when it becomes the lock.
-#[derive(Default)]
-pub(crate) struct OwnWatch {
-    /// The watch for it, if one is set.
-    pub(crate) watch: Option<Watch>,
-    /// What the node said when it was watched.
-    pub(crate) data: Vec<u8>,
-}
-
-/// Watches the node of a lock that is held, so that its removal by an operator and the wish for its revocation are
-/// known at once, and removes it at its [end](End).
-struct HeldNodeWatch {
-    session: Weak<Session>,
-    claim: Arc<Claim>,
-    lock: Arc<LockPath>,
-    node: Arc<CreatedNode>,
-    cell: ValidityCell,
-    revocation: RevocationCell,
-    /// Whether the lock has an end of its own.
-    ends: bool,
-}
-
-impl HeldNodeWatch {
-    /// A lock that is released at once is never watched. One that is watched stays so until its node is gone: the
-    /// watch ends with the node by itself, and dropping it earlier would cost a request.
-    ///
-    /// There is one of these for every lock that is held, so what it does only for a moment is not part of it.
-    async fn stand(mut self, mut watch: Option<Watch>, released: oneshot::Receiver<()>) {
-        if watch.is_none() && tokio::time::timeout(BEFORE_WATCH, released).boxed().await.is_ok() {
-            return;
-        }
-        let (mut ended, mut pause) = (ended(self.cell.validity(), self.ends), PAUSE);
-        loop {
-            let mut watched = match watch.take() {
-                Some(watch) => watch,
-                None => {
-                    let Some(session) = self.session.upgrade() else { return };
-                    let room = self.claim.room(&self.node.path, Need::Must);
-                    match session.watch(&self.node.path, room).boxed().await {
-                        Ok((watch, data, stat)) if stat.czxid == self.node.czxid => {
-                            self.read(&data);
-                            pause = PAUSE;
-                            watch
-                        }
-                        Err(Fault::SessionEnded) => return,
-                        Err(fault) if !fault.is_no_node() => {
-                            tracing::debug!(?fault, path = self.node.path, "our own node cannot be watched");
-                            let over = tokio::time::timeout(pause, &mut ended).boxed().await.is_ok();
-                            if over {
-                                return self.end().boxed().await;
-                            }
-                            let repeats = matches!(fault, Fault::Unknown(_));
-                            pause = if repeats { PAUSE } else { (pause * 2).min(LAST_PAUSE) };
-                            continue;
-                        }
-                        // It is gone, or somebody else's node has the name by now.
-                        _ if self.is_lost().boxed().await => return,
-                        _ => continue,
-                    }
-                }
-            };
-            tokio::select! {
-                event = &mut watched => match event {
-                    Event::Deleted if self.is_lost().boxed().await => return,
-                    Event::Deleted => {}
-                    Event::SessionEnded => return,
-                    Event::Changed => {}
-                },
-                () = &mut ended => {
-                    self.end().boxed().await;
-                    return drop(watched);
-                }
-            }
-        }
-    }
-}
-
-impl HeldNodeWatch {
-    /// Deletes the node of a lock that has ended.
-    async fn end(&self) {
-        if let Some(session) = self.session.upgrade() {
-            delete_ours(&session, &self.lock, &self.node).await;
-        }
-    }
-
-    /// Turns to the node that has taken the place of ours, which is gone. If there is none, the lock is lost.
-    async fn is_lost(&mut self) -> bool {
-        let latest = self.node.latest().await;
-        let lost = Arc::ptr_eq(&latest, &self.node);
-        if lost {
-            self.cell.lose(LossReason::Removed);
-        }
-        self.node = latest;
-        lost
-    }
-
-    fn read(&self, data: &[u8]) {
-        if is_wish(data) {
-            self.revocation.request();
-        }
-    }
-}
-
-/// Waits for the end of the lock. Most have none of their own, for which there is nothing to store.
-fn ended(validity: Validity, ends: bool) -> BoxFuture<'static, ()> {
-    if !ends {
-        return pending().boxed();
-    }
-    async move {
-        if !matches!(validity.lost().await, LossReason::MaxHold | LossReason::DeadlinePassed) {
-            pending::<()>().await;
-        }
-    }
-    .boxed()
-}
-
-/// Whether a node that says this asks its owner to give the lock up.
-fn is_wish(data: &[u8]) -> bool {
-    data == REVOKE || serde_json::from_slice::<NodeData>(data).is_ok_and(|card| card.revoke)
-}
-
-/// What a node says once its owner is asked to give the lock up, if it is one of ours.
-pub(crate) fn card_with_wish(data: &[u8]) -> Option<Vec<u8>> {
-    let card: NodeData = serde_json::from_slice(data).ok()?;
-    serde_json::to_vec(&NodeData { revoke: true, ..card }).ok()
-}
-
-/// What is written into the node of a holder that is asked to give its lock up, as by Curator's `Revoker`.
-pub(crate) const REVOKE: &[u8] = b"__REVOKE__";
-/// Most locks are held for less than a removal by an operator would take to matter, and a watch takes a request.
-const BEFORE_WATCH: Duration = Duration::from_millis(10);

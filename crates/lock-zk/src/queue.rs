@@ -1,55 +1,60 @@
-//! The queue of a lock, as one listing of its directory shows it.
+//! The wait queue of a lock, as one listing of its directory shows it.
 //!
-//! All modes of one name are one lock, and one queue: a contender holds the lock when everybody before it does, and its
-//! mode lets it join them. So nobody is overtaken, and nobody starves. Whoever waits looks for the nodes that keep it
-//! waiting for sure while they are there, and watches only those:
+//! All modes of a name are one lock and one queue: a contender holds the lock when every contender ahead of it does, and its
+//! mode can share with theirs. So no contender is overtaken, and none starves. A waiter watches only the nodes that
+//! certainly block it while they exist:
 //!
-//! * Who wants the lock alone: the one before it.
-//! * A reader: the last before it that is no reader.
-//! * Who wants one of n permits: the n nearest before it; or the last before it that wants none, if it is nearer.
+//! * A mutex or writer: its predecessor.
+//! * A reader: the last contender ahead of it that is no reader.
+//! * A permit of n: the n nearest contenders ahead; or the last one ahead that wants no permit, if that is nearer.
 //!
-//! Sources: "Shared Locks" in ZooKeeper's "Recipes and Solutions"; for the permits, that a place below n is reached no
-//! sooner than one of any n predecessors goes.
+//! Sources: "Shared Locks" in ZooKeeper's "Recipes and Solutions". For the permits: one of any n predecessors must be
+//! deleted before a position below n is reached.
 
+use futures_util::future::{OptionFuture, join};
 use lock_core::Mode;
 
+use crate::error::{Fault, Stop};
 use crate::layout::{as_reader, mode_of};
+use crate::lock_path::LockPath;
+use crate::node::CreatedNode;
+use crate::session::Session;
 
-/// A place in the queue.
+/// A node in the directory of a lock: a holder or a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contender {
     pub(crate) sequence: i64,
     pub(crate) name: String,
-    /// As far as the name tells; one that says nothing wants the lock alone.
+    /// Exclusive unless the name says otherwise.
     pub(crate) mode: Mode,
-    /// Whether a reader may take over its number.
+    /// Whether a downgraded reader may take over its number.
     downgradable: bool,
 }
 
-/// The queue of a lock, as one listing showed it.
+/// The wait queue of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Queue {
     /// In the order in which they get the lock.
     pub(crate) contenders: Vec<Contender>,
-    /// The nodes that are not in the queue.
-    pub(crate) strangers: Vec<String>,
+    /// The nodes without a sequence number, which are not in the queue.
+    pub(crate) unnumbered: Vec<String>,
 }
 
-/// What a contender has to wait for.
+/// What blocks a contender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Obstacles<'a> {
-    /// Those that surely keep it waiting for as long as they are all there.
+    /// The contenders that certainly block it while they all exist.
     pub(crate) near: Vec<&'a str>,
-    /// The one whose end makes the next look worth while.
+    /// The contender after whose deletion another listing is useful.
     pub(crate) far: Option<&'a str>,
-    /// Whether the end of one of the nearest makes it our turn, so that no other look is needed.
+    /// Whether the deletion of one of the nearest is the grant, without another listing.
     pub(crate) last: bool,
-    /// How many are before us.
+    /// The number of contenders ahead.
     pub(crate) before: usize,
 }
 
 impl Queue {
-    /// Reads a listing. Nodes that do not end in a sequence number are not in the queue.
+    /// Reads a listing.
     pub(crate) fn parse(children: Vec<String>) -> Self {
         let mut queue = Self::default();
         queue.contenders.reserve(children.len());
@@ -60,7 +65,7 @@ impl Queue {
                     let (mode, downgradable) = (mode_of(marker), as_reader(marker).is_some());
                     queue.contenders.push(Contender { sequence, name, mode, downgradable });
                 }
-                None => queue.strangers.push(name),
+                None => queue.unnumbered.push(name),
             }
         }
         queue
@@ -69,18 +74,18 @@ impl Queue {
         queue
     }
 
-    /// What keeps the node `own` with this sequence number from the lock; nothing if it has it.
+    /// What blocks the node `own` with this sequence number; nothing if it holds the lock.
     pub(crate) fn obstacles(&self, sequence: i64, own: &str, mode: Mode) -> Option<Obstacles<'_>> {
         let before = self.contenders.iter().filter(|other| other.sequence <= sequence && other.name != own);
         obstacles(&before.collect::<Vec<_>>(), mode)
     }
 
-    /// Whether one that comes now has to wait.
+    /// Whether a new contender has to wait.
     pub(crate) fn is_busy(&self, mode: Mode) -> bool {
         obstacles(&self.contenders.iter().collect::<Vec<_>>(), mode).is_some()
     }
 
-    /// Those that hold the lock.
+    /// The contenders that hold the lock.
     pub(crate) fn holders(&self) -> &[Contender] {
         let holds = |(at, contender): &(usize, &Contender)| match (self.contenders[0].mode, contender.mode) {
             (Mode::Shared, Mode::Shared) => true,
@@ -94,14 +99,43 @@ impl Queue {
         self.contenders.iter().any(|contender| contender.name == name)
     }
 
-    /// The node that shows that the server has no more numbers to give, so that the order of the queue cannot be
-    /// trusted: its counter neither wraps nor fails, it gives the same number again and again, mixed with negative ones.
+    /// The node that shows that the sequence numbers are used up, so that the order of the queue is unknown. The server's
+    /// counter then neither wraps nor fails: it repeats the same number, mixed with negative ones.
     ///
-    /// Two nodes with one number show nothing below that. A writer that was downgraded leaves such a pair for a moment,
-    /// and a node that was not made by a lock may have any number: each of the two waits for the other.
+    /// Below that, two nodes with one number show nothing. A downgrade leaves such a pair for a moment, and a node that no
+    /// lock created may have any number: each of the two waits for the other.
     pub(crate) fn exhausted_by(&self) -> Option<&str> {
         let last = self.contenders.last().filter(|last| is_exhausted(last.sequence));
         last.map(|last| last.name.as_str())
+    }
+}
+
+/// The queue of a lock, as the server of the session knows it; `None` without a directory.
+pub(crate) async fn list(session: &Session, lock: &LockPath) -> Result<Option<Queue>, Fault> {
+    match session.retry_until_definite(|| session.children(&lock.dir)).await {
+        Ok(children) => Ok(Some(Queue::parse(children))),
+        Err(fault) if fault.is_no_node() => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// The queue with this node. Where names are reused, the listing alone does not tell it from a later node.
+pub(crate) async fn list_around(
+    session: &Session,
+    lock: &LockPath,
+    node: &CreatedNode,
+) -> Result<Queue, Stop> {
+    let reused = !lock.has_unique_names();
+    let listed = session.retry_until_definite(|| async {
+        let own = OptionFuture::from(reused.then(|| session.stat(&node.path)));
+        let (children, own) = join(session.children(&lock.dir), own).await;
+        Ok((children?, own.transpose()?.flatten()))
+    });
+    match listed.await {
+        Ok((_, own)) if reused && own.is_none_or(|own| own.czxid != node.czxid) => Err(Stop::StartOver),
+        Ok((children, _)) => Ok(Queue::parse(children)),
+        Err(fault) if fault.is_no_node() => Err(Stop::StartOver),
+        Err(fault) => Err(Stop::of(fault, &lock.dir)),
     }
 }
 
@@ -113,7 +147,7 @@ fn obstacles<'a>(before: &[&'a Contender], mode: Mode) -> Option<Obstacles<'a>> 
     match mode {
         Mode::Shared => {
             let at = before.iter().rposition(|other| other.mode != Mode::Shared)?;
-            // One look ahead is enough: of all readers behind it, the first takes it.
+            // One reader that looks ahead is enough: the first behind it.
             let far = at.checked_sub(1).filter(|_| at + 1 == count);
             found(vec![name(at)], far, at == 0)
         }
@@ -129,7 +163,7 @@ fn obstacles<'a>(before: &[&'a Contender], mode: Mode) -> Option<Obstacles<'a>> 
             if let Some(at) = other {
                 return found(vec![name(at)], None, false);
             }
-            // Only where they disagree about how many there are does one without a permit stand before us here.
+            // A waiter is ahead only if the contenders disagree about the number of permits.
             let waiter = (0..count).find(|at| permits(before[*at]).is_some_and(|max| *at >= max))?;
             let mut near = vec![name(waiter)];
             near.extend(
@@ -139,7 +173,7 @@ fn obstacles<'a>(before: &[&'a Contender], mode: Mode) -> Option<Obstacles<'a>> 
         }
         _ => {
             let last = count.checked_sub(1)?;
-            // A lock that is downgraded takes an old number again.
+            // A downgraded reader keeps the number of the writer.
             found(vec![name(last)], last.checked_sub(1), last == 0 && !before[last].downgradable)
         }
     }
@@ -152,7 +186,7 @@ fn permits(contender: &Contender) -> Option<usize> {
     }
 }
 
-/// Whether a sequence number is so near to the end that it cannot be told from one beyond it.
+/// Whether a sequence number is so near to the limit that it cannot be told from one beyond it.
 pub(crate) const fn is_exhausted(sequence: i64) -> bool {
     sequence < 0 || sequence >= EXHAUSTED_FROM
 }
@@ -162,8 +196,8 @@ pub(crate) fn is_readers(name: &str) -> bool {
     sequence(name).is_some() && mode_of(&name[..name.len() - DIGITS]) == Mode::Shared
 }
 
-/// The name of the node of a reader that takes the place of this one, if this is a writer's.
-pub(crate) fn reader_in_place_of(writer: &str) -> Option<String> {
+/// The name of the reader's node that replaces this one in a downgrade, if this is a writer's.
+pub(crate) fn downgraded_name(writer: &str) -> Option<String> {
     sequence(writer)?;
     let (marker, digits) = writer.split_at(writer.len() - DIGITS);
     as_reader(marker).map(|reader| reader + digits)
@@ -171,8 +205,8 @@ pub(crate) fn reader_in_place_of(writer: &str) -> Option<String> {
 
 /// The sequence number that a name ends in.
 ///
-/// Ten digits; the sign is not looked at, as `-` also ends prefixes. Numbers below zero come only after the largest
-/// one and from the lower end, so that their digits are beyond [`EXHAUSTED_FROM`] all the same.
+/// Ten digits; the sign is ignored, as `-` also ends prefixes. Negative numbers come only after the largest one, and from
+/// the lower end, so their digits are beyond [`EXHAUSTED_FROM`] too.
 fn sequence(name: &str) -> Option<i64> {
     let digits = name.get(name.len().checked_sub(DIGITS)?..)?;
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
@@ -185,7 +219,7 @@ const EXHAUSTED_FROM: i64 = i32::MAX as i64 - (1 << 20);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::ROTATE_FROM;
+    use crate::lock_path::ROTATE_FROM;
     use proptest::prelude::*;
     use std::num::NonZeroU32;
 
@@ -197,8 +231,7 @@ mod tests {
         Mode::Permit { max: NonZeroU32::new(max).unwrap() }
     }
 
-    /// A queue written as letters: `x` alone, `w` a writer that may become a reader, `r` a reader, a digit one of so
-    /// many permits.
+    /// A queue written as letters: `x` a mutex, `w` a writer, `r` a reader, a digit a permit of that many.
     fn written(letters: &str) -> Queue {
         let name = |(at, letter)| match letter {
             'x' => format!("_c_{at}-lock-{at:010}"),
@@ -209,19 +242,19 @@ mod tests {
         Queue::parse(letters.chars().enumerate().map(name).collect())
     }
 
-    /// What the last of them waits for: the places of the near, the far, and whether that is all.
-    fn waits_for(letters: &str) -> Option<(Vec<i64>, Option<i64>, bool)> {
+    /// What blocks the last of them: the positions of near and far, and whether that is all.
+    fn blocked_by(letters: &str) -> Option<(Vec<i64>, Option<i64>, bool)> {
         let queue = written(letters);
         let own = queue.contenders.last().unwrap();
-        let place = |name: &str| sequence(name).unwrap();
+        let position = |name: &str| sequence(name).unwrap();
         let obstacles = queue.obstacles(own.sequence, &own.name, own.mode)?;
         assert_eq!(obstacles.before, letters.len() - 1);
-        let near = obstacles.near.iter().map(|name| place(name)).collect();
-        Some((near, obstacles.far.map(place), obstacles.last))
+        let near = obstacles.near.iter().map(|name| position(name)).collect();
+        Some((near, obstacles.far.map(position), obstacles.last))
     }
 
     #[test]
-    fn every_name_with_ten_digits_is_in_the_queue() {
+    fn every_name_that_ends_in_ten_digits_is_in_the_queue() {
         let queue = queue(&[
             "x-0000000009",
             "_c_0f8fad5b-d9cb-469f-a165-70867728950e-lock-0000000003",
@@ -233,54 +266,54 @@ mod tests {
         ]);
         assert_eq!(queue.contenders.iter().map(|at| at.sequence).collect::<Vec<_>>(), [1, 2, 3, 9]);
         assert!(queue.contenders.iter().all(|at| at.mode == Mode::Exclusive));
-        assert_eq!(queue.strangers, ["config", "lock-12345", "é000000001"]);
+        assert_eq!(queue.unnumbered, ["config", "lock-12345", "é000000001"]);
         assert!(queue.has("x-0000000009") && !queue.has("config") && queue.exhausted_by().is_none());
         let obstacles = queue.obstacles(3, &queue.contenders[2].name, Mode::Exclusive).unwrap();
         assert_eq!((&obstacles.near[..], obstacles.before), (&["lock-0000000002"][..], 2));
     }
 
     #[test]
-    fn who_wants_the_lock_alone_waits_for_the_one_before_it() {
-        assert_eq!(waits_for("x"), None);
-        assert_eq!(waits_for("xx"), Some((vec![0], None, true)));
-        assert_eq!(waits_for("rx"), Some((vec![0], None, true)));
-        assert_eq!(waits_for("wx"), Some((vec![0], None, false)), "it may become a reader");
-        assert_eq!(waits_for("xxxx"), Some((vec![2], Some(1), false)));
+    fn a_mutex_waits_for_its_predecessor() {
+        assert_eq!(blocked_by("x"), None);
+        assert_eq!(blocked_by("xx"), Some((vec![0], None, true)));
+        assert_eq!(blocked_by("rx"), Some((vec![0], None, true)));
+        assert_eq!(blocked_by("wx"), Some((vec![0], None, false)), "it may become a reader");
+        assert_eq!(blocked_by("xxxx"), Some((vec![2], Some(1), false)));
     }
 
     #[test]
-    fn readers_wait_for_the_last_who_is_none() {
-        assert_eq!(waits_for("rrr"), None);
-        assert_eq!(waits_for("wr"), Some((vec![0], None, true)), "a writer that becomes a reader shares");
-        assert_eq!(waits_for("xrr"), Some((vec![0], None, true)));
-        assert_eq!(waits_for("rxr"), Some((vec![1], Some(0), false)));
-        assert_eq!(waits_for("xxrrr"), Some((vec![1], None, false)), "the first reader looks ahead");
-        assert_eq!(waits_for("5r"), Some((vec![0], None, true)));
+    fn a_reader_waits_for_the_last_that_is_none() {
+        assert_eq!(blocked_by("rrr"), None);
+        assert_eq!(blocked_by("wr"), Some((vec![0], None, true)), "a writer that becomes a reader shares");
+        assert_eq!(blocked_by("xrr"), Some((vec![0], None, true)));
+        assert_eq!(blocked_by("rxr"), Some((vec![1], Some(0), false)));
+        assert_eq!(blocked_by("xxrrr"), Some((vec![1], None, false)), "the first reader looks ahead");
+        assert_eq!(blocked_by("5r"), Some((vec![0], None, true)));
     }
 
     #[test]
-    fn permits_are_waited_for_at_the_nearest_who_may_have_them() {
-        assert_eq!(waits_for("333"), None);
-        assert_eq!(waits_for("11"), Some((vec![0], None, true)));
-        assert_eq!(waits_for("111"), Some((vec![1], Some(0), false)));
-        assert_eq!(waits_for("3333"), Some((vec![0, 1, 2], None, true)));
-        assert_eq!(waits_for("33333"), Some((vec![1, 2, 3], Some(0), false)));
-        assert_eq!(waits_for("x33"), Some((vec![0], None, false)));
-        assert_eq!(waits_for("x3333"), Some((vec![1, 2, 3], Some(0), false)));
-        assert_eq!(waits_for("r3r3"), Some((vec![2], None, false)));
+    fn a_permit_waits_for_the_nearest_holders() {
+        assert_eq!(blocked_by("333"), None);
+        assert_eq!(blocked_by("11"), Some((vec![0], None, true)));
+        assert_eq!(blocked_by("111"), Some((vec![1], Some(0), false)));
+        assert_eq!(blocked_by("3333"), Some((vec![0, 1, 2], None, true)));
+        assert_eq!(blocked_by("33333"), Some((vec![1, 2, 3], Some(0), false)));
+        assert_eq!(blocked_by("x33"), Some((vec![0], None, false)));
+        assert_eq!(blocked_by("x3333"), Some((vec![1, 2, 3], Some(0), false)));
+        assert_eq!(blocked_by("r3r3"), Some((vec![2], None, false)));
     }
 
     #[test]
-    fn who_asks_for_fewer_permits_is_not_overtaken() {
-        // The third waits until the first two have gone, and the fourth for the third.
-        assert_eq!(waits_for("221"), Some((vec![1], Some(0), false)));
-        assert_eq!(waits_for("2214"), Some((vec![2, 1], None, false)));
-        assert_eq!(waits_for("224"), None);
-        assert_eq!(waits_for("222"), Some((vec![0, 1], None, true)));
+    fn a_permit_of_fewer_is_not_overtaken() {
+        // The third waits for the first two, and the fourth for the third.
+        assert_eq!(blocked_by("221"), Some((vec![1], Some(0), false)));
+        assert_eq!(blocked_by("2214"), Some((vec![2, 1], None, false)));
+        assert_eq!(blocked_by("224"), None);
+        assert_eq!(blocked_by("222"), Some((vec![0, 1], None, true)));
     }
 
     #[test]
-    fn who_shares_the_lock_holds_it_together() {
+    fn sharers_hold_the_lock_together() {
         let holders = |letters| written(letters).holders().len();
         assert_eq!((holders(""), holders("xx"), holders("wr"), holders("rrwr")), (0, 1, 1, 2));
         assert_eq!((holders("2222"), holders("2214"), holders("r22"), holders("224")), (2, 2, 1, 3));
@@ -314,7 +347,7 @@ mod tests {
         assert_eq!(downgrade.obstacles(5, "lock-0000000005", Mode::Exclusive).unwrap().before, 2);
     }
 
-    /// Who holds the lock, told one by one: everybody before does, and all may share it.
+    /// Whether a contender holds the lock, by definition: all ahead of it do, and all may share it.
     fn holds(queue: &Queue, at: usize) -> bool {
         let own = queue.contenders[at].mode;
         (0..at).all(|other| {
@@ -327,7 +360,7 @@ mod tests {
         })
     }
 
-    /// What is watched is enough, and the short ways are right: in this queue, when these have left it.
+    /// The watches suffice, and the grants without a listing are right: in this queue, when these are deleted.
     fn check(queue: &Queue, letters: &str, gone: u32) {
         for (at, own) in queue.contenders.iter().enumerate() {
             let obstacles = queue.obstacles(own.sequence, &own.name, own.mode);
@@ -337,9 +370,9 @@ mod tests {
             let mut later = queue.clone();
             later.contenders.retain(|other| (gone >> other.sequence) & 1 == 0 || other.name == own.name);
             let near_gone = obstacles.near.iter().any(|name| !later.has(name));
-            let place = later.contenders.iter().position(|other| other.name == own.name).unwrap();
+            let position = later.contenders.iter().position(|other| other.name == own.name).unwrap();
             if !near_gone || obstacles.last {
-                assert_eq!(holds(&later, place), near_gone, "{letters} at {at} without {gone:b}");
+                assert_eq!(holds(&later, position), near_gone, "{letters} at {at} without {gone:b}");
             }
         }
         let holders = (0..letters.len()).take_while(|at| holds(queue, *at)).count();

@@ -1,75 +1,101 @@
-//! How many bytes of paths a session watches.
+//! The watches of a session: their events, and how many bytes of paths they may take.
 //!
-//! After every reconnection the driver tells the next server what it watches. It does so in one request for up to
-//! [128 KiB](MOST) of paths; what is beyond goes into further requests that have the same number, and their answers end the
-//! new connection, again and again, until the session has expired (`docs/BUGS.md`). So a session never watches more.
+//! After every reconnection the driver sets all watches again, in one request for up to [128 KiB](MOST) of paths. Further
+//! requests would have the same number, and their answers would end the new connection, again and again, until the session
+//! expires (`docs/BUGS.md`). So a session never watches more.
 //!
-//! A lock claims the bytes of one path when it [takes a handle](crate::session::SessionHandle) in a session: a holder watches its own
-//! node, and a waiter at least one before it. What a waiter watches beyond that is charged on top, while it is watched.
-//! When a session is [full](Watches::has_room), further locks go to another one.
+//! A lock claims the bytes of one path when it gets its session: a holder watches its own node, and a waiter at least one
+//! ahead of it. Further watches of a waiter are charged on top while they exist. When a session is
+//! [full](WatchBudget::has_room), further locks go to another one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a session watches, and what its locks may watch.
+use futures_util::future::BoxFuture;
+use zookeeper_client::EventType;
+
+use crate::mutex::lock;
+
+/// An event of a watched node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Deleted,
+    /// Its data changed; the watch has to be set again.
+    Changed,
+    SessionEnded,
+}
+
+impl Event {
+    pub(crate) const fn of(event: EventType) -> Self {
+        match event {
+            EventType::NodeDeleted => Self::Deleted,
+            EventType::Session => Self::SessionEnded,
+            _ => Self::Changed,
+        }
+    }
+}
+
+/// A watch for one event. Dropping it before that costs a request, which removes it from the server.
+pub(crate) type Watch = BoxFuture<'static, Event>;
+
+/// The bytes of paths that a session watches, and that its locks may watch.
 #[derive(Debug)]
-pub(crate) struct Watches {
+pub(crate) struct WatchBudget {
     /// The bytes that the chroot adds to every path.
     chroot: usize,
     charged: Mutex<Charged>,
 }
 
-/// Both are in bytes.
+/// In bytes.
 #[derive(Debug, Default)]
 struct Charged {
-    /// The sum, over all claims, of what is claimed or watched, whichever is more.
+    /// The sum over all claims of the claimed or the watched bytes, whichever is more.
     claimed: usize,
-    /// What is watched, or soon will be.
+    /// The bytes that are watched, or soon will be.
     watched: usize,
 }
 
 /// The right of one lock to watch a path.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    watches: Arc<Watches>,
+    watches: Arc<WatchBudget>,
     bytes: usize,
-    /// What is watched for this lock. Changes only under the lock of `watches`.
+    /// The bytes watched for this lock. Changes only under the mutex of `watches`.
     watched: Mutex<usize>,
 }
 
-/// Room for one watch. It is held until the driver has no such watch any more, or is about to remove it before it carries
-/// out any later request.
+/// Room for one watch. It is held until the driver has removed the watch, or will remove it before any later request.
 #[derive(Debug)]
 pub(crate) struct Room {
     claim: Arc<Claim>,
     bytes: usize,
 }
 
-/// How much a watch is needed.
+/// How necessary a watch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A lock would be late without it. One watch there is room for up to [the end](MOST), further ones of the same lock
-    /// until the session is [full](FULL).
+    /// A lock would be late without it. The first watch of a lock has room up to [the limit](MOST), further ones until the
+    /// session is [full](FULL).
     Must,
-    /// It saves a round trip. There is room while [half](SPARE) of it is left.
+    /// It saves a round trip. It has room while [half](SPARE) of the limit is left.
     Spare,
 }
 
-impl Watches {
+impl WatchBudget {
     pub(crate) fn new(chroot: &str) -> Arc<Self> {
         Arc::new(Self { chroot: chroot.trim_end_matches('/').len(), charged: Mutex::default() })
     }
 
-    /// Whether one more lock may claim so many bytes.
+    /// Whether one more lock may claim this many bytes.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.charged().claimed + self.chroot + bytes <= FULL
     }
 
-    /// The bytes that are claimed.
+    /// The claimed bytes.
     pub(crate) fn claimed(&self) -> usize {
         self.charged().claimed
     }
 
-    /// Claims a path of so many bytes, whether there is room or not: the placement of locks has looked before.
+    /// Claims a path of this many bytes, whether there is room or not: the pool has checked it.
     pub(crate) fn claim(self: &Arc<Self>, bytes: usize) -> Arc<Claim> {
         let bytes = if bytes == 0 { 0 } else { self.chroot + bytes };
         self.charged().claimed += bytes;
@@ -119,16 +145,12 @@ impl Drop for Claim {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What the driver watches anew in one request.
+/// The paths that the driver sets again in one request.
 const MOST: usize = 128 * 1024;
-/// From here on a session is full. The rest is for the bases of tokens, for nodes of others with longer names, and for locks
-/// that took their handles at the same moment.
+/// From here on a session is full. The rest is for token bases, for longer node names of other clients, and for locks
+/// that got the session at the same moment.
 const FULL: usize = MOST - 8 * 1024;
-/// Up to here there is room for watches that a lock can do without.
+/// Up to here there is room for spare watches.
 const SPARE: usize = MOST / 2;
 
 #[cfg(test)]
@@ -142,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_lock_watches_one_path_for_what_it_has_claimed() {
-        let watches = Watches::new("/app");
+        let watches = WatchBudget::new("/app");
         let claim = watches.claim(96);
         assert_eq!(watches.claimed(), 100);
         let one = claim.room(&path(90), Need::Must).unwrap();
@@ -152,23 +174,23 @@ mod tests {
         drop(one);
         assert_eq!(watches.claimed(), 100);
         drop(claim);
-        assert_eq!(watches.claimed(), 100, "the watch is there");
+        assert_eq!(watches.claimed(), 100, "the watch exists");
         drop(other);
         assert_eq!(watches.claimed(), 0);
     }
 
     #[test]
     fn spare_watches_leave_room_and_claims_are_kept() {
-        let watches = Watches::new("/");
+        let watches = WatchBudget::new("/");
         let mut claims = Vec::new();
         while watches.has_room(300) {
             claims.push(watches.claim(300));
         }
         assert_eq!(claims.len(), FULL / 300);
-        // Nothing beyond the claims is spared, but what they cover is there for each.
+        // Spare watches have no room beyond the claims, but each lock has the room that it claimed.
         let rooms: Vec<_> = claims.iter().map(|claim| claim.room(&path(300), Need::Spare).unwrap()).collect();
         assert!(claims[0].room(&path(300), Need::Spare).is_none());
-        // Nor is a further one of the same lock, if it must be; a first one of another lock or of a base is.
+        // Nor has a further necessary watch of the same lock; a first one of another lock or of a base has.
         assert!(claims[0].room(&path(300), Need::Must).is_none());
         let bases: Vec<_> = (0..MOST / 300).map(|_| watches.claim(0)).collect();
         let mut more: Vec<_> = bases.iter().map_while(|base| base.room(&path(300), Need::Must)).collect();
@@ -179,7 +201,7 @@ mod tests {
 
     #[test]
     fn claims_without_room_do_not_raise_the_limit() {
-        let watches = Watches::new("");
+        let watches = WatchBudget::new("");
         let claims: Vec<_> = (0..10).map(|_| watches.claim(MOST / 4)).collect();
         let rooms: Vec<_> =
             claims.iter().filter_map(|claim| claim.room(&path(MOST / 4), Need::Must)).collect();
@@ -187,11 +209,11 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is claimed, watched and dropped in whatever order: no more is watched than the driver can watch anew,
-        /// and in the end nothing is charged.
+        /// In any order of claims, watches and drops: no more is watched than the driver can set again, and in the end
+        /// nothing is charged.
         #[test]
         fn no_more_is_watched_than_one_request_has(steps in prop::collection::vec((0..4_u8, 0..64_usize, 1..5_000_usize), 1..400)) {
-            let watches = Watches::new("/app");
+            let watches = WatchBudget::new("/app");
             let (mut claims, mut rooms) = (Vec::new(), Vec::<Arc<Room>>::new());
             for (what, at, bytes) in steps {
                 match what {

@@ -1,46 +1,47 @@
-//! The directories of locks that may be written, as nobody keeps anything in them.
+//! Which directories of locks may be written, because they are empty.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use zookeeper_client::Stat;
 
-/// What a session knows of the directories of its locks: the versions of those that have no data and had one node in them at
-/// most when they were seen last.
+use crate::mutex::lock;
+
+/// The versions of directories that had no data, and at most one node, when this session saw them last.
 ///
-/// An acquisition writes such a directory to learn from the answer who else is in it, see
-/// [`Session::enter`](crate::session::Session::enter). A directory may belong to somebody who keeps data there; so it is
-/// written only at the version at which it was empty, and only for a moment after that: one that is removed and made again
-/// begins with the same versions. For that reason it is not written either while there is no connection, for which the
-/// request would wait. One that others write too, or that we may not write, is left alone for a while.
+/// An acquisition writes such a directory to learn from the answer how many nodes it has, see
+/// [`create_and_count`](crate::session::Session::create_and_count). A directory may belong to somebody who keeps data in
+/// it. So it is written only at the version at which it was empty, and only within [a short time](FRESH): one that is
+/// deleted and created again starts with the same versions. For the same reason it is not written while there is no
+/// connection, for which the request would wait. A directory that others write too, or whose ACL forbids it, is not
+/// written for [a while](SPARED).
 ///
-/// What is left is a request that the network holds back, or the driver as a connection breaks, which may be as long as a
-/// session lasts: it writes over what somebody has put meanwhile into a directory that was removed, made again, and written
-/// as often as the one before.
+/// One case remains: the network or the driver holds back the request, for at most as long as the session lasts, while a
+/// directory is deleted, created again, and written as often as before. Then the request overwrites that data.
 #[derive(Debug, Default)]
-pub(crate) struct Directories(Mutex<HashMap<Box<str>, Known>>);
+pub(crate) struct EmptyDirectories(Mutex<HashMap<Box<str>, Known>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// Without one it is not to be written.
+    /// `None` if it must not be written.
     version: Option<i32>,
     until: Instant,
 }
 
-impl Directories {
-    /// The version that a directory has if it may be written.
+impl EmptyDirectories {
+    /// The version of a directory that may be written.
     pub(crate) fn version(&self, dir: &str) -> Option<i32> {
-        let known = *self.lock().get(dir)?;
+        let known = *lock(&self.0).get(dir)?;
         known.version.filter(|_| Instant::now() < known.until)
     }
 
-    /// Notes what a server says of a directory.
+    /// Takes in the stat of a directory.
     pub(crate) fn note(&self, dir: &str, stat: &Stat) {
         let writable = stat.data_length == 0 && stat.num_children <= 1;
         let now = Instant::now();
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         let spared = all.get(dir).is_some_and(|known| known.version.is_none() && now < known.until);
         if spared {
             return;
@@ -55,19 +56,15 @@ impl Directories {
         all.insert(dir.into(), Known { version: Some(stat.version), until: now + FRESH });
     }
 
-    /// Notes that a directory is not to be written for a while.
+    /// Leaves a directory alone for a while.
     pub(crate) fn spare(&self, dir: &str) {
-        self.lock().insert(dir.into(), Known { version: None, until: Instant::now() + SPARED });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).insert(dir.into(), Known { version: None, until: Instant::now() + SPARED });
     }
 }
 
-/// Locks with many names are mostly taken once each.
+/// Where there are more names, each lock is mostly taken once.
 const MOST: usize = 1_000;
-/// Far shorter than what it takes to remove a directory and to keep something in another of the same name.
+/// Far shorter than it takes to delete a directory, create it again and put data into it.
 const FRESH: Duration = Duration::from_secs(5);
 const SPARED: Duration = Duration::from_secs(60);
 
@@ -96,14 +93,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_is_empty_and_ours_may_be_written() {
-        let directories = Directories::default();
+    async fn only_empty_directories_may_be_written() {
+        let directories = EmptyDirectories::default();
         assert_eq!(directories.version("/a"), None);
         directories.note("/a", &stat(3, 0, 1));
         assert_eq!(directories.version("/a"), Some(3));
         directories.note("/a", &stat(4, 0, 0));
         assert_eq!(directories.version("/a"), Some(4));
-        // Others wait: it is listed.
+        // Others wait: the directory is listed.
         directories.note("/a", &stat(4, 0, 2));
         assert_eq!(directories.version("/a"), None);
         directories.note("/a", &stat(4, 5, 1));
@@ -115,8 +112,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_seen_long_ago_is_not_relied_on() {
-        let directories = Directories::default();
+    async fn old_stats_are_not_relied_on() {
+        let directories = EmptyDirectories::default();
         directories.note("/a", &stat(3, 0, 1));
         advance(FRESH).await;
         assert_eq!(directories.version("/a"), None);
@@ -127,12 +124,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_are_known_than_are_of_use() {
-        let directories = Directories::default();
+    async fn the_number_of_known_directories_is_limited() {
+        let directories = EmptyDirectories::default();
         for number in 0..5 * MOST {
             directories.note(&number.to_string(), &stat(0, 0, 1));
             directories.spare(&number.to_string());
         }
-        assert!(directories.lock().len() <= MOST);
+        assert!(lock(&directories.0).len() <= MOST);
     }
 }

@@ -1,0 +1,161 @@
+//! Watches the node of a held lock: its deletion by an operator, revocation requests, and its expiry.
+
+use std::future::pending;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use lock_core::{LossReason, Revocation, RevocationCell, Validity, ValidityCell};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::error::Fault;
+use crate::lock_path::LockPath;
+use crate::node::CreatedNode;
+use crate::node_data::is_revocation_request;
+use crate::own_node::OwnNode;
+use crate::release::{LONGEST_PAUSE, delete_latest};
+use crate::session::{PAUSE, Session};
+use crate::watches::{Claim, Event, Need, Watch};
+
+/// The watch of the own node that a waiter takes along into its lease.
+#[derive(Default)]
+pub(crate) struct OwnWatch {
+    pub(crate) watch: Option<Watch>,
+    /// The data of the node when it was watched.
+    pub(crate) data: Vec<u8>,
+}
+
+/// Watches the node of a lock that was just granted, and deletes it when the lock `expires`. Dropping the sender cancels
+/// that if there is no watch yet.
+pub(crate) fn watch(
+    own: &OwnNode,
+    node: &Arc<CreatedNode>,
+    own_watch: OwnWatch,
+    cell: &ValidityCell,
+    expires: bool,
+) -> (Revocation, oneshot::Sender<()>) {
+    let (sender, cancelled) = oneshot::channel();
+    let watch = HeldNodeWatch {
+        session: Arc::downgrade(own.session()),
+        claim: Arc::clone(own.claim()),
+        lock: Arc::clone(own.lock()),
+        node: Arc::clone(node),
+        cell: cell.clone(),
+        revocation: RevocationCell::new(),
+        expires,
+    };
+    watch.read(&own_watch.data);
+    let revocation = watch.revocation.revocation();
+    drop(own.session().runtime().spawn(watch.run(own_watch.watch, cancelled)));
+    (revocation, sender)
+}
+
+struct HeldNodeWatch {
+    session: Weak<Session>,
+    claim: Arc<Claim>,
+    lock: Arc<LockPath>,
+    node: Arc<CreatedNode>,
+    cell: ValidityCell,
+    revocation: RevocationCell,
+    expires: bool,
+}
+
+impl HeldNodeWatch {
+    /// A lock that is released at once is never watched. A watch that was set stays until the node is deleted: it ends
+    /// with the node by itself, and dropping it earlier would cost a request.
+    ///
+    /// Every held lock has this future, so its short-lived parts are boxed.
+    async fn run(mut self, mut watch: Option<Watch>, cancelled: oneshot::Receiver<()>) {
+        if watch.is_none() && timeout(BEFORE_WATCH, cancelled).boxed().await.is_ok() {
+            return;
+        }
+        let (mut expiry, mut pause) = (expiry(self.cell.validity(), self.expires), PAUSE);
+        loop {
+            let mut watched = match watch.take() {
+                Some(watch) => watch,
+                None => {
+                    let Some(session) = self.session.upgrade() else { return };
+                    let room = self.claim.room(&self.node.path, Need::Must);
+                    match session.watch(&self.node.path, room).boxed().await {
+                        Ok((watch, data, stat)) if stat.czxid == self.node.czxid => {
+                            self.read(&data);
+                            pause = PAUSE;
+                            watch
+                        }
+                        Err(Fault::SessionEnded) => return,
+                        Err(fault) if !fault.is_no_node() => {
+                            tracing::debug!(
+                                ?fault,
+                                path = self.node.path,
+                                "cannot watch the node of a held lock"
+                            );
+                            if timeout(pause, &mut expiry).boxed().await.is_ok() {
+                                return self.delete().boxed().await;
+                            }
+                            let repeats = matches!(fault, Fault::Unknown(_));
+                            pause = if repeats { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+                            continue;
+                        }
+                        // The node is deleted, or its name belongs to a later node.
+                        _ if self.is_lost().boxed().await => return,
+                        _ => continue,
+                    }
+                }
+            };
+            tokio::select! {
+                event = &mut watched => match event {
+                    Event::Deleted if self.is_lost().boxed().await => return,
+                    Event::Deleted => {}
+                    Event::SessionEnded => return,
+                    Event::Changed => {}
+                },
+                () = &mut expiry => {
+                    self.delete().boxed().await;
+                    return drop(watched);
+                }
+            }
+        }
+    }
+
+    /// Deletes the node of a lock that has expired.
+    async fn delete(&self) {
+        if let Some(session) = self.session.upgrade() {
+            delete_latest(&session, &self.lock, &self.node).await;
+        }
+    }
+
+    /// Turns to the reader's node that replaced the deleted one. If there is none, the lock is lost.
+    async fn is_lost(&mut self) -> bool {
+        let latest = self.node.latest().await;
+        let lost = Arc::ptr_eq(&latest, &self.node);
+        if lost {
+            self.cell.lose(LossReason::Removed);
+        }
+        self.node = latest;
+        lost
+    }
+
+    fn read(&self, data: &[u8]) {
+        if is_revocation_request(data) {
+            self.revocation.request();
+        }
+    }
+}
+
+/// Waits for the expiry of the lock. Most locks have none, for which nothing is stored.
+fn expiry(validity: Validity, expires: bool) -> BoxFuture<'static, ()> {
+    if !expires {
+        return pending().boxed();
+    }
+    async move {
+        if !matches!(validity.lost().await, LossReason::MaxHold | LossReason::DeadlinePassed) {
+            pending::<()>().await;
+        }
+    }
+    .boxed()
+}
+
+/// Most locks are released sooner, and spare the request for a watch.
+const BEFORE_WATCH: Duration = Duration::from_millis(10);

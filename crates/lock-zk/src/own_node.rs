@@ -1,0 +1,314 @@
+//! The node of one acquisition, and the requests that create and delete it.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join};
+use lock_core::background::Background;
+use lock_core::{Mode, OwnerId, OwnerInfo};
+use zookeeper_client::{self as zk, CreateMode};
+
+use crate::deadline::Deadline;
+use crate::downgrade::downgrade;
+use crate::error::{Fault, Right};
+use crate::lock_path::LockPath;
+use crate::lost_answer::{candidates, find_among};
+use crate::node::{CreatedNode, Deletion, Downgraded, NodeIdentity};
+use crate::release::{delete, release};
+use crate::requests::Entry;
+use crate::session::Session;
+use crate::session_handle::SessionHandle;
+use crate::watches::Claim;
+
+/// The node of one acquisition, or the attempt to create it. Dropping it [rolls back](crate::rollback) in the background.
+///
+/// A request that was sent takes effect even if its future is dropped, and one without an answer may have. So the
+/// requests that change something live in here, and not in the future of the caller.
+pub(crate) struct OwnNode {
+    pub(crate) session: SessionHandle,
+    pub(crate) lock: Arc<LockPath>,
+    pub(crate) identity: NodeIdentity,
+    pub(crate) state: State,
+    /// Whether there is certainly no second node, from a creation that got no answer.
+    pub(crate) certain: bool,
+    /// Whether a refused deletion may have been applied after all.
+    retried: bool,
+    /// The tasks that roll back.
+    pub(crate) cleanup: Background,
+}
+
+pub(crate) enum State {
+    Nothing,
+    Creating(InFlight<Creation>),
+    Exists(Arc<CreatedNode>),
+    Deleting(Arc<CreatedNode>, InFlight<Result<Deletion, Fault>>),
+}
+
+/// The created node, and whether it is known to be the only one in its directory.
+type Creation = Result<(Arc<CreatedNode>, bool), Fault>;
+
+/// A request under way. The mutex is never contended: it makes the node `Sync`.
+pub(crate) struct InFlight<T>(Mutex<BoxFuture<'static, T>>);
+
+impl<T> InFlight<T> {
+    fn new(request: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Mutex::new(request.boxed()))
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<T> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).poll_unpin(context)
+    }
+
+    pub(crate) async fn answer(mut self) -> T {
+        poll_fn(|context| self.poll(context)).await
+    }
+}
+
+impl OwnNode {
+    /// An acquisition that has no node yet.
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        lock: &Arc<LockPath>,
+        mode: Mode,
+        writes: bool,
+        cleanup: &Background,
+    ) -> Self {
+        let (session, lock) = (SessionHandle::new(session, lock.node_bytes()), Arc::clone(lock));
+        let identity = NodeIdentity { owner: OwnerId::random(), mode, writes };
+        let (state, cleanup) = (State::Nothing, cleanup.clone());
+        Self { session, lock, identity, state, certain: true, retried: false, cleanup }
+    }
+
+    pub(crate) fn owner(&self) -> OwnerId {
+        self.identity.owner
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The right to watches.
+    pub(crate) const fn claim(&self) -> &Arc<Claim> {
+        self.session.claim()
+    }
+
+    pub(crate) const fn lock(&self) -> &Arc<LockPath> {
+        &self.lock
+    }
+
+    /// Whether there is certainly no second node of this acquisition.
+    pub(crate) const fn is_certain(&self) -> bool {
+        self.certain
+    }
+
+    /// Creates the node, and returns the names in its directory too if an answer has them.
+    pub(crate) async fn create(
+        &mut self,
+        info: &OwnerInfo,
+        deadline: &Deadline,
+    ) -> Result<(Arc<CreatedNode>, Option<Vec<String>>), Fault> {
+        let (session, lock) = (Arc::clone(&self.session), Arc::clone(&self.lock));
+        let (prefix, data) = (lock.child(&self.identity.prefix(&lock)), self.identity.data(info));
+        // A write that waits for a connection could overwrite data of a directory that was empty before.
+        let empty = session.empty_directories().version(&lock.dir).filter(|_| session.is_connected());
+        if let Some(version) = empty {
+            let (session, lock) = (Arc::clone(&session), Arc::clone(&lock));
+            self.begin(create_and_count(session, lock, version, prefix.clone(), data.clone()));
+            match self.created(deadline).await {
+                Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) => {}
+                created => {
+                    let (node, alone) = created?;
+                    let names = alone.then(|| vec![node.name().to_owned()]);
+                    return Ok((node, names));
+                }
+            }
+        }
+        self.begin(create(Arc::clone(&session), prefix, data, CreateMode::EphemeralSequential));
+        let (created, children) = join(self.created(deadline), session.children(&lock.dir)).await;
+        created.map(|(node, _)| (node, children.ok()))
+    }
+
+    /// Creates the node at the path of the lock itself.
+    pub(crate) async fn create_fixed(
+        &mut self,
+        info: &OwnerInfo,
+        deadline: &Deadline,
+    ) -> Result<Arc<CreatedNode>, Fault> {
+        let (path, data) = (self.lock.dir.clone(), self.identity.data(info));
+        self.begin(create(Arc::clone(&self.session), path, data, CreateMode::Ephemeral));
+        self.created(deadline).await.map(|(node, _)| node)
+    }
+
+    fn begin(&mut self, creation: impl Future<Output = Creation> + Send + 'static) {
+        self.state = State::Creating(InFlight::new(creation));
+    }
+
+    /// Waits for the answer, and records it in the same poll, so that it is not lost if this future is dropped.
+    async fn created(&mut self, deadline: &Deadline) -> Creation {
+        poll_fn(|context| {
+            let State::Creating(creation) = &mut self.state else {
+                return Poll::Ready(Err(Fault::SessionEnded));
+            };
+            let answer = std::task::ready!(creation.poll(context));
+            self.state = match &answer {
+                Ok((node, _)) => State::Exists(Arc::clone(node)),
+                Err(_) => State::Nothing,
+            };
+            self.certain &= !matches!(answer, Err(Fault::Unknown(_)));
+            if !matches!(answer, Err(Fault::Unknown(_) | Fault::SessionEnded)) {
+                deadline.note_answer();
+            }
+            Poll::Ready(answer)
+        })
+        .await
+    }
+
+    /// Finds the nodes of creations that got no answer: keeps the lowest one, and deletes the others.
+    pub(crate) async fn recover(&mut self, deadline: &Deadline) -> Result<Option<Arc<CreatedNode>>, Fault> {
+        let paths = candidates(&self.session, &self.lock, self.identity).await?;
+        deadline.note_answer();
+        let mut found = find_among(&self.session, &self.lock, self.identity, paths).await?;
+        if found.is_empty() {
+            self.state = State::Nothing;
+            return Ok(None);
+        }
+        let kept = Arc::new(found.remove(0));
+        self.state = State::Exists(Arc::clone(&kept));
+        for extra in &found {
+            delete(&self.session, &self.lock, extra, false).await;
+        }
+        self.certain = true;
+        Ok(Some(kept))
+    }
+
+    /// Records that the node is known to be deleted.
+    pub(crate) fn forget(&mut self) {
+        self.state = State::Nothing;
+    }
+
+    /// Replaces the writer's node by a reader's, however often that takes.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: the downgrade goes on, and the next call returns its outcome.
+    pub(crate) async fn downgrade(&self) -> Downgraded {
+        let State::Exists(node) = &self.state else { return Downgraded::Deleted };
+        downgrade(node, &self.session, &self.lock, self.identity.owner).await
+    }
+
+    /// Deletes the node, however often answers are lost; fails if the server refuses, and can be called again then.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: the next call, or the drop of the node, goes on with the deletion.
+    pub(crate) async fn delete(&mut self) -> Result<Deletion, Fault> {
+        if let State::Exists(node) = &self.state {
+            let (session, lock, node) = (Arc::clone(&self.session), Arc::clone(&self.lock), Arc::clone(node));
+            let (held, retried) = (Arc::clone(&node), self.retried);
+            let deletion = async move { release(&session, &lock, &held.latest().await, retried).await };
+            self.state = State::Deleting(node, InFlight::new(deletion));
+        }
+        poll_fn(|context| {
+            let State::Deleting(node, deletion) = &mut self.state else {
+                return Poll::Ready(Ok(Deletion::Earlier));
+            };
+            let answer = std::task::ready!(deletion.poll(context));
+            (self.state, self.retried) = match &answer {
+                Ok(_) => (State::Nothing, false),
+                Err(_) => (State::Exists(Arc::clone(node)), true),
+            };
+            Poll::Ready(answer)
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for OwnNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Nothing => "nothing",
+            State::Creating(_) => "being created",
+            State::Exists(node) => &node.path,
+            State::Deleting(..) => "being deleted",
+        };
+        f.debug_struct("OwnNode")
+            .field("identity", &self.identity)
+            .field("state", &state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Creates a node in an empty directory, and reports whether it is alone there.
+async fn create_and_count(
+    session: Arc<Session>,
+    lock: Arc<LockPath>,
+    version: i32,
+    prefix: String,
+    data: Vec<u8>,
+) -> Creation {
+    let created = session.create_and_count(&lock.dir, version, &prefix, &data).await;
+    if let Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) = &created {
+        session.empty_directories().spare(&lock.dir);
+    }
+    let Entry { path, czxid, alone } = created?;
+    Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), alone))
+}
+
+async fn create(session: Arc<Session>, prefix: String, data: Vec<u8>, mode: CreateMode) -> Creation {
+    let (path, stat) = session.create(&prefix, &data, mode).await?;
+    let mut czxid = stat.czxid;
+    if stat.is_invalid() {
+        // Servers before 3.5 do not send it.
+        czxid = session.stat(&path).await?.ok_or(Fault::Unknown(zk::Error::NoNode))?.czxid;
+    }
+    Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ZkConfig;
+    use crate::layout::ZkLayout;
+    use crate::session_open;
+    use lock_core::{LockName, Wait};
+    use lock_testkit::ZooKeeper;
+    use std::time::Duration;
+    use tokio::runtime::Handle;
+
+    async fn open(server: &ZooKeeper) -> Arc<Session> {
+        let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
+        session_open::open(&config, Handle::current()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_the_nodes_of_this_acquisition_are_recovered() {
+        let server = ZooKeeper::start().await.unwrap();
+        let (ours, theirs) = (open(&server).await, open(&server).await);
+        ours.create("/a", b"", CreateMode::Container).await.unwrap();
+        let (info, deadline) = (OwnerInfo::this_process(), Deadline::of(Wait::Forever));
+        for layout in [ZkLayout::Curator, ZkLayout::Plain, ZkLayout::Kazoo] {
+            let lock = Arc::new(LockPath::new("/", &LockName::new("a").unwrap(), layout));
+            let mut own = OwnNode::new(&ours, &lock, Mode::Exclusive, false, &Background::default());
+            assert_eq!(own.recover(&deadline).await.unwrap(), None);
+            // The first node is of another session, and equal in all else.
+            let mut other = OwnNode::new(&theirs, &lock, Mode::Exclusive, false, &Background::default());
+            other.identity = own.identity;
+            other.create(&info, &deadline).await.unwrap();
+            assert_eq!(own.recover(&deadline).await.unwrap(), None, "{layout:?}");
+            let first = own.create(&info, &deadline).await.unwrap().0;
+            let second = own.create(&info, &deadline).await.unwrap().0;
+            own.certain = false;
+            assert_eq!(own.recover(&deadline).await.unwrap(), Some(Arc::clone(&first)), "{layout:?}");
+            assert!(own.is_certain());
+            assert_eq!(ours.stat(&second.path).await.unwrap(), None);
+            assert_eq!(ours.stat(&first.path).await.unwrap().unwrap().czxid, first.czxid);
+            assert_eq!(own.delete().await.unwrap(), Deletion::Done);
+            assert_eq!(own.delete().await.unwrap(), Deletion::Earlier);
+            assert_eq!(other.delete().await.unwrap(), Deletion::Done);
+            assert!(ours.children("/a").await.unwrap().is_empty());
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The share of one connection in the session pool of its process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use lock_core::{Error, Result, runtime};
+use tokio::runtime::Handle;
+
+use crate::config::ZkConfig;
+use crate::error::BACKEND;
+use crate::mutex::lock;
+use crate::session::Session;
+use crate::session_pool::{Purpose, SessionPool};
+use crate::token_base::TokenBase;
+
+/// The share of one connection in a session pool.
+#[derive(Debug)]
+pub(crate) struct PoolShare {
+    config: ZkConfig,
+    pub(crate) pool: Arc<SessionPool>,
+    /// The token bases that were used, per session: kept, so that the next lock finds them watched.
+    bases: Mutex<Vec<(Weak<Session>, Arc<TokenBase>)>>,
+    closed: AtomicBool,
+}
+
+impl PoolShare {
+    /// Joins the pool of the connections with the same options, or makes one on the runtime of the caller.
+    pub(crate) async fn open(config: ZkConfig) -> Result<Arc<Self>> {
+        let pool = SessionPool::join(&config, runtime::current(BACKEND)?);
+        let (bases, closed) = (Mutex::default(), AtomicBool::new(false));
+        let share = Arc::new(Self { config, pool, bases, closed });
+        share.get().await?;
+        Ok(share)
+    }
+
+    /// A session for anything but a lock, opened if there is none.
+    pub(crate) async fn get(&self) -> Result<Arc<Session>> {
+        self.get_for(Purpose::Any).await
+    }
+
+    /// A session with room for one more lock, whose node has a path of this many bytes, opened if there is none.
+    pub(crate) async fn with_room(&self, bytes: usize) -> Result<Arc<Session>> {
+        self.get_for(Purpose::Lock { bytes }).await
+    }
+
+    async fn get_for(&self, purpose: Purpose) -> Result<Arc<Session>> {
+        self.check_open()?;
+        let session = self.pool.get(purpose).await?;
+        self.check_open()?;
+        Ok(session)
+    }
+
+    /// The base of the tokens of locks in this directory, kept until the session ends or this share is closed.
+    pub(crate) fn base(&self, session: &Arc<Session>, dir: &str) -> Arc<TokenBase> {
+        let (base, mut bases) = (session.base(dir), lock(&self.bases));
+        if self.closed.load(Ordering::Acquire) || bases.iter().any(|(_, kept)| Arc::ptr_eq(kept, &base)) {
+            return base;
+        }
+        bases.retain(|(session, _)| session.upgrade().is_some_and(|session| !session.has_ended()));
+        bases.push((Arc::downgrade(session), Arc::clone(&base)));
+        base
+    }
+
+    /// Leaves the pool, and returns the sessions to close: those of a pool without other connections.
+    pub(crate) fn close(&self) -> Vec<Arc<Session>> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        let to_close = self.pool.leave();
+        if to_close.is_empty() {
+            // The sessions live on, so the watches must be removed. Closed sessions drop theirs without a request.
+            lock(&self.bases).clear();
+        }
+        to_close
+    }
+
+    pub(crate) const fn config(&self) -> &ZkConfig {
+        &self.config
+    }
+
+    /// The runtime of the sessions.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.pool.runtime
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::closed(BACKEND)) } else { Ok(()) }
+    }
+}
+
+impl Drop for PoolShare {
+    fn drop(&mut self) {
+        // A session that has locks lives as long as the last of them.
+        drop(self.close());
+    }
+}

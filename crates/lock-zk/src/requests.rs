@@ -1,0 +1,375 @@
+//! The requests of a session, and what their answers say about it.
+//!
+//! A request is sent when its future is first polled, in this order, and takes effect even if the future is dropped then.
+//! Requests wait while there is no connection, until the session ends.
+
+use std::future::pending;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, TryFutureExt};
+use lock_core::{BootInstant, GuardState, LossReason};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use zookeeper_client::{self as zk, CreateMode, MultiWriteError, MultiWriteResult, Stat};
+
+use crate::ensemble::{Change, SessionClient, Watching};
+use crate::error::{Fault, Right};
+use crate::proof::{is_committed, pass_quorum};
+use crate::session::{PAUSE, Session, parent};
+use crate::watches::{Event, Room, Watch};
+
+/// A node that was created in a directory.
+pub(crate) struct Entry {
+    pub(crate) path: String,
+    /// The id of the transaction.
+    pub(crate) czxid: i64,
+    /// Whether the directory had no other node then.
+    pub(crate) alone: bool,
+}
+
+impl Session {
+    /// Creates a node, and returns its path and stat.
+    pub(crate) async fn create(
+        &self,
+        path: &str,
+        data: &[u8],
+        mode: CreateMode,
+    ) -> Result<(String, Stat), Fault> {
+        let (client, sent) = self.start()?;
+        let created = self.write(sent, client.create(path, data, mode, self.acl().acls())).await;
+        created.map_err(|fault| fault.needing(Right::Create, parent(path)))
+    }
+
+    /// Creates an ephemeral sequential node in a directory, and reports whether it is alone there.
+    ///
+    /// Of all writes, only that of a node's data is answered with the number of its children. So the same transaction writes
+    /// the directory. A listing after the creation mostly takes another round trip, even if both are sent together: the
+    /// driver leaves TCP_NODELAY off, so the second request leaves when the first is answered.
+    ///
+    /// Nobody's data is overwritten: the directory must still have the version at which it was seen to be empty.
+    pub(crate) async fn create_and_count(
+        &self,
+        dir: &str,
+        version: i32,
+        path: &str,
+        data: &[u8],
+    ) -> Result<Entry, Fault> {
+        let (mode, acl) = (CreateMode::EphemeralSequential, self.acl().acls());
+        let empty = Change::Set { path: dir, data: &[], version: Some(version) };
+        let answer = self.multi(&[Change::Create { path, data, mode, acl }, empty]).await;
+        let mut results = answer.map_err(|(at, fault)| match at {
+            Some(1) => fault.needing(Right::Write, dir),
+            _ => fault.needing(Right::Create, dir),
+        })?;
+        match (results.pop(), results.pop()) {
+            // Servers before 3.7.2 do not send the stat of the node, but both changes have one transaction id.
+            (Some(MultiWriteResult::SetData { stat }), Some(MultiWriteResult::Create { path, .. })) => {
+                self.empty_directories().note(dir, &stat);
+                Ok(Entry { path, czxid: stat.mzxid, alone: stat.num_children == 1 })
+            }
+            _ => Err(Fault::Unknown(zk::Error::UnexpectedError(format!(
+                "no answer to the creation of {path}"
+            )))),
+        }
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Result<(), Fault> {
+        let (client, sent) = self.start()?;
+        let deleted = self.write(sent, client.delete(path, None)).await;
+        deleted.map_err(|fault| fault.needing(Right::Delete, parent(path)))
+    }
+
+    /// Deletes this node, and replaces its directory by a new one, whose sequence numbers start at zero. Fails with
+    /// `NotEmpty`, and changes nothing, if the directory has other nodes or data.
+    pub(crate) async fn rotate(&self, path: &str, dir: &str) -> Result<(), Fault> {
+        let stat = self.retry_until_definite(|| self.stat(dir)).await?;
+        let stat = stat.ok_or(Fault::Refused(zk::Error::NoNode))?;
+        if stat.data_length > 0 {
+            return Err(Fault::Refused(zk::Error::NotEmpty));
+        }
+        let replace = async |mode| {
+            let changes = [
+                Change::Delete { path, version: None },
+                Change::Delete { path: dir, version: Some(stat.version) },
+                Change::Create { path: dir, data: &[], mode, acl: self.acl().acls() },
+            ];
+            self.multi(&changes).await.map(drop).map_err(|(_, fault)| fault)
+        };
+        match replace(CreateMode::Container).await {
+            Err(Fault::Refused(zk::Error::Unimplemented | zk::Error::MarshallingError)) => {
+                replace(CreateMode::Persistent).await
+            }
+            replaced => replaced,
+        }
+    }
+
+    /// Applies all changes or none; a fault comes with the index of the change that it concerns, if it concerns one.
+    pub(crate) async fn multi(
+        &self,
+        changes: &[Change<'_>],
+    ) -> Result<Vec<MultiWriteResult>, (Option<usize>, Fault)> {
+        let (client, sent) = self.start().map_err(|fault| (None, fault))?;
+        let mut at = None;
+        let answer = client.multi(changes).map_err(|error| {
+            if let MultiWriteError::OperationFailed { index, .. } = &error {
+                at = Some(*index);
+            }
+            zk::Error::from(error)
+        });
+        let answer = self.write(sent, answer).await;
+        answer.map_err(|fault| (at, fault))
+    }
+
+    /// Has the quorum commit a transaction that changes nothing. Later reads see everything that was committed before it,
+    /// and its answer proves that the session was alive. The node need neither exist nor be readable.
+    pub(crate) async fn pass_quorum(&self, path: &str) -> Result<(), Fault> {
+        let (client, sent) = self.start()?;
+        self.write(sent, pass_quorum(&*client, path)).await
+    }
+
+    /// Waits until the session is certainly valid, about this path.
+    pub(crate) async fn ensure_valid(&self, path: &str) -> Result<(), Fault> {
+        loop {
+            match self.validity().state() {
+                GuardState::Valid => return Ok(()),
+                GuardState::Lost(_) => return Err(Fault::SessionEnded),
+                _ => self.retry_until_definite(|| self.pass_quorum(path)).await?,
+            }
+        }
+    }
+
+    pub(crate) async fn children(&self, dir: &str) -> Result<Vec<String>, Fault> {
+        let listed = self.read(self.client()?.children(dir)).await;
+        let (names, stat) = listed.map_err(|fault| fault.needing(Right::Read, dir))?;
+        self.empty_directories().note(dir, &stat);
+        Ok(names)
+    }
+
+    pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, Fault> {
+        self.read(self.client()?.stat(path)).await
+    }
+
+    pub(crate) async fn data(&self, path: &str) -> Result<(Vec<u8>, Stat), Fault> {
+        let read = self.read(self.client()?.data(path)).await;
+        read.map_err(|fault| fault.needing(Right::Read, path))
+    }
+
+    /// Replaces the data of a node, if it has this version.
+    pub(crate) async fn set_data(
+        &self,
+        path: &str,
+        data: &[u8],
+        version: Option<i32>,
+    ) -> Result<Stat, Fault> {
+        let (client, sent) = self.start()?;
+        let written = self.write(sent, client.set_data(path, data, version)).await;
+        written.map_err(|fault| fault.needing(Right::Write, path))
+    }
+
+    /// Watches a node that exists, and returns its data and stat; `NoNode` leaves no watch behind.
+    ///
+    /// Without room for a watch the node is only read. An [`Event::Changed`] after a while then makes the caller look again.
+    pub(crate) async fn watch(
+        &self,
+        path: &str,
+        room: Option<Arc<Room>>,
+    ) -> Result<(Watch, Vec<u8>, Stat), Fault> {
+        match room {
+            Some(room) => self.watch_in(room, path).await,
+            None => {
+                let (data, stat) = self.data(path).await?;
+                let interval = self.poll_interval();
+                let look_again = async move {
+                    sleep(interval).await;
+                    Event::Changed
+                };
+                Ok((look_again.boxed(), data, stat))
+            }
+        }
+    }
+
+    /// Watches a node that exists in this room, and returns its data and stat.
+    pub(crate) async fn watch_in(
+        &self,
+        room: Arc<Room>,
+        path: &str,
+    ) -> Result<(Watch, Vec<u8>, Stat), Fault> {
+        let (client, own_path, this) = (self.client()?, path.to_owned(), self.weak());
+        let watched = self.read(self.outlive(async move {
+            let watched = client.watch_data(&own_path).await;
+            watched.map(|(data, stat, watching)| (data, stat, in_room(watching, room, this)))
+        }));
+        let (data, stat, watch) = watched.await.map_err(|fault| fault.needing(Right::Read, path))?;
+        Ok((watch, data, stat))
+    }
+
+    /// Watches a node in this room, and returns its stat if it exists.
+    pub(crate) async fn watch_absence_in(
+        &self,
+        room: Arc<Room>,
+        path: &str,
+    ) -> Result<(Option<Stat>, Watch), Fault> {
+        let (client, path, this) = (self.client()?, path.to_owned(), self.weak());
+        let watched = self.outlive(async move {
+            let watched = client.watch_stat(&path).await;
+            watched.map(|(stat, watching)| (stat, in_room(watching, room, this)))
+        });
+        self.read(watched).await
+    }
+
+    /// A request for a watch, which a background task finishes if the caller drops it. The driver has the watch from the
+    /// answer on, so the room must not be given to another watch before.
+    fn outlive<T: Send + 'static>(&self, request: impl Future<Output = T> + Send + 'static) -> Outliving<T> {
+        let (end, runtime) = (self.end_signal().clone(), self.runtime().clone());
+        Outliving { request: request.boxed(), sent: false, end, runtime }
+    }
+
+    /// Repeats a request that changes nothing while its answers are lost, for up to a session timeout.
+    pub(crate) async fn retry_until_definite<T, F>(&self, request: impl Fn() -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let until = Instant::now() + self.timeout();
+        loop {
+            match request().await {
+                Err(Fault::Unknown(error)) if Instant::now() < until => {
+                    tracing::debug!(%error, "no answer from ZooKeeper; repeating the request");
+                    self.pause(PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// The client, and the time from which the answer to a request counts.
+    fn start(&self) -> Result<(Arc<dyn SessionClient>, BootInstant), Fault> {
+        let sent = self.clock().now();
+        Ok((self.client()?, sent))
+    }
+
+    async fn write<T>(
+        &self,
+        sent: BootInstant,
+        answer: impl Future<Output = Result<T, zk::Error>>,
+    ) -> Result<T, Fault> {
+        let answer = self.read(answer).await;
+        if is_committed(&answer) {
+            self.confirm(sent)?;
+        }
+        answer
+    }
+
+    async fn read<T>(&self, answer: impl Future<Output = Result<T, zk::Error>>) -> Result<T, Fault> {
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer.map_err(Fault::of),
+            () = self.ended() => Err(Fault::SessionEnded),
+        };
+        if matches!(answer, Err(Fault::SessionEnded)) {
+            self.end(LossReason::SessionEnded);
+        }
+        answer
+    }
+}
+
+/// A request that a background task finishes if this is dropped after it was sent.
+struct Outliving<T: Send + 'static> {
+    request: BoxFuture<'static, T>,
+    /// Whether it was sent, and not answered yet.
+    sent: bool,
+    end: CancellationToken,
+    runtime: Handle,
+}
+
+impl<T: Send + 'static> Future for Outliving<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let answer = self.request.poll_unpin(context);
+        self.sent = answer.is_pending();
+        answer
+    }
+}
+
+impl<T: Send + 'static> Drop for Outliving<T> {
+    fn drop(&mut self) {
+        if !self.sent || self.end.is_cancelled() {
+            return;
+        }
+        let request = mem::replace(&mut self.request, pending().boxed());
+        // A request keeps the client open, so the end of the session drops it.
+        let end = self.end.clone();
+        drop(self.runtime.spawn(async move {
+            tokio::select! {
+                biased;
+                () = end.cancelled() => {}
+                answer = request => drop(answer),
+            }
+        }));
+    }
+}
+
+/// A watch with its room. If it reports the end of the session, it ends the [`Session`] too.
+fn in_room(watching: Watching, room: Arc<Room>, session: Weak<Session>) -> Watch {
+    async move {
+        let event = Event::of(watching.await.event_type);
+        drop(room);
+        if let (Event::SessionEnded, Some(session)) = (event, session.upgrade()) {
+            session.end(LossReason::SessionEnded);
+        }
+        event
+    }
+    .boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ZkConfig;
+    use crate::session_open::open;
+    use crate::watches::Need;
+    use lock_testkit::ZooKeeper;
+    use lock_testkit::proxy::{Direction, FaultProxy, Protocol};
+    use std::pin::pin;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_dropped_watch_keeps_its_room_until_the_driver_has_removed_it() {
+        let server = ZooKeeper::start().await.unwrap();
+        let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+        let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(Duration::from_secs(10));
+        let session = open(&config, Handle::current()).await.unwrap();
+        let room = |path| session.watches().claim(0).room(path, Need::Must);
+        let watches = async || server.mntr().await.unwrap()["zk_watch_count"].clone();
+        for path in ["/", "/zookeeper"] {
+            // A request that was never sent leaves nothing.
+            drop(session.watch(path, room(path)));
+            assert_eq!(session.watches().claimed(), 0);
+
+            proxy.hold(Direction::ToClient);
+            assert!(pin!(session.watch(path, room(path))).now_or_never().is_none());
+            let absence = session.watch_absence_in(room("/absent").unwrap(), "/absent");
+            assert!(pin!(absence).now_or_never().is_none());
+            while watches().await != "2" {
+                sleep(PAUSE).await;
+            }
+            assert_eq!(session.watches().claimed(), path.len() + "/absent".len());
+            proxy.deliver();
+            while session.watches().claimed() > 0 || watches().await != "0" {
+                sleep(PAUSE).await;
+            }
+        }
+        proxy.hold(Direction::ToClient);
+        assert!(pin!(session.watch("/", room("/"))).now_or_never().is_none());
+        // It does not keep the client open.
+        session.end(LossReason::SessionEnded);
+        while session.watches().claimed() > 0 {
+            sleep(PAUSE).await;
+        }
+    }
+}
