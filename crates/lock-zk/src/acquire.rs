@@ -42,15 +42,14 @@ pub(crate) async fn acquire(
     request: AcquireRequest,
     cleanup: &Background,
 ) -> Result<Acquired> {
-    let chroot = share.config().chroot_path();
     let (mut outage, deadline) = (Outage::default(), Deadline::of(request.wait));
     loop {
         let Some(session) = outage.next_session(share, &lock, request.wait, &deadline).await? else {
             return Ok(Acquired::Busy);
         };
-        limits(session.timeout()).check(request.lease)?;
+        limits(session.timeout).check(request.lease)?;
         let base = share.base(&session, &lock.dir);
-        match attempt(&session, &base, &lock, chroot, &request, &deadline, cleanup).await {
+        match attempt(&session, &base, &lock, &request, &deadline, cleanup).await {
             Ok(Some(lease)) => return Ok(Acquired::Held(lease)),
             Ok(None) => return Ok(Acquired::Busy),
             Err(Stop::StartOver) => outage.begin(&session),
@@ -72,7 +71,7 @@ impl Outage {
     fn begin(&mut self, session: &Session) {
         if session.has_ended() {
             self.count += 1;
-            self.until = Some(Instant::now() + session.timeout());
+            self.until = Some(Instant::now() + session.timeout);
         }
     }
 
@@ -118,14 +117,13 @@ pub(crate) async fn attempt(
     session: &Arc<Session>,
     base: &TokenBase,
     lock: &Arc<LockPath>,
-    chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
     cleanup: &Background,
 ) -> Result<Option<Box<ZkLease>>, Stop> {
     let mut own = OwnNode::new(session, lock, request.mode, request.writes, cleanup);
     let mut own_watch = OwnWatch::default();
-    let granted = deadline.keep(pin!(grant(&mut own, &mut own_watch, base, chroot, request, deadline))).await;
+    let granted = deadline.keep(pin!(grant(&mut own, &mut own_watch, base, request, deadline))).await;
     match granted {
         Some(Ok(Some((node, token)))) => {
             Ok(Some(Box::new(ZkLease::new(own, node, own_watch, token, request))))
@@ -149,16 +147,15 @@ async fn grant(
     own: &mut OwnNode,
     own_watch: &mut OwnWatch,
     base: &TokenBase,
-    chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<Option<(Arc<CreatedNode>, Token)>, Stop> {
-    let session = Arc::clone(own.session());
-    let recipe = own.lock().recipe;
+    let session = Arc::clone(&own.session);
+    let recipe = own.lock.recipe;
     let granted = alongside(base.watch(&session), async {
         match recipe {
-            ZkRecipe::Queue => contend(own, own_watch, chroot, request, deadline).await,
-            ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, chroot, request, deadline).await,
+            ZkRecipe::Queue => contend(own, own_watch, request, deadline).await,
+            ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, request, deadline).await,
         }
     });
     let Some(node) = granted.await? else { return Ok(None) };
@@ -185,11 +182,10 @@ async fn alongside<T>(other: impl Future, main: impl Future<Output = T>) -> T {
 async fn contend(
     own: &mut OwnNode,
     own_watch: &mut OwnWatch,
-    chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
-    let (session, lock) = (Arc::clone(own.session()), Arc::clone(own.lock()));
+    let (session, lock) = (Arc::clone(&own.session), Arc::clone(&own.lock));
     let stop = |fault| Stop::of(fault, &lock.dir);
     if request.wait.is_expired() {
         // A try that fails writes nothing.
@@ -199,8 +195,8 @@ async fn contend(
         }
     }
     let mut continuity = session.continuity().map_err(stop)?;
-    let (node, queue) = enter(own, chroot, request, deadline).await?;
-    let claim = Arc::clone(own.claim());
+    let (node, queue) = enter(own, request, deadline).await?;
+    let claim = Arc::clone(&own.session.claim);
     let mut waiter = Waiter::new(&session, &claim, &lock, &node, request, own_watch);
     if waiter.obstacles(&queue)?.is_none() {
         session.ensure_valid(&lock.dir).await.map_err(stop)?;
@@ -221,19 +217,18 @@ async fn contend(
 /// Creates the node, and its directory if necessary, and returns the queue with it.
 async fn enter(
     own: &mut OwnNode,
-    chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<(Arc<CreatedNode>, Queue), Stop> {
-    let (session, lock) = (Arc::clone(own.session()), Arc::clone(own.lock()));
+    let (session, lock) = (Arc::clone(&own.session), Arc::clone(&own.lock));
     let stop = |fault| Stop::of(fault, &lock.dir);
     // The server may remove an empty container between its creation and the node's.
     let mut tries = 10;
-    let until = Instant::now() + session.timeout();
+    let until = Instant::now() + session.timeout;
     loop {
         let node = match own.create(&request.owner, deadline).await {
             // An earlier creation got no answer, and this may be the second one.
-            Ok(_) if !own.is_certain() => own.recover(deadline).await.map_err(stop)?,
+            Ok(_) if !own.certain => own.recover(deadline).await.map_err(stop)?,
             Ok((node, Some(names))) => return Ok((node, Queue::parse(names))),
             Ok((node, None)) => Some(node),
             Err(Fault::Unknown(error)) if Instant::now() < until => {
@@ -242,7 +237,7 @@ async fn enter(
             }
             Err(fault) if fault.is_no_node() && tries > 0 => {
                 tries -= 1;
-                make_directories(&session, &lock.dir, CreateMode::Container, chroot).await?;
+                make_directories(&session, &lock.dir, CreateMode::Container).await?;
                 None
             }
             Err(fault) => return Err(stop(fault)),

@@ -58,14 +58,14 @@ impl Zk {
     pub async fn connect(config: ZkConfig) -> Result<Self> {
         config.check()?;
         let share = PoolShare::open(config).await?;
-        let capabilities = capabilities(share.config().lock_recipe(), share.get().await?.timeout());
+        let capabilities = capabilities(share.config().recipe, share.get().await?.timeout);
         Ok(Self { capabilities, share, reported: Mutex::default(), cleanup: Background::default() })
     }
 
     fn lock_path(&self, name: &LockName) -> Arc<LockPath> {
         let config = self.share.config();
-        let path = LockPath::new(config.locks_dir(), name, config.node_layout());
-        Arc::new(path.with_recipe(config.lock_recipe()))
+        let path = LockPath::new(&config.dir, name, config.layout);
+        Arc::new(path.with_recipe(config.recipe))
     }
 
     async fn unless_paused<T, F>(&self, requests: impl FnOnce() -> F + Send) -> Result<T>
@@ -120,7 +120,7 @@ impl Zk {
     }
 
     async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
-        let dir = self.share.config().locks_dir();
+        let dir = &self.share.config().dir;
         loop {
             let session = self.share.get().await?;
             if let Some(names) = answer(&session, dir, list_locks(&session, dir, prefix)).await? {

@@ -57,7 +57,7 @@ use security::{Auth, TypedOptions};
 /// data, or an ACL forbids writing it.
 #[derive(Clone)]
 pub struct ZkConfig {
-    hosts: String,
+    pub(crate) hosts: String,
     chroot: String,
     credentials: Option<(String, String)>,
     auth: Auth,
@@ -66,13 +66,13 @@ pub struct ZkConfig {
     create_chroot: bool,
     acl: Option<NodeAcl>,
     private: bool,
-    locks_per_session: usize,
-    session_timeout: Duration,
+    pub(crate) locks_per_session: usize,
+    pub(crate) session_timeout: Duration,
     connect_timeout: Option<Duration>,
-    dir: String,
-    layout: ZkLayout,
-    recipe: ZkRecipe,
-    clock: Clock,
+    pub(crate) dir: String,
+    pub(crate) layout: ZkLayout,
+    pub(crate) recipe: ZkRecipe,
+    pub(crate) clock: Clock,
     ensemble: Option<Arc<dyn Ensemble>>,
 }
 
@@ -255,10 +255,6 @@ impl ZkConfig {
         self
     }
 
-    pub(crate) fn hosts(&self) -> &str {
-        &self.hosts
-    }
-
     pub(crate) fn chroot_path(&self) -> &str {
         if self.chroot.is_empty() { "/" } else { &self.chroot }
     }
@@ -304,32 +300,8 @@ impl ZkConfig {
         })
     }
 
-    pub(crate) const fn max_locks(&self) -> usize {
-        self.locks_per_session
-    }
-
-    pub(crate) const fn requested_timeout(&self) -> Duration {
-        self.session_timeout
-    }
-
     pub(crate) fn connect_limit(&self) -> Duration {
         self.connect_timeout.unwrap_or(self.session_timeout)
-    }
-
-    pub(crate) fn locks_dir(&self) -> &str {
-        &self.dir
-    }
-
-    pub(crate) const fn node_layout(&self) -> ZkLayout {
-        self.layout
-    }
-
-    pub(crate) const fn lock_recipe(&self) -> ZkRecipe {
-        self.recipe
-    }
-
-    pub(crate) const fn lease_clock(&self) -> &Clock {
-        &self.clock
     }
 }
 

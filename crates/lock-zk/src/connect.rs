@@ -41,7 +41,7 @@ impl ZkConfig {
     /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig) for a bad option.
     pub fn connect_lazy(self) -> Result<Locks> {
         self.check()?;
-        let expected = capabilities(self.lock_recipe(), self.requested_timeout());
+        let expected = capabilities(self.recipe, self.session_timeout);
         Ok(Locks::new(Lazy::new(expected, move || Zk::connect(self.clone()))))
     }
 }

@@ -21,14 +21,14 @@ pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<
         findings.note("", "versions and roles are not asked for where TLS is spoken", "");
         return Ok(findings.findings);
     }
-    let servers: Vec<_> = config.hosts().split(',').collect();
+    let servers: Vec<_> = config.hosts.split(',').collect();
     let asked = servers.iter().map(|server| join(ask(server, "srvr"), ask(server, "conf")));
     let answers = join_all(asked).await;
     let mut modes = Vec::new();
     for (server, (srvr, conf)) in servers.iter().zip(&answers) {
         let mode = findings.server(server, srvr, conf);
         if let (Some("leader" | "follower"), Ok(conf)) = (mode, conf) {
-            findings.tick(server, conf, session.timeout());
+            findings.tick(server, conf, session.timeout);
         }
         modes.extend(mode);
     }
@@ -43,7 +43,7 @@ struct Findings {
 
 impl Findings {
     fn session(&mut self, session: &Session, config: &ZkConfig, round_trip: Duration) {
-        let (asked, given) = (config.requested_timeout(), session.timeout());
+        let (asked, given) = (config.session_timeout, session.timeout);
         self.note(
             "",
             &format!("a session lasts {given:?}, and a round trip to the quorum took {round_trip:?}"),

@@ -30,7 +30,7 @@ pub(crate) async fn downgrade(
     };
     let may_retry = |outcome: &Downgraded| matches!(outcome, Downgraded::Refused(_));
     // The session ends with its runtime, and its nodes are deleted.
-    node.downgrade.run(session.runtime(), may_retry, Downgraded::Deleted, start).await
+    node.downgrade.run(&session.runtime, may_retry, Downgraded::Deleted, start).await
 }
 
 /// The reader's node gets the number of the writer's, so no contender behind it that cannot share the lock is let in.
@@ -90,7 +90,7 @@ async fn replace_once(
         let writer = Origin { czxid: stat.czxid, ctime: stat.ctime };
         let parsed = NodeData::parse(&data);
         let data = parsed.map_or(data, |data| NodeData { writer: Some(writer), ..data }.to_bytes());
-        let (mode, acl) = (CreateMode::Ephemeral, session.acl().acls());
+        let (mode, acl) = (CreateMode::Ephemeral, session.acl.acls());
         let changes = [
             // Of this version: a revocation request that is written in between must not be lost.
             Change::Delete { path: &node.path, version: Some(stat.version) },
@@ -123,5 +123,5 @@ async fn find_reader(
     };
     // Where names are reused, the data tells it from another node of this session.
     let is_ours = lock.has_unique_names() || data == REVOKE || NodeData::is_of(&data, owner);
-    Ok(Some(stat.czxid).filter(|_| stat.ephemeral_owner == session.id() && is_ours))
+    Ok(Some(stat.czxid).filter(|_| stat.ephemeral_owner == session.id && is_ours))
 }

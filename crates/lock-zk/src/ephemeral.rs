@@ -26,28 +26,27 @@ use crate::watches::{Claim, Event, Need};
 pub(crate) async fn contend(
     own: &mut OwnNode,
     by: ZkWait,
-    chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
     if request.wait.is_expired() {
         // A try that fails writes nothing.
-        let (session, path) = (own.session(), &own.lock().dir);
+        let (session, path) = (&own.session, &own.lock.dir);
         let stat = session.retry_until_definite(|| session.stat(path)).await;
         if stat.map_err(|fault| Stop::of(fault, path))?.is_some() {
             return Ok(None);
         }
     }
-    let node = match create(own, chroot, request, deadline).await? {
+    let node = match create(own, request, deadline).await? {
         Some(node) => node,
         None if request.wait.is_expired() => return Ok(None),
-        None => match deadline.limit(pin!(wait(own, by, chroot, request, deadline))).await {
+        None => match deadline.limit(pin!(wait(own, by, request, deadline))).await {
             Some(node) => node?,
             None => return Ok(None),
         },
     };
-    let dir = &own.lock().dir;
-    own.session().ensure_valid(dir).await.map_err(|fault| Stop::of(fault, dir))?;
+    let dir = &own.lock.dir;
+    own.session.ensure_valid(dir).await.map_err(|fault| Stop::of(fault, dir))?;
     Ok(Some(node))
 }
 
@@ -55,18 +54,17 @@ pub(crate) async fn contend(
 async fn wait(
     own: &mut OwnNode,
     by: ZkWait,
-    chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<Arc<CreatedNode>, Stop> {
     loop {
-        let (session, path) = (own.session(), &own.lock().dir);
+        let (session, path) = (&own.session, &own.lock.dir);
         let free = match by {
-            ZkWait::Watch => watch(session, path, own.claim()).await,
+            ZkWait::Watch => watch(session, path, &own.session.claim).await,
             ZkWait::Poll => poll(session, path).await,
         };
         free.map_err(|fault| Stop::of(fault, path))?;
-        if let Some(node) = create(own, chroot, request, deadline).await? {
+        if let Some(node) = create(own, request, deadline).await? {
             return Ok(node);
         }
     }
@@ -75,11 +73,10 @@ async fn wait(
 /// Creates the node, and missing nodes above it; returns nothing if another client was first.
 async fn create(
     own: &mut OwnNode,
-    chroot: &str,
     request: &AcquireRequest,
     deadline: &Deadline,
 ) -> Result<Option<Arc<CreatedNode>>, Stop> {
-    let until = Instant::now() + own.session().timeout();
+    let until = Instant::now() + own.session.timeout;
     loop {
         let fault = match own.create_fixed(&request.owner, deadline).await {
             Ok(node) => return Ok(Some(node)),
@@ -87,26 +84,26 @@ async fn create(
         };
         let unknown = matches!(fault, Fault::Unknown(_)) && Instant::now() < until;
         match fault {
-            Fault::Refused(zk::Error::NodeExists) if own.is_certain() => return Ok(None),
+            Fault::Refused(zk::Error::NodeExists) if own.certain => return Ok(None),
             // It may be the one whose creation got no answer.
             Fault::Refused(zk::Error::NodeExists) => {
                 let settled = own.recover(deadline).await;
-                return settled.map_err(|fault| Stop::of(fault, &own.lock().dir));
+                return settled.map_err(|fault| Stop::of(fault, &own.lock.dir));
             }
             Fault::Unknown(error) if unknown => {
-                tracing::debug!(%error, path = own.lock().dir, "no answer to the creation of a node; looking for it");
+                tracing::debug!(%error, path = own.lock.dir, "no answer to the creation of a node; looking for it");
                 let settled = own.recover(deadline).await;
-                if let Some(node) = settled.map_err(|fault| Stop::of(fault, &own.lock().dir))? {
+                if let Some(node) = settled.map_err(|fault| Stop::of(fault, &own.lock.dir))? {
                     return Ok(Some(node));
                 }
             }
-            fault if fault.is_no_node() => match own.lock().dir.rsplit_once('/') {
+            fault if fault.is_no_node() => match own.lock.dir.rsplit_once('/') {
                 Some((above, _)) if !above.is_empty() => {
-                    make_directories(own.session(), above, CreateMode::Persistent, chroot).await?;
+                    make_directories(&own.session, above, CreateMode::Persistent).await?;
                 }
-                _ => return Err(Stop::Failed(no_chroot(chroot))),
+                _ => return Err(Stop::Failed(no_chroot(&own.session.chroot))),
             },
-            fault => return Err(Stop::of(fault, &own.lock().dir)),
+            fault => return Err(Stop::of(fault, &own.lock.dir)),
         }
     }
 }

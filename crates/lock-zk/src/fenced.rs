@@ -115,7 +115,7 @@ impl FencedWriter<'_> {
 
     /// Creates a persistent node, with the ACL of the nodes of locks.
     pub fn create(self, path: impl Into<String>, data: impl Into<Vec<u8>>) -> Self {
-        let acl = self.lease.session().acl().clone();
+        let acl = self.lease.session().acl.clone();
         self.create_with(path, data, CreateMode::Persistent, acl)
     }
 

@@ -38,9 +38,9 @@ pub(crate) fn watch(
 ) -> (Revocation, oneshot::Sender<()>) {
     let (sender, cancelled) = oneshot::channel();
     let watch = HeldNodeWatch {
-        session: Arc::downgrade(own.session()),
-        claim: Arc::clone(own.claim()),
-        lock: Arc::clone(own.lock()),
+        session: Arc::downgrade(&own.session),
+        claim: Arc::clone(&own.session.claim),
+        lock: Arc::clone(&own.lock),
         node: Arc::clone(node),
         cell: cell.clone(),
         revocation: RevocationCell::new(),
@@ -48,7 +48,7 @@ pub(crate) fn watch(
     };
     watch.read(&own_watch.data);
     let revocation = watch.revocation.revocation();
-    drop(own.session().runtime().spawn(watch.run(own_watch.watch, cancelled)));
+    drop(own.session.runtime.spawn(watch.run(own_watch.watch, cancelled)));
     (revocation, sender)
 }
 

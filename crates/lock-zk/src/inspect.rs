@@ -1,6 +1,6 @@
 //! Inspects locks: their holders and waiters, and which locks exist.
 
-use futures_util::future::join_all;
+use futures_util::future::{try_join, try_join_all};
 use lock_core::{Holder, HolderInfo, LockName, LockState, Mode, WaiterInfo};
 use zookeeper_client::Stat;
 
@@ -25,20 +25,9 @@ pub(crate) async fn inspect(
         }
         let waiters = contenders.waiters.len();
         let shown = contenders.waiters.into_iter().take(LockState::MAX_QUEUE);
-        let (holders, queue) = (contenders.holders.into_iter().map(Role::Holder), shown.map(Role::Waiter));
-        let mut nodes: Vec<_> = holders.chain(queue).collect();
-        let (mut holders, mut queue) = (Vec::new(), Vec::new());
-        while !nodes.is_empty() {
-            let rest = nodes.split_off(nodes.len().min(AT_ONCE));
-            for read in join_all(nodes.into_iter().map(|one| one.read(session, base, lock))).await {
-                match read? {
-                    Some(Read::Holder(holder)) => holders.push(holder),
-                    Some(Read::Waiter(waiter)) => queue.push(waiter),
-                    None => {}
-                }
-            }
-            nodes = rest;
-        }
+        let holders = read_all(contenders.holders, |node| read_holder(session, base, lock, node));
+        let queue = read_all(shown.collect(), |node| read_waiter(session, node));
+        let (holders, queue) = try_join(holders, queue).await?;
         // All of them have just released the lock.
         if holders.is_empty() {
             continue;
@@ -89,39 +78,44 @@ pub(crate) async fn list_locks(session: &Session, dir: &str, prefix: &str) -> Re
     Ok(names.filter(|name| name.as_str().starts_with(prefix)).collect())
 }
 
-/// A node to read, and its role.
-enum Role {
-    Holder(ContenderNode),
-    Waiter(ContenderNode),
-}
-
-enum Read {
-    Holder(HolderInfo),
-    Waiter(WaiterInfo),
-}
-
-impl Role {
-    /// Reads the node; nothing if it was just deleted.
-    async fn read(self, session: &Session, base: &TokenBase, lock: &LockPath) -> Result<Option<Read>, Fault> {
-        let (Self::Holder(one) | Self::Waiter(one)) = &self;
-        let Some(read) = ReadNode::at(session, one.path.clone()).await? else { return Ok(None) };
-        let (who, mode) = (read.holder(), one.mode.into());
-        if let Self::Waiter(_) = self {
-            let mut waiter = WaiterInfo::new(who, mode);
-            waiter.since = Origin { czxid: read.stat.czxid, ctime: read.stat.ctime }.time();
-            return Ok(Some(Read::Waiter(waiter)));
-        }
-        let mut holder = HolderInfo::new(who, mode);
-        if let Some(origin) = read.origin(lock) {
-            // In a queue, the node was created when its client began to wait.
-            match lock.recipe {
-                ZkRecipe::Queue => holder.asked = origin.time(),
-                _ => holder.since = origin.time(),
-            }
-            holder.token = base.token(session, origin.czxid).await.ok();
-        }
-        Ok(Some(Read::Holder(holder)))
+/// What these nodes say, without those that were just deleted.
+async fn read_all<T, F: Future<Output = Result<Option<T>, Fault>>>(
+    mut nodes: Vec<ContenderNode>,
+    read: impl Fn(ContenderNode) -> F,
+) -> Result<Vec<T>, Fault> {
+    let mut all = Vec::new();
+    while !nodes.is_empty() {
+        let rest = nodes.split_off(nodes.len().min(AT_ONCE));
+        all.extend(try_join_all(nodes.into_iter().map(&read)).await?.into_iter().flatten());
+        nodes = rest;
     }
+    Ok(all)
+}
+
+async fn read_holder(
+    session: &Session,
+    base: &TokenBase,
+    lock: &LockPath,
+    node: ContenderNode,
+) -> Result<Option<HolderInfo>, Fault> {
+    let Some(read) = ReadNode::at(session, node.path).await? else { return Ok(None) };
+    let mut holder = HolderInfo::new(read.holder(), node.mode.into());
+    if let Some(origin) = read.origin(lock) {
+        // In a queue, the node was created when its client began to wait.
+        match lock.recipe {
+            ZkRecipe::Queue => holder.asked = origin.time(),
+            ZkRecipe::Ephemeral(_) => holder.since = origin.time(),
+        }
+        holder.token = base.token(session, origin.czxid).await.ok();
+    }
+    Ok(Some(holder))
+}
+
+async fn read_waiter(session: &Session, node: ContenderNode) -> Result<Option<WaiterInfo>, Fault> {
+    let Some(read) = ReadNode::at(session, node.path).await? else { return Ok(None) };
+    let mut waiter = WaiterInfo::new(read.holder(), node.mode.into());
+    waiter.since = read.creation().time();
+    Ok(Some(waiter))
 }
 
 /// A node that was read.
@@ -141,6 +135,10 @@ impl ReadNode {
         }
     }
 
+    const fn creation(&self) -> Origin {
+        Origin { czxid: self.stat.czxid, ctime: self.stat.ctime }
+    }
+
     fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
@@ -148,19 +146,20 @@ impl ReadNode {
     /// The origin of a holder's lock, if known. A downgraded reader's is in its data; if that was overwritten, as by a
     /// revocation request, it is unknown whether the reader was a writer.
     pub(crate) fn origin(&self, lock: &LockPath) -> Option<Origin> {
-        let of_this_node = Origin { czxid: self.stat.czxid, ctime: self.stat.ctime };
         match NodeData::parse(&self.data) {
-            Some(data) => Some(data.writer.unwrap_or(of_this_node)),
-            None => Some(of_this_node).filter(|_| lock.recipe != ZkRecipe::Queue || !is_readers(self.name())),
+            Some(data) => Some(data.writer.unwrap_or_else(|| self.creation())),
+            None => {
+                Some(self.creation()).filter(|_| lock.recipe != ZkRecipe::Queue || !is_readers(self.name()))
+            }
         }
     }
 
     fn holder(&self) -> Holder {
-        read_holder(self.name(), &self.data)
+        holder(self.name(), &self.data)
     }
 }
 
-fn read_holder(name: &str, data: &[u8]) -> Holder {
+fn holder(name: &str, data: &[u8]) -> Holder {
     if let Some(data) = NodeData::parse(data) {
         return Holder::Known(data.info);
     }
@@ -183,13 +182,13 @@ mod tests {
 
     #[test]
     fn other_clients_are_shown_as_readable_text() {
-        let text = |data: &[u8]| read_holder("lock-0000000001", data).to_string();
+        let text = |data: &[u8]| holder("lock-0000000001", data).to_string();
         assert_eq!(text(b"10.0.0.7"), "node lock-0000000001 with data \"10.0.0.7\"");
         assert_eq!(text(b""), "node lock-0000000001");
         assert_eq!(text(b"\x00\xff\n"), "node lock-0000000001 with data \"\\0\u{fffd}\\n\"");
         assert!(text(&[b'x'; 5000]).len() < 300);
         let data = NodeData::new(OwnerInfo::this_process().with_label("job"), "7".into());
-        let holder = read_holder("n", &data.to_bytes());
-        assert_eq!(holder, Holder::Known(data.info));
+        let known = holder("n", &data.to_bytes());
+        assert_eq!(known, Holder::Known(data.info));
     }
 }

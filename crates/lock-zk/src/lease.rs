@@ -48,10 +48,10 @@ impl ZkLease {
         token: Token,
         request: &AcquireRequest,
     ) -> Self {
-        let (cell, expiry) = Expiry::begin(own.session(), request.lease);
+        let (cell, expiry) = Expiry::begin(&own.session, request.lease);
         let expires = expiry != Expiry::NEVER;
         let (revocation, cancel_watch) = held_node::watch(&own, &node, watch, &cell, expires);
-        let validity = own.session().validity().clone().and(cell.validity());
+        let validity = own.session.validity.clone().and(cell.validity());
         Self {
             own,
             node,
@@ -77,12 +77,12 @@ impl ZkLease {
     }
 
     pub(crate) fn session(&self) -> &Session {
-        self.own.session()
+        &self.own.session
     }
 
     /// Whether no other node ever has the same name.
     pub(crate) fn has_unique_name(&self) -> bool {
-        self.own.lock().has_unique_names()
+        self.own.lock.has_unique_names()
     }
 
     pub(crate) fn lose(&self, reason: LossReason) {
@@ -121,7 +121,7 @@ impl Lease for ZkLease {
     }
 
     fn owner(&self) -> OwnerId {
-        self.own.owner()
+        self.own.identity.owner
     }
 
     fn validity(&self) -> &Validity {
@@ -134,8 +134,8 @@ impl Lease for ZkLease {
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         let session = self.session();
-        limits(session.timeout()).check_lease_ttl(ttl)?;
-        let until = session.clock().now() + ttl;
+        limits(session.timeout).check_lease_ttl(ttl)?;
+        let until = session.clock.now() + ttl;
         if self.expiry.is_fixed {
             // An earlier end holds from now on, whatever becomes of the request.
             self.expiry.set(&self.cell, until.min(self.cell.validity().until()));
@@ -176,7 +176,7 @@ impl Lease for ZkLease {
         let session = self.session();
         // The holder after this one has a later node. Of holders that share the lock, another one may have an earlier node.
         let after = u64::try_from(self.node.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
-        let base = session.base(&self.own.lock().dir);
+        let base = session.base(&self.own.lock.dir);
         let raised = async { base.raise(session, &self.latest_node().await.path, after, floor).await };
         session.answer_about(self.path(), raised).await?.map_err(|error| match error {
             NotRaised::Failed(error) => error,
@@ -193,7 +193,7 @@ impl Lease for ZkLease {
         // From here on the guard is not valid, whatever becomes of the request.
         self.cell.lose(LossReason::Released);
         self.cancel_watch = None;
-        let session = Arc::clone(self.own.session());
+        let session = Arc::clone(&self.own.session);
         match session.answer_about(&self.node.path, self.own.delete()).await? {
             Ok(Deletion::Done) if was_held => Ok(Released::Released),
             Ok(_) => Ok(Released::AlreadyLost),
@@ -216,11 +216,11 @@ impl Expiry {
 
     /// The expiry of a lock that is granted now, and the cell that has it.
     fn begin(session: &Session, policy: LeasePolicy) -> (ValidityCell, Self) {
-        let (clock, now) = (session.clock(), session.clock().now());
+        let (clock, now) = (&session.clock, session.clock.now());
         let hold_until = policy.max_hold.map_or(BootInstant::NEVER, |hold| now + hold);
         let expiry = Self { is_fixed: !policy.renewed, hold_until };
         let cell = ValidityCell::new(clock.clone(), BootInstant::NEVER);
-        let ttl = policy.ttl.unwrap_or_else(|| session.timeout());
+        let ttl = policy.ttl.unwrap_or(session.timeout);
         expiry.set(&cell, if expiry.is_fixed { now + ttl } else { hold_until });
         (cell, expiry)
     }

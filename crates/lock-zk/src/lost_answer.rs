@@ -9,7 +9,7 @@ use crate::node_data::NodeData;
 use crate::recipe::ZkRecipe;
 use crate::session::Session;
 
-/// All nodes of this acquisition, the lowest first, as the quorum knows them.
+/// All nodes of this acquisition, the lowest first, as the quorum knows them. Calls `on_answer` at the first answer.
 ///
 /// After a reconnection, a transaction that the quorum commits comes after all that the session sent before: requests that
 /// arrive later over the old connection are refused, as the session has moved.
@@ -17,46 +17,21 @@ pub(crate) async fn find(
     session: &Session,
     lock: &LockPath,
     identity: NodeIdentity,
+    on_answer: impl FnOnce(),
 ) -> Result<Vec<CreatedNode>, Fault> {
-    let paths = candidates(session, lock, identity).await?;
-    find_among(session, lock, identity, paths).await
-}
-
-/// The nodes that may be of this acquisition by their names.
-pub(crate) async fn candidates(
-    session: &Session,
-    lock: &LockPath,
-    identity: NodeIdentity,
-) -> Result<Vec<String>, Fault> {
-    if let ZkRecipe::Ephemeral(_) = lock.recipe {
-        session.retry_until_definite(|| session.pass_quorum(&lock.dir)).await?;
-        return Ok(vec![lock.dir.clone()]);
-    }
-    let listed = session.retry_until_definite(|| async {
-        let children = session.children(&lock.dir);
-        let (passed, children) = join(session.pass_quorum(&lock.dir), children).await;
-        passed.and(children)
-    });
-    let names = match listed.await {
-        Err(fault) if fault.is_no_node() => Vec::new(),
-        children => children?,
+    let (paths, digits_at) = match lock.recipe {
+        ZkRecipe::Queue => {
+            let prefix = identity.prefix(lock);
+            let names = list(session, lock).await?;
+            let matching = names.iter().filter(|name| name.starts_with(&prefix));
+            (matching.map(|name| lock.child(name)).collect(), lock.child(&prefix).len())
+        }
+        ZkRecipe::Ephemeral(_) => {
+            session.retry_until_definite(|| session.pass_quorum(&lock.dir)).await?;
+            (vec![lock.dir.clone()], lock.dir.len())
+        }
     };
-    let prefix = identity.prefix(lock);
-    let matching = names.iter().filter(|name| name.starts_with(&prefix));
-    Ok(matching.map(|name| lock.child(name)).collect())
-}
-
-/// The nodes of this acquisition among these.
-pub(crate) async fn find_among(
-    session: &Session,
-    lock: &LockPath,
-    identity: NodeIdentity,
-    paths: Vec<String>,
-) -> Result<Vec<CreatedNode>, Fault> {
-    let before_digits = match lock.recipe {
-        ZkRecipe::Queue => lock.child(&identity.prefix(lock)),
-        ZkRecipe::Ephemeral(_) => lock.dir.clone(),
-    };
+    on_answer();
     let mut found = Vec::new();
     for path in paths {
         let (data, stat) = match session.retry_until_definite(|| session.data(&path)).await {
@@ -65,10 +40,23 @@ pub(crate) async fn find_among(
         };
         // Never adopt the node of another session, however similar: it may expire at any time.
         let is_ours = lock.has_unique_names() || NodeData::is_of(&data, identity.owner);
-        if is_ours && stat.ephemeral_owner == session.id() {
-            found.extend(CreatedNode::at(path, before_digits.len(), stat.czxid));
+        if is_ours && stat.ephemeral_owner == session.id {
+            found.extend(CreatedNode::at(path, digits_at, stat.czxid));
         }
     }
     found.sort_unstable_by_key(|node| node.sequence);
     Ok(found)
+}
+
+/// The names in the directory of the lock, as the quorum knows them.
+async fn list(session: &Session, lock: &LockPath) -> Result<Vec<String>, Fault> {
+    let listed = session.retry_until_definite(|| async {
+        let children = session.children(&lock.dir);
+        let (passed, children) = join(session.pass_quorum(&lock.dir), children).await;
+        passed.and(children)
+    });
+    match listed.await {
+        Err(fault) if fault.is_no_node() => Ok(Vec::new()),
+        names => names,
+    }
 }

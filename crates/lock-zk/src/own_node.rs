@@ -15,13 +15,12 @@ use crate::deadline::Deadline;
 use crate::downgrade::downgrade;
 use crate::error::{Fault, Right};
 use crate::lock_path::LockPath;
-use crate::lost_answer::{candidates, find_among};
+use crate::lost_answer::find;
 use crate::node::{CreatedNode, Deletion, Downgraded, NodeIdentity};
 use crate::release::{delete, release};
 use crate::requests::Entry;
 use crate::session::Session;
 use crate::session_handle::SessionHandle;
-use crate::watches::Claim;
 
 /// The node of one acquisition, or the attempt to create it. Dropping it [rolls back](crate::rollback) in the background.
 ///
@@ -82,28 +81,6 @@ impl OwnNode {
         Self { session, lock, identity, state, certain: true, retried: false, cleanup }
     }
 
-    pub(crate) fn owner(&self) -> OwnerId {
-        self.identity.owner
-    }
-
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-
-    /// The right to watches.
-    pub(crate) const fn claim(&self) -> &Arc<Claim> {
-        self.session.claim()
-    }
-
-    pub(crate) const fn lock(&self) -> &Arc<LockPath> {
-        &self.lock
-    }
-
-    /// Whether there is certainly no second node of this acquisition.
-    pub(crate) const fn is_certain(&self) -> bool {
-        self.certain
-    }
-
     /// Creates the node, and returns the names in its directory too if an answer has them.
     pub(crate) async fn create(
         &mut self,
@@ -113,7 +90,7 @@ impl OwnNode {
         let (session, lock) = (Arc::clone(&self.session), Arc::clone(&self.lock));
         let (prefix, data) = (lock.child(&self.identity.prefix(&lock)), self.identity.data(info));
         // A write that waits for a connection could overwrite data of a directory that was empty before.
-        let empty = session.empty_directories().version(&lock.dir).filter(|_| session.is_connected());
+        let empty = session.empty_directories.version(&lock.dir).filter(|_| session.is_connected());
         if let Some(version) = empty {
             let (session, lock) = (Arc::clone(&session), Arc::clone(&lock));
             self.begin(create_and_count(session, lock, version, prefix.clone(), data.clone()));
@@ -168,9 +145,8 @@ impl OwnNode {
 
     /// Finds the nodes of creations that got no answer: keeps the lowest one, and deletes the others.
     pub(crate) async fn recover(&mut self, deadline: &Deadline) -> Result<Option<Arc<CreatedNode>>, Fault> {
-        let paths = candidates(&self.session, &self.lock, self.identity).await?;
-        deadline.note_answer();
-        let mut found = find_among(&self.session, &self.lock, self.identity, paths).await?;
+        let on_answer = || deadline.note_answer();
+        let mut found = find(&self.session, &self.lock, self.identity, on_answer).await?;
         if found.is_empty() {
             self.state = State::Nothing;
             return Ok(None);
@@ -251,7 +227,7 @@ async fn create_and_count(
 ) -> Creation {
     let created = session.create_and_count(&lock.dir, version, &prefix, &data).await;
     if let Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) = &created {
-        session.empty_directories().spare(&lock.dir);
+        session.empty_directories.spare(&lock.dir);
     }
     let Entry { path, czxid, alone } = created?;
     Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), alone))
@@ -302,7 +278,7 @@ mod tests {
             let second = own.create(&info, &deadline).await.unwrap().0;
             own.certain = false;
             assert_eq!(own.recover(&deadline).await.unwrap(), Some(Arc::clone(&first)), "{layout:?}");
-            assert!(own.is_certain());
+            assert!(own.certain);
             assert_eq!(ours.stat(&second.path).await.unwrap(), None);
             assert_eq!(ours.stat(&first.path).await.unwrap().unwrap().czxid, first.czxid);
             assert_eq!(own.delete().await.unwrap(), Deletion::Done);

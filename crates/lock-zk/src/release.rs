@@ -51,7 +51,7 @@ pub(crate) async fn release(
         async move { release_alone(&handle, &lock, &node, retried || refused).await }
     };
     let shut_down = Ok(Deletion::WithSession);
-    node.deletion.run(session.runtime(), Result::is_err, shut_down, start).await
+    node.deletion.run(&session.runtime, Result::is_err, shut_down, start).await
 }
 
 /// Deletes a held node while no other task does. Where names are reused, it looks at the node first: a deletion names a
@@ -164,7 +164,7 @@ mod tests {
         let owner = Arc::new(OwnerInfo::this_process());
         let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
         let (base, deadline) = (session.base("/a"), Deadline::of(Wait::Forever));
-        let acquired = attempt(session, &base, &lock, "/", &request, &deadline, &Background::default()).await;
+        let acquired = attempt(session, &base, &lock, &request, &deadline, &Background::default()).await;
         acquired.ok().flatten().expect("the lock is acquired")
     }
 

@@ -17,7 +17,7 @@ use crate::session::Session;
 /// Starts the renewal task of a session on its runtime.
 pub(crate) fn start(session: &Arc<Session>) {
     if let Ok(states) = session.states() {
-        drop(session.runtime().spawn(Renewal::new(session, states).run()));
+        drop(session.runtime.spawn(Renewal::new(session, states).run()));
     }
 }
 
@@ -43,9 +43,9 @@ impl Renewal {
             session: Arc::downgrade(session),
             states,
             end: session.end_signal().clone(),
-            validity: session.validity().clone(),
-            clock: session.clock().clone(),
-            interval: session.timeout() / 6,
+            validity: session.validity.clone(),
+            clock: session.clock.clone(),
+            interval: session.timeout / 6,
         }
     }
 

@@ -41,7 +41,7 @@ impl Session {
         mode: CreateMode,
     ) -> Result<(String, Stat), Fault> {
         let (client, sent) = self.start()?;
-        let created = self.write(sent, client.create(path, data, mode, self.acl().acls())).await;
+        let created = self.write(sent, client.create(path, data, mode, self.acl.acls())).await;
         created.map_err(|fault| fault.needing(Right::Create, parent(path)))
     }
 
@@ -59,7 +59,7 @@ impl Session {
         path: &str,
         data: &[u8],
     ) -> Result<Entry, Fault> {
-        let (mode, acl) = (CreateMode::EphemeralSequential, self.acl().acls());
+        let (mode, acl) = (CreateMode::EphemeralSequential, self.acl.acls());
         let empty = Change::Set { path: dir, data: &[], version: Some(version) };
         let answer = self.multi(&[Change::Create { path, data, mode, acl }, empty]).await;
         let mut results = answer.map_err(|(at, fault)| match at {
@@ -69,7 +69,7 @@ impl Session {
         match (results.pop(), results.pop()) {
             // Servers before 3.7.2 do not send the stat of the node, but both changes have one transaction id.
             (Some(MultiWriteResult::SetData { stat }), Some(MultiWriteResult::Create { path, .. })) => {
-                self.empty_directories().note(dir, &stat);
+                self.empty_directories.note(dir, &stat);
                 Ok(Entry { path, czxid: stat.mzxid, alone: stat.num_children == 1 })
             }
             _ => Err(Fault::Unknown(zk::Error::UnexpectedError(format!(
@@ -96,7 +96,7 @@ impl Session {
             let changes = [
                 Change::Delete { path, version: None },
                 Change::Delete { path: dir, version: Some(stat.version) },
-                Change::Create { path: dir, data: &[], mode, acl: self.acl().acls() },
+                Change::Create { path: dir, data: &[], mode, acl: self.acl.acls() },
             ];
             self.multi(&changes).await.map(drop).map_err(|(_, fault)| fault)
         };
@@ -135,7 +135,7 @@ impl Session {
     /// Waits until the session is certainly valid, about this path.
     pub(crate) async fn ensure_valid(&self, path: &str) -> Result<(), Fault> {
         loop {
-            match self.validity().state() {
+            match self.validity.state() {
                 GuardState::Valid => return Ok(()),
                 GuardState::Lost(_) => return Err(Fault::SessionEnded),
                 _ => self.retry_until_definite(|| self.pass_quorum(path)).await?,
@@ -146,7 +146,7 @@ impl Session {
     pub(crate) async fn children(&self, dir: &str) -> Result<Vec<String>, Fault> {
         let listed = self.read(self.client()?.children(dir)).await;
         let (names, stat) = listed.map_err(|fault| fault.needing(Right::Read, dir))?;
-        self.empty_directories().note(dir, &stat);
+        self.empty_directories.note(dir, &stat);
         Ok(names)
     }
 
@@ -225,7 +225,7 @@ impl Session {
     /// A request for a watch, which a background task finishes if the caller drops it. The driver has the watch from the
     /// answer on, so the room must not be given to another watch before.
     fn outlive<T: Send + 'static>(&self, request: impl Future<Output = T> + Send + 'static) -> Outliving<T> {
-        let (end, runtime) = (self.end_signal().clone(), self.runtime().clone());
+        let (end, runtime) = (self.end_signal().clone(), self.runtime.clone());
         Outliving { request: request.boxed(), sent: false, end, runtime }
     }
 
@@ -234,7 +234,7 @@ impl Session {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let until = Instant::now() + self.timeout();
+        let until = Instant::now() + self.timeout;
         loop {
             match request().await {
                 Err(Fault::Unknown(error)) if Instant::now() < until => {
@@ -248,7 +248,7 @@ impl Session {
 
     /// The client, and the time from which the answer to a request counts.
     fn start(&self) -> Result<(Arc<dyn SessionClient>, BootInstant), Fault> {
-        let sent = self.clock().now();
+        let sent = self.clock.now();
         Ok((self.client()?, sent))
     }
 
@@ -344,12 +344,12 @@ mod tests {
         let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
         let config = ZkConfig::new(proxy.addr().to_string()).session_timeout(Duration::from_secs(10));
         let session = open(&config, Handle::current()).await.unwrap();
-        let room = |path| session.watches().claim(0).room(path, Need::Must);
+        let room = |path| session.watches.claim(0).room(path, Need::Must);
         let watches = async || server.mntr().await.unwrap()["zk_watch_count"].clone();
         for path in ["/", "/zookeeper"] {
             // A request that was never sent leaves nothing.
             drop(session.watch(path, room(path)));
-            assert_eq!(session.watches().claimed(), 0);
+            assert_eq!(session.watches.claimed(), 0);
 
             proxy.hold(Direction::ToClient);
             assert!(pin!(session.watch(path, room(path))).now_or_never().is_none());
@@ -358,9 +358,9 @@ mod tests {
             while watches().await != "2" {
                 sleep(PAUSE).await;
             }
-            assert_eq!(session.watches().claimed(), path.len() + "/absent".len());
+            assert_eq!(session.watches.claimed(), path.len() + "/absent".len());
             proxy.deliver();
-            while session.watches().claimed() > 0 || watches().await != "0" {
+            while session.watches.claimed() > 0 || watches().await != "0" {
                 sleep(PAUSE).await;
             }
         }
@@ -368,7 +368,7 @@ mod tests {
         assert!(pin!(session.watch("/", room("/"))).now_or_never().is_none());
         // It does not keep the client open.
         session.end(LossReason::SessionEnded);
-        while session.watches().claimed() > 0 {
+        while session.watches.claimed() > 0 {
             sleep(PAUSE).await;
         }
     }

@@ -23,7 +23,7 @@ impl Drop for OwnNode {
         let (session, lock) = (self.session.another(), Arc::clone(&self.lock));
         // The task owns no `OwnNode`: dropping the task, as its runtime shuts down, must not start another one.
         let task = roll_back(session, lock, self.identity, state, self.certain);
-        self.cleanup.spawn(self.session.runtime(), task);
+        self.cleanup.spawn(&self.session.runtime, task);
     }
 }
 
@@ -57,11 +57,11 @@ async fn roll_back(
 /// Deletes the nodes of creations that got no answer, once the servers answer again. The session is not kept open for long
 /// for that, as its end deletes the nodes as well.
 async fn delete_unanswered(session: SessionHandle, lock: &LockPath, identity: NodeIdentity) {
-    let keep_until = Instant::now() + session.timeout();
+    let keep_until = Instant::now() + session.timeout;
     let (weak, mut handle) = (Arc::downgrade(&session), Some(session));
     let (mut looks, mut pause) = (0, PAUSE);
     while let Some(session) = weak.upgrade().filter(|session| !session.has_ended()) {
-        match find(&session, lock, identity).await {
+        match find(&session, lock, identity, || {}).await {
             Ok(found) => {
                 for node in &found {
                     delete(&session, lock, node, false).await;

@@ -31,23 +31,27 @@ use crate::watches::WatchBudget;
 /// session timeouts too late.
 pub(crate) struct Session {
     this: Weak<Self>,
-    id: i64,
-    timeout: Duration,
+    /// The id, which its ephemeral nodes carry.
+    pub(crate) id: i64,
+    /// The session timeout that was negotiated.
+    pub(crate) timeout: Duration,
+    /// The path that its root stands for; `/` without a chroot.
+    pub(crate) chroot: String,
     client: Mutex<Option<Arc<dyn SessionClient>>>,
     /// The number of nodes of locks that exist, may exist, or are about to.
     nodes: AtomicUsize,
     ended: CancellationToken,
     cell: ValidityCell,
-    validity: Validity,
+    pub(crate) validity: Validity,
     /// The ACL of created nodes.
-    acl: NodeAcl,
-    empty_directories: EmptyDirectories,
-    watches: Arc<WatchBudget>,
+    pub(crate) acl: NodeAcl,
+    pub(crate) empty_directories: EmptyDirectories,
+    pub(crate) watches: Arc<WatchBudget>,
     /// The token bases in use: one for each `dir`, mostly one.
     bases: Mutex<Vec<Weak<TokenBase>>>,
     proofs: Mutex<Proofs>,
-    clock: Clock,
-    runtime: Handle,
+    pub(crate) clock: Clock,
+    pub(crate) runtime: Handle,
 }
 
 /// Reports whether the connection of a session has been up since some time.
@@ -71,12 +75,13 @@ impl Session {
         config: &ZkConfig,
         runtime: Handle,
     ) -> Arc<Self> {
-        let clock = config.lease_clock().clone();
+        let clock = config.clock.clone();
         let cell = ValidityCell::new(clock.clone(), until);
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             id: client.id(),
             timeout: client.timeout(),
+            chroot: config.chroot_path().to_owned(),
             validity: cell.validity(),
             cell,
             nodes: AtomicUsize::new(0),
@@ -90,11 +95,6 @@ impl Session {
             runtime,
             client: Mutex::new(Some(client)),
         })
-    }
-
-    /// The id, which the ephemeral nodes of this session carry.
-    pub(crate) const fn id(&self) -> i64 {
-        self.id
     }
 
     pub(crate) fn weak(&self) -> Weak<Self> {
@@ -112,24 +112,6 @@ impl Session {
 
     pub(crate) fn remove_node(&self) {
         self.nodes.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) const fn watches(&self) -> &Arc<WatchBudget> {
-        &self.watches
-    }
-
-    /// The session timeout that was negotiated.
-    pub(crate) const fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    /// The ACL of created nodes.
-    pub(crate) const fn acl(&self) -> &NodeAcl {
-        &self.acl
-    }
-
-    pub(crate) const fn empty_directories(&self) -> &EmptyDirectories {
-        &self.empty_directories
     }
 
     /// The base of the tokens of locks in this directory. It is dropped, with its watch, when nobody uses it any more.
@@ -165,18 +147,6 @@ impl Session {
         let limit = self.answer_timeout();
         let answer = timeout(limit, requests).await;
         answer.map_err(|_| unavailable(&format!("no answer about {path} within {limit:?}")))
-    }
-
-    pub(crate) const fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    pub(crate) const fn runtime(&self) -> &Handle {
-        &self.runtime
-    }
-
-    pub(crate) const fn validity(&self) -> &Validity {
-        &self.validity
     }
 
     pub(crate) fn suspect(&self) {
@@ -323,24 +293,24 @@ mod tests {
         let server = ZooKeeper::start().await.unwrap();
         let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(2));
         let session = open(&config, Handle::current()).await.unwrap();
-        let first = session.validity().until();
+        let first = session.validity.until();
         sleep(Duration::from_millis(150)).await;
         session.children("/").await.unwrap();
-        assert_eq!(session.validity().until(), first, "a read proves nothing");
+        assert_eq!(session.validity.until(), first, "a read proves nothing");
         session.pass_quorum("/").await.unwrap();
-        let second = session.validity().until();
+        let second = session.validity.until();
         assert!(second >= first);
         // By now a ping has reached the leader.
-        sleep(session.timeout() / 4).await;
+        sleep(session.timeout / 4).await;
         session.pass_quorum("/").await.unwrap();
-        assert!(session.validity().until() > second);
+        assert!(session.validity.until() > second);
         session.cell.suspect();
         session.pass_quorum("/").await.unwrap();
-        assert_eq!(session.validity().state(), GuardState::Valid);
+        assert_eq!(session.validity.state(), GuardState::Valid);
 
-        session.cell.set_until(session.clock().now());
+        session.cell.set_until(session.clock.now());
         assert!(matches!(session.pass_quorum("/").await, Err(Fault::SessionEnded)));
-        assert!(matches!(session.confirm(session.clock().now()), Err(Fault::SessionEnded)));
+        assert!(matches!(session.confirm(session.clock.now()), Err(Fault::SessionEnded)));
         assert!(session.has_ended());
     }
 }

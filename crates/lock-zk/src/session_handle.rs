@@ -9,13 +9,13 @@ use crate::watches::Claim;
 /// Counts one node of a lock in a session, and holds the right to watch one path of that length.
 pub(crate) struct SessionHandle {
     session: Arc<Session>,
-    claim: Arc<Claim>,
+    pub(crate) claim: Arc<Claim>,
 }
 
 impl SessionHandle {
     /// A handle for a node whose path has this many bytes.
     pub(crate) fn new(session: &Arc<Session>, bytes: usize) -> Self {
-        Self::with(session, session.watches().claim(bytes))
+        Self::with(session, session.watches.claim(bytes))
     }
 
     /// Another handle for the same lock.
@@ -26,10 +26,6 @@ impl SessionHandle {
     fn with(session: &Arc<Session>, claim: Arc<Claim>) -> Self {
         session.add_node();
         Self { session: Arc::clone(session), claim }
-    }
-
-    pub(crate) const fn claim(&self) -> &Arc<Claim> {
-        &self.claim
     }
 }
 

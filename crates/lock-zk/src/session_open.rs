@@ -57,12 +57,12 @@ struct UnprovenSession {
 
 impl UnprovenSession {
     async fn connect(config: &ZkConfig) -> Result<Self> {
-        let clock = config.lease_clock();
+        let clock = &config.clock;
         let began = clock.now();
-        let client = match config.opener()?.open(config.requested_timeout()).await {
+        let client = match config.opener()?.open(config.session_timeout).await {
             Ok(client) => client,
             Err(zk::Error::Unimplemented) => {
-                return Err(too_old(first_version(config.hosts()).await.as_deref()));
+                return Err(too_old(first_version(&config.hosts).await.as_deref()));
             }
             Err(error) => return Err(not_open(error, config)),
         };
@@ -83,7 +83,7 @@ impl UnprovenSession {
     /// another timeout. The rest may then be over before the heartbeats prove more. So two requests prove the session
     /// here: the answer to the second proves the first.
     async fn prove(&mut self, config: &ZkConfig) -> Result<()> {
-        let (clock, session_timeout) = (config.lease_clock(), self.client.timeout());
+        let (clock, session_timeout) = (&config.clock, self.client.timeout());
         if self.until >= clock.now() + session_timeout / 2 {
             return Ok(());
         }
@@ -114,7 +114,7 @@ fn not_open(error: zk::Error, config: &ZkConfig) -> Error {
         zk::Error::BadArguments(what) => Error::new(ErrorKind::InvalidConfig, BACKEND)
             .with_message(format!(
                 "cannot open a session at {}{}: {what}",
-                config.hosts(),
+                config.hosts,
                 config.chroot_path()
             ))
             .with_hint("write host:port[,host:port...][/chroot], with servers that vote"),
@@ -124,7 +124,7 @@ fn not_open(error: zk::Error, config: &ZkConfig) -> Error {
 
 fn unreachable(config: &ZkConfig) -> Error {
     let limit = config.connect_limit();
-    unavailable(&format!("no server opened a session at {} within {limit:?}", config.hosts()))
+    unavailable(&format!("no server opened a session at {} within {limit:?}", config.hosts))
         .with_outcome(Outcome::NotApplied)
 }
 

@@ -105,7 +105,7 @@ impl SessionPool {
         loop {
             let opening = {
                 let mut state = self.state();
-                if let Some(session) = state.with_room(purpose, self.config.max_locks())? {
+                if let Some(session) = state.with_room(purpose, self.config.locks_per_session)? {
                     return Ok(session);
                 }
                 let retries = state.failed.is_none_or(|failed| failed.elapsed() >= RETRY);
@@ -150,7 +150,7 @@ impl SessionPool {
     }
 
     fn put(self: &Arc<Self>, session: Arc<Session>) -> Result<()> {
-        let (requested, granted) = (self.config.requested_timeout(), session.timeout());
+        let (requested, granted) = (self.config.session_timeout, session.timeout);
         if requested != granted {
             self.warning.call_once(|| {
                 tracing::warn!(
@@ -213,7 +213,7 @@ impl PoolState {
             // A path that is longer than the budget gets a session of its own.
             Purpose::Lock { bytes } => {
                 let nodes = slot.session.nodes();
-                nodes == 0 || (nodes < most && slot.session.watches().has_room(bytes))
+                nodes == 0 || (nodes < most && slot.session.watches.has_room(bytes))
             }
         });
         if let Some(slot) = roomy {
@@ -226,7 +226,7 @@ impl PoolState {
     /// The session for a lock when all are full and no further one can be opened. What cannot be watched there is polled.
     fn least_full(&mut self) -> Option<Arc<Session>> {
         let open = self.open.iter_mut().filter(|slot| !slot.session.has_ended());
-        let slot = open.min_by_key(|slot| (slot.session.watches().claimed(), slot.session.nodes()))?;
+        let slot = open.min_by_key(|slot| (slot.session.watches.claimed(), slot.session.nodes()))?;
         slot.idle = false;
         Some(Arc::clone(&slot.session))
     }
@@ -244,7 +244,7 @@ impl PoolState {
     fn note_failure(&mut self) {
         let begins = self.failed.replace(Instant::now()).is_none();
         let Some(session) = self.least_full() else { return };
-        let (locks, bytes) = (session.nodes(), session.watches().claimed());
+        let (locks, bytes) = (session.nodes(), session.watches.claimed());
         if begins {
             tracing::warn!(
                 locks,
@@ -304,10 +304,10 @@ mod tests {
         handles.push(SessionHandle::new(&sessions.with_room(50).await.unwrap(), 50));
         assert!(pool.close_idle() && pool.close_idle());
         assert_eq!(pool.state().open.len(), 3);
-        let ids: Vec<_> = pool.state().open.iter().map(|slot| slot.session.id()).collect();
+        let ids: Vec<_> = pool.state().open.iter().map(|slot| slot.session.id).collect();
         drop(handles.pop());
         assert!(pool.close_idle() && pool.close_idle());
-        let left: Vec<_> = pool.state().open.iter().map(|slot| slot.session.id()).collect();
+        let left: Vec<_> = pool.state().open.iter().map(|slot| slot.session.id).collect();
         assert_eq!(left, [ids[0], ids[2]]);
         drop(handles);
         pool.close_idle();
@@ -326,7 +326,7 @@ mod tests {
         let third = timeout(Duration::from_secs(20), sessions.with_room(50)).await;
         let third = SessionHandle::new(&third.expect("it depends on neither").unwrap(), 50);
         let fourth = timeout(Duration::from_secs(20), sessions.with_room(50)).await.unwrap().unwrap();
-        assert_ne!(third.id(), fourth.id());
-        assert_eq!(opens.await.unwrap().id(), fourth.id());
+        assert_ne!(third.id, fourth.id);
+        assert_eq!(opens.await.unwrap().id, fourth.id);
     }
 }

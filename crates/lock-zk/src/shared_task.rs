@@ -8,9 +8,11 @@ use tokio::runtime::Handle;
 
 use crate::mutex::lock;
 
-/// A task that runs once, unless its outcome allows another try.
+/// A task that runs once, unless its outcome allows another try. Dropping the futures does not stop it.
 #[derive(Debug)]
-pub(crate) struct SharedTask<T: Clone>(Mutex<Option<Shared<BoxFuture<'static, T>>>>);
+pub(crate) struct SharedTask<T: Clone>(Mutex<Option<Outcome<T>>>);
+
+type Outcome<T> = Shared<BoxFuture<'static, T>>;
 
 impl<T: Clone> Default for SharedTask<T> {
     fn default() -> Self {
@@ -18,36 +20,27 @@ impl<T: Clone> Default for SharedTask<T> {
     }
 }
 
-impl<T: Clone + Send + 'static> SharedTask<T> {
-    /// The outcome of the task that is running or done. If there is none, or its outcome `allows_retry`, a new one is
-    /// spawned on this runtime; `start` learns whether it is a retry. The outcome is `shut_down` if the runtime shuts
-    /// down.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe: the task goes on, and the next call returns its outcome.
-    pub(crate) async fn run<F: Future<Output = T> + Send + 'static>(
+impl<T: Clone + Send + Sync + 'static> SharedTask<T> {
+    /// The outcome of the task that is running or done. If there is none, or its outcome `allows_retry`, a new task is
+    /// spawned on this runtime; `start` learns whether it is a retry. If the runtime shuts down, the outcome is `shut_down`.
+    pub(crate) fn run<F: Future<Output = T> + Send + 'static>(
         &self,
         runtime: &Handle,
         allows_retry: fn(&T) -> bool,
         shut_down: T,
         start: impl FnOnce(bool) -> F,
-    ) -> T {
-        let task = {
-            let mut last = lock(&self.0);
-            let retry = last.take_if(|task| task.peek().is_some_and(allows_retry)).is_some();
-            let spawn = || {
-                let task = runtime.spawn(start(retry));
-                task.map(|ended| ended.unwrap_or(shut_down)).boxed().shared()
-            };
-            last.get_or_insert_with(spawn).clone()
+    ) -> Outcome<T> {
+        let mut last = lock(&self.0);
+        let retry = last.take_if(|task| task.peek().is_some_and(allows_retry)).is_some();
+        let spawn = || {
+            let task = runtime.spawn(start(retry));
+            task.map(|ended| ended.unwrap_or(shut_down)).boxed().shared()
         };
-        task.await
+        last.get_or_insert_with(spawn).clone()
     }
 
     /// The outcome of the task, if one was started.
-    pub(crate) async fn outcome(&self) -> Option<T> {
-        let task = lock(&self.0).clone();
-        OptionFuture::from(task).await
+    pub(crate) fn outcome(&self) -> OptionFuture<Outcome<T>> {
+        lock(&self.0).clone().into()
     }
 }

@@ -99,7 +99,7 @@ impl TokenBase {
         floor: Token,
     ) -> Result<(), NotRaised> {
         let needed = floor.get().saturating_sub(czxid);
-        let until = Instant::now() + session.timeout();
+        let until = Instant::now() + session.timeout;
         loop {
             let (number, version) = self.read(session).await.map_err(NotRaised::Failed)?;
             if number >= needed {
@@ -184,7 +184,7 @@ impl TokenBase {
         before: Option<Stat>,
     ) -> Result<(), (Option<usize>, Fault)> {
         let (path, data) = (&self.path, number.to_string());
-        let (data, acl, mode) = (data.as_bytes(), session.acl().acls(), CreateMode::Persistent);
+        let (data, acl, mode) = (data.as_bytes(), session.acl.acls(), CreateMode::Persistent);
         let (write, right) = match before {
             Some(stat) => (Change::Set { path, data, version: Some(stat.version) }, Right::Write),
             None => (Change::Create { path, data, mode, acl }, Right::Create),

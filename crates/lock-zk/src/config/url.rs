@@ -107,19 +107,19 @@ mod tests {
     fn urls() {
         let url = "zk://me:p%40ss@a:2181,[::1]:2182,c/app/x?session_timeout=4s&connect_timeout=1s&dir=/l&layout=kazoo";
         let config = ZkConfig::from_url(url).unwrap();
-        assert_eq!((config.hosts(), config.chroot_path()), ("a:2181,[::1]:2182,c", "/app/x"));
+        assert_eq!((&*config.hosts, config.chroot_path()), ("a:2181,[::1]:2182,c", "/app/x"));
         assert_eq!(config.digest().unwrap(), "me:p@ss");
         assert_eq!(
-            (config.requested_timeout(), config.connect_limit()),
+            (config.session_timeout, config.connect_limit()),
             (Duration::from_secs(4), Duration::from_secs(1))
         );
-        assert_eq!((config.locks_dir(), config.node_layout()), ("/l", ZkLayout::Kazoo));
+        assert_eq!((&*config.dir, config.layout), ("/l", ZkLayout::Kazoo));
         assert!(!format!("{config:?}").contains("p@ss"), "{config:?}");
         let config = ZkConfig::from_url("zk://a/?wait=poll&recipe=ephemeral").unwrap();
-        assert_eq!(config.lock_recipe(), ZkRecipe::Ephemeral(ZkWait::Poll));
+        assert_eq!(config.recipe, ZkRecipe::Ephemeral(ZkWait::Poll));
         let config = ZkConfig::from_url("zk://a/").unwrap();
-        assert_eq!(config.lock_recipe(), ZkRecipe::Queue);
-        assert_eq!((config.hosts(), config.chroot_path(), config.locks_dir()), ("a", "/", "/locks"));
+        assert_eq!(config.recipe, ZkRecipe::Queue);
+        assert_eq!((&*config.hosts, config.chroot_path(), &*config.dir), ("a", "/", "/locks"));
     }
 
     #[test]
