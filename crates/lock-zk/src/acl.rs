@@ -1,30 +1,23 @@
-//! Who may do what with the nodes of locks.
+//! The ACLs of created nodes.
 
 use std::str::FromStr;
 
 use zookeeper_client::{Acl, Acls, Permission};
 
-/// Who may do what with the nodes that we create: those of locks, their directories, and what is above them.
+/// The ACL of the nodes that this client creates: nodes of locks, their directories, and the nodes above.
 ///
-/// Nodes that are there already keep the ACL that they have.
-///
-/// # Examples
-///
-/// ```
-/// # use lock_zk::{NodeAcl, ZkConfig};
-/// let config = ZkConfig::new("a:2181").credentials("shop", "secret").acl(NodeAcl::CreatorAndReaders);
-/// ```
+/// Nodes that exist already keep their ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeAcl {
-    /// Who has our credentials may do everything, others nothing: they can neither take a lock nor see who holds it.
-    /// The default with credentials.
+    /// Clients with the same credentials may do everything, others nothing: they can neither take a lock nor see who holds
+    /// it. The default with credentials.
     Creator,
-    /// The same, and everybody may look.
+    /// As [`Creator`](Self::Creator), and everybody may read.
     CreatorAndReaders,
     /// Everybody may do everything. The default without credentials.
     Open,
-    /// These.
+    /// These entries.
     Custom(Vec<Acl>),
 }
 
@@ -38,7 +31,7 @@ impl NodeAcl {
         }
     }
 
-    /// Whether it means somebody who proved who they are.
+    /// Whether an entry is for an authenticated client.
     pub(crate) fn needs_credentials(&self) -> bool {
         self.acls().iter().any(|acl| acl.scheme() == "auth")
     }

@@ -25,7 +25,6 @@ use crate::error::{Fault, Stop, unavailable};
 use crate::held_node::OwnWatch;
 use crate::lease::ZkLease;
 use crate::lock_path::LockPath;
-use crate::make_directories::make_directories;
 use crate::node::CreatedNode;
 use crate::own_node::OwnNode;
 use crate::pool_share::PoolShare;
@@ -196,8 +195,7 @@ async fn contend(
     }
     let mut continuity = session.continuity().map_err(stop)?;
     let (node, queue) = enter(own, request, deadline).await?;
-    let claim = Arc::clone(&own.session.claim);
-    let mut waiter = Waiter::new(&session, &claim, &lock, &node, request, own_watch);
+    let mut waiter = Waiter::new(own, &node, request, own_watch);
     if waiter.obstacles(&queue)?.is_none() {
         session.ensure_valid(&lock.dir).await.map_err(stop)?;
         return Ok(Some(node));
@@ -237,7 +235,7 @@ async fn enter(
             }
             Err(fault) if fault.is_no_node() && tries > 0 => {
                 tries -= 1;
-                make_directories(&session, &lock.dir, CreateMode::Container).await?;
+                session.make_directories(&lock.dir, CreateMode::Container).await?;
                 None
             }
             Err(fault) => return Err(stop(fault)),

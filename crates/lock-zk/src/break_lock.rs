@@ -7,7 +7,7 @@ use lock_core::{Error, ErrorKind, Result, Token};
 use tokio::time::sleep;
 use zookeeper_client::Stat;
 
-use crate::error::{BACKEND, Fault};
+use crate::error::{Fault, error};
 use crate::inspect::{ReadNode, look};
 use crate::lock_path::LockPath;
 use crate::node::{CreatedNode, Deletion};
@@ -153,13 +153,13 @@ impl HolderNode {
 
 /// The error for a reader whose token is unknown.
 fn token_unknown(lock: &LockPath, token: Token) -> Error {
-    Error::new(ErrorKind::Unsupported, BACKEND)
-        .with_message(format!(
-            "the data of a reader's node in {} was overwritten, as by a revocation request, so it is unknown whether its \
-             token is {token}",
-            lock.dir
-        ))
-        .with_hint("break the lock for all of its holders, or delete the node of that one")
+    let message = format!(
+        "the data of a reader's node in {} was overwritten, as by a revocation request, so it is unknown whether its token \
+         is {token}",
+        lock.dir
+    );
+    let hint = "break the lock for all of its holders, or delete the node of that one";
+    error(ErrorKind::Unsupported, message, hint)
 }
 
 /// The pause before a deletion that got no answer is repeated.

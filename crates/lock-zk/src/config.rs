@@ -13,7 +13,7 @@ use lock_core::{Clock, Error, ErrorKind, Result};
 use crate::acl::NodeAcl;
 use crate::driver::Driver;
 use crate::ensemble::Ensemble;
-use crate::error::BACKEND;
+use crate::error::error;
 use crate::layout::ZkLayout;
 use crate::recipe::ZkRecipe;
 use crate::tls::TlsFiles;
@@ -325,5 +325,5 @@ impl fmt::Debug for ZkConfig {
 }
 
 fn invalid(message: &str, hint: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint)
+    error(ErrorKind::InvalidConfig, message, hint)
 }

@@ -9,12 +9,11 @@ use std::time::Duration;
 use lock_core::Wait;
 use tokio::time::{Instant, timeout_at};
 
-/// Until when an acquisition goes on: its first answer is awaited however long that takes, and from then on its deadline is
-/// kept. A try has none, as it ends with its answer.
+/// The deadline of an acquisition. It holds from the first answer on, which is awaited however long that takes. A try has
+/// none, as it ends with its answer.
 ///
-/// Waiting for others ends with the deadline. What else there is to ask is given [up](GRACE) no sooner than a moment after
-/// the first answer: a lock that nobody has is to be had however short the deadline is, also where its directory has to be
-/// made first.
+/// The wait in the queue ends with the deadline. Other requests have at least [a moment](GRACE) after the first answer: so a
+/// free lock is acquired however short the deadline is, even if its directory must be created first.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     at: Option<Instant>,
@@ -23,7 +22,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// That of an acquisition which begins now.
+    /// The deadline of an acquisition that begins now.
     pub(crate) fn of(wait: Wait) -> Self {
         let at = match wait {
             Wait::Until(at) if !wait.is_expired() => Some(at),
@@ -32,17 +31,17 @@ impl Deadline {
         Self { at, answered: OnceLock::new() }
     }
 
-    /// Notes that a server has answered.
+    /// Records that a server has answered.
     pub(crate) fn note_answer(&self) {
         self.answered.get_or_init(Instant::now);
     }
 
-    /// Whether it has to be kept, and has passed.
+    /// Whether it holds, and has passed.
     pub(crate) fn has_passed(&self) -> bool {
         self.answered.get().is_some() && self.at.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// What comes of waiting for others; nothing when the deadline passes before.
+    /// The result of waiting in the queue; nothing if the deadline passes before.
     pub(crate) async fn limit<T>(&self, waiting: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match self.at {
             Some(at) => timeout_at(at, waiting).await.ok(),
@@ -50,7 +49,7 @@ impl Deadline {
         }
     }
 
-    /// What comes of the requests of an acquisition; nothing when the deadline and the moment pass before.
+    /// The result of requests; nothing if the deadline, and the moment after the first answer, pass before.
     pub(crate) async fn keep<T>(&self, mut requests: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         let Some(at) = self.at else { return Some(requests.await) };
         if let Ok(done) = timeout_at(at, &mut requests).await {
@@ -68,7 +67,7 @@ impl Deadline {
     }
 }
 
-/// Several round trips, and far less than what the first answer may take.
+/// Several round trips, and far less than the first answer may take.
 const GRACE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_answer_is_awaited_and_what_follows_for_a_moment() {
+    async fn the_first_answer_is_awaited_and_later_ones_for_a_moment() {
         for (more, done) in [(GRACE / 2, true), (GRACE * 2, false)] {
             let (deadline, began) = (in_a_second(), Instant::now());
             let requests = async {
@@ -104,21 +103,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_deadline_is_kept_once_there_was_an_answer() {
+    async fn a_deadline_holds_after_an_answer() {
         let (deadline, began) = (in_a_second(), Instant::now());
         deadline.note_answer();
         assert!(!deadline.has_passed());
         assert_eq!(deadline.keep(pin!(pending::<()>())).await, None);
         assert_eq!(began.elapsed(), SECOND);
         assert!(deadline.has_passed());
-        // The moment counts from the first answer, and from no other.
+        // The moment counts from the first answer.
         deadline.note_answer();
         assert_eq!(deadline.keep(pin!(pending::<()>())).await, None);
         assert_eq!(began.elapsed(), SECOND);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tries_and_those_who_wait_for_ever_have_none() {
+    async fn tries_and_unlimited_waits_have_none() {
         for wait in [Wait::Never, Wait::Forever, Wait::Until(Instant::now())] {
             let deadline = Deadline::of(wait);
             deadline.note_answer();

@@ -1,4 +1,4 @@
-//! The examination of an ensemble.
+//! Examines an ensemble for what endangers locks.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join, join_all};
 use lock_core::{Finding, FindingLevel};
 
-use crate::ZkConfig;
+use crate::config::ZkConfig;
 use crate::error::Fault;
 use crate::four_letter::{ask, field, version};
 use crate::session::Session;
 
-/// Asks the ensemble, by a session and server by server, what it is, and what about it is a danger to locks.
+/// Asks the ensemble by a session, and each server by four-letter words.
 pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<Finding>, Fault> {
     let mut findings = Findings::default();
     let start = Instant::now();
     session.retry_until_definite(|| session.pass_quorum("/")).await?;
-    findings.session(session, config, start.elapsed());
+    findings.session(session.timeout, config.session_timeout, start.elapsed());
     if config.speaks_tls() {
-        findings.note("", "versions and roles are not asked for where TLS is spoken", "");
-        return Ok(findings.findings);
+        findings.note("", "versions and roles are unknown, as servers are not asked for them over TLS", "");
+        return Ok(findings.0);
     }
     let servers: Vec<_> = config.hosts.split(',').collect();
     let asked = servers.iter().map(|server| join(ask(server, "srvr"), ask(server, "conf")));
@@ -33,39 +33,30 @@ pub(crate) async fn examine(session: &Session, config: &ZkConfig) -> Result<Vec<
         modes.extend(mode);
     }
     findings.ensemble(&modes, servers.len());
-    Ok(findings.findings)
+    Ok(findings.0)
 }
 
 #[derive(Default)]
-struct Findings {
-    findings: Vec<Finding>,
-}
+struct Findings(Vec<Finding>);
 
 impl Findings {
-    fn session(&mut self, session: &Session, config: &ZkConfig, round_trip: Duration) {
-        let (asked, given) = (config.session_timeout, session.timeout);
-        self.note(
-            "",
-            &format!("a session lasts {given:?}, and a round trip to the quorum took {round_trip:?}"),
-            "",
-        );
-        if asked != given {
-            self.note(
-                "",
-                &format!("a session_timeout of {asked:?} was asked for, which the servers do not allow"),
-                "see minSessionTimeout and maxSessionTimeout",
-            );
+    fn session(&mut self, granted: Duration, requested: Duration, round_trip: Duration) {
+        let what =
+            format!("the session timeout is {granted:?}, and a round trip to the quorum took {round_trip:?}");
+        self.note("", &what, "");
+        if requested != granted {
+            let what =
+                format!("a session_timeout of {requested:?} was requested, which the servers do not allow");
+            self.note("", &what, "see minSessionTimeout and maxSessionTimeout");
         }
-        if round_trip > given / 12 {
-            self.warn(
-                "",
-                "the ensemble is slow for this session timeout: a short hiccup more ends sessions and loses locks",
-                "use a longer session_timeout",
-            );
+        if round_trip > granted / 12 {
+            let what =
+                "the ensemble is slow for this session timeout: a short hiccup ends sessions and loses locks";
+            self.warn("", what, "use a longer session_timeout");
         }
     }
 
-    /// What one server says of itself; its role, if it tells.
+    /// What one server reports about itself. Returns its role, if it reports that.
     fn server<'a>(
         &mut self,
         server: &str,
@@ -75,74 +66,63 @@ impl Findings {
         let srvr = match srvr {
             Ok(srvr) => srvr,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                self.note(
-                    server,
-                    "srvr is not allowed: version and role are not known",
-                    "add it to 4lw.commands.whitelist",
-                );
+                let what = "srvr is not allowed: version and role are unknown";
+                self.note(server, what, "add it to 4lw.commands.whitelist");
                 return None;
             }
             Err(error) => {
-                self.warn(
-                    server,
-                    &format!("does not answer: {error}"),
-                    "bring it back, or leave it out of the URL",
-                );
+                let what = format!("does not answer: {error}");
+                self.warn(server, &what, "bring it back, or remove it from the URL");
                 return None;
             }
         };
         let Some(mode) = field(srvr, "Mode") else {
             let says = srvr.lines().next().unwrap_or_default();
-            self.warn(server, &format!("serves nobody: {says}"), "see to a majority of the ensemble");
+            self.warn(server, &format!("serves no client: {says}"), "see to a majority of the ensemble");
             return None;
         };
         let found = version(srvr).unwrap_or("of unknown version");
         self.note(server, &format!("ZooKeeper {found}, {mode}"), "");
         if matches!(found, "3.5.0" | "3.5.1" | "3.5.2") {
-            self.note(
-                server,
-                "has no containers: the directories of locks that nobody uses stay",
-                "upgrade it",
-            );
+            let what = "has no containers: the directories of unused locks are not removed";
+            self.note(server, what, "upgrade it");
         }
         match mode {
             "standalone" => {
-                self.note(server, "is alone: nobody gets a lock while it is away", "run three servers");
+                self.note(server, "is alone: while it is down, no lock can be acquired", "run three servers");
             }
             "observer" => {
-                self.note(server, "has no vote: no session is opened through it", "leave it out of the URL");
+                let what = "has no vote: no session is opened through it";
+                self.note(server, what, "remove it from the URL");
             }
-            "read-only" => self.warn(
-                server,
-                "is cut off from the ensemble, and of no use to locks",
-                "bring back a majority of the ensemble",
-            ),
+            "read-only" => {
+                let what = "is cut off from the ensemble, and cannot serve locks";
+                self.warn(server, what, "bring back a majority of the ensemble");
+            }
             _ => {}
         }
-        match conf {
-            Ok(conf) => {
-                let bound = |name| field(conf, name).unwrap_or("unknown");
-                let (least, most) = (bound("minSessionTimeout"), bound("maxSessionTimeout"));
-                self.note(server, &format!("gives session timeouts from {least} to {most} ms"), "");
-            }
-            Err(_) => {
-                self.note(server, "conf is not allowed: its bounds of the session timeout are not known", "");
-            }
-        }
+        let what = conf.as_ref().map_or_else(
+            |_| "conf is not allowed: its limits of the session timeout are unknown".to_owned(),
+            |conf| {
+                let limit = |name| field(conf, name).unwrap_or("unknown");
+                let (min, max) = (limit("minSessionTimeout"), limit("maxSessionTimeout"));
+                format!("grants session timeouts from {min} to {max} ms")
+            },
+        );
+        self.note(server, &what, "");
         Some(mode)
     }
 
-    /// A leader hears of the sessions at other servers every half tick, and the deadline of ours counts on a quarter of
-    /// the session timeout.
+    /// A leader learns of the sessions of other servers every half tick, and the validity of a session relies on a quarter of
+    /// its timeout.
     fn tick(&mut self, server: &str, conf: &str, session_timeout: Duration) {
         let tick = field(conf, "tickTime").and_then(|tick| tick.parse().ok()).map(Duration::from_millis);
         if let Some(tick) = tick.filter(|tick| session_timeout < *tick * 2) {
-            self.warn(
-                server,
-                &format!("a session of {session_timeout:?} is shorter than two ticks of {tick:?}: if a server dies, \
-                          it may end before its locks are given up"),
-                "use a longer session_timeout, or a shorter tickTime on all servers",
+            let what = format!(
+                "a session of {session_timeout:?} is shorter than two ticks of {tick:?}: if a server dies, the session may \
+                 expire before its locks are lost here"
             );
+            self.warn(server, &what, "use a longer session_timeout, or a shorter tickTime on all servers");
         }
     }
 
@@ -150,39 +130,33 @@ impl Findings {
         let count = |mode| modes.iter().filter(|other| **other == mode).count();
         let (leaders, voters) = (count("leader"), count("leader") + count("follower"));
         if leaders > 1 {
+            let what = "several servers say that they lead: they are of several ensembles, or an election is under way";
             self.warn(
                 "",
-                "several servers say that they lead: they are not of one ensemble, or it elects right now",
-                "name servers of one ensemble only: a lock of one is none in the other",
+                what,
+                "name servers of one ensemble only: a lock on one does not exist on the other",
             );
         }
         if leaders > 0 && count("standalone") > 0 || count("standalone") > 1 {
-            self.warn(
-                "",
-                "not all servers are of one ensemble: who is connected to another one gets the same lock",
-                "name servers of one ensemble only",
-            );
+            let what =
+                "the servers are of several ensembles: a client of another one can acquire the same lock";
+            self.warn("", what, "name servers of one ensemble only");
         }
         if voters == servers && voters.is_multiple_of(2) && voters > 0 {
             self.note(
                 "",
-                "an even number of voters survives the loss of no more than one fewer",
+                "an even number of voters tolerates no more failures than one fewer",
                 "add a server",
             );
         }
     }
 
     fn note(&mut self, server: &str, what: &str, advice: &str) {
-        self.find(FindingLevel::Note, server, what, advice);
+        self.0.push(Finding::new(FindingLevel::Note, server, what, advice));
     }
 
     fn warn(&mut self, server: &str, what: &str, advice: &str) {
-        self.find(FindingLevel::Warning, server, what, advice);
-    }
-
-    fn find(&mut self, level: FindingLevel, server: &str, what: &str, advice: &str) {
-        let (server, what, advice) = (server.to_owned(), what.to_owned(), advice.to_owned());
-        self.findings.push(Finding::new(level, server, what, advice));
+        self.0.push(Finding::new(FindingLevel::Warning, server, what, advice));
     }
 }
 
@@ -196,7 +170,7 @@ mod tests {
             let (mut findings, conf) = (Findings::default(), Err(io::ErrorKind::PermissionDenied.into()));
             let srvr = srvr.map(str::to_owned);
             findings.server("h:1", &srvr, &conf);
-            findings.findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+            findings.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
         };
         let says = |mode: &str| format!("Zookeeper version: 3.8.0-x, built on y\nMode: {mode}\n");
         let follower = examined(Ok(&says("follower")));
@@ -218,11 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn sessions_shorter_than_two_ticks_are_warned_of() {
+    fn a_session_shorter_than_two_ticks_is_warned_of() {
         let warns = |conf: &str, ms| {
             let mut findings = Findings::default();
             findings.tick("h:1", conf, Duration::from_millis(ms));
-            !findings.findings.is_empty()
+            !findings.0.is_empty()
         };
         let conf = "clientPort=2181\ntickTime=2000\nminSessionTimeout=500\n";
         assert!(warns(conf, 1_000) && warns(conf, 3_999) && !warns(conf, 4_000));
@@ -230,11 +204,11 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_not_of_one_ensemble_are_told() {
+    fn servers_of_several_ensembles_are_reported() {
         let warnings = |modes: &[&str]| {
             let mut findings = Findings::default();
             findings.ensemble(modes, modes.len());
-            findings.findings.iter().filter(|finding| finding.level == FindingLevel::Warning).count()
+            findings.0.iter().filter(|finding| finding.level == FindingLevel::Warning).count()
         };
         assert_eq!(warnings(&["follower", "leader", "follower"]), 0);
         assert_eq!(warnings(&["standalone"]), 0);

@@ -10,8 +10,7 @@ use crate::error::{Fault, Right};
 use crate::lock_path::LockPath;
 use crate::node::{CreatedNode, Downgraded};
 use crate::node_data::{NodeData, Origin, REVOKE};
-use crate::session::{PAUSE, Session};
-use crate::session_handle::SessionHandle;
+use crate::session::{PAUSE, Session, SessionHandle};
 
 /// Replaces this writer's node by a reader's, however often that takes.
 ///

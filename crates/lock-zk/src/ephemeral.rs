@@ -15,7 +15,6 @@ use zookeeper_client::{self as zk, CreateMode};
 
 use crate::deadline::Deadline;
 use crate::error::{Fault, Stop, no_chroot};
-use crate::make_directories::make_directories;
 use crate::node::CreatedNode;
 use crate::own_node::OwnNode;
 use crate::recipe::ZkWait;
@@ -99,7 +98,7 @@ async fn create(
             }
             fault if fault.is_no_node() => match own.lock.dir.rsplit_once('/') {
                 Some((above, _)) if !above.is_empty() => {
-                    make_directories(&own.session, above, CreateMode::Persistent).await?;
+                    own.session.make_directories(above, CreateMode::Persistent).await?;
                 }
                 _ => return Err(Stop::Failed(no_chroot(&own.session.chroot))),
             },

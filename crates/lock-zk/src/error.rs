@@ -116,74 +116,69 @@ impl Stop {
     }
 }
 
+/// An error of this backend: what failed, and what to do next.
+pub(crate) fn error(kind: ErrorKind, message: impl Into<String>, hint: impl Into<String>) -> Error {
+    Error::new(kind, BACKEND).with_message(message).with_hint(hint)
+}
+
 /// The server did not answer, and requests may have taken effect.
 pub(crate) fn unavailable(message: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, BACKEND)
-        .with_message(message)
-        .with_hint("check that a majority of the ensemble runs and can be reached")
-        .with_outcome(Outcome::Unknown)
+    let hint = "check that a majority of the ensemble runs and can be reached";
+    error(ErrorKind::Unavailable, message, hint).with_outcome(Outcome::Unknown)
 }
 
 /// The chroot of the URL does not exist.
 pub(crate) fn no_chroot(chroot: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, BACKEND)
-        .with_message(format!("the chroot {chroot} does not exist"))
-        .with_hint(format!(
-            "create it once (zkCli.sh create {chroot}), add create_chroot=true to the URL, or correct the path of the URL"
-        ))
+    let hint = format!(
+        "create it once (zkCli.sh create {chroot}), add create_chroot=true to the URL, or correct the path of the URL"
+    );
+    error(ErrorKind::InvalidConfig, format!("the chroot {chroot} does not exist"), hint)
 }
 
 /// The ACL of a node does not grant a right.
 pub(crate) fn denied(right: Right, path: &str) -> Error {
-    Error::new(ErrorKind::Denied, BACKEND)
-        .with_message(format!("the ACL of {path} does not grant the right to {right}"))
-        .with_hint(format!(
-            "grant this client {right} on {path} (setAcl), or correct user:password@ in the URL: servers take a \
-             wrong password for another user"
-        ))
+    let hint = format!(
+        "grant this client {right} on {path} (setAcl), or correct user:password@ in the URL: servers take a wrong \
+         password for another user"
+    );
+    error(ErrorKind::Denied, format!("the ACL of {path} does not grant the right to {right}"), hint)
 }
 
 /// The server is too old; `version` is the one that it reports.
 pub(crate) fn too_old(version: Option<&str>) -> Error {
     let found = version.unwrap_or("a version that it does not report");
-    Error::new(ErrorKind::Unsupported, BACKEND)
-        .with_message(format!("the server is older than ZooKeeper 3.5: {found}"))
-        .with_hint(
-            "upgrade the ensemble to 3.5 or later: tokens, and directories that the server removes, need it",
-        )
+    let hint =
+        "upgrade the ensemble to 3.5 or later: tokens, and directories that the server removes, need it";
+    error(ErrorKind::Unsupported, format!("the server is older than ZooKeeper 3.5: {found}"), hint)
 }
 
-fn refused(error: zk::Error, path: &str) -> Error {
-    let (kind, message, hint) = match &error {
+fn refused(cause: zk::Error, path: &str) -> Error {
+    let (kind, message, hint) = match &cause {
         zk::Error::NoAuth => (
             ErrorKind::Denied,
             format!("the ACL of {path} denies access"),
-            "grant this client read, create, write and delete on it (setAcl), or correct user:password@ in the URL"
-                .to_owned(),
+            "grant this client read, create, write and delete on it (setAcl), or correct user:password@ in the URL",
         ),
-        zk::Error::QuotaExceeded => (
-            ErrorKind::Exhausted,
-            format!("the quota of {path} is used up"),
-            "raise the quota (setquota)".to_owned(),
-        ),
+        zk::Error::QuotaExceeded => {
+            (ErrorKind::Exhausted, format!("the quota of {path} is used up"), "raise the quota (setquota)")
+        }
         zk::Error::Throttled | zk::Error::NotReadOnly => (
             ErrorKind::Unavailable,
-            format!("the server does not accept requests for {path}: {error}"),
-            "try again later".to_owned(),
+            format!("the server does not accept requests for {path}: {cause}"),
+            "try again later",
         ),
         zk::Error::NoChildrenForEphemerals => (
             ErrorKind::InvalidConfig,
             format!("{path} is below an ephemeral node, which can have no children"),
-            "choose another dir".to_owned(),
+            "choose another dir",
         ),
-        _ => (
-            ErrorKind::Unexpected,
-            format!("the server refused a request for {path}: {error}"),
-            String::new(),
-        ),
+        _ => {
+            return Error::new(ErrorKind::Unexpected, BACKEND)
+                .with_message(format!("the server refused a request for {path}: {cause}"))
+                .caused_by(cause);
+        }
     };
-    let refused = Error::new(kind, BACKEND).with_message(message).caused_by(error);
-    if hint.is_empty() { refused } else { refused.with_hint(hint) }
+    error(kind, message, hint).caused_by(cause)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Writes that the ensemble carries out only while a lock is held.
 
-use lock_core::{Error, ErrorKind, Guard, LossReason, Outcome, Result};
+use lock_core::{Error, ErrorKind, Guard, Outcome, Result};
 use zookeeper_client::{self as zk, CreateMode, MultiWriteResult};
 
+use crate::acl::NodeAcl;
 use crate::ensemble::Change;
-use crate::error::Fault;
+use crate::error::{BACKEND, Fault, error};
 use crate::lease::ZkLease;
-use crate::{BACKEND, NodeAcl};
 
 /// Writes to ZooKeeper that are fenced by a ZooKeeper lock.
 ///
@@ -39,19 +39,15 @@ pub trait FencedExt {
 
 impl FencedExt for Guard {
     fn fenced(&self) -> Result<FencedWriter<'_>> {
+        let unsupported = |message, hint| error(ErrorKind::Unsupported, message, hint).on(self.name());
         let Some(lease) = self.lease_as::<ZkLease>() else {
-            return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .with_message("this is not a ZooKeeper lock")
-                .with_hint("send its token with every write, and have the resource check it")
-                .on(self.name()));
+            let hint = "send its token with every write, and have the resource check it";
+            return Err(unsupported("this is not a ZooKeeper lock", hint));
         };
-        if !lease.has_unique_name() {
-            return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .with_message(
-                    "this layout or recipe reuses node names, so a check of the holder's node proves nothing",
-                )
-                .with_hint("use recipe=queue with layout=curator or kazoo")
-                .on(self.name()));
+        if !lease.own.lock.has_unique_names() {
+            let message =
+                "this layout or recipe reuses node names, so a check of the holder's node proves nothing";
+            return Err(unsupported(message, "use recipe=queue with layout=curator or kazoo"));
         }
         if !self.is_valid() {
             return Err(Error::lost(BACKEND).on(self.name()));
@@ -115,7 +111,7 @@ impl FencedWriter<'_> {
 
     /// Creates a persistent node, with the ACL of the nodes of locks.
     pub fn create(self, path: impl Into<String>, data: impl Into<Vec<u8>>) -> Self {
-        let acl = self.lease.session().acl.clone();
+        let acl = self.lease.own.session.acl.clone();
         self.create_with(path, data, CreateMode::Persistent, acl)
     }
 
@@ -147,16 +143,17 @@ impl FencedWriter<'_> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] when the lock was not ours any more, and nothing was written. [`ErrorKind::Denied`] when an
-    /// ACL forbids a write. [`ErrorKind::Unavailable`] when there was no answer: whether it was written is
-    /// [unknown](Outcome::Unknown) then; it was not if it arrives after the lock was lost.
+    /// * [`ErrorKind::Lost`] when the lock was lost, and nothing was written.
+    /// * [`ErrorKind::Denied`] when an ACL forbids a write.
+    /// * [`ErrorKind::Unavailable`] without an answer. The outcome is [unknown](Outcome::Unknown); writes that arrive after
+    ///   the lock was lost are not applied.
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the writes may or may not take effect, as without an answer.
+    /// If the future is dropped, the writes may or may not be applied, as without an answer.
     pub async fn commit(self) -> Result<Committed> {
         let failed = |error: Error| error.during("fenced write").on(self.guard.name());
-        let (session, path) = (self.lease.session(), self.lease.path());
+        let (session, path) = (&self.lease.own.session, self.lease.path());
         let node = session.answer_about(path, self.lease.latest_node()).await;
         let node = node.map_err(|error| failed(error.with_outcome(Outcome::NotApplied)))?;
         let mut changes = vec![Change::Check { path: &node.path, version: None }];
@@ -166,10 +163,7 @@ impl FencedWriter<'_> {
                 results.remove(0);
                 Ok(Committed::Applied(results))
             }
-            Err((Some(0), fault)) if fault.is_no_node() => {
-                self.lease.lose(LossReason::Removed);
-                Err(failed(Error::lost(BACKEND)))
-            }
+            Err((Some(0), fault)) if fault.is_no_node() => Err(failed(self.lease.lost())),
             // A request in flight at the end of the session may have been in time.
             Err((_, Fault::SessionEnded)) => Err(failed(Error::lost(BACKEND).with_outcome(Outcome::Unknown))),
             Err((Some(index), Fault::Refused(error))) if index > 0 && is_conflict(&error) => {

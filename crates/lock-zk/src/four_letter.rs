@@ -1,4 +1,4 @@
-//! The four-letter words, by which a server tells about itself without a session.
+//! The four-letter words, which a server answers without a session.
 
 use std::io;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use tokio::time::timeout;
 ///
 /// # Errors
 ///
-/// When it does not answer in time, or does not let everybody ask.
+/// If it does not answer in time, or does not allow the word.
 pub(crate) async fn ask(server: &str, word: &str) -> io::Result<String> {
-    let answer = timeout(PATIENCE, async {
+    let answer = timeout(LIMIT, async {
         let mut stream = TcpStream::connect(with_port(server)).await?;
         stream.write_all(word.as_bytes()).await?;
         let mut answer = String::new();
@@ -30,7 +30,7 @@ pub(crate) async fn ask(server: &str, word: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// What stands behind this name in an answer.
+/// The value of this name in an answer.
 pub(crate) fn field<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     let line = answer.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim_start_matches([':', '=']).trim())
@@ -41,7 +41,7 @@ pub(crate) fn version(srvr: &str) -> Option<&str> {
     field(srvr, "Zookeeper version")?.split(['-', ',', ' ']).next()
 }
 
-/// The version of the first of these servers that tells it.
+/// The version of the first of these servers that reports one.
 pub(crate) async fn first_version(hosts: &str) -> Option<String> {
     for server in hosts.split(',') {
         if let Ok(answer) = ask(server, "srvr").await {
@@ -56,7 +56,7 @@ fn with_port(server: &str) -> String {
     if has_port { server.to_owned() } else { format!("{server}:2181") }
 }
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(2);
 const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn words_that_are_not_allowed_are_told() {
+    async fn a_word_that_is_not_allowed_is_reported() {
         let options = lock_testkit::ZooKeeper::builder().config("4lw.commands.whitelist", "srvr, conf");
         let server = options.start().await.unwrap();
         let address = server.addr().to_string();

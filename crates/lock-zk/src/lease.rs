@@ -21,7 +21,7 @@ use crate::token::NotRaised;
 /// A held lock: its node is the lowest, and only its deletion or the end of the session changes that.
 #[derive(Debug)]
 pub(crate) struct ZkLease {
-    own: OwnNode,
+    pub(crate) own: OwnNode,
     /// The node when the lock was granted. The token is computed from its `czxid`.
     node: Arc<CreatedNode>,
     /// Whether the lock was granted exclusively.
@@ -76,27 +76,15 @@ impl ZkLease {
         &self.node.path
     }
 
-    pub(crate) fn session(&self) -> &Session {
-        &self.own.session
-    }
-
-    /// Whether no other node ever has the same name.
-    pub(crate) fn has_unique_name(&self) -> bool {
-        self.own.lock.has_unique_names()
-    }
-
-    pub(crate) fn lose(&self, reason: LossReason) {
-        self.cell.lose(reason);
-    }
-
-    fn lost(&self) -> Error {
+    /// Records that the node was deleted.
+    pub(crate) fn lost(&self) -> Error {
         self.cell.lose(LossReason::Removed);
         Error::lost(BACKEND)
     }
 
     /// Asks the quorum whether the node exists.
     async fn look(&self) -> Result<GuardState, Fault> {
-        let session = self.session();
+        let session = &self.own.session;
         loop {
             let node = self.latest_node().await;
             match session.retry_until_definite(|| node.exists(session)).await {
@@ -133,7 +121,7 @@ impl Lease for ZkLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
-        let session = self.session();
+        let session = &self.own.session;
         limits(session.timeout).check_lease_ttl(ttl)?;
         let until = session.clock.now() + ttl;
         if self.expiry.is_fixed {
@@ -153,7 +141,7 @@ impl Lease for ZkLease {
         if let lost @ GuardState::Lost(_) = self.validity.state() {
             return Ok(lost);
         }
-        let answer = self.session().answer_about(self.path(), self.look()).await?;
+        let answer = self.own.session.answer_about(self.path(), self.look()).await?;
         answer.map_err(|fault| fault.on(self.path()))
     }
 
@@ -161,7 +149,7 @@ impl Lease for ZkLease {
         if !self.validity.is_valid() {
             return Err(Error::lost(BACKEND));
         }
-        match self.session().answer_about(self.path(), self.own.downgrade()).await? {
+        match self.own.session.answer_about(self.path(), self.own.downgrade()).await? {
             Downgraded::To(_) if self.validity.is_valid() => Ok(()),
             Downgraded::To(_) => Err(Error::lost(BACKEND)),
             Downgraded::Deleted => Err(self.lost()),
@@ -173,7 +161,7 @@ impl Lease for ZkLease {
         if self.verify().await? != GuardState::Valid && !self.validity.is_valid() {
             return Err(Error::lost(BACKEND));
         }
-        let session = self.session();
+        let session = &self.own.session;
         // The holder after this one has a later node. Of holders that share the lock, another one may have an earlier node.
         let after = u64::try_from(self.node.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
         let base = session.base(&self.own.lock.dir);

@@ -1,9 +1,9 @@
 //! Distributed locks on a ZooKeeper ensemble.
 //!
-//! An ephemeral sequential node in the directory of the lock is a place in its queue; the lowest holds the lock, and
-//! every other watches the one before it (the "Locks" recipe of ZooKeeper's documentation, in the layout of Apache
-//! Curator's `InterProcessMutex`). The node goes with the session of its client, so a lock outlives a holder that
-//! died by one session timeout. [`ZkConfig`] is the entry.
+//! A lock is a directory; an ephemeral sequential node in it is a position in the wait queue. The lowest node holds the lock,
+//! and every other waiter watches the one ahead (the "Locks" recipe of ZooKeeper's documentation, with the node names of
+//! Apache Curator's `InterProcessMutex`). The servers delete the nodes of a client with its session, so a lock outlives a
+//! holder that died by one session timeout. [`ZkConfig`] is the entry.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acl;
@@ -29,7 +29,6 @@ mod layout;
 mod lease;
 mod lock_path;
 mod lost_answer;
-mod make_directories;
 mod members;
 mod mutex;
 mod node;
@@ -46,7 +45,6 @@ mod requests;
 mod revoke;
 mod rollback;
 mod session;
-mod session_handle;
 mod session_open;
 mod session_pool;
 mod shared_task;

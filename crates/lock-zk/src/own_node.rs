@@ -19,8 +19,7 @@ use crate::lost_answer::find;
 use crate::node::{CreatedNode, Deletion, Downgraded, NodeIdentity};
 use crate::release::{delete, release};
 use crate::requests::Entry;
-use crate::session::Session;
-use crate::session_handle::SessionHandle;
+use crate::session::{Session, SessionHandle};
 
 /// The node of one acquisition, or the attempt to create it. Dropping it [rolls back](crate::rollback) in the background.
 ///
@@ -93,9 +92,17 @@ impl OwnNode {
         let empty = session.empty_directories.version(&lock.dir).filter(|_| session.is_connected());
         if let Some(version) = empty {
             let (session, lock) = (Arc::clone(&session), Arc::clone(&lock));
-            self.begin(create_and_count(session, lock, version, prefix.clone(), data.clone()));
+            let (prefix, data) = (prefix.clone(), data.clone());
+            self.begin(async move {
+                let created = session.create_and_count(&lock.dir, version, &prefix, &data).await;
+                if created.as_ref().is_err_and(must_not_write) {
+                    session.empty_directories.spare(&lock.dir);
+                }
+                let Entry { path, czxid, alone } = created?;
+                Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), alone))
+            });
             match self.created(deadline).await {
-                Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) => {}
+                Err(fault) if must_not_write(&fault) => {}
                 created => {
                     let (node, alone) = created?;
                     let names = alone.then(|| vec![node.name().to_owned()]);
@@ -217,20 +224,9 @@ impl fmt::Debug for OwnNode {
     }
 }
 
-/// Creates a node in an empty directory, and reports whether it is alone there.
-async fn create_and_count(
-    session: Arc<Session>,
-    lock: Arc<LockPath>,
-    version: i32,
-    prefix: String,
-    data: Vec<u8>,
-) -> Creation {
-    let created = session.create_and_count(&lock.dir, version, &prefix, &data).await;
-    if let Err(Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion)) = &created {
-        session.empty_directories.spare(&lock.dir);
-    }
-    let Entry { path, czxid, alone } = created?;
-    Ok((Arc::new(CreatedNode::below(&prefix, path, czxid)?), alone))
+/// Whether a directory was not empty any more, or its ACL forbids writing it.
+const fn must_not_write(fault: &Fault) -> bool {
+    matches!(fault, Fault::Denied { right: Right::Write, .. } | Fault::Refused(zk::Error::BadVersion))
 }
 
 async fn create(session: Arc<Session>, prefix: String, data: Vec<u8>, mode: CreateMode) -> Creation {

@@ -6,8 +6,7 @@ use std::time::Duration;
 use crate::error::Fault;
 use crate::lock_path::LockPath;
 use crate::node::{CreatedNode, Deletion};
-use crate::session::{PAUSE, Session};
-use crate::session_handle::SessionHandle;
+use crate::session::{PAUSE, Session, SessionHandle};
 
 /// Deletes a held node, or the reader's node that replaced it. Repeats that until it succeeds.
 pub(crate) async fn delete_latest(session: &Arc<Session>, lock: &Arc<LockPath>, node: &Arc<CreatedNode>) {

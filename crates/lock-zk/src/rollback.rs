@@ -11,8 +11,7 @@ use crate::lost_answer::find;
 use crate::node::NodeIdentity;
 use crate::own_node::{OwnNode, State};
 use crate::release::{LONGEST_PAUSE, delete, delete_latest};
-use crate::session::PAUSE;
-use crate::session_handle::SessionHandle;
+use crate::session::{PAUSE, SessionHandle};
 
 impl Drop for OwnNode {
     fn drop(&mut self) {

@@ -1,6 +1,7 @@
 //! One session with the ensemble: its life, its validity, and what its locks share.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::error::{Fault, unavailable};
 use crate::mutex::lock;
 use crate::proof::Proofs;
 use crate::token_base::TokenBase;
-use crate::watches::WatchBudget;
+use crate::watches::{Claim, WatchBudget};
 
 /// A session with the ensemble.
 ///
@@ -104,14 +105,6 @@ impl Session {
     /// The number of its locks, held or waited for.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn add_node(&self) {
-        self.nodes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn remove_node(&self) {
-        self.nodes.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The base of the tokens of locks in this directory. It is dropped, with its watch, when nobody uses it any more.
@@ -253,6 +246,43 @@ impl fmt::Debug for Session {
             .field("timeout", &self.timeout)
             .field("state", &self.validity.state())
             .finish_non_exhaustive()
+    }
+}
+
+/// Counts one node of a lock in a session, and holds the right to watch one path of that length.
+pub(crate) struct SessionHandle {
+    session: Arc<Session>,
+    pub(crate) claim: Arc<Claim>,
+}
+
+impl SessionHandle {
+    /// A handle for a node whose path has this many bytes.
+    pub(crate) fn new(session: &Arc<Session>, bytes: usize) -> Self {
+        Self::with(session, session.watches.claim(bytes))
+    }
+
+    /// Another handle for the same lock.
+    pub(crate) fn another(&self) -> Self {
+        Self::with(&self.session, Arc::clone(&self.claim))
+    }
+
+    fn with(session: &Arc<Session>, claim: Arc<Claim>) -> Self {
+        session.nodes.fetch_add(1, Ordering::Relaxed);
+        Self { session: Arc::clone(session), claim }
+    }
+}
+
+impl Deref for SessionHandle {
+    type Target = Arc<Session>;
+
+    fn deref(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+impl Drop for SessionHandle {
+    fn drop(&mut self) {
+        self.session.nodes.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -11,7 +11,7 @@ use zookeeper_client as zk;
 
 use crate::config::ZkConfig;
 use crate::ensemble::SessionClient;
-use crate::error::{BACKEND, Fault, Right, denied, no_chroot, too_old, unavailable};
+use crate::error::{Fault, Right, denied, error, no_chroot, too_old, unavailable};
 use crate::four_letter::first_version;
 use crate::proof::{Proofs, pass_quorum};
 use crate::renew;
@@ -104,21 +104,21 @@ impl UnprovenSession {
     }
 }
 
-fn not_open(error: zk::Error, config: &ZkConfig) -> Error {
-    match error {
-        zk::Error::AuthFailed => Error::new(ErrorKind::Denied, BACKEND)
-            .with_message("the servers refuse the credentials")
-            .with_hint("correct user:password@ in the URL"),
+fn not_open(cause: zk::Error, config: &ZkConfig) -> Error {
+    match cause {
+        zk::Error::AuthFailed => error(
+            ErrorKind::Denied,
+            "the servers refuse the credentials",
+            "correct user:password@ in the URL",
+        ),
         // The only request so far that an ACL can refuse is the creation of the chroot.
         zk::Error::NoAuth => denied(Right::Create, parent(config.chroot_path())),
-        zk::Error::BadArguments(what) => Error::new(ErrorKind::InvalidConfig, BACKEND)
-            .with_message(format!(
-                "cannot open a session at {}{}: {what}",
-                config.hosts,
-                config.chroot_path()
-            ))
-            .with_hint("write host:port[,host:port...][/chroot], with servers that vote"),
-        error => unreachable(config).caused_by(error),
+        zk::Error::BadArguments(what) => error(
+            ErrorKind::InvalidConfig,
+            format!("cannot open a session at {}{}: {what}", config.hosts, config.chroot_path()),
+            "write host:port[,host:port...][/chroot], with servers that vote",
+        ),
+        cause => unreachable(config).caused_by(cause),
     }
 }
 

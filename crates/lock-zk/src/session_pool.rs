@@ -278,7 +278,7 @@ const TOO_FULL: usize = 512 * 1024;
 mod tests {
     use super::*;
     use crate::pool_share::PoolShare;
-    use crate::session_handle::SessionHandle;
+    use crate::session::SessionHandle;
     use lock_testkit::ZooKeeper;
     use std::pin::pin;
     use tokio::time::timeout;

@@ -1,13 +1,12 @@
-//! TLS, as URLs ask for it.
+//! The TLS options of a URL.
 
+use lock_core::{ErrorKind, Result};
 #[cfg(feature = "tls")]
 use zookeeper_client::TlsOptions;
 
-use lock_core::{Error, ErrorKind, Result};
+use crate::error::error;
 
-use crate::BACKEND;
-
-/// The files that a URL names.
+/// The PEM files that a URL names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct TlsFiles {
     pub(crate) ca: Option<String>,
@@ -16,41 +15,36 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Refuses what cannot be a way to the servers.
+    /// Refuses options that cannot work.
     pub(crate) fn check(&self) -> Result<()> {
         if !cfg!(feature = "tls") {
-            return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                .with_message("this build has no TLS")
-                .with_hint("enable the feature: cargo add polylock --features zk,tls"));
+            let hint = "enable the feature: cargo add polylock --features zk,tls";
+            return Err(error(ErrorKind::Unsupported, "this build does not support TLS", hint));
         }
         if self.ca.is_none() {
-            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message("it is not said whose certificates to trust")
-                .with_hint("name a file with the certificates of the authorities, PEM, as tls_ca"));
+            let hint = "name a PEM file with the certificates of the trusted authorities as tls_ca";
+            return Err(error(ErrorKind::InvalidConfig, "tls_ca is missing", hint));
         }
         if self.cert.is_some() != self.key.is_some() {
-            return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message("a client certificate is only half there")
-                .with_hint("give both tls_cert and tls_key"));
+            let message = "only half of the client certificate is given";
+            return Err(error(ErrorKind::InvalidConfig, message, "give both tls_cert and tls_key"));
         }
         Ok(())
     }
 
-    /// What they say now.
     #[cfg(feature = "tls")]
     pub(crate) fn read(&self) -> Result<TlsOptions> {
+        let invalid = |message, hint| error(ErrorKind::InvalidConfig, message, hint);
         let read = |file: &Option<String>| {
             let Some(file) = file else { return Ok(None) };
-            std::fs::read_to_string(file).map(Some).map_err(|error| {
-                Error::new(ErrorKind::InvalidConfig, BACKEND)
-                    .with_message(format!("cannot read {file:?}: {error}"))
-                    .with_hint("name a file with PEM text")
+            let text = std::fs::read_to_string(file).map(Some);
+            text.map_err(|error| {
+                invalid(format!("cannot read {file:?}: {error}"), "name a file with PEM text")
             })
         };
         let unusable = |error| {
-            Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message(format!("the certificates cannot be used: {error}"))
-                .with_hint("tls_ca, tls_cert and tls_key must be files with PEM text")
+            let hint = "tls_ca, tls_cert and tls_key must be files with PEM text";
+            invalid(format!("the certificates cannot be used: {error}"), hint)
         };
         let mut options = TlsOptions::new();
         if let Some(ca) = read(&self.ca)? {
@@ -63,11 +57,11 @@ impl TlsFiles {
     }
 }
 
-/// Sees to it that there is cryptography: an application that chose its own keeps it.
+/// Installs a cryptography provider, unless the application has installed its own.
 #[cfg(feature = "tls")]
 pub(crate) fn install_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if somebody else installed one in the meantime.
+        // Fails only if another thread installs one at the same time.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

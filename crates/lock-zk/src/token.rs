@@ -42,7 +42,7 @@ use tokio::time::{Instant, timeout};
 use zookeeper_client::{self as zk, CreateMode, Stat};
 
 use crate::ensemble::Change;
-use crate::error::{BACKEND, Fault, Right};
+use crate::error::{BACKEND, Fault, Right, error};
 use crate::session::{PAUSE, Session};
 use crate::token_base::TokenBase;
 use crate::watches::{Need, Watch};
@@ -83,9 +83,11 @@ impl TokenBase {
         })?;
         match number.checked_add(czxid).filter(|&token| i64::try_from(token).is_ok()) {
             Some(token) => Ok(Token::new(token)),
-            None => Err(Error::new(ErrorKind::Exhausted, BACKEND)
-                .with_message(format!("there are no tokens above {number} (in {})", self.path))
-                .with_hint("use another dir, and have the resources forget the tokens of this one")),
+            None => Err(error(
+                ErrorKind::Exhausted,
+                format!("there are no tokens above {number} (in {})", self.path),
+                "use another dir, and have the resources forget the tokens of this one",
+            )),
         }
     }
 

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::FutureExt;
-use lock_core::{Error, ErrorKind, Result};
+use lock_core::{ErrorKind, Result};
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::error::BACKEND;
+use crate::error::error;
 use crate::mutex::lock;
 use crate::watches::{Claim, Watch};
 
@@ -60,9 +60,8 @@ impl TokenBase {
     pub(crate) fn parse(&self, data: &[u8]) -> Result<u64> {
         let number = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
         number.filter(|&number| i64::try_from(number).is_ok()).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message(format!("the token base {} is not a number", self.path))
-                .with_hint("write a number to it, at least the largest token that was ever granted")
+            let hint = "write a number to it, at least the largest token that was ever granted";
+            error(ErrorKind::InvalidConfig, format!("the token base {} is not a number", self.path), hint)
         })
     }
 }

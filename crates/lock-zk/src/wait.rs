@@ -20,18 +20,18 @@ use futures_util::future::{OptionFuture, join_all, join3};
 use lock_core::{AcquireRequest, Error, ErrorKind};
 use tokio::time::{Instant, sleep_until};
 
-use crate::error::{BACKEND, Fault, Stop};
+use crate::error::{Fault, Stop, error};
 use crate::held_node::OwnWatch;
 use crate::lock_path::LockPath;
 use crate::node::CreatedNode;
+use crate::own_node::OwnNode;
 use crate::queue::{Obstacles, Queue, is_exhausted, list_around};
-use crate::session::{ConnectionContinuity, Session};
-use crate::watches::{Claim, Event, Need, Room, Watch};
+use crate::session::{ConnectionContinuity, Session, SessionHandle};
+use crate::watches::{Event, Need, Room, Watch};
 
 /// A waiter in the queue, and its watches.
 pub(crate) struct Waiter<'a> {
-    session: &'a Session,
-    claim: &'a Arc<Claim>,
+    session: &'a SessionHandle,
     lock: &'a LockPath,
     node: &'a CreatedNode,
     request: &'a AcquireRequest,
@@ -61,14 +61,13 @@ enum QueueChange {
 
 impl<'a> Waiter<'a> {
     pub(crate) fn new(
-        session: &'a Session,
-        claim: &'a Arc<Claim>,
-        lock: &'a LockPath,
+        own: &'a OwnNode,
         node: &'a CreatedNode,
         request: &'a AcquireRequest,
         own_watch: &'a mut OwnWatch,
     ) -> Self {
-        Self { session, claim, lock, node, request, own_watch, near: Vec::new(), unwatched: false, far: None }
+        let (session, lock) = (&own.session, &own.lock);
+        Self { session, lock, node, request, own_watch, near: Vec::new(), unwatched: false, far: None }
     }
 
     /// What blocks this waiter; nothing when it is its turn.
@@ -172,9 +171,9 @@ impl<'a> Waiter<'a> {
         self.unwatched = false;
         let near = missing.into_iter().filter_map(|name| {
             let path = self.lock.child(name);
-            let room = self.claim.room(&path, Need::Must).or_else(|| {
+            let room = self.session.claim.room(&path, Need::Must).or_else(|| {
                 (self.own_watch.watch, self.far) = (None, None);
-                self.claim.room(&path, Need::Must)
+                self.session.claim.room(&path, Need::Must)
             });
             if room.is_none() && obstacles.near.len() > 1 {
                 self.unwatched = true;
@@ -185,7 +184,7 @@ impl<'a> Waiter<'a> {
         let near = join_all(near.collect::<Vec<_>>());
         let spare = |name: &str| {
             let path = self.lock.child(name);
-            let room = self.claim.room(&path, Need::Spare)?;
+            let room = self.session.claim.room(&path, Need::Spare)?;
             Some(watch_neighbour(self.session, name.to_owned(), path, Some(room)))
         };
         let own = OptionFuture::from(own.and_then(spare));
@@ -250,13 +249,12 @@ async fn watch_neighbour(
 }
 
 fn exhausted(dir: &str, name: &str) -> Error {
-    Error::new(ErrorKind::Exhausted, BACKEND)
-        .with_message(format!(
-            "the sequence numbers of {dir} are used up ({name}), so the order of its queue is unknown"
-        ))
-        .with_hint(format!(
-            "delete {name} if no lock created it; otherwise stop all clients of this lock, and delete {dir} with its nodes"
-        ))
+    let message =
+        format!("the sequence numbers of {dir} are used up ({name}), so the order of its queue is unknown");
+    let hint = format!(
+        "delete {name} if no lock created it; otherwise stop all clients of this lock, and delete {dir} with its nodes"
+    );
+    error(ErrorKind::Exhausted, message, hint)
 }
 
 /// With more contenders ahead, a waiter does not look ahead.

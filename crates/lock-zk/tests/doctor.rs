@@ -19,12 +19,12 @@ async fn a_server_that_is_well_has_no_warnings() {
     let report =
         config(&server).session_timeout(2 * TIMEOUT).connect().await.unwrap().doctor().await.unwrap();
     for text in [
-        "a session lasts 4s",
-        "a session_timeout of 8s was asked for",
+        "the session timeout is 4s",
+        "a session_timeout of 8s was requested",
         &format!("{}: ZooKeeper 3.", server.addr()),
         "standalone",
         "is alone",
-        "gives session timeouts from 400 to 4000 ms",
+        "grants session timeouts from 400 to 4000 ms",
     ] {
         assert!(finds(&report, text), "{text} is missing:\n{report}");
     }

@@ -1,10 +1,10 @@
 //! Credentials, TLS and ACL.
 
-use lock_core::{Error, ErrorKind, Result};
+use lock_core::{ErrorKind, Result};
 
 use super::{ZkConfig, invalid};
 use crate::acl::NodeAcl;
-use crate::error::BACKEND;
+use crate::error::error;
 #[cfg(feature = "tls")]
 use crate::tls::TlsFiles;
 
@@ -46,9 +46,8 @@ impl ZkConfig {
         }
         if self.auth == Auth::Sasl {
             if !cfg!(feature = "sasl") {
-                return Err(Error::new(ErrorKind::Unsupported, BACKEND)
-                    .with_message("this build does not support SASL")
-                    .with_hint("enable the feature: cargo add polylock --features zk,sasl"));
+                let hint = "enable the feature: cargo add polylock --features zk,sasl";
+                return Err(error(ErrorKind::Unsupported, "this build does not support SASL", hint));
             }
             if self.credentials.is_none() {
                 return Err(invalid("auth=sasl needs a user and a password", "write user:password@"));
