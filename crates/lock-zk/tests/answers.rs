@@ -34,7 +34,7 @@ enum Fate {
     LosesAnswer,
     /// It is not sent, and this is the answer.
     Fails(Error),
-    /// It is not sent before this is over.
+    /// It is not sent before this ends.
     Waits(CancellationToken),
     /// The node that it creates gets this number.
     Numbered(&'static str),
@@ -192,7 +192,7 @@ impl SessionClient for Meddled {
     }
 }
 
-/// A client of ours whose requests end as the script says.
+/// A client of this library whose requests end as the script says.
 async fn meddled(
     server: &ZooKeeper,
     layout: ZkLayout,
@@ -240,7 +240,7 @@ async fn a_writer_is_broken_as_a_reader(kind: Kind, layout: ZkLayout) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_break_whose_deletion_is_lost_finds_the_holder_that_became_a_reader() {
+async fn a_break_whose_deletion_is_lost_finds_the_downgraded_holder() {
     for layout in LAYOUTS {
         a_writer_is_broken_as_a_reader("delete", layout).await;
     }
@@ -253,7 +253,7 @@ async fn a_break_finds_the_holder_that_became_a_reader_after_the_look() {
 
 /// The server puts the node of the reader in its place, and its answer is lost; then it refuses by itself for a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_downgrade_is_not_given_up_when_the_server_refuses_after_a_lost_answer() {
+async fn a_refusal_after_a_lost_answer_does_not_end_a_downgrade() {
     for error in [Error::Throttled, Error::NotReadOnly, Error::NoAuth] {
         let server = server().await;
         let client = client(&server).await;
@@ -328,7 +328,7 @@ async fn the_watches_of_a_client_outlive_one_that_was_connected_before() {
     drop(guard);
 }
 
-/// The caller has gone, and the servers refuse for a while to tell what there is.
+/// The caller dropped the future, and the servers refuse reads for a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_lost_creation_left_is_looked_for_until_the_servers_let_us_look() {
     for error in [Error::NoAuth, Error::Throttled] {
@@ -365,7 +365,7 @@ async fn what_a_lost_creation_left_is_looked_for_until_the_servers_let_us_look()
 /// More than there are looks where nothing is refused.
 const REFUSALS: usize = 6;
 
-/// Without containers the server keeps what it would else remove, also when its numbers begin anew.
+/// Without containers the server keeps directories, also when their numbers start again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_there_are_no_containers_directories_stay() {
     let interval = ZooKeeper::builder().property("znode.container.checkIntervalMs", "20");
@@ -408,7 +408,7 @@ async fn where_there_are_no_containers_directories_stay() {
 
 /// The counter of a directory neither wraps nor fails: it gives its last number again and again, and negative ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_of_ours_whose_number_is_beyond_all_order_is_no_lock() {
+async fn an_own_node_with_an_exhausted_number_is_no_lock() {
     for (layout, number) in LAYOUTS
         .into_iter()
         .flat_map(|layout| ["2147483647", "-2147483648", "-1"].map(|number| (layout, number)))
@@ -429,7 +429,7 @@ async fn a_node_of_ours_whose_number_is_beyond_all_order_is_no_lock() {
         };
         let locks = meddled(&server, layout, script).await;
         mkdir(&client, "/locks/a").await;
-        // Where the directory is not known, and where it was ours a moment before.
+        // Where the directory is unknown, and where this session had it a moment before.
         for kind in ["create", "multi"] {
             used_up.store(true, Ordering::SeqCst);
             let error = locks.mutex("a").acquire().await.unwrap_err();
@@ -521,7 +521,7 @@ async fn a_deadline_is_kept_whatever_answer_is_late() {
         assert!(met.load(Ordering::SeqCst) > 0, "{kind} {of}: no answer was late");
         assert!(acquired.expect("it comes back").unwrap().is_none(), "{kind} {of}");
         assert!(took >= PATIENCE && took < PATIENCE + SLACK, "{kind} {of}: {took:?}");
-        // What it made goes, and who has hardly any time gets the lock.
+        // Its node is deleted, and a client with hardly any time gets the lock.
         over.cancel();
         let other = opened(&config(&server).recipe(recipe)).await;
         let guard = timeout(SOON, other.mutex("a").acquire()).await.expect("nothing is left").unwrap();
@@ -529,9 +529,9 @@ async fn a_deadline_is_kept_whatever_answer_is_late() {
     }
 }
 
-/// What the end of the session leaves open is not told as a lock that is held by others.
+/// What the end of the session leaves open is not reported as a busy lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_try_whose_session_ends_does_not_take_a_free_lock_for_a_busy_one() {
+async fn a_try_whose_session_ends_does_not_report_a_free_lock_as_busy() {
     for recipe in [ZkRecipe::Queue, ZkRecipe::Ephemeral(ZkWait::Watch)] {
         for ends in [1, usize::MAX] {
             let server = server().await;

@@ -1,4 +1,4 @@
-//! What the servers or their operators get wrong, and what users are told.
+//! What servers or operators get wrong, and what users see.
 
 mod common;
 
@@ -36,7 +36,7 @@ async fn a_read_only_server_is_no_server() {
     let guard = locks.mutex("a").acquire().await.unwrap();
     ensemble.kill(0);
     ensemble.kill(1);
-    // What is left serves reads only, and would show the lock as ours for ever.
+    // The remaining server only reads, and would show the lock as held for ever.
     while ensemble.nodes()[2].mode().await.as_deref() != Some("read-only") {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -124,7 +124,7 @@ async fn every_name_has_a_directory_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_dir_below_an_ephemeral_node_is_told() {
+async fn a_dir_below_an_ephemeral_node_is_reported() {
     use lock_zk::zookeeper_client::{Acls, CreateMode};
 
     let (server, everybody) = (common::server().await, Acls::anyone_all());

@@ -101,7 +101,7 @@ async fn b03_the_node_of_a_dying_session_is_not_adopted() {
         let old = scene.client.check_stat(&only_node(&scene).await).await.unwrap().unwrap();
         scene.black_hole(true);
         scene.proxy.refuse(true);
-        // By our own deadline the session is over, while the server still has its node.
+        // The session is lost by the deadline of the client, while the server still has its node.
         sleep(SHORT * 4 / 5).await;
         scene.proxy.heal();
         // And the next session has to look for its own.
@@ -131,7 +131,7 @@ async fn b05_no_wake_up_is_lost_between_the_look_and_the_watch() {
         let mutex = scene.locks.mutex("a");
         let last = tokio::spawn(async move { mutex.acquire().await.unwrap() });
         until_children(&scene.client, "a", 3).await;
-        // It has listed the queue, and is about to watch those before it.
+        // It has listed the queue, and is about to watch the nodes ahead.
         sleep(Duration::from_micros(step * 200)).await;
         first.release().await.unwrap();
         let second = timeout(PATIENCE, second).await.unwrap().unwrap();
@@ -185,7 +185,7 @@ async fn b09_a_waiter_for_a_permit_leaves_nothing() {
         waited.map(|permit| assert!(permit.is_none()))
     });
     assert!(polls.await > 2);
-    // Nobody holds more than its permits: the next waits for one of them only.
+    // No client holds more than its permits: the next waits for one of them only.
     let waiter = tokio::spawn(async move { ours.acquire().await.unwrap() });
     until_children(&scene.client, "a", 3).await;
     let [one, two] = held;

@@ -41,7 +41,7 @@ async fn give_back(guard: Guard) {
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
-/// Nobody has left a node or a watch.
+/// No client has left a node or a watch.
 async fn must_be_clean(server: &ZooKeeper) {
     let start = Instant::now();
     loop {
@@ -126,7 +126,7 @@ async fn holders_never_overlap_and_tokens_grow() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_who_watch_are_told_of_a_release() {
+async fn all_waiters_are_notified_of_a_release() {
     let (server, mut told) = (server().await, Vec::new());
     for count in [2, 8] {
         let proxy = proxy(&server);
@@ -185,7 +185,7 @@ async fn the_answer_to_a_creation_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_creation_that_nobody_waits_for_is_undone() {
+async fn a_dropped_creation_is_rolled_back() {
     let server = server().await;
     for by in WAYS {
         let (locks, other) = (locks_on(&server, by).await, locks_on(&server, by).await);
@@ -228,7 +228,7 @@ async fn a_holder_that_died_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_held_the_lock_for_too_long_leaves_the_next_one_alone() {
+async fn a_holder_that_lost_the_lock_spares_the_next_one() {
     let server = server().await;
     let (one, two) = (locks_on(&server, ZkWait::Watch).await, locks_on(&server, ZkWait::Watch).await);
     for released in [true, false] {
@@ -309,9 +309,9 @@ async fn a_lock_that_was_broken_behind_the_back_of_its_holder() {
     must_be_clean(&server).await;
 }
 
-/// Its connection is up and it believes in its lock, when the node is another one.
+/// Its connection is up and its lock valid, when the node is another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_leaves_alone_who_took_a_lock_that_was_broken() {
+async fn a_release_after_a_break_spares_the_next_holder() {
     let server = server().await;
     for hears_late in [true, false] {
         let proxy = proxy(&server);

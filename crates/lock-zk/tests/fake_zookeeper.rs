@@ -53,7 +53,7 @@ struct Side {
 struct Bench {
     sides: [Side; 2],
     root: String,
-    /// The transactions that answers told of, in the order in which they did.
+    /// The transactions that answers showed, in that order.
     zxids: Mutex<Vec<i64>>,
 }
 
@@ -195,7 +195,7 @@ impl Bench {
         Self { sides, root: root.to_owned(), zxids: Mutex::default() }
     }
 
-    /// Asks, and tells the answer and what was told of watches since.
+    /// Sends a request, and returns the answer and the events since.
     async fn ask(&mut self, side: usize, request: Request) -> String {
         let client = Arc::clone(&self.sides[side].client);
         catch_up(&*client).await;
@@ -321,7 +321,7 @@ impl Bench {
         }
     }
 
-    /// Transactions are numbered anew, as the sessions of earlier scripts may be ending on the server.
+    /// Transactions are renumbered, as the sessions of earlier scripts may be ending on the server.
     fn number(&self, zxid: i64) -> i64 {
         let mut zxids = self.zxids.lock().unwrap();
         let known = zxids.iter().position(|known| *known == zxid);
@@ -342,7 +342,7 @@ impl Bench {
     fn told(&self, answer: Result<Vec<MultiWriteResult>, MultiWriteError>) -> String {
         let results = answer.map(|results| {
             let told = results.into_iter().map(|result| match result {
-                // ZooKeeper tells a stat of its own making here.
+                // ZooKeeper sends a stat of its own making here.
                 MultiWriteResult::Create { path, .. } => format!("created {path}"),
                 MultiWriteResult::SetData { stat } => format!("set {:?}", self.plain(stat)),
                 other => format!("{other:?}"),

@@ -77,7 +77,7 @@ async fn acquire_is_cancelled_before_the_server_gets_to_know_of_it() {
     scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     let mutex = scene.locks.mutex("a");
     for k in [1, 2] {
-        // The request is on its way, and arrives when nobody waits for it any more.
+        // The request is on its way, and arrives after its future was dropped.
         scene.proxy.hold(Direction::ToServer);
         assert!(cancel_after(k, mutex.acquire()).await.is_none());
         let start = Instant::now();
@@ -125,7 +125,7 @@ async fn the_answer_to_a_creation_is_lost() {
     }
 }
 
-/// Somebody writes to the node before its owner has found it.
+/// Another client writes to the node before its owner has found it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_wish_does_not_hide_a_node_from_its_owner() {
     for (layout, recipe) in [
@@ -159,7 +159,7 @@ async fn a_wish_does_not_hide_a_node_from_its_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn the_answer_to_a_creation_is_lost_and_nobody_waits_for_it() {
+async fn the_answer_to_a_dropped_creation_is_lost() {
     for layout in LAYOUTS {
         let scene = Scene::with(TIMEOUT, layout).await;
         scene.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
@@ -310,9 +310,9 @@ async fn a_short_outage_makes_a_guard_suspect_and_no_more() {
     assert_eq!(guard.lost().await, LossReason::Removed);
 }
 
-/// While its holder is cut off: whose node is watched, and who has just got the lock and does not watch it yet.
+/// While its holder is cut off: one that watches its node, and one that just got the lock and does not watch it yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_holder_that_comes_back_is_told_that_its_node_was_removed() {
+async fn a_reconnected_holder_learns_that_its_node_was_deleted() {
     let scene = Scene::with(LONG, ZkLayout::Curator).await;
     for watched in [true, false] {
         let guard = scene.locks.mutex("a").acquire().await.unwrap();
@@ -370,7 +370,7 @@ async fn a_guard_is_lost_before_anybody_else_gets_the_lock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_follower_that_lost_its_leader_does_not_keep_a_guard_valid() {
-    // A follower goes on for so many ticks, which are twenty seconds.
+    // A follower goes on for this many ticks, which are twenty seconds.
     let options = ZooKeeper::builder().config("syncLimit", "100");
     let ensemble = Servers::from(options.start_ensemble(3).await.unwrap());
     let leader = ensemble.leader().await.unwrap();
@@ -524,7 +524,7 @@ async fn a_grant_to_an_ended_session_is_not_taken() {
     scene.proxy.hold(Direction::ToClient);
     guard.release().await.unwrap();
     tokio::time::sleep(TIMEOUT * 4 / 5).await;
-    // The news of the grant arrives beyond our own deadline.
+    // The event that is the grant arrives after the deadline of the client.
     scene.proxy.deliver();
     let guard = waiter.await.unwrap().unwrap();
     assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
@@ -577,7 +577,7 @@ async fn a_waiter_that_was_removed_while_cut_off_does_not_get_the_lock() {
 async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
     let scene = Scene::with(TIMEOUT, ZkLayout::Plain).await;
     let mode = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-    // The waiter does not watch its own node behind so many.
+    // The waiter does not watch its own node in such a long queue.
     let before = 20;
     let fill = async |count: usize| {
         mkdir(&scene.client, "/locks/a").await;
@@ -611,7 +611,7 @@ async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn an_outage_that_lasts_is_told() {
+async fn a_lasting_outage_is_reported() {
     let scene = Scene::with(SHORT, ZkLayout::Curator).await;
     let guard = scene.other.mutex("a").acquire().await.unwrap();
     let mutex = scene.locks.mutex("a");
@@ -625,7 +625,7 @@ async fn an_outage_that_lasts_is_told() {
     assert!(took > SHORT / 2 && took < SHORT * 5, "{took:?}");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.is_retryable());
-    // From now on nobody is kept waiting for longer than connecting may take.
+    // From now on no caller waits for longer than connecting may take.
     let (one, two) = (scene.locks.mutex("a"), scene.locks.mutex("b"));
     let (acquired, tried, seen, broken) =
         tokio::join!(one.acquire(), two.try_acquire(), scene.locks.inspect("a"), scene.locks.break_lock("a"));
@@ -654,7 +654,7 @@ async fn a_deadline_is_kept_while_the_server_is_silent() {
     let (outcome, took) = waiter.await.unwrap();
     assert!(outcome.unwrap().is_none());
     assert!(took < TIMEOUT / 2, "{took:?}");
-    // The node goes as soon as the server can be told.
+    // The node is deleted as soon as the server can be reached.
     assert_eq!(children(&scene.client, "a").await.len(), 2);
     scene.black_hole(false);
     until_children(&scene.client, "a", 1).await;
@@ -668,7 +668,7 @@ async fn a_deadline_is_kept_when_the_server_falls_silent_in_the_middle_of_an_acq
     let scene = Scene::with(LONG * 2, ZkLayout::Curator).await;
     let patience = Duration::from_secs(1);
     scene.proxy.swallow_when(zk_opcode(opcode::CREATE_CONTAINER), Then::Hang);
-    // Nor is there another connection to be had.
+    // Nor is another connection possible.
     scene.proxy.refuse(true);
     let start = Instant::now();
     let outcome = scene.locks.mutex("a").try_acquire_for(patience).await;
@@ -771,7 +771,7 @@ async fn a_waiter_whose_event_is_lost_gets_its_turn() {
 
 /// What a waiter costs while nothing moves: a listing in each session timeout, beside the heartbeats.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_looks_again_asks_once_in_a_session_timeout() {
+async fn a_second_look_costs_one_request_in_a_session_timeout() {
     for recipe in [ZkRecipe::Queue, EPHEMERAL] {
         let server = server().await;
         let proxy = proxy(&server);

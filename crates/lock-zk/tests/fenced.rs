@@ -67,7 +67,7 @@ async fn a_lock_that_is_lost_writes_nothing() {
     let (locks, other) = (through(&proxy).connect().await.unwrap(), client(&server).await);
     mkdir(&other, "/order").await;
     let guard = locks.mutex("a").acquire().await.unwrap();
-    // The writes are on their way when the lock goes to somebody else.
+    // The writes are on their way when another client gets the lock.
     proxy.hold(Direction::ToServer);
     let writing = async {
         let late = guard.fenced().unwrap().set("/order", "late", None).commit().await;
@@ -106,7 +106,7 @@ async fn a_session_that_ended_writes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_cannot_be_fenced_is_told() {
+async fn what_cannot_be_fenced_is_reported() {
     let server = common::server().await;
     let memory = MemoryConfig::new().connect().unwrap();
     let guard = memory.mutex("a").acquire().await.unwrap();

@@ -2,7 +2,7 @@
 //!
 //! The story of the ghost. The leader proposes the creation of a node, and the client is cut off before the others agree.
 //! Its session moves to a follower, and what it reads there is from before the creation. So it makes another node, waits
-//! behind its own first one, and nobody gets the lock for as long as the session lives.
+//! behind its own first one, and no client gets the lock while the session lives.
 //!
 //! It is not enough for it that a follower hears late of what was agreed: the answer that lets a session move comes behind
 //! all that was agreed before, over the same connection. The creation must still be open then.
@@ -36,7 +36,7 @@ struct Stage {
 
 impl Stage {
     async fn new() -> Self {
-        // A server may be silent for so many ticks before it is dropped.
+        // A server may be silent for this many ticks before it is dropped.
         let options = ZooKeeper::builder().proxied_links().config("syncLimit", "150");
         let ensemble = options.start_ensemble(3).await.unwrap();
         let leader = ensemble.leader().await.unwrap();
@@ -59,7 +59,7 @@ impl Stage {
         format!("{},{}", self.to_leader.addr(), self.to_follower.addr())
     }
 
-    /// A client of ours that goes where it is told.
+    /// A client of this library that connects to the given server.
     async fn locks(&self, layout: ZkLayout, recipe: ZkRecipe) -> Locks {
         let config = ZkConfig::new(self.hosts()).session_timeout(PATIENCE).private_session(true);
         opened(&config.layout(layout).recipe(recipe)).await
@@ -167,7 +167,7 @@ async fn connect_raw(stage: &Stage) -> Client {
     Client::connector().with_session_timeout(PATIENCE).connect(&stage.hosts()).await.unwrap()
 }
 
-/// What Curator, kazoo and others do, who list without `sync`.
+/// What Curator, kazoo and others do, which list without `sync`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_mere_listing_leaves_a_ghost() {
     let stage = Stage::new().await;
@@ -224,7 +224,7 @@ async fn an_acquisition_finds_its_node_behind_a_check() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn an_acquisition_that_is_given_up_leaves_no_ghost() {
+async fn a_dropped_acquisition_leaves_no_ghost() {
     let stage = Stage::new().await;
     let other = stage.at(stage.leader).await;
     for layout in LAYOUTS {
@@ -256,7 +256,7 @@ async fn an_acquisition_that_is_given_up_leaves_no_ghost() {
     stage.ends().await;
 }
 
-/// The node is its own, and not somebody else's to wait for.
+/// The node is its own, and not one to wait for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_fixed_node_is_known_again() {
     let stage = Stage::new().await;

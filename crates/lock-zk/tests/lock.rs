@@ -42,7 +42,7 @@ async fn directories_that_are_not_used_go() {
     let server = Server::from(interval.start().await.unwrap());
     let (locks, client) = (connect(&server).await, client(&server).await);
     let mut last = None;
-    // The server removes the directory between any two steps of ours.
+    // The server removes the directory between any two steps of the client.
     for _ in 0..200 {
         let guard = locks.mutex("a").acquire().await.unwrap();
         assert!(Some(guard.token()) > last);
@@ -219,7 +219,7 @@ async fn a_release_disturbs_two_waiters_at_most() {
         while told() != expected && start.elapsed() < TIMEOUT {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // Nobody else is told a moment later.
+        // No other client is notified a moment later.
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!(told(), expected);
     }
@@ -255,7 +255,7 @@ async fn an_operator_deletes_the_node_of_the_holder() {
         let guard = one.mutex("a").acquire().await.unwrap();
         if settled {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            // Curator's wish for revocation, or any other change of the data, is not the end.
+            // Curator's revocation request, or any other change of the data, is not the end.
             let path = format!("/locks/a/{}", children(&client, "a").await[0]);
             client.set_data(&path, b"__REVOKE__", None).await.unwrap();
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -361,7 +361,7 @@ async fn a_write_lock_that_is_downgraded_stays_before_us() {
     let waiter = tokio::spawn(async move { locks.mutex("a").acquire().await.map(|guard| (guard, locks)) });
     until_children(&client, "a", 2).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    // As Curator does it: the number of the write lock comes up again, before ours.
+    // As Curator does it: the number of the write lock appears again, ahead.
     let read = format!("/locks/a/_c_2-__READ__{sequence}");
     client.create(&read, b"", &CreateMode::Ephemeral.with_acls(acls)).await.unwrap();
     client.delete(&format!("/locks/a/_c_1-__WRIT__{sequence}"), None).await.unwrap();
@@ -389,7 +389,7 @@ async fn a_queue_without_an_order_is_refused() {
     }
 }
 
-/// A node that no lock made, with the number that ours gets: it is waited for as any other before us.
+/// A node that no lock created, with the number of the own node: it is waited for as any contender ahead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_foreign_node_with_our_number_is_waited_for() {
     let server = server().await;
@@ -493,7 +493,7 @@ async fn a_ttl_below_the_session_timeout_is_refused() {
     );
 }
 
-/// The end of a fixed ttl is kept also when it can be told to the server only later: by a deletion, not by the end of the
+/// The end of a fixed ttl is kept also when the server can be reached only later: by a deletion, not by the end of the
 /// session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_fixed_ttl_ends_while_the_server_is_silent() {
@@ -564,7 +564,7 @@ async fn closing_ends_the_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_session_goes_with_the_last_who_uses_it() {
+async fn a_session_ends_with_its_last_user() {
     let server = server().await;
     let client = client(&server).await;
     let locks = connect(&server).await;
@@ -622,7 +622,7 @@ fn guards_and_waiters_can_outlive_their_runtime() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     drop(guard);
     outer.block_on(async {
-        // The connection went with the runtime, the session when its time is over.
+        // The connection ended with the runtime, the session when it expires.
         let guard = locks.mutex("a").try_acquire_for(TIMEOUT * 3).await.unwrap().unwrap();
         guard.release().await.unwrap();
         let error = other.mutex("b").acquire().await.unwrap_err();
@@ -700,7 +700,7 @@ async fn a_chroot_must_exist() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn refusals_of_the_acl_are_told() {
+async fn refusals_of_the_acl_are_reported() {
     let server = server().await;
     let client = client(&server).await;
     client.auth("digest", b"boss:s3cret").await.unwrap();
@@ -719,7 +719,7 @@ async fn refusals_of_the_acl_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn the_servers_bounds_of_the_session_timeout_are_told() {
+async fn the_bounds_of_the_session_timeout_are_reported() {
     let server = ZooKeeper::builder().max_session_timeout(Duration::from_secs(5)).start().await.unwrap();
     let server = Server::from(server);
     let locks = config(&server).session_timeout(Duration::from_secs(60)).connect().await.unwrap();
@@ -729,7 +729,7 @@ async fn the_servers_bounds_of_the_session_timeout_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn no_server_is_told_in_time() {
+async fn an_unreachable_server_is_reported_in_time() {
     let server = server().await;
     let patience = Duration::from_millis(500);
     let config = config(&server).connect_timeout(patience);

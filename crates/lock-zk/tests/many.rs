@@ -84,7 +84,7 @@ async fn until_watched() {
     sleep(Duration::from_millis(500)).await;
 }
 
-/// The paths of these locks are more than what the driver watches anew in one request, and the chroot is part of them.
+/// The paths of these locks are more than the driver sets again in one request, and the chroot is part of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "full: thousands of locks"]
 async fn a_thousand_locks_with_long_names_survive_a_reset() {
@@ -154,7 +154,7 @@ async fn twenty_thousand_held_locks_survive_a_reset() {
     release(guards).await;
 }
 
-/// The chroot is known to nobody but the ensemble, which connects by its own connector.
+/// Only the ensemble knows the chroot, as it connects by its own connector.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "full: thousands of locks"]
 async fn the_chroot_of_an_ensemble_counts_as_well() {

@@ -1,7 +1,7 @@
 //! Models of the recipe and of the session, searched without a gap.
 //!
-//! What a wrong variant leads to is told in `docs/SAFETY.md`, by the search that finds it; the test fails
-//! when the page says something else, and `UPDATE=1` writes it anew.
+//! What a wrong variant leads to is shown in `docs/SAFETY.md`, by the search that finds it; the test fails
+//! when the page says something else, and `UPDATE=1` rewrites it.
 
 #[path = "model/page.rs"]
 mod page;
@@ -12,7 +12,7 @@ mod session;
 
 use stateright::{Checker, HasDiscoveries, Model, Path};
 
-use crate::page::assert_told;
+use crate::page::assert_page;
 use crate::recipe::{Recipe, Seen, Variant};
 use crate::session::{Believed, Sessions};
 
@@ -28,17 +28,17 @@ fn three_faults_at_the_leader_break_nothing() {
 
 #[test]
 fn adopting_any_node_of_our_name_is_unsafe() {
-    assert_told("adopt-any-node", &counterexample(Variant::AdoptAnyNode));
+    assert_page("adopt-any-node", &counterexample(Variant::AdoptAnyNode));
 }
 
 #[test]
 fn trusting_a_listing_from_before_a_reconnection_is_unsafe() {
-    assert_told("trust-old-listing", &counterexample(Variant::TrustOldListing));
+    assert_page("trust-old-listing", &counterexample(Variant::TrustOldListing));
 }
 
 #[test]
 fn skipping_the_listing_with_two_before_us_is_unsafe() {
-    assert_told("skip-listing", &counterexample(Variant::SkipListing));
+    assert_page("skip-listing", &counterexample(Variant::SkipListing));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn writers_that_become_readers_let_nobody_in() {
 #[test]
 fn taking_the_end_of_a_writer_for_a_grant_is_unsafe() {
     let recipe = Recipe::new(Variant::TrustEndOfWriter, 0, 0).with_downgrades();
-    assert_told("trust-end-of-writer", &counterexample_of(recipe));
+    assert_page("trust-end-of-writer", &counterexample_of(recipe));
 }
 
 #[test]
@@ -66,26 +66,26 @@ fn no_client_believes_longer_than_the_leader() {
 
 #[test]
 fn believing_for_the_whole_timeout_is_unsafe() {
-    assert_told("whole-timeout", &overrun(Believed::Whole, false));
+    assert_page("whole-timeout", &overrun(Believed::Whole, false));
 }
 
 #[test]
 fn believing_from_the_answer_on_is_unsafe() {
-    assert_told("from-the-answer", &overrun(Believed::FromAnswer, true));
+    assert_page("from-the-answer", &overrun(Believed::FromAnswer, true));
 }
 
 #[test]
 fn three_quarters_are_too_much_after_a_pause() {
-    assert_told("after-a-pause", &overrun(Believed::ThreeQuarters, true));
+    assert_page("after-a-pause", &overrun(Believed::ThreeQuarters, true));
 }
 
 #[test]
 fn taking_a_sync_for_a_proof_is_unsafe() {
     let sessions = Sessions { believed: Believed::ProvenBySync, pauses: true, cut_off: true };
-    assert_told("sync-as-proof", &overrun_of(sessions));
+    assert_page("sync-as-proof", &overrun_of(sessions));
 }
 
-/// The shortest way to a client that believes in a session which is over.
+/// The shortest way to a client that treats an expired session as valid.
 fn overrun(believed: Believed, pauses: bool) -> Vec<String> {
     overrun_of(Sessions { believed, pauses, cut_off: false })
 }

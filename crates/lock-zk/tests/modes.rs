@@ -1,4 +1,4 @@
-//! Readers, permits, and the wish for revocation, on a server that behaves.
+//! Readers, permits, and revocation requests, on a server without faults.
 
 mod common;
 
@@ -80,7 +80,7 @@ async fn nodes_are_named_as_other_libraries_name_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_tells_its_readers_and_nobody_else() {
+async fn a_writer_wakes_its_readers_only() {
     let server = server().await;
     let (holder, client, proxy) = (connect(&server).await, client(&server).await, proxy(&server));
     let guard = holder.rw("a").write().await.unwrap();
@@ -105,7 +105,7 @@ async fn a_writer_tells_its_readers_and_nobody_else() {
     assert!(proxy.pushes() <= 4, "three got the lock, and one looked ahead: {}", proxy.pushes());
     assert!(readers.iter().all(Guard::is_valid));
 
-    // The writer behind them is told of its predecessor, and no reader of anything.
+    // The writer behind them is notified of its predecessor, and no reader of anything.
     proxy.reset_counters();
     give_back(readers.remove(0)).await;
     sleep(SETTLED).await;
@@ -242,7 +242,7 @@ async fn the_node_of_a_writer_that_became_a_reader_is_watched() {
         timeout(SOON, guard.lost()).await.expect("it is told");
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     }
-    // A wish that came before stays.
+    // An earlier revocation request stays.
     let mut guard = locks.rw("a").write().await.unwrap();
     assert!(locks.request_revocation("a").await.unwrap());
     guard.downgrade().await.unwrap();
@@ -308,9 +308,9 @@ async fn directories_of_locks_are_listed_and_nothing_else() {
     give_back(guard).await;
 }
 
-/// A wish for revocation is written over what the node says.
+/// A revocation request overwrites the data of the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
+async fn inspect_shows_the_right_token_of_a_downgraded_reader_or_none() {
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
     let only_node = async || format!("/locks/a/{}", children(&client, "a").await.remove(0));
@@ -351,7 +351,7 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
         assert_eq!((guard.token(), guard.verify().await.unwrap()), (token, GuardState::Valid));
         give_back(guard).await;
     }
-    // A reader whose token nobody knows cannot be told from another one.
+    // A reader whose token is unknown cannot be told from another one.
     let mut guard = locks.rw("a").write().await.unwrap();
     guard.downgrade().await.unwrap();
     assert!(locks.break_lock_if("a", guard.token()).await.unwrap(), "its node says what it was");
@@ -363,7 +363,7 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     give_back(guard).await;
-    // Who reads from the start says so.
+    // A reader from the start says so.
     let guard = locks.rw("a").read().await.unwrap();
     let state = locks.inspect("a").await.unwrap();
     assert!(state.holders[0].asked.is_some() && state.token == Some(guard.token()), "{state:?}");
@@ -373,7 +373,7 @@ async fn what_is_told_of_a_writer_that_became_a_reader_is_right_or_nothing() {
 /// Every request of a downgrade is lost once, with its answer or without; then it is called again, or the lock given
 /// back as it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_request_of_a_downgrade_is_lost_the_lock_stays_ours() {
+async fn a_downgrade_keeps_the_lock_whichever_request_is_lost() {
     for layout in [ZkLayout::Curator, ZkLayout::Plain] {
         let server = server().await;
         let (client, proxy) = (client(&server).await, proxy(&server));
@@ -381,7 +381,7 @@ async fn whatever_request_of_a_downgrade_is_lost_the_lock_stays_ours() {
         for code in [opcode::GET_DATA, opcode::MULTI] {
             for fault in 0..3 {
                 for waits in [true, false] {
-                    // A new session: one that loses its connection again and again is not believed in for long.
+                    // A new session: one that loses its connection again and again is not valid for long.
                     let locks = through(&proxy).layout(layout).connect().await.unwrap();
                     let mut guard = locks.rw("a").write().await.unwrap();
                     // The watch of its node is there by then, and no other request under way.
@@ -421,7 +421,7 @@ async fn whatever_request_of_a_downgrade_is_lost_the_lock_stays_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_permit_that_comes_back_tells_few_however_many_wait() {
+async fn a_released_permit_wakes_few_of_many_waiters() {
     let server = server().await;
     let (client, proxy) = (client(&server).await, proxy(&server));
     let holders = [connect(&server).await, connect(&server).await, connect(&server).await];
@@ -444,7 +444,7 @@ async fn a_permit_that_comes_back_tells_few_however_many_wait() {
     sleep(SETTLED).await;
     assert!(proxy.pushes() <= 2, "{}", proxy.pushes());
     assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "one permit came back, and two took it");
-    // In any other: those of whom it was one of the three nearest.
+    // In any other: the waiters for which it was one of the three nearest.
     proxy.reset_counters();
     give_back(held.remove(1)).await;
     held.push(soon(waiters.remove(0)).await);
@@ -462,7 +462,7 @@ async fn a_permit_that_comes_back_tells_few_however_many_wait() {
         give_back(soon(waiter).await).await;
     }
     until_children(&client, "a", 0).await;
-    // The watches for those who did not go are removed.
+    // The watches of the remaining nodes are removed.
     until("a watch is left", async || lock_watches(&server).await == 0).await;
 }
 
@@ -527,7 +527,7 @@ async fn holders_are_asked_to_give_the_lock_up() {
     let writer = tokio::spawn(async move { writer.write().await });
     until_children(&client, "a", 3).await;
     sleep(SETTLED).await;
-    // Another change of the data is no wish.
+    // Another change of the data is no revocation request.
     let nodes = children(&client, "a").await;
     client.set_data(&format!("/locks/a/{}", nodes[0]), b"REVOKE", None).await.unwrap();
     sleep(SETTLED).await;
@@ -573,7 +573,7 @@ async fn a_waiter_that_is_asked_knows_it_when_it_holds_the_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_are_told_how_many_are_before_them() {
+async fn waiters_learn_how_many_contenders_are_ahead() {
     let server = server().await;
     let client = client(&server).await;
     let guard = connect(&server).await.mutex("a").acquire().await.unwrap();
@@ -589,7 +589,7 @@ async fn waiters_are_told_how_many_are_before_them() {
     assert_eq!(children(&client, "a").await.len(), 4);
     sleep(SETTLED).await;
     give_back(guard).await;
-    // Who looks ahead knows more.
+    // A waiter that looks ahead knows more.
     assert_eq!(timeout(SOON, told.recv()).await.unwrap(), Some((1, 1)));
     for waiter in waiters {
         give_back(soon(waiter).await).await;
@@ -597,7 +597,7 @@ async fn waiters_are_told_how_many_are_before_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_queue_costs_few_requests_and_tells_one_at_a_time() {
+async fn a_long_queue_costs_few_requests_and_wakes_one_waiter_at_a_time() {
     const WAITERS: usize = 40;
     let server = server().await;
     let (client, proxy) = (client(&server).await, proxy(&server));
@@ -666,7 +666,7 @@ async fn ten_thousand_wait_in_one_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_nodes_in_the_directory_are_ignored_and_told_once() {
+async fn other_nodes_in_the_directory_are_ignored_and_logged_once() {
     let (log, _listening) = Log::begin();
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);

@@ -22,7 +22,7 @@ async fn take_and_give_back(locks: &Locks) {
     guard.release().await.unwrap();
 }
 
-/// Who may do what with this node, as `scheme:rights`.
+/// The ACL of this node, as `scheme:rights`.
 async fn acl(client: &Client, path: &str) -> Vec<String> {
     let (acl, _) = client.get_acl(path).await.unwrap();
     acl.iter().map(|acl| format!("{}:{}", acl.scheme(), acl.permission())).collect()
@@ -38,7 +38,7 @@ fn must_name(error: &Error, right: &str, path: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn nodes_belong_to_who_has_the_credentials() {
+async fn nodes_belong_to_the_client_with_the_credentials() {
     let server = common::server().await;
     let ours = config(&server).credentials("me", "Pa55").connect().await.unwrap();
     let guard = ours.mutex("a").acquire().await.unwrap();
@@ -48,7 +48,7 @@ async fn nodes_belong_to_who_has_the_credentials() {
     for path in ["/locks", "/locks/a", &node] {
         assert_eq!(acl(&other, path).await, ["digest:ALL"], "{path}");
     }
-    // A wrong password is somebody else, and so is nobody.
+    // A wrong password is another user, and so is no password.
     for config in [config(&server).credentials("me", "Wr0ng-Pa55"), config(&server)] {
         let locks = config.connect().await.unwrap();
         must_name(&locks.mutex("a").acquire().await.unwrap_err(), "create", "/locks/a");
@@ -64,7 +64,7 @@ async fn nodes_belong_to_who_has_the_credentials() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn who_may_do_what_can_be_chosen() {
+async fn the_acl_can_be_chosen() {
     let server = common::server().await;
     let with = |acl, name: &str| {
         config(&server).credentials("me", "Pa55").acl(acl).dir(format!("/{name}")).connect()
@@ -120,7 +120,7 @@ async fn a_missing_chroot_is_created_on_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_directory_that_only_lets_us_look_is_told() {
+async fn a_read_only_directory_is_reported() {
     let server = common::server().await;
     let other = client(&server).await;
     mkdir(&other, "/locks").await;
@@ -132,7 +132,7 @@ async fn a_directory_that_only_lets_us_look_is_told() {
     assert!(other.list_children("/locks/a").await.unwrap().is_empty());
 }
 
-/// The transaction that tells who is alone writes the directory, which is more than a lock needs.
+/// The transaction that reports whether a node is alone writes the directory, which is more than a lock needs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_directory_that_we_may_not_write_is_listed() {
     let server = common::server().await;
@@ -160,7 +160,7 @@ async fn a_directory_that_we_may_not_write_is_listed() {
     assert_eq!(proxy.fired(), 0);
 }
 
-/// A directory may be somebody's node, who keeps something in it.
+/// A directory may be a node in which another program keeps data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_others_keep_in_a_directory_stays_there() {
     let server = common::server().await;
@@ -179,7 +179,7 @@ async fn what_others_keep_in_a_directory_stays_there() {
         take_and_give_back(&locks).await;
     }
     assert_eq!(other.get_data("/locks/a").await.unwrap().0, b"theirs");
-    // One that was there before us, and is emptied later.
+    // One that existed before, and is emptied later.
     mkdir(&other, "/locks/b").await;
     other.set_data("/locks/b", b"theirs", None).await.unwrap();
     proxy.cut_when(transacts());
@@ -220,7 +220,7 @@ async fn what_others_put_into_a_directory_while_we_are_cut_off_stays_there() {
 
 #[cfg(feature = "sasl")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn sasl_lets_in_who_knows_the_password() {
+async fn sasl_admits_the_right_password() {
     use lock_zk::zookeeper_client::SaslOptions;
 
     let server = Server::from(ZooKeeper::builder().sasl("me", "Pa55").start().await.unwrap());
@@ -256,7 +256,7 @@ async fn tls() {
         // The first handshake of a server may take seconds.
         let identity = format!("&connect_timeout=20s&tls_ca={ca}&tls_cert={cert}&tls_key={key}");
         take_and_give_back(&at(&identity).unwrap().connect().await.unwrap()).await;
-        // The certificate is a proof of who we are.
+        // The certificate authenticates the client.
         let mine = at(&format!("{identity}&acl=creator&dir=/mine")).unwrap().connect().await;
         if client_certificates {
             take_and_give_back(&mine.unwrap()).await;

@@ -107,7 +107,7 @@ async fn a_connection_takes_its_watches_along() {
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
     until_watches(&server, 1).await;
-    // Connections with one dir have one watch, until the last has gone.
+    // Connections with one dir have one watch, until the last is closed.
     let (one, two) = (other(1).await.unwrap(), other(1).await.unwrap());
     for locks in [&one, &two] {
         assert_eq!(work(locks).await.release().await.unwrap(), Released::Released);
@@ -184,7 +184,7 @@ async fn a_server_that_comes_back_in_time_opens_a_session() {
     let locks = opening.await.unwrap().unwrap();
     assert_eq!(take(&locks, 0).await.release().await.unwrap(), Released::Released);
 
-    // Not for longer than it was told to.
+    // Not for longer than connect_timeout.
     proxy.refuse(true);
     let patience = Duration::from_millis(300);
     let start = Instant::now();
@@ -241,7 +241,7 @@ fn runtimes_do_not_share() {
     let two = second.block_on(shared(&server).connect()).unwrap();
     let guard = first.block_on(take(&one, 0));
     drop(first);
-    // The session of the first has nobody who keeps it any more; that of the second goes on.
+    // The session of the first has no user any more; that of the second goes on.
     second.block_on(async {
         let guard = take(&two, 1).await;
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);

@@ -1,7 +1,7 @@
 //! The real backend in virtual time: many clients on one ensemble in memory, with all that can go wrong between them.
 //!
-//! A seed determines who takes part, what they do and what goes wrong. `SEED=n cargo test -p lock-zk --test simulation`
-//! replays one and tells its story; `SEEDS=n` runs so many, and `SEED_SECONDS=n` new ones for so long. A seed that fails is added to `simulation.seeds`, which
+//! A seed determines the clients, what they do and which faults occur. `SEED=n cargo test -p lock-zk --test simulation`
+//! replays one and prints its history; `SEEDS=n` runs n seeds, and `SEED_SECONDS=n` new ones for n seconds. A seed that fails is added to `simulation.seeds`, which
 //! is always run first.
 
 #[path = "simulation/driver.rs"]

@@ -34,7 +34,7 @@ async fn raise(locks: &Locks, name: &str, floor: Token) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn nobody_waits_for_a_caller_that_does_not_go_on() {
+async fn no_caller_waits_for_another_one_that_is_paused() {
     let server = common::server().await;
     let locks = config(&server).connect().await.unwrap();
     // It has begun to read the base.
@@ -47,7 +47,7 @@ async fn nobody_waits_for_a_caller_that_does_not_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn tokens_go_on_where_those_of_another_store_ended() {
+async fn tokens_continue_those_of_another_store() {
     let server = common::server().await;
     let (one, two) = (config(&server).connect().await.unwrap(), config(&server).connect().await.unwrap());
     // Both know that there is no base.
@@ -63,7 +63,7 @@ async fn tokens_go_on_where_those_of_another_store_ended() {
     raise(&two, "a", REDIS).await;
     raise(&two, "b", Token::new(1)).await;
     assert_eq!(client.check_stat(BASE).await.unwrap().unwrap().version, version);
-    // All who come later see it, and locks that nobody had before.
+    // All later holders see it, also of locks that were never held before.
     let three = config(&server).connect().await.unwrap();
     assert!(token(&three, "b").await > REDIS);
     let higher = Token::new(2 * REDIS.get());
@@ -216,7 +216,7 @@ async fn tokens_grow_through_directories_that_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn only_who_holds_the_lock_raises() {
+async fn only_a_holder_raises() {
     let server = common::server().await;
     let (locks, operator) = (config(&server).connect().await.unwrap(), client(&server).await);
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -258,7 +258,7 @@ async fn raises_at_the_same_time_do_not_undo_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn who_shares_a_lock_raises_it_too() {
+async fn a_holder_of_a_shared_lock_raises_too() {
     let server = common::server().await;
     let (one, two) = (config(&server).connect().await.unwrap(), config(&server).connect().await.unwrap());
     let (first, second) = (one.rw("a").read().await.unwrap(), two.rw("a").read().await.unwrap());
@@ -288,12 +288,12 @@ async fn the_answer_to_a_raise_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_base_that_somebody_broke_is_told() {
+async fn a_broken_base_is_reported() {
     let server = common::server().await;
     let (locks, operator) = (config(&server).connect().await.unwrap(), client(&server).await);
     let mut last = token(&locks, "a").await;
     raise(&locks, "a", REDIS).await;
-    // Who has seen it goes on from there.
+    // A client that has seen it continues from there.
     operator.delete(BASE, None).await.unwrap();
     for _ in 0..2 {
         let next = token(&locks, "a").await;
@@ -311,7 +311,7 @@ async fn a_base_that_somebody_broke_is_told() {
     assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
     until_children(&operator, "a", 0).await;
 
-    // Nobody but who has the credentials reads it.
+    // Only a client with the credentials can read it.
     let private = ZkConfig::new(server.connect_string()).credentials("me", "Pa55").dir("/mine");
     let mine = private.session_timeout(TIMEOUT).connect().await.unwrap();
     raise(&mine, "a", REDIS).await;

@@ -21,7 +21,7 @@ async fn connect(hosts: &str) -> Locks {
     config.connect().await.unwrap()
 }
 
-/// One who waits, until its node is watched by then.
+/// A waiter, once it watches its node.
 async fn waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
     let lock = locks.mutex(name);
     let waiter = tokio::spawn(async move { lock.acquire().await });
@@ -29,7 +29,7 @@ async fn waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
     waiter
 }
 
-/// The connection goes with its runtime, and those who wait go on elsewhere.
+/// The connection ends with its runtime, and the waiters continue on another one.
 fn a_runtime_ends(hosts: &str, recipe: ZkRecipe, elsewhere: &Runtime) {
     let runtime = runtime();
     let config = ZkConfig::new(hosts).session_timeout(TIMEOUT).private_session(true).recipe(recipe);
@@ -51,7 +51,7 @@ fn a_runtime_ends(hosts: &str, recipe: ZkRecipe, elsewhere: &Runtime) {
     drop(guard);
 }
 
-/// The same while those who wait are on the runtime that ends, with the task of the driver.
+/// The same with the waiters on the runtime that ends, beside the task of the driver.
 fn runtimes_end_with_their_waiters(hosts: &str) {
     for round in 0..20 {
         let runtime = runtime();
@@ -86,7 +86,7 @@ async fn a_session_expires(hosts: &str) {
     tell_and_wait("held");
     guard.lost().await;
     waiter.await.unwrap().unwrap_err();
-    // The driver notices the end of its sessions later than we do.
+    // The driver notices the end of its sessions later.
     sleep(TIMEOUT).await;
     tell_and_wait("lost");
     let next = one.mutex("expired").try_acquire_for(TIMEOUT * 4).await.unwrap().expect("nobody has it");

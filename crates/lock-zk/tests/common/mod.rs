@@ -1,4 +1,4 @@
-//! What the tests share: a server, a client of their own beside ours, and looks into the tree.
+//! What the tests share: a server, a plain client beside the locks, and looks into the tree.
 #![allow(dead_code, reason = "every test binary uses its own part of it")]
 
 use std::net::TcpStream;
@@ -37,7 +37,7 @@ pub(crate) fn is_check(request: &[u8]) -> bool {
     zk_opcode(opcode::MULTI)(request) && request.get(12..16) == Some(&opcode::CHECK.to_be_bytes())
 }
 
-/// A server, a client of ours through a proxy and one beside it, and the test's own.
+/// A server, locks through a proxy and beside it, and a plain client.
 pub(crate) struct Scene {
     pub(crate) locks: Locks,
     pub(crate) other: Locks,
@@ -225,7 +225,7 @@ pub(crate) async fn children(client: &Client, name: &str) -> Vec<String> {
     children
 }
 
-/// Waits until the directory of the lock has so many nodes.
+/// Waits until the directory of the lock has this many nodes.
 pub(crate) async fn until_children(client: &Client, name: &str, count: usize) {
     let start = Instant::now();
     loop {

@@ -1,11 +1,11 @@
-//! The page on which counterexamples are told.
+//! The page that shows the counterexamples.
 
 use std::fs::{read_to_string, write};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/SAFETY.md");
 
-/// Panics unless the page tells these steps under this name.
-pub(crate) fn assert_told(name: &str, steps: &[String]) {
+/// Panics unless the page shows these steps under this name.
+pub(crate) fn assert_page(name: &str, steps: &[String]) {
     let told: String = (1..).zip(steps).map(|(number, step)| format!("{number}. {step}\n")).collect();
     let page = read_to_string(PAGE).unwrap();
     let (begin, end) = (format!("<!-- {name}: written by a test -->\n"), format!("<!-- end of {name} -->"));

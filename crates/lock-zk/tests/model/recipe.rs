@@ -1,6 +1,6 @@
 //! The recipe as a state machine: what every client and every server may do next.
 //!
-//! Modelled as it is in `recipe.rs`, `node.rs` and `session.rs`: creation that tells who is alone, the answer lost at
+//! Modelled as it is in `acquire.rs`, `wait.rs`, `own_node.rs` and `requests.rs`: a creation that reports whether the node is alone, the answer lost at
 //! any step and found again by what the quorum commits and our own name, the watches of our node, its predecessor and the one before,
 //! the grant without a listing over an unbroken connection, the session that is given up before the servers end it.
 //! There are two servers, the leader and a follower that lags; which one a client talks to is open. Who holds the lock
@@ -19,18 +19,18 @@ pub(crate) const CLIENTS: usize = 3;
 /// In how many sessions a client tries.
 const SESSIONS: u8 = 2;
 
-/// What is modelled wrongly, to see that the model can tell.
+/// What is modelled wrongly, to show that the model detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     /// As the code does it.
     Sound,
     /// After a lost answer, any node of our name is ours, whatever its session.
     AdoptAnyNode,
-    /// "The predecessor is gone, and was the only one before us" counts after a reconnection too.
+    /// "The predecessor is deleted, and was the only one ahead" counts after a reconnection too.
     TrustOldListing,
-    /// "The predecessor is gone" is enough, even with another contender before it.
+    /// "The predecessor is deleted" is enough, even with another contender ahead of it.
     SkipListing,
-    /// "The predecessor is gone, and was the only one before us" is enough, even if it came to write.
+    /// "The predecessor is deleted, and was the only one ahead" is enough, even if it was a writer.
     TrustEndOfWriter,
 }
 
@@ -103,7 +103,7 @@ pub(crate) enum Phase {
     /// The leader made the node, and the client does not know yet.
     Made {
         node: u8,
-        /// Whether nobody else was in the queue then.
+        /// Whether the queue had no other contender then.
         alone: bool,
     },
     /// The answer to a creation was lost.
@@ -111,7 +111,7 @@ pub(crate) enum Phase {
     List {
         node: u8,
     },
-    /// A listing showed these before us.
+    /// A listing showed these ahead.
     Place {
         node: u8,
         near: u8,
@@ -121,7 +121,7 @@ pub(crate) enum Phase {
         node: u8,
         watch: Watches,
     },
-    /// It is our turn, and the session is to be confirmed.
+    /// It is the client's turn, and the session must be confirmed.
     Confirm {
         node: u8,
     },
@@ -148,7 +148,7 @@ pub(crate) struct Watches {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Told {
     No,
-    /// A server is about to tell it, after a reconnection and in any order.
+    /// A server is about to send it, after a reconnection and in any order.
     Soon,
     Yes,
 }
@@ -316,7 +316,7 @@ impl State {
         self.holders().count() <= 1
     }
 
-    /// Who holds the lock as it seems to them, but for those whose lock an operator took away.
+    /// The clients that take the lock for theirs, but for those whose lock an operator broke.
     fn holders(&self) -> impl Iterator<Item = usize> {
         self.clients.iter().enumerate().filter_map(|(number, client)| match client.phase {
             Phase::Hold { node } if !self.nodes[node as usize].revoked => Some(number),
@@ -375,7 +375,7 @@ impl State {
         }
     }
 
-    /// What those can do who write.
+    /// What writers can do.
     fn writers(&self, actions: &mut Vec<Action>) {
         let creations: Vec<_> = actions
             .iter()
@@ -459,7 +459,7 @@ impl State {
         self.seen = Some(Seen::BecameReader);
     }
 
-    /// The leader removes nodes. Those who are connected to it hear of it at once.
+    /// The leader deletes nodes. The clients connected to it learn of it at once.
     fn remove(&mut self, gone: &[u8]) {
         self.lag += 1;
         for &node in gone {
@@ -495,7 +495,7 @@ impl State {
         let zxid = self.zxid_of(server);
         for client in self.clients.iter_mut().filter(|client| client.at == Some(server)) {
             let Phase::Wait { node, watch } = &mut client.phase else { continue };
-            // Nothing overtakes what a reconnection is about to tell.
+            // Nothing overtakes the events of a reconnection.
             let news =
                 if watch.each(*node).any(|(_, event)| *event == Told::Soon) { Told::Soon } else { Told::Yes };
             let mut told = false;
@@ -615,7 +615,7 @@ impl State {
         }
     }
 
-    /// Watches our node and those before it.
+    /// Watches the own node and those ahead.
     fn watch(&mut self, number: usize) {
         let Client { at: Some(server), phase: Phase::Place { node, near, far }, .. } = self.clients[number]
         else {
@@ -667,7 +667,7 @@ impl State {
         self.clients[number].phase = Phase::List { node };
     }
 
-    /// It is our turn as far as the tree goes.
+    /// It is the client's turn by the tree.
     fn granted(&mut self, number: usize, node: u8) {
         let token = self.place_of(node);
         let client = &mut self.clients[number];
@@ -683,7 +683,7 @@ impl State {
         };
     }
 
-    /// A round trip to the quorum, after which the session is believed in again.
+    /// A round trip to the quorum, after which the session is valid again.
     fn confirm(&mut self, number: usize) {
         let Client { at: Some(server), phase: Phase::Confirm { node }, .. } = self.clients[number] else {
             return;
@@ -702,7 +702,7 @@ impl State {
         }
     }
 
-    /// Our node is gone, and so is our place.
+    /// The own node is deleted, and so the position is lost.
     fn start_again(&mut self, number: usize) {
         let client = &mut self.clients[number];
         if client.wanted {
@@ -742,7 +742,7 @@ impl State {
         }
     }
 
-    /// The same session goes on at another server, which tells what was missed.
+    /// The same session continues on another server, which sends the missed events.
     fn reconnect(&mut self, number: usize, server: Server) {
         let mut client = self.clients[number].clone();
         client.at = Some(server);
@@ -757,7 +757,7 @@ impl State {
         self.see(number, server);
     }
 
-    /// The deadline of a session has passed, or a server said that it is over.
+    /// The deadline of a session has passed, or a server reported that it expired.
     fn give_up_session(&mut self, number: usize) {
         let client = &mut self.clients[number];
         let held = matches!(client.phase, Phase::Hold { .. } | Phase::Delete { .. });
@@ -786,7 +786,7 @@ impl Client {
 }
 
 impl Watches {
-    /// The nodes that are watched, and what was told of them.
+    /// The watched nodes, and their events.
     fn each(&mut self, own: u8) -> impl Iterator<Item = (u8, &mut Told)> {
         let far = self.far.map(|far| (far, &mut self.far_event));
         [(own, &mut self.own_event), (self.near, &mut self.near_event)].into_iter().chain(far)
@@ -805,9 +805,9 @@ impl Watches {
     }
 }
 
-/// What is told of a step.
+/// The text of a step.
 impl Action {
-    /// Tells this step, which led from one state to the other.
+    /// The text of this step, which led from one state to the other.
     pub(crate) fn tell(self, before: &State, after: &State) -> String {
         let deed = match self {
             Self::Create(number, _, writes) => {

@@ -1,4 +1,4 @@
-//! How long a session is believed in, and how long the servers keep it.
+//! How long a session is valid, and how long the servers keep it.
 //!
 //! The leader ends a session that it has not heard of for a session timeout. A client that is connected to a follower
 //! is heard of there; the follower tells the leader of all sessions that it has heard, every half tick, which is a
@@ -12,13 +12,13 @@ use stateright::{Model, Property};
 
 /// The session timeout.
 const TIMEOUT: u8 = 8;
-/// How often a follower tells the leader whom it has heard.
+/// How often a follower reports to the leader which sessions are alive.
 const HALF_TICK: u8 = 2;
 /// How often a client that is not paused sends something.
 const BEAT: u8 = 1;
 const HORIZON: u8 = 3 * TIMEOUT - 1;
 
-/// Until when a client believes in its session.
+/// Until when a client treats its session as valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Believed {
     /// For three quarters of the timeout from when a request was sent that was answered.
@@ -47,7 +47,7 @@ pub(crate) struct Sessions {
 pub(crate) struct State {
     now: u8,
     follower: Follower,
-    /// Whether the leader that the follower knows leads nobody else any more.
+    /// Whether the leader that the follower knows has no other follower any more.
     cut_off: bool,
     /// When the leader ends the session.
     ends: u8,
@@ -113,7 +113,7 @@ impl Model for Sessions {
         if self.cut_off && !state.cut_off && state.now < state.ends {
             actions.push(Action::CutOff);
         }
-        // Who is cut off does not know that the session is over.
+        // A client that is cut off does not know that the session expired.
         let answers = match self.believed {
             Believed::ProvenBySync => state.cut_off || state.now < state.ends,
             _ => !state.cut_off && state.now < state.ends,
@@ -150,7 +150,7 @@ impl Model for Sessions {
                     Believed::FromAnswer => state.now + TIMEOUT / 4 * 3,
                     Believed::Proven | Believed::ProvenBySync => request.proven + TIMEOUT,
                 };
-                // What is over stays over.
+                // An expired session stays expired.
                 if state.now < state.believed {
                     state.believed = state.believed.max(until);
                 }

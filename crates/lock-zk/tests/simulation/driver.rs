@@ -76,7 +76,7 @@ impl Link {
         self.network().faults = faults;
     }
 
-    /// From now on so many events of watches are lost. The base of tokens is not among them: its changes decide what is
+    /// From now on this many events of watches are lost. The base of tokens is not among them: its changes decide what is
     /// granted, and not only when.
     pub(crate) fn lose_events(&self, chance: f64) {
         self.network().lost_events = chance;
@@ -368,11 +368,11 @@ struct Driver {
     session: Option<i64>,
     timeout: Duration,
     server: usize,
-    /// The last transaction that an answer told of.
+    /// The last transaction that an answer showed.
     seen: i64,
     /// When a server was heard last.
     heard: Instant,
-    /// Who waits for an event of a node, and whether it was there.
+    /// The watches of a node, and whether it existed.
     watches: BTreeMap<String, Vec<(bool, oneshot::Sender<WatchedEvent>)>>,
 }
 
@@ -445,7 +445,7 @@ impl Driver {
         }
     }
 
-    /// Tries one server; `Some(Err)` when the session is over.
+    /// Tries one server; `Some(Err)` if the session expired.
     async fn connect(&mut self) -> Option<Result<Connection, ()>> {
         let (arrives, refused) = {
             let mut network = self.link.network();
@@ -467,7 +467,7 @@ impl Driver {
             return matches!(greeting, Greeting::Expired).then_some(Err(()));
         };
         if back > patience {
-            // The server has taken us, and we do not know.
+            // The server accepted the session, and the client does not know.
             ensemble.hang_up(self.server, number);
             return None;
         }

@@ -64,11 +64,11 @@ struct Server {
     lags_until: Instant,
     connections: BTreeMap<u64, Connection>,
     watches: BTreeMap<String, BTreeSet<u64>>,
-    /// The sessions that it has heard of since it last told the leader.
+    /// The sessions that were alive since its last report to the leader.
     heard: BTreeSet<i64>,
 }
 
-/// A leader that was cut off, and does not know that it leads nobody.
+/// A leader that was cut off, and does not know that it has no followers.
 struct Deposed {
     server: usize,
     /// The sessions that it knows, and their timeouts.
@@ -96,7 +96,7 @@ pub(crate) enum Packet {
     Pong,
 }
 
-/// What a server says to one who connects.
+/// The answer of a server to a connecting client.
 #[derive(Debug)]
 pub(crate) enum Greeting {
     Welcome {
@@ -145,7 +145,7 @@ impl Ensemble {
         self.world().diary = Some(diary.clone());
     }
 
-    /// From now on nobody may write containers.
+    /// From now on containers are refused.
     pub(crate) fn guard_containers(&self) {
         self.world().servers.iter_mut().for_each(|server| server.tree.guard());
     }
@@ -247,7 +247,7 @@ impl Ensemble {
         self.world().servers[server].send(connection, Packet::Pong);
     }
 
-    /// Sets watches anew after a reconnection, and tells what was missed, in any order.
+    /// Sets watches again after a reconnection, and sends the missed events, in any order.
     pub(crate) fn set_watches(&self, server: usize, connection: u64, seen: i64, paths: Vec<(String, bool)>) {
         let mut world = self.world();
         let mut missed = Vec::new();
@@ -271,7 +271,7 @@ impl Ensemble {
         }
     }
 
-    /// Serves one request, in the order of the connection. Nothing is answered when the connection has gone meanwhile.
+    /// Serves one request, in the order of the connection. Nothing is answered if the connection broke meanwhile.
     pub(crate) async fn serve(&self, server: usize, connection: u64, op: Op) {
         if !self.hear(server, connection) {
             return;
@@ -487,7 +487,7 @@ impl World {
         }
     }
 
-    /// A follower tells the leader whom it has heard.
+    /// A follower reports to the leader which sessions are alive.
     fn report(&mut self, server: usize) {
         if self.leader.is_some() && self.servers[server].up {
             let heard = std::mem::take(&mut self.servers[server].heard);
@@ -582,7 +582,7 @@ impl World {
         }
     }
 
-    /// Tells those who watch on a server of what it has just applied.
+    /// Notifies the watches on a server of what it has just applied.
     fn tell(&mut self, server: usize, entry: usize) {
         let at = &mut self.servers[server];
         for (path, change) in self.log[entry].txns.iter().map(Txn::change) {
@@ -623,7 +623,7 @@ impl Server {
     }
 }
 
-/// Followers apply what the leader decided, tell it whom they heard, and the leader ends sessions.
+/// Followers apply what the leader decided and report live sessions to it, and the leader ends sessions.
 async fn keep_time(shared: std::sync::Weak<Shared>) {
     let mut step = 0_u32;
     loop {
@@ -634,7 +634,7 @@ async fn keep_time(shared: std::sync::Weak<Shared>) {
             let mut world = ensemble.world();
             let now = Instant::now();
             for server in 0..world.servers.len() {
-                // One that is slow to apply is not slow to tell whom it hears.
+                // A follower that is slow to apply is not slow to report sessions.
                 if step.is_multiple_of(STEPS / 2) {
                     world.report(server);
                 }

@@ -1,4 +1,4 @@
-//! One run: clients with sessions of their own on one ensemble, what goes wrong, and what is left when it is over.
+//! One run: clients with sessions of their own on one ensemble, faults, and what is left at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     let mut faults = stage.play(&clients, scenario.tasks, &mut dice).await;
     spoiler.await.unwrap();
     if faults.is_empty() {
-        // Every lock ends with its session, or goes to who waits for it.
+        // Every lock ends with its session, or goes to a waiter.
         let limit = scenario.timeout * 2 + SLACK;
         faults = stage.look_for_locks_that_nobody_gets(&clients, limit).await;
         look_for_nodes_that_are_left(&world, &mut faults).await;
@@ -92,7 +92,7 @@ async fn spoil(world: Arc<World>) {
             }
             Event::Remove { client } => {
                 if links[client].session().is_some_and(|session| ensemble.remove_waiter(session)) {
-                    // What it misses it is told in any order.
+                    // It gets the missed events in any order.
                     links[client].reset();
                     links[client].stall(world.scenario.timeout / 4);
                 }
@@ -115,9 +115,9 @@ async fn spoil(world: Arc<World>) {
     }
 }
 
-/// Nobody holds or waits, so that no session has a node.
+/// There is no holder and no waiter, so no session has a node.
 async fn look_for_nodes_that_are_left(world: &World, faults: &mut Vec<String>) {
-    // What was lost and may still be there is looked for in the background, and old sessions have to end.
+    // Unanswered creations are looked for in the background, and old sessions have to end.
     sleep(world.scenario.timeout * 2 + SLACK).await;
     faults
         .extend(world.ensemble.ephemerals().into_iter().map(|node| format!("the node {node} is left over")));

@@ -1,4 +1,4 @@
-//! What a seed decides: who takes part, and what goes wrong when.
+//! What a seed decides: the clients, the faults and their times.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) enum Mode {
     Sound,
     /// The leader ends sessions of which it has heard just now.
     EarlyExpiry,
-    /// A client believes in its session for half as long again as it may.
+    /// A client treats its session as valid for half as long again as it may.
     TooLong,
     /// A client takes the answer to a `sync` for a proof that its session is alive.
     TrustsSync,
@@ -136,7 +136,7 @@ impl Scenario {
                         let (before, between, after) = (part(dice, 90), part(dice, 30), self.timeout * 2);
                         Event::Outage { client: client(dice), before, between, after }
                     }
-                    // Where all hold at most one by one, whoever is not the first does not hold it.
+                    // Where at most one holds at a time, only the first holds it.
                     13..15 if self.shares == [Share::Exclusive] => Event::Remove { client: client(dice) },
                     15..17 => self.cut_off(dice),
                     8..10 => Event::Lag { server: server(dice), span: dice.millis(10..=1_500) },

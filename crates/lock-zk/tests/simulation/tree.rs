@@ -44,7 +44,7 @@ pub(crate) enum Txn {
     Set { path: String, data: Vec<u8> },
 }
 
-/// What those hear who watch a node.
+/// The event for the watches of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Created,
@@ -81,7 +81,7 @@ impl Tree {
         self.guarded = true;
     }
 
-    /// Decides about a write, and does it. Gives what there is to do on the other servers.
+    /// Decides about a write, and applies it. Returns what the other servers have to do.
     pub(crate) fn decide(
         &mut self,
         op: &Op,
