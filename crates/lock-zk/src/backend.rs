@@ -58,12 +58,12 @@ impl Zk {
     pub async fn connect(config: ZkConfig) -> Result<Self> {
         config.check()?;
         let share = PoolShare::open(config).await?;
-        let capabilities = capabilities(share.config().recipe, share.get().await?.timeout);
+        let capabilities = capabilities(share.config.recipe, share.get().await?.timeout);
         Ok(Self { capabilities, share, reported: Mutex::default(), cleanup: Background::default() })
     }
 
     fn lock_path(&self, name: &LockName) -> Arc<LockPath> {
-        let config = self.share.config();
+        let config = &self.share.config;
         let path = LockPath::new(&config.dir, name, config.layout);
         Arc::new(path.with_recipe(config.recipe))
     }
@@ -72,7 +72,7 @@ impl Zk {
     where
         F: Future<Output = Result<T>> + Send,
     {
-        unless_paused(self.share.runtime(), self.capabilities.lease.default_ttl(), requests).await
+        unless_paused(&self.share.pool.runtime, self.capabilities.lease.default_ttl(), requests).await
     }
 
     async fn state(&self, name: &LockName) -> Result<LockState> {
@@ -120,7 +120,7 @@ impl Zk {
     }
 
     async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
-        let dir = &self.share.config().dir;
+        let dir = &self.share.config.dir;
         loop {
             let session = self.share.get().await?;
             if let Some(names) = answer(&session, dir, list_locks(&session, dir, prefix)).await? {
@@ -141,7 +141,7 @@ impl Zk {
     }
 
     async fn examine(&self) -> Result<DoctorReport> {
-        let (session, config) = (self.share.get().await?, self.share.config());
+        let (session, config) = (self.share.get().await?, &self.share.config);
         let findings = examine(&session, config).await.map_err(|fault| fault.on("/"))?;
         Ok(DoctorReport::new(findings))
     }

@@ -242,18 +242,10 @@ async fn create(session: Arc<Session>, prefix: String, data: Vec<u8>, mode: Crea
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ZkConfig;
     use crate::layout::ZkLayout;
-    use crate::session_open;
+    use crate::release::tests::open;
     use lock_core::{LockName, Wait};
     use lock_testkit::ZooKeeper;
-    use std::time::Duration;
-    use tokio::runtime::Handle;
-
-    async fn open(server: &ZooKeeper) -> Arc<Session> {
-        let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
-        session_open::open(&config, Handle::current()).await.unwrap()
-    }
 
     #[tokio::test]
     async fn only_the_nodes_of_this_acquisition_are_recovered() {

@@ -4,19 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use lock_core::{Error, Result, runtime};
-use tokio::runtime::Handle;
 
 use crate::config::ZkConfig;
 use crate::error::BACKEND;
 use crate::mutex::lock;
 use crate::session::Session;
-use crate::session_pool::{Purpose, SessionPool};
+use crate::session_pool::SessionPool;
 use crate::token_base::TokenBase;
 
 /// The share of one connection in a session pool.
 #[derive(Debug)]
 pub(crate) struct PoolShare {
-    config: ZkConfig,
+    pub(crate) config: ZkConfig,
     pub(crate) pool: Arc<SessionPool>,
     /// The token bases that were used, per session: kept, so that the next lock finds them watched.
     bases: Mutex<Vec<(Weak<Session>, Arc<TokenBase>)>>,
@@ -35,17 +34,17 @@ impl PoolShare {
 
     /// A session for anything but a lock, opened if there is none.
     pub(crate) async fn get(&self) -> Result<Arc<Session>> {
-        self.get_for(Purpose::Any).await
+        self.get_for(None).await
     }
 
     /// A session with room for one more lock, whose node has a path of this many bytes, opened if there is none.
     pub(crate) async fn with_room(&self, bytes: usize) -> Result<Arc<Session>> {
-        self.get_for(Purpose::Lock { bytes }).await
+        self.get_for(Some(bytes)).await
     }
 
-    async fn get_for(&self, purpose: Purpose) -> Result<Arc<Session>> {
+    async fn get_for(&self, lock_bytes: Option<usize>) -> Result<Arc<Session>> {
         self.check_open()?;
-        let session = self.pool.get(purpose).await?;
+        let session = self.pool.get(lock_bytes).await?;
         self.check_open()?;
         Ok(session)
     }
@@ -72,15 +71,6 @@ impl PoolShare {
             lock(&self.bases).clear();
         }
         to_close
-    }
-
-    pub(crate) const fn config(&self) -> &ZkConfig {
-        &self.config
-    }
-
-    /// The runtime of the sessions.
-    pub(crate) fn runtime(&self) -> &Handle {
-        &self.pool.runtime
     }
 
     fn check_open(&self) -> Result<()> {

@@ -136,7 +136,7 @@ pub(crate) async fn delete_once(
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::ZkConfig;
     use crate::acquire::attempt;
@@ -151,7 +151,7 @@ mod tests {
     use tokio::runtime::Handle;
     use zookeeper_client::CreateMode;
 
-    async fn open(server: &ZooKeeper) -> Arc<Session> {
+    pub(crate) async fn open(server: &ZooKeeper) -> Arc<Session> {
         let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(4));
         session_open::open(&config, Handle::current()).await.unwrap()
     }

@@ -16,9 +16,16 @@ use crate::session::Session;
 
 /// Starts the renewal task of a session on its runtime.
 pub(crate) fn start(session: &Arc<Session>) {
-    if let Ok(states) = session.states() {
-        drop(session.runtime.spawn(Renewal::new(session, states).run()));
-    }
+    let Ok(states) = session.states() else { return };
+    let renewal = Renewal {
+        session: Arc::downgrade(session),
+        states,
+        end: session.ended.clone(),
+        validity: session.validity.clone(),
+        clock: session.clock.clone(),
+        interval: session.timeout / 6,
+    };
+    drop(session.runtime.spawn(renewal.run()));
 }
 
 struct Renewal {
@@ -38,17 +45,6 @@ impl Drop for Renewal {
 }
 
 impl Renewal {
-    fn new(session: &Arc<Session>, states: Box<dyn States>) -> Self {
-        Self {
-            session: Arc::downgrade(session),
-            states,
-            end: session.end_signal().clone(),
-            validity: session.validity.clone(),
-            clock: session.clock.clone(),
-            interval: session.timeout / 6,
-        }
-    }
-
     async fn run(mut self) {
         let mut heartbeat: Option<BoxFuture<'static, ()>> = None;
         let mut not_before = BootInstant::from_boot(Duration::ZERO);
@@ -66,7 +62,7 @@ impl Renewal {
                         return;
                     }
                     // A short loss of the connection may show up as one change.
-                    self.with_session(Session::suspect);
+                    self.with_session(|session| session.cell.suspect());
                     heartbeat = (state == SessionState::SyncConnected).then(|| self.heartbeat());
                 }
                 reason = self.validity.lost() => {
@@ -110,7 +106,7 @@ impl Renewal {
             match answer {
                 Ok(()) => drop(session.confirm(sent)),
                 Err(Fault::SessionEnded) => session.end(LossReason::SessionEnded),
-                _ => session.suspect(),
+                _ => session.cell.suspect(),
             }
         }
         .boxed()

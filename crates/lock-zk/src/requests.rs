@@ -224,7 +224,7 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Watch, Vec<u8>, Stat), Fault> {
-        let (client, own_path, this) = (self.client()?, path.to_owned(), self.weak());
+        let (client, own_path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
         let watched = self.read(self.outlive(async move {
             let watched = client.watch_data(&own_path).await;
             watched.map(|(data, stat, watching)| (data, stat, in_room(watching, room, this)))
@@ -239,7 +239,7 @@ impl Session {
         room: Arc<Room>,
         path: &str,
     ) -> Result<(Option<Stat>, Watch), Fault> {
-        let (client, path, this) = (self.client()?, path.to_owned(), self.weak());
+        let (client, path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
         let watched = self.outlive(async move {
             let watched = client.watch_stat(&path).await;
             watched.map(|(stat, watching)| (stat, in_room(watching, room, this)))
@@ -250,7 +250,7 @@ impl Session {
     /// A request for a watch, which a background task finishes if the caller drops it. The driver has the watch from the
     /// answer on, so the room must not be given to another watch before.
     fn outlive<T: Send + 'static>(&self, request: impl Future<Output = T> + Send + 'static) -> Outliving<T> {
-        let (end, runtime) = (self.end_signal().clone(), self.runtime.clone());
+        let (end, runtime) = (self.ended.clone(), self.runtime.clone());
         Outliving { request: request.boxed(), sent: false, end, runtime }
     }
 

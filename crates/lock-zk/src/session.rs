@@ -31,18 +31,19 @@ use crate::watches::{Claim, WatchBudget};
 /// that the servers delete its nodes even if the session was still alive. The driver's own `Expired` comes up to 0.4
 /// session timeouts too late.
 pub(crate) struct Session {
-    this: Weak<Self>,
+    pub(crate) this: Weak<Self>,
     /// The id, which its ephemeral nodes carry.
     pub(crate) id: i64,
     /// The session timeout that was negotiated.
     pub(crate) timeout: Duration,
-    /// The path that its root stands for; `/` without a chroot.
+    /// The chroot; `/` if there is none.
     pub(crate) chroot: String,
     client: Mutex<Option<Arc<dyn SessionClient>>>,
     /// The number of nodes of locks that exist, may exist, or are about to.
     nodes: AtomicUsize,
-    ended: CancellationToken,
-    cell: ValidityCell,
+    /// Fires at the end of the session.
+    pub(crate) ended: CancellationToken,
+    pub(crate) cell: ValidityCell,
     pub(crate) validity: Validity,
     /// The ACL of created nodes.
     pub(crate) acl: NodeAcl,
@@ -98,10 +99,6 @@ impl Session {
         })
     }
 
-    pub(crate) fn weak(&self) -> Weak<Self> {
-        Weak::clone(&self.this)
-    }
-
     /// The number of its locks, held or waited for.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.load(Ordering::Relaxed)
@@ -142,10 +139,6 @@ impl Session {
         answer.map_err(|_| unavailable(&format!("no answer about {path} within {limit:?}")))
     }
 
-    pub(crate) fn suspect(&self) {
-        self.cell.suspect();
-    }
-
     /// Whether the session has ended, so that it takes no requests.
     pub(crate) fn has_ended(&self) -> bool {
         self.client().is_err()
@@ -168,11 +161,6 @@ impl Session {
     /// Waits for the end of the session.
     pub(crate) async fn ended(&self) {
         self.ended.cancelled().await;
-    }
-
-    /// Fires at the end of the session.
-    pub(crate) const fn end_signal(&self) -> &CancellationToken {
-        &self.ended
     }
 
     /// Sleeps, but not beyond the end of the session.

@@ -16,7 +16,7 @@ use crate::mutex::lock;
 use crate::session::Session;
 use crate::session_open::open;
 
-/// PoolShare that several connections may share.
+/// Sessions that several connections may share.
 ///
 /// The locks of a session, and the bytes that it [watches](crate::watches), are limited. A further session is opened when
 /// all are full, and closed when it has had no lock for a while. A lock stays with its session. (The limits also keep the
@@ -46,16 +46,6 @@ struct PoolState {
     sweeping: bool,
 }
 
-/// The purpose of a session.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Purpose {
-    Any,
-    /// A lock whose node has a path of this many bytes.
-    Lock {
-        bytes: usize,
-    },
-}
-
 type Opening = Shared<BoxFuture<'static, Result<()>>>;
 
 #[derive(Debug)]
@@ -63,6 +53,13 @@ struct Slot {
     session: Arc<Session>,
     /// Whether it had no user at the last look.
     idle: bool,
+}
+
+impl Slot {
+    fn get(&mut self) -> Arc<Session> {
+        self.idle = false;
+        Arc::clone(&self.session)
+    }
 }
 
 impl SessionPool {
@@ -100,12 +97,13 @@ impl SessionPool {
         state.open.drain(..).map(|slot| slot.session).collect()
     }
 
-    /// The first session that has room, or a new one.
-    pub(crate) async fn get(self: &Arc<Self>, purpose: Purpose) -> Result<Arc<Session>> {
+    /// The first session that has room for a lock whose node has a path of this many bytes, or the first session for
+    /// anything but a lock; opened if there is none.
+    pub(crate) async fn get(self: &Arc<Self>, lock_bytes: Option<usize>) -> Result<Arc<Session>> {
         loop {
             let opening = {
                 let mut state = self.state();
-                if let Some(session) = state.with_room(purpose, self.config.locks_per_session)? {
+                if let Some(session) = state.with_room(lock_bytes, self.config.locks_per_session)? {
                     return Ok(session);
                 }
                 let retries = state.failed.is_none_or(|failed| failed.elapsed() >= RETRY);
@@ -203,32 +201,25 @@ async fn sweep(pool: Weak<SessionPool>) {
 }
 
 impl PoolState {
-    fn with_room(&mut self, purpose: Purpose, most: usize) -> Result<Option<Arc<Session>>> {
+    fn with_room(&mut self, lock_bytes: Option<usize>, max_locks: usize) -> Result<Option<Arc<Session>>> {
         if self.users == 0 {
             return Err(Error::closed(BACKEND));
         }
         self.open.retain(|slot| !slot.session.has_ended());
-        let roomy = self.open.iter_mut().find(|slot| match purpose {
-            Purpose::Any => true,
+        let roomy = self.open.iter_mut().find(|slot| {
+            let nodes = slot.session.nodes();
             // A path that is longer than the budget gets a session of its own.
-            Purpose::Lock { bytes } => {
-                let nodes = slot.session.nodes();
-                nodes == 0 || (nodes < most && slot.session.watches.has_room(bytes))
-            }
+            lock_bytes
+                .is_none_or(|bytes| nodes == 0 || (nodes < max_locks && slot.session.watches.has_room(bytes)))
         });
-        if let Some(slot) = roomy {
-            slot.idle = false;
-            return Ok(Some(Arc::clone(&slot.session)));
-        }
-        Ok(None)
+        Ok(roomy.map(Slot::get))
     }
 
     /// The session for a lock when all are full and no further one can be opened. What cannot be watched there is polled.
     fn least_full(&mut self) -> Option<Arc<Session>> {
         let open = self.open.iter_mut().filter(|slot| !slot.session.has_ended());
         let slot = open.min_by_key(|slot| (slot.session.watches.claimed(), slot.session.nodes()))?;
-        slot.idle = false;
-        Some(Arc::clone(&slot.session))
+        Some(slot.get())
     }
 
     /// The session for a lock while further ones cannot be opened. No lock waits for an opening that has just failed.
@@ -248,7 +239,7 @@ impl PoolState {
         if begins {
             tracing::warn!(
                 locks,
-                "no further ZooKeeper session can be opened, so sessions get more locks than locks_per_session; \
+                "no further ZooKeeper session can be opened, so full sessions get more locks; \
                  let the servers accept more connections (maxClientCnxns)"
             );
         }

@@ -26,16 +26,22 @@ pub(crate) struct TypedOptions {
 }
 
 impl TypedOptions {
-    pub(super) const fn is_given(&self) -> bool {
+    const fn has_tls(&self) -> bool {
         #[cfg(feature = "tls")]
-        if self.tls.is_some() {
-            return true;
-        }
-        #[cfg(feature = "sasl")]
-        if self.sasl.is_some() {
-            return true;
-        }
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
         false
+    }
+
+    const fn has_sasl(&self) -> bool {
+        #[cfg(feature = "sasl")]
+        return self.sasl.is_some();
+        #[cfg(not(feature = "sasl"))]
+        false
+    }
+
+    pub(super) const fn is_given(&self) -> bool {
+        self.has_tls() || self.has_sasl()
     }
 }
 
@@ -66,23 +72,15 @@ impl ZkConfig {
     }
 
     /// Whether the connections use TLS.
-    pub(crate) fn speaks_tls(&self) -> bool {
-        #[cfg(feature = "tls")]
-        let typed = self.typed.tls.is_some();
-        #[cfg(not(feature = "tls"))]
-        let typed = false;
-        typed || self.tls.is_some()
+    pub(crate) const fn speaks_tls(&self) -> bool {
+        self.typed.has_tls() || self.tls.is_some()
     }
 
     /// Whether the servers can tell which client this is.
     fn authenticates(&self) -> bool {
         let certificate = self.tls.as_ref().is_some_and(|tls| tls.cert.is_some());
-        #[cfg(feature = "tls")]
-        let certificate = certificate || self.typed.tls.is_some();
-        #[cfg(feature = "sasl")]
-        let certificate = certificate || self.typed.sasl.is_some();
         // A custom ensemble may authenticate in its own way.
-        certificate || self.credentials.is_some() || self.ensemble.is_some()
+        certificate || self.typed.is_given() || self.credentials.is_some() || self.ensemble.is_some()
     }
 
     #[cfg(feature = "tls")]
@@ -111,11 +109,7 @@ impl ZkConfig {
 
     /// The ACL of created nodes.
     pub(crate) fn node_acl(&self) -> NodeAcl {
-        #[cfg(feature = "sasl")]
-        let typed = self.typed.sasl.is_some();
-        #[cfg(not(feature = "sasl"))]
-        let typed = false;
-        let default = if self.credentials.is_some() || typed { NodeAcl::Creator } else { NodeAcl::Open };
-        self.acl.clone().unwrap_or(default)
+        let has_credentials = self.credentials.is_some() || self.typed.has_sasl();
+        self.acl.clone().unwrap_or(if has_credentials { NodeAcl::Creator } else { NodeAcl::Open })
     }
 }

@@ -14,7 +14,7 @@ impl ZkConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`].
+    /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig).
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
         url.check_scheme(BACKEND, &["zk", "zks"])?;
