@@ -44,7 +44,6 @@ pub(crate) async fn break_lock(
     }
 }
 
-/// The holders whose nodes are deleted.
 #[derive(Debug)]
 pub(crate) struct Breaking {
     /// Whether there was no holder.
@@ -57,7 +56,6 @@ pub(crate) struct Breaking {
     held: bool,
 }
 
-/// The node of a holder.
 #[derive(Debug)]
 struct HolderNode {
     node: CreatedNode,
@@ -79,7 +77,6 @@ impl Breaking {
         Ok(Self::of(free, left))
     }
 
-    /// Looks for the holder with this token.
     async fn find(
         session: &Session,
         base: &TokenBase,
@@ -151,7 +148,6 @@ impl HolderNode {
     }
 }
 
-/// The error for a reader whose token is unknown.
 fn token_unknown(lock: &LockPath, token: Token) -> Error {
     let message = format!(
         "the data of a reader's node in {} was overwritten, as by a revocation request, so it is unknown whether its token \

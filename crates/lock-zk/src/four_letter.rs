@@ -30,7 +30,6 @@ pub(crate) async fn ask(server: &str, word: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// The value of this name in an answer.
 pub(crate) fn field<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     let line = answer.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim_start_matches([':', '=']).trim())

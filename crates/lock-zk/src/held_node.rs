@@ -119,7 +119,6 @@ impl HeldNodeWatch {
         }
     }
 
-    /// Deletes the node of a lock that has expired.
     async fn delete(&self) {
         if let Some(session) = self.session.upgrade() {
             delete_latest(&session, &self.lock, &self.node).await;

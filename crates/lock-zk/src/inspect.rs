@@ -127,7 +127,6 @@ pub(crate) struct ReadNode {
 }
 
 impl ReadNode {
-    /// The node at this path, if it exists.
     pub(crate) async fn at(session: &Session, path: String) -> Result<Option<Self>, Fault> {
         match session.retry_until_definite(|| session.data(&path)).await {
             Err(fault) if fault.is_no_node() => Ok(None),

@@ -82,7 +82,6 @@ impl ZkLease {
         Error::lost(BACKEND)
     }
 
-    /// Asks the quorum whether the node exists.
     async fn look(&self) -> Result<GuardState, Fault> {
         let session = &self.own.session;
         loop {

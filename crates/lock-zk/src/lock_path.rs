@@ -20,7 +20,6 @@ pub(crate) struct LockPath {
 }
 
 impl LockPath {
-    /// The path of `name` below `base`.
     pub(crate) fn new(base: &str, name: &LockName, layout: ZkLayout) -> Self {
         let parent = if base == "/" { "" } else { base };
         let mut dir = format!("{parent}/");
@@ -28,7 +27,6 @@ impl LockPath {
         Self { dir, layout, recipe: ZkRecipe::Queue, rotate_from: ROTATE_FROM }
     }
 
-    /// The same path with another recipe.
     pub(crate) fn with_recipe(mut self, recipe: ZkRecipe) -> Self {
         self.recipe = recipe;
         self
@@ -54,7 +52,6 @@ impl LockPath {
     }
 }
 
-/// Appends the name of the directory of a lock below `base`.
 fn append(base: &str, name: &LockName, path: &mut String) {
     // ZooKeeper reserves this name at the root.
     if base == "/" && name.as_str() == "zookeeper" {

@@ -48,7 +48,6 @@ pub(crate) struct CreatedNode {
     pub(crate) deletion: SharedTask<Result<Deletion, Fault>>,
 }
 
-/// The outcome of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deletion {
     /// This deletion did it.
@@ -59,7 +58,6 @@ pub(crate) enum Deletion {
     WithSession,
 }
 
-/// The outcome of a downgrade.
 #[derive(Clone, Debug)]
 pub(crate) enum Downgraded {
     /// This reader's node replaced the writer's.
@@ -106,7 +104,6 @@ impl CreatedNode {
         }
     }
 
-    /// The name in the directory.
     pub(crate) fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }

@@ -34,7 +34,6 @@ pub(crate) struct OwnNode {
     pub(crate) certain: bool,
     /// Whether a refused deletion may have been applied after all.
     retried: bool,
-    /// The tasks that roll back.
     pub(crate) cleanup: Background,
 }
 

@@ -23,7 +23,6 @@ use crate::proof::{is_committed, pass_quorum};
 use crate::session::{PAUSE, Session, parent};
 use crate::watches::{Event, Room, Watch};
 
-/// A node that was created in a directory.
 pub(crate) struct Entry {
     pub(crate) path: String,
     /// The id of the transaction.

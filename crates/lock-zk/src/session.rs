@@ -45,7 +45,6 @@ pub(crate) struct Session {
     pub(crate) ended: CancellationToken,
     pub(crate) cell: ValidityCell,
     pub(crate) validity: Validity,
-    /// The ACL of created nodes.
     pub(crate) acl: NodeAcl,
     pub(crate) empty_directories: EmptyDirectories,
     pub(crate) watches: Arc<WatchBudget>,
@@ -158,7 +157,6 @@ impl Session {
         drop(lock(&self.client).take());
     }
 
-    /// Waits for the end of the session.
     pub(crate) async fn ended(&self) {
         self.ended.cancelled().await;
     }
@@ -199,7 +197,6 @@ impl Session {
         lock(&self.client).clone().ok_or(Fault::SessionEnded)
     }
 
-    /// When the next heartbeat is due.
     pub(crate) fn next_heartbeat(&self) -> BootInstant {
         lock(&self.proofs).next_heartbeat(self.validity.remaining())
     }
@@ -274,7 +271,6 @@ impl Drop for SessionHandle {
     }
 }
 
-/// The parent of a node.
 pub(crate) fn parent(path: &str) -> &str {
     match path.rfind('/') {
         Some(0) | None => "/",

@@ -70,7 +70,6 @@ impl Future for Guarded {
 /// Spawns the driver's tasks on the current tokio runtime.
 #[derive(Default)]
 struct Spawner {
-    /// The gate of the last one.
     last: Mutex<Option<Arc<ShutdownGate>>>,
 }
 

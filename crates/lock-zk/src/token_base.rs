@@ -56,7 +56,6 @@ impl TokenBase {
         lock(&self.known)
     }
 
-    /// The number in the data of the node.
     pub(crate) fn parse(&self, data: &[u8]) -> Result<u64> {
         let number = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
         number.filter(|&number| i64::try_from(number).is_ok()).ok_or_else(|| {

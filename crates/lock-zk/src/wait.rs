@@ -1,15 +1,12 @@
 //! Waits for the turn in the queue: which nodes a waiter watches, and what it does when one is deleted.
 //!
 //! A waiter watches the nodes that certainly block it (`near`). If the deletion of one is all that it waits for, that is the
-//! grant, without another listing; only the end of a writer is not, as a downgraded reader may take over its number.
-//! Otherwise the predecessor may have been a waiter that gave up, and the directory is listed again. So the node before the
-//! predecessor (`far`) is watched too: mostly the listing is done before the predecessor gets its turn. A release so wakes
-//! two waiters, however many there are.
+//! grant, without a listing; only the end of a writer is not, as a downgraded reader may take over its number. Otherwise the
+//! predecessor may have been a waiter that gave up, and the directory is listed. To have that done before its turn, a
+//! waiter also watches the node before the predecessor (`far`). A release so wakes two waiters, however many there are.
 //!
-//! This takes more requests: two watches, of the own node and of `far`, and a listing. In a [long queue](LONG) a waiter
-//! spares them: it watches its predecessor alone, and lists the directory when that is deleted, which also shows whether
-//! its own node exists. That is one round trip more per grant, and a release wakes one waiter. A waiter whose session is
-//! short of [watches](crate::watches) does the same.
+//! In a [long queue](LONG), or in a session that is short of [watches](crate::watches), a waiter spares the requests for `far`
+//! and its own node. It lists the directory when its predecessor is deleted: one round trip more per grant.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -82,7 +79,6 @@ impl<'a> Waiter<'a> {
         Ok(queue.obstacles(self.node.sequence, self.node.name(), self.request.mode))
     }
 
-    /// Waits for the turn.
     pub(crate) async fn wait(
         &mut self,
         mut queue: Queue,

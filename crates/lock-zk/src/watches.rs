@@ -15,7 +15,6 @@ use zookeeper_client::EventType;
 
 use crate::mutex::lock;
 
-/// An event of a watched node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Deleted,
@@ -90,7 +89,6 @@ impl WatchBudget {
         self.charged().claimed + self.chroot + bytes <= FULL
     }
 
-    /// The claimed bytes.
     pub(crate) fn claimed(&self) -> usize {
         self.charged().claimed
     }
