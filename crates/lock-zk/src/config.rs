@@ -76,20 +76,6 @@ pub struct ZkConfig {
     ensemble: Option<Arc<dyn Ensemble>>,
 }
 
-/// The options in which two connections must agree to share their sessions.
-#[derive(PartialEq, Eq)]
-pub(crate) struct SharingKey {
-    hosts: String,
-    chroot: String,
-    create_chroot: bool,
-    credentials: Option<(String, String)>,
-    auth: Auth,
-    tls: Option<TlsFiles>,
-    acl: NodeAcl,
-    timeouts: (Duration, Duration),
-    locks_per_session: usize,
-}
-
 impl ZkConfig {
     /// The shortest session timeout that can be requested. Servers grant no less than two of their ticks, which are 4 s
     /// by default.
@@ -285,19 +271,19 @@ impl ZkConfig {
         })
     }
 
-    /// The options in which another connection must agree to share its sessions with this one, if it shares any.
-    pub(crate) fn sharing_key(&self) -> Option<SharingKey> {
-        (!self.private && !self.typed.is_given()).then(|| SharingKey {
-            hosts: self.hosts.clone(),
-            chroot: self.chroot.clone(),
-            create_chroot: self.create_chroot,
-            credentials: self.credentials.clone(),
-            auth: self.auth,
-            tls: self.tls.clone(),
-            acl: self.node_acl(),
-            timeouts: (self.session_timeout, self.connect_limit()),
-            locks_per_session: self.locks_per_session,
-        })
+    /// Whether this connection may share its sessions with others.
+    pub(crate) const fn may_share(&self) -> bool {
+        !self.private && !self.typed.is_given()
+    }
+
+    /// Whether two connections that may share agree in all options of their sessions.
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+        let timeouts = (self.session_timeout, self.connect_limit());
+        timeouts == (other.session_timeout, other.connect_limit())
+            && (&self.hosts, &self.chroot, self.create_chroot, self.locks_per_session)
+                == (&other.hosts, &other.chroot, other.create_chroot, other.locks_per_session)
+            && (&self.credentials, self.auth, &self.tls) == (&other.credentials, other.auth, &other.tls)
+            && self.node_acl() == other.node_acl()
     }
 
     pub(crate) fn connect_limit(&self) -> Duration {

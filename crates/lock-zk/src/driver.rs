@@ -18,7 +18,7 @@ use zookeeper_client::{
 
 use crate::acl::NodeAcl;
 use crate::ensemble::{Answer, Change, Ensemble, SessionClient, States, Watching};
-use crate::members::Members;
+use crate::observers::Members;
 use crate::shutdown_gate::ShutdownGate;
 #[cfg(feature = "tls")]
 use crate::tls::install_provider;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use zookeeper_client::Stat;
 
-use crate::mutex::lock;
+use crate::poison::lock;
 
 /// The versions of directories that had no data, and at most one node, when this session saw them last.
 ///

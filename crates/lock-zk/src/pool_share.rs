@@ -7,7 +7,7 @@ use lock_core::{Error, Result, runtime};
 
 use crate::config::ZkConfig;
 use crate::error::BACKEND;
-use crate::mutex::lock;
+use crate::poison::lock;
 use crate::session::Session;
 use crate::session_pool::SessionPool;
 use crate::token_base::TokenBase;

@@ -19,7 +19,7 @@ use crate::config::ZkConfig;
 use crate::empty_directories::EmptyDirectories;
 use crate::ensemble::{SessionClient, States};
 use crate::error::{Fault, unavailable};
-use crate::mutex::lock;
+use crate::poison::lock;
 use crate::proof::Proofs;
 use crate::token_base::TokenBase;
 use crate::watches::{Claim, WatchBudget};

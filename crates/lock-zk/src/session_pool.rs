@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use lock_core::{Error, Result};
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::config::{SharingKey, ZkConfig};
+use crate::config::ZkConfig;
 use crate::error::{BACKEND, unavailable};
-use crate::mutex::lock;
+use crate::poison::lock;
 use crate::session::Session;
 use crate::session_open::open;
 
@@ -65,19 +65,21 @@ impl Slot {
 impl SessionPool {
     /// Joins the pool of this configuration, or makes one.
     pub(crate) fn join(config: &ZkConfig, runtime: Handle) -> Arc<Self> {
-        let Some(key) = config.sharing_key() else { return Self::new(config, runtime) };
+        if !config.may_share() {
+            return Self::new(config, runtime);
+        }
         let mut pools = lock(&POOLS);
-        pools.retain(|(_, _, pool)| pool.strong_count() > 0);
-        let matching = pools.iter().filter(|(other, id, _)| *other == key && *id == runtime.id());
-        let joined = matching.filter_map(|(_, _, pool)| pool.upgrade()).find(|pool| {
+        pools.retain(|pool| pool.strong_count() > 0);
+        let joined = pools.iter().filter_map(Weak::upgrade).find(|pool| {
+            let matches = pool.runtime.id() == runtime.id() && pool.config.shares_with(config);
             let mut state = pool.state();
-            let is_open = state.users > 0;
-            state.users += usize::from(is_open);
-            is_open
+            let joins = matches && state.users > 0;
+            state.users += usize::from(joins);
+            joins
         });
         joined.unwrap_or_else(|| {
             let pool = Self::new(config, runtime);
-            pools.push((key, pool.runtime.id(), Arc::downgrade(&pool)));
+            pools.push(Arc::downgrade(&pool));
             pool
         })
     }
@@ -255,7 +257,7 @@ impl PoolState {
 }
 
 /// The pools that others may join.
-static POOLS: Mutex<Vec<(SharingKey, Id, Weak<SessionPool>)>> = Mutex::new(Vec::new());
+static POOLS: Mutex<Vec<Weak<SessionPool>>> = Mutex::new(Vec::new());
 /// The interval between two looks for idle sessions.
 const IDLE: Duration = Duration::from_secs(30);
 /// How long no lock waits for a further session after an opening failed.

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture, Shared};
 use tokio::runtime::Handle;
 
-use crate::mutex::lock;
+use crate::poison::lock;
 
 /// A task that runs once, unless its outcome allows another try. Dropping the futures does not stop it.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use lock_core::{ErrorKind, Result};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::error::error;
-use crate::mutex::lock;
+use crate::poison::lock;
 use crate::watches::{Claim, Watch};
 
 /// The token base of the locks in one directory.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use futures_util::future::BoxFuture;
 use zookeeper_client::EventType;
 
-use crate::mutex::lock;
+use crate::poison::lock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
