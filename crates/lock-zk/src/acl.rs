@@ -7,6 +7,13 @@ use zookeeper_client::{Acl, Acls, Permission};
 /// The ACL of the nodes that this client creates: nodes of locks, their directories, and the nodes above.
 ///
 /// Nodes that exist already keep their ACL.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_zk::{NodeAcl, ZkConfig};
+/// let config = ZkConfig::new("a:2181").credentials("shop", "secret").acl(NodeAcl::CreatorAndReaders);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeAcl {

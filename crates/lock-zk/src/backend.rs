@@ -33,6 +33,21 @@ use crate::session::Session;
 ///
 /// A waiter waits until its deadline, and no longer. A deadline that is shorter than the requests of an acquisition is
 /// exceeded, by at most 500 ms after the first answer, so that a free lock can still be acquired.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> lock_core::Result<()> {
+/// use lock_core::Locks;
+/// use lock_zk::{Zk, ZkConfig};
+///
+/// let zk = Zk::connect(ZkConfig::from_url("zk://a:2181,b:2181,c:2181/app")?).await?;
+/// let locks = Locks::new(zk); // as `ZkConfig::connect` does
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// # guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Zk {
     capabilities: Capabilities,

@@ -81,6 +81,17 @@ pub struct FencedWriter<'a> {
 }
 
 /// The outcome of fenced writes.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_zk::Committed;
+/// fn report(committed: &Committed) {
+///     if let Committed::Refused { index, error } = committed {
+///         eprintln!("nothing was written: write {index} failed: {error}");
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub enum Committed {
     /// All were applied, while the lock was held.

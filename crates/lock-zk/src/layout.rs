@@ -10,6 +10,16 @@ use lock_core::{Mode, OwnerId};
 /// number counts, and one whose name does not say that it shares the lock is exclusive. Clients of other libraries look
 /// only for the names that they know: use mutexes where they use their mutex, and read/write locks where they use theirs.
 /// Semaphores work only between clients of this library.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_zk::{ZkConfig, ZkLayout};
+/// let config = ZkConfig::from_url("zk://a:2181?layout=kazoo")?;
+/// let same = ZkConfig::new("a:2181").layout(ZkLayout::Kazoo);
+/// # assert_eq!(format!("{config:?}"), format!("{same:?}"));
+/// # Ok::<_, lock_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ZkLayout {

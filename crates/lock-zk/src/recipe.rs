@@ -3,6 +3,16 @@
 use std::str::FromStr;
 
 /// How a lock is represented in the tree. All clients that share a lock need the same recipe.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_zk::{ZkConfig, ZkRecipe, ZkWait};
+/// let config = ZkConfig::from_url("zk://a:2181?recipe=ephemeral")?;
+/// let same = ZkConfig::new("a:2181").recipe(ZkRecipe::Ephemeral(ZkWait::Watch));
+/// # assert_eq!(format!("{config:?}"), format!("{same:?}"));
+/// # Ok::<_, lock_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ZkRecipe {
