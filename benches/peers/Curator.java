@@ -6,9 +6,9 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.RetryOneTime;
 
 /**
- * Fights for one lock with Curator's InterProcessMutex. Standard input: the servers and the path of the lock, then,
- * once "ready" was answered, until when to fight and how long to hold, in nanoseconds. Standard output: for every
- * hold when it was asked for, got, given back and gone, and "end". Times are those of CLOCK_MONOTONIC.
+ * Contends for one lock with Curator's InterProcessMutex. Standard input: the servers and the path of the lock; then,
+ * after "ready" was answered, the end of the contention and the length of a hold, in nanoseconds. Standard output: four
+ * times for every hold (acquire called, acquired, release called, released), then "end". The clock is CLOCK_MONOTONIC.
  */
 final class Curator {
     public static void main(String[] args) throws Exception {
@@ -23,7 +23,7 @@ final class Curator {
         String[] order = input.readLine().split(" ");
         long until = Long.parseLong(order[0]);
         long hold = Long.parseLong(order[1]);
-        StringBuilder tenures = new StringBuilder();
+        StringBuilder holds = new StringBuilder();
         while (System.nanoTime() < until) {
             long called = System.nanoTime();
             mutex.acquire();
@@ -31,12 +31,12 @@ final class Curator {
             if (hold > 0) {
                 Thread.sleep(hold / 1_000_000, (int) (hold % 1_000_000));
             }
-            long givenBack = System.nanoTime();
+            long releaseCalled = System.nanoTime();
             mutex.release();
-            long gone = System.nanoTime();
-            tenures.append(called + " " + acquired + " " + givenBack + " " + gone + "\n");
+            long released = System.nanoTime();
+            holds.append(called + " " + acquired + " " + releaseCalled + " " + released + "\n");
         }
-        System.out.println(tenures + "end");
+        System.out.println(holds + "end");
         System.out.flush();
         System.exit(0);
     }

@@ -1,4 +1,4 @@
-"""Fights for one lock with kazoo's Lock. The lines are those of Curator.java."""
+"""Contends for one lock with kazoo's Lock. The lines are those of Curator.java."""
 
 import sys
 import time
@@ -13,17 +13,17 @@ def main():
     lock = client.Lock(path)
     print("ready", flush=True)
     until, hold = map(int, sys.stdin.readline().split())
-    tenures = []
+    holds = []
     while time.monotonic_ns() < until:
         called = time.monotonic_ns()
         lock.acquire()
         acquired = time.monotonic_ns()
         if hold:
             time.sleep(hold / 1e9)
-        given_back = time.monotonic_ns()
+        release_called = time.monotonic_ns()
         lock.release()
-        tenures.append(f"{called} {acquired} {given_back} {time.monotonic_ns()}")
-    print("\n".join([*tenures, "end"]), flush=True)
+        holds.append(f"{called} {acquired} {release_called} {time.monotonic_ns()}")
+    print("\n".join([*holds, "end"]), flush=True)
     client.stop()
 
 

@@ -1,7 +1,7 @@
-//! Who takes part: the backends, and the servers behind them.
+//! The measured backends and their servers.
 
 pub(crate) mod redis;
-mod zk;
+pub(crate) mod zk;
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use lock_testkit::{RedisFive, RedisServer, ZkEnsemble, ZooKeeper};
 use polylock::{DoctorReport, Locks};
 use tokio::time::timeout;
 
-use crate::address;
 use crate::failure::{Failure, Outcome};
 use crate::options::{BackendName, Options};
+use crate::url;
 
-/// A backend, ready to be measured. Servers of our own end when this is dropped.
+/// A backend that is ready to be measured. Its own servers end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Target {
     backend: BackendName,
@@ -22,29 +22,26 @@ pub(crate) struct Target {
     servers: Servers,
 }
 
-/// What is behind a backend. Most of it is only kept, to be ended by its drop.
+/// The servers of a backend; ours end when they are dropped.
 #[derive(Debug)]
 enum Servers {
-    /// Nothing.
+    /// The memory backend has none.
     None,
-    /// Servers of our own.
     Redis(RedisServer),
     Five(RedisFive),
     ZooKeeper(ZooKeeper),
     Ensemble(ZkEnsemble),
-    /// Somebody else's, at the URL that we were given.
+    /// Running servers, given by `--url`.
     Foreign,
 }
 
-/// Starts the servers that are needed, all at once. Not to be cancelled: a server that is being started would stay.
+/// Starts the servers of all selected backends at once. When one fails, none stays.
 ///
-/// # Errors
-///
-/// When one of them does not start; then none stays.
+/// Not cancel safe: a server that is starting would stay.
 pub(crate) async fn start(options: &Options, run: &str) -> Outcome<Vec<Target>> {
     let backends = options.backends();
     let starts = backends.iter().map(|&backend| Target::start(backend, options, run));
-    // All of them are awaited, also when one has failed: what the others have started must end in order.
+    // Waits for all, even when one has failed: the servers of the others must be stopped.
     join_all(starts).await.into_iter().collect()
 }
 
@@ -54,22 +51,22 @@ impl Target {
         self.backend
     }
 
-    /// The backend's name in the results.
+    /// The name in the results.
     pub(crate) const fn name(&self) -> &'static str {
         self.backend.as_str()
     }
 
-    /// Where it is.
+    /// The URL for clients.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Whether the servers are somebody else's.
+    /// Whether the servers were given by `--url`.
     pub(crate) const fn is_foreign(&self) -> bool {
         matches!(self.servers, Servers::Foreign)
     }
 
-    /// The servers, where they are several Redis masters of our own.
+    /// Our own Redlock masters, if any.
     pub(crate) fn masters(&self) -> &[RedisServer] {
         match &self.servers {
             Servers::Five(five) => five.servers(),
@@ -77,7 +74,7 @@ impl Target {
         }
     }
 
-    /// The processes of the servers, as far as they are ours.
+    /// The process ids of our own servers.
     pub(crate) fn processes(&self) -> Vec<u32> {
         match &self.servers {
             Servers::None | Servers::Foreign => Vec::new(),
@@ -88,9 +85,9 @@ impl Target {
         }
     }
 
-    /// The version of the servers, `None` where there are none or they do not tell.
+    /// The version of the servers, if known.
     pub(crate) async fn version(&self) -> Option<String> {
-        let host = address::hosts(&self.url).first().map(|host| (*host).to_owned())?;
+        let host = url::hosts(&self.url).first().map(|host| (*host).to_owned())?;
         let asking = async {
             match self.backend {
                 BackendName::Memory => None,
@@ -101,11 +98,7 @@ impl Target {
         timeout(PATIENCE, asking).await.ok().flatten()
     }
 
-    /// What about the servers is good to know before they are measured.
-    ///
-    /// # Errors
-    ///
-    /// When they do not tell.
+    /// The doctor's report on the servers.
     pub(crate) async fn doctor(&self) -> Outcome<DoctorReport> {
         let asking = async {
             let locks = Locks::connect(&self.url).await?;
@@ -116,11 +109,7 @@ impl Target {
         Ok(timeout(PATIENCE, asking).await??)
     }
 
-    /// Removes what this run has left on servers that are not ours. Servers of our own take it with them.
-    ///
-    /// # Errors
-    ///
-    /// When the servers do not answer.
+    /// Removes what this run left on servers given by `--url`.
     pub(crate) async fn clean(&self, run: &str) -> Outcome<()> {
         if !self.is_foreign() {
             return Ok(());
@@ -139,7 +128,7 @@ impl Target {
     async fn start(backend: BackendName, options: &Options, run: &str) -> Outcome<Self> {
         let (url, servers) = match (options.url(backend), backend) {
             (Some(url), _) => (url.to_owned(), Servers::Foreign),
-            // A name, so that every connection of this process sees the same locks.
+            // A named store, which all connections of this process share.
             (None, BackendName::Memory) => (format!("memory://{run}"), Servers::None),
             (None, BackendName::Redis) => {
                 let server = RedisServer::start().await?;
@@ -162,5 +151,5 @@ impl Target {
     }
 }
 
-/// How long servers may take for questions beside the measurements.
+/// The timeout of requests that are not measured.
 const PATIENCE: Duration = Duration::from_secs(10);

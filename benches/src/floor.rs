@@ -1,4 +1,4 @@
-//! The floors: the bare commands that a lock cannot do without, as a careful client would send them by hand.
+//! The floors: the bare commands that a lock needs at least, as a careful client would send them by hand.
 
 mod memory;
 mod redis;
@@ -14,32 +14,32 @@ use self::memory::BareMutex;
 use self::redis::BareRedis;
 use self::redlock::BareRedlock;
 use self::zk::BareZk;
-pub(crate) use self::zk::{SESSIONS as ZK_SESSIONS, connect as zk_session};
-use crate::address;
+pub(crate) use self::zk::SESSIONS as ZK_SESSIONS;
 use crate::backends::Target;
 use crate::failure::{Failure, Outcome};
 use crate::options::BackendName;
+use crate::url;
 
-/// The commands of one acquisition and one release, without anything around them.
+/// The commands of one acquisition and one release, and nothing else.
 pub(crate) trait Floor: Send {
-    /// Takes the lock, which is free.
+    /// Acquires the lock, which must be free.
     fn acquire(&mut self) -> impl Future<Output = Outcome<()>> + Send;
 
-    /// Gives it back.
+    /// Releases it.
     fn release(&mut self) -> impl Future<Output = Outcome<()>> + Send;
 
-    /// Removes what it needed on the server.
+    /// Removes what it left on the server.
     fn clean(self) -> impl Future<Output = Outcome<()>> + Send;
 }
 
-/// The floor of any backend.
+/// The floor of a backend.
 #[derive(Debug)]
 pub(crate) enum Bare {
     /// A mutex of the runtime.
     Memory(BareMutex),
     /// The commands of one Redis server.
     Redis(BareRedis),
-    /// The same on all masters.
+    /// The same commands on all masters.
     Redlock(BareRedlock),
     /// The requests of a ZooKeeper session.
     Zk(BareZk),
@@ -47,16 +47,13 @@ pub(crate) enum Bare {
 
 impl Bare {
     /// Connects to the servers of the backend, for a lock of this name and lease.
-    ///
-    /// # Errors
-    ///
-    /// When they do not let us in.
     pub(crate) async fn connect(target: &Target, lease: LeaseKind, name: &str) -> Outcome<Self> {
         let url = target.url();
         Ok(match (target.backend(), lease) {
             (BackendName::Memory, _) => Self::Memory(BareMutex::default()),
             (BackendName::Redis, LeaseKind::Ttl { default: ttl, .. }) => {
-                Self::Redis(BareRedis::connect(url, first_host(url), name, OwnerId::random(), ttl).await?)
+                let host = url::first_host(url);
+                Self::Redis(BareRedis::connect(url, host, name, OwnerId::random(), ttl).await?)
             }
             (BackendName::Redlock, LeaseKind::Ttl { default: ttl, .. }) => {
                 Self::Redlock(BareRedlock::connect(url, name, ttl).await?)
@@ -68,16 +65,12 @@ impl Bare {
         })
     }
 
-    /// As [`connect`](Self::connect), for a lock that comes with a fencing token, where the bare commands have none.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect).
+    /// As [`connect`](Self::connect), for a lock with fencing tokens, which the bare commands of Redis lack.
     pub(crate) async fn connect_minting(target: &Target, lease: LeaseKind, name: &str) -> Outcome<Self> {
         let (url, owner) = (target.url(), OwnerId::random());
         Ok(match (target.backend(), lease) {
             (BackendName::Redis, LeaseKind::Ttl { default: ttl, .. }) => {
-                let bare = BareRedis::connect(url, first_host(url), name, owner, ttl).await?;
+                let bare = BareRedis::connect(url, url::first_host(url), name, owner, ttl).await?;
                 Self::Redis(bare.minting(name, owner, ttl).await?)
             }
             (BackendName::Redlock, LeaseKind::Ttl { default: ttl, .. }) => {
@@ -88,12 +81,8 @@ impl Bare {
     }
 }
 
-fn first_host(url: &str) -> &str {
-    address::hosts(url).first().copied().unwrap_or_default()
-}
-
 fn no_floor(backend: BackendName, lease: LeaseKind) -> Failure {
-    Failure::new(format!("no floor for {backend} with leases of the kind {lease:?}"))
+    Failure::new(format!("{backend} has no floor for leases of the kind {lease:?}"))
 }
 
 impl Floor for Bare {

@@ -1,4 +1,4 @@
-//! Ctrl-C, and the polite signals of a supervisor.
+//! SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 
 use std::io;
 use std::time::Duration;
@@ -6,26 +6,22 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-/// From its making on, the signals no longer end the process: who holds it decides.
+/// Receives the signals. They no longer end the process once this exists.
 #[derive(Debug)]
 pub(crate) struct Interrupt {
     signals: [Signal; 3],
 }
 
 impl Interrupt {
-    /// Listens from now on.
-    ///
-    /// # Errors
-    ///
-    /// When the system refuses.
+    /// Starts to listen.
     pub(crate) fn listen() -> io::Result<Self> {
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let [int, term, hangup] = kinds.map(signal);
         Ok(Self { signals: [int?, term?, hangup?] })
     }
 
-    /// Waits for a signal; one that came before counts.
-    pub(crate) async fn came(&mut self) {
+    /// Waits for a signal, unless one was received already.
+    pub(crate) async fn received(&mut self) {
         let [int, term, hangup] = &mut self.signals;
         tokio::select! {
             _ = int.recv() => {}
@@ -34,9 +30,9 @@ impl Interrupt {
         }
     }
 
-    /// Whether a signal came before. What it has done to other processes may be seen a moment before it is.
-    pub(crate) async fn has_come(&mut self) -> bool {
-        timeout(MOMENT, self.came()).await.is_ok()
+    /// Whether a signal was received, or is within a moment: its effect on child processes may be noticed first.
+    pub(crate) async fn was_received(&mut self) -> bool {
+        timeout(MOMENT, self.received()).await.is_ok()
     }
 }
 

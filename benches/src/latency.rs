@@ -1,10 +1,10 @@
-//! How long things took.
+//! Latency distributions.
 
 use hdrhistogram::Histogram;
 
 use crate::results::Row;
 
-/// A distribution of times, in nanoseconds and with three digits.
+/// A histogram of times in nanoseconds, with three significant digits.
 #[derive(Clone, Debug)]
 pub(crate) struct Latency {
     histogram: Histogram<u64>,
@@ -12,9 +12,9 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// An empty one.
+    /// An empty histogram.
     pub(crate) fn new() -> Self {
-        let histogram = Histogram::new_with_max(LONGEST_NS, DIGITS).expect("constants that suit");
+        let histogram = Histogram::new_with_max(LONGEST_NS, DIGITS).expect("valid constants");
         Self { histogram, total_ns: 0 }
     }
 
@@ -24,17 +24,17 @@ impl Latency {
         self.total_ns += u128::from(ns);
     }
 
-    /// How many there are.
+    /// The number of recorded times.
     pub(crate) fn len(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The time that this part of all does not exceed, in microseconds.
+    /// The quantile in microseconds; 0.5 is the median.
     pub(crate) fn quantile_us(&self, part: f64) -> f64 {
         self.histogram.value_at_quantile(part) as f64 / 1e3
     }
 
-    /// How many would fit into a second, one after the other.
+    /// The operations per second of one client.
     pub(crate) fn per_second(&self) -> f64 {
         if self.total_ns == 0 { 0.0 } else { self.len() as f64 * 1e9 / self.total_ns as f64 }
     }
@@ -49,28 +49,28 @@ impl Latency {
     }
 }
 
-/// How long acquisitions and releases took.
+/// The latencies of acquisitions and releases.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
-    /// The acquisitions alone.
+    /// Acquisitions alone.
     pub(crate) acquire: Latency,
-    /// Each with its release.
+    /// Acquisition plus release.
     pub(crate) both: Latency,
 }
 
 impl Times {
-    /// None yet.
+    /// Empty histograms.
     pub(crate) fn new() -> Self {
         Self { acquire: Latency::new(), both: Latency::new() }
     }
 
-    /// Adds one of each.
+    /// Adds an acquisition and its release.
     pub(crate) fn record(&mut self, acquire_ns: u64, release_ns: u64) {
         self.acquire.record(acquire_ns);
         self.both.record(acquire_ns + release_ns);
     }
 
-    /// The rows of both together, and `acquire_p50`, each with its floor.
+    /// The rows of acquisition plus release, and `acquire_p50`, each with its floor.
     pub(crate) fn rows(&self, scenario: &str, backend: &str, floor: &Self) -> Vec<Row> {
         let mut rows = self.both.rows(scenario, backend, &floor.both);
         let acquire_us = self.acquire.quantile_us(0.5);

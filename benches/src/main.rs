@@ -1,42 +1,56 @@
-//! The comparison harness: every backend under the same scenarios, on real servers.
+//! The harness: measures the backends on real servers, and uses them under faults.
 
-mod address;
-mod awake;
 mod backends;
-mod contender;
-mod crew;
-mod diary;
+mod compare;
+mod cpu_time;
+mod events;
+mod exclusion;
 mod failure;
 mod floor;
 mod interrupt;
-mod judge;
+mod keep_awake;
 mod latency;
+mod measured_lock;
 mod options;
 mod peers;
-mod probe;
-mod processor;
+mod plan;
 mod progress;
 mod promises;
-mod relay;
 mod report;
 mod results;
-mod run;
 mod scenarios;
 mod soak;
 mod table;
+mod url;
+mod window;
 mod worker;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
+use tokio::runtime::Builder;
 
+use crate::failure::Outcome;
 use crate::options::{Options, Role};
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match &options.role {
-        Some(Role::Worker) => worker::main(),
-        Some(Role::Soak(soak)) => soak::main(soak),
-        None => run::main(&options),
-    }
+    let (name, ended) = match &options.role {
+        Some(Role::Worker) => return worker::process::main(),
+        Some(Role::Soak(options)) => ("soak", in_runtime(soak::run(options))),
+        None => ("compare", in_runtime(compare::run(&options))),
+    };
+    ended.unwrap_or_else(|failure| {
+        eprintln!("{name}: {failure}");
+        ExitCode::FAILURE
+    })
+}
+
+fn in_runtime(command: impl Future<Output = Outcome<ExitCode>>) -> Outcome<ExitCode> {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let ended = runtime.block_on(command);
+    // Connections may have left tasks in the background.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
 }

@@ -1,19 +1,22 @@
-//! The command line.
+//! The command line of `cargo xtask compare`, and of what else this program does.
+
+pub(crate) mod soak;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use polylock::backend::LockUrl;
-use serde::{Deserialize, Serialize};
+
+use self::soak::SoakOptions;
 
 /// Measures the lock backends against each other on real servers, and checks that they exclude.
 ///
-/// Starts servers of its own on free ports, runs every scenario against every backend, prints one table, writes
-/// results.json and report.html, and leaves nothing behind. Exits with 1 when a lock failed to exclude or something
-/// could not be measured, and with 130 when it was interrupted.
+/// Starts its own servers on free ports, runs every scenario against every backend, prints the results, writes
+/// results.json and report.html, and cleans up. Exits with 1 when a lock failed to exclude or a scenario failed, and with
+/// 130 when interrupted.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cargo xtask compare", bin_name = "cargo xtask compare", version)]
 pub(crate) struct Options {
@@ -21,7 +24,7 @@ pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
 
-    /// End within 40 seconds instead of some minutes, without the scenarios `peers`, `herd`, `held` and `degraded`
+    /// Take 40 seconds instead of some minutes, without the scenarios `peers`, `herd`, `held` and `degraded`
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -37,135 +40,58 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) ensemble: bool,
 
-    /// A server that already runs, such as redis=redis://host:6379; can be given several times
+    /// Use a running server, such as redis=redis://host:6379; can be given several times
     #[arg(long = "url", value_name = "NAME=URL")]
     urls: Vec<ServerUrl>,
 
-    /// How many processes fight for the lock in `contended` and `peers` [default: 20, 8 with --quick]
+    /// Number of processes that contend for the lock in `contended` and `peers` [default: 20, 8 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) processes: Option<u32>,
 
-    /// How many tasks of one process fight for the lock in `tasks` [default: 1000]
+    /// Number of tasks of one process that contend for the lock in `tasks` [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) tasks: Option<u32>,
 
-    /// How many locks `held` holds [default: 10000]
+    /// Number of locks that `held` holds [default: 10000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) locks: Option<u32>,
 
-    /// For how long `held` watches them, such as 5m [default: 30s]
+    /// How long `held` measures their renewal, such as 5m [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = watch)]
     pub(crate) watch: Option<Duration>,
 
-    /// Keep the cores from halting meanwhile, with loops of the lowest priority: less noise, and hand-overs without the
-    /// time that a sleeping core takes to wake
+    /// Keep the cores from halting, with loops of the lowest priority: less noise, and hand-overs without the wake-up
+    /// latency of a halted core
     #[arg(long)]
     pub(crate) awake: bool,
 
     /// The folder for results.json and report.html [default: target/compare]
     #[arg(long, value_name = "FOLDER")]
-    pub(crate) out: Option<PathBuf>,
+    out: Option<PathBuf>,
 
-    /// Gives every contender a lock of its own, to prove that the harness notices.
+    /// Gives every client a lock of its own, to prove that the harness detects missing exclusion.
     #[arg(long, hide = true)]
     pub(crate) without_exclusion: bool,
 }
 
-/// What a process does in a run.
+/// What this process is for.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Role {
-    /// Does what the parent says on standard input.
+    /// Executes the orders that the parent process writes to standard input.
     #[command(hide = true)]
     Worker,
-    /// Lets processes use locks while they and the servers are killed, frozen and cut off, and judges what they saw.
+    /// Has processes use locks while they and the servers are killed, frozen and cut off, and checks their histories.
     ///
-    /// Starts servers of its own, twelve processes for each backend, and one fault after the other, chosen by a seed. Exits
-    /// with 1 when two guards of one lock were valid at the same time, when fencing tokens did not grow, when a lock was
-    /// not granted for longer than its lease and two seconds after a fault had ended, or when a process got stuck. Ctrl-C ends
-    /// it early: what was done by then is judged. The memory backend is left out: its locks are those of one process.
+    /// Starts its own servers and twelve processes for each backend, and injects one fault after the other, chosen by a
+    /// seed. Exits with 1 when two guards of one lock were valid at the same time, when fencing tokens did not grow, when
+    /// a lock was free for longer than its lease and two seconds after the end of a fault, or when a process got stuck.
+    /// Ctrl-C ends it early: the history up to then is checked. The memory backend is left out: its locks are local to
+    /// one process.
     #[command(hide = true, override_usage = "cargo xtask soak [OPTIONS]")]
     Soak(SoakOptions),
 }
 
-/// The options of a soak.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct SoakOptions {
-    /// For how long, each backend
-    #[arg(long, value_name = "N", default_value = "10", value_parser = minutes)]
-    pub(crate) minutes: Duration,
-
-    /// Only this backend; can be given several times
-    #[arg(long = "backend", value_name = "NAME")]
-    backends: Vec<SoakBackend>,
-
-    /// Chooses the faults and what the processes do [default: another one each time]
-    #[arg(long, value_name = "S")]
-    pub(crate) seed: Option<u64>,
-
-    /// Only faults of this kind; can be given several times
-    #[arg(long = "fault", value_name = "KIND")]
-    faults: Vec<FaultKind>,
-
-    /// The folder for the histories [default: target/soak]
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) out: Option<PathBuf>,
-
-    /// Uses a lock that is broken in this way, to prove that the judge notices
-    #[arg(long, value_name = "DEFECT", hide = true)]
-    pub(crate) broken: Option<Defect>,
-}
-
-/// A backend of a soak.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
-pub(crate) enum SoakBackend {
-    /// One Redis server.
-    Redis,
-    /// A Redis master with a replica, behind three sentinels.
-    Sentinel,
-    /// Five independent Redis servers.
-    Redlock,
-    /// Three ZooKeeper servers.
-    Zk,
-}
-
-/// What an operator can do to processes and servers.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum FaultKind {
-    /// Some workers are killed by SIGKILL; others take their place.
-    Kill,
-    /// A worker is stopped by SIGSTOP for longer than its lease.
-    Pause,
-    /// Servers are stopped by SIGSTOP.
-    Freeze,
-    /// All connections to servers are reset.
-    Reset,
-    /// Whatever is sent to servers, or by them, vanishes.
-    BlackHole,
-    /// Servers are killed by SIGKILL, and started again with their data.
-    Restart,
-    /// All servers are stopped by SIGSTOP, not only a minority. Only when asked for.
-    Blackout,
-    /// Sentinels promote the replica, which has all that was written.
-    Failover,
-    /// The same without a pause: what the old master was told last is lost, and no lock promises to exclude then. Only when
-    /// asked for; overlaps are counted, and fail nothing.
-    AbruptFailover,
-}
-
-/// What can be wrong with a lock.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Defect {
-    /// Every process has locks of its own.
-    EveryProcessAlone,
-    /// Tokens become smaller.
-    TokensShrink,
-    /// A release leaves the lock for another minute.
-    NeverReleases,
-}
-
-/// A backend, by the name that it has in the results and as a URL scheme.
+/// A backend, by its name in the results, which is its URL scheme.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
 pub(crate) enum BackendName {
     /// Locks inside one process.
@@ -178,20 +104,20 @@ pub(crate) enum BackendName {
     Zk,
 }
 
-/// A scenario, by the name that it has in the results.
+/// A scenario, by its name in the results.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
 pub(crate) enum ScenarioName {
-    /// Acquire and release, nobody else wants the lock.
+    /// One client acquires and releases a free lock.
     Uncontended,
-    /// Processes fight for one lock.
+    /// Processes contend for one lock.
     Contended,
-    /// Tasks of one process fight for one lock.
+    /// Tasks of one process contend for one lock.
     Tasks,
     /// The holder is killed.
     Crash,
-    /// The same fight with the locks of other libraries.
+    /// The same with the locks of other libraries.
     Peers,
-    /// Many processes wait for one lock: what a release costs.
+    /// Many processes wait for one lock: the cost of a release.
     Herd,
     /// Many locks held at once.
     Held,
@@ -199,7 +125,7 @@ pub(crate) enum ScenarioName {
     Degraded,
 }
 
-/// A server that already runs.
+/// A running server to use.
 #[derive(Clone)]
 struct ServerUrl {
     backend: BackendName,
@@ -207,85 +133,31 @@ struct ServerUrl {
 }
 
 impl Options {
-    /// The backends that take part, in the order of the results.
+    /// The selected backends, in the order of the results.
     pub(crate) fn backends(&self) -> Vec<BackendName> {
         chosen(&self.backends, BackendName::value_variants())
     }
 
-    /// The scenarios that run, in the order of the results.
+    /// The selected scenarios, in the order of the results.
     pub(crate) fn scenarios(&self) -> Vec<ScenarioName> {
         let all = ScenarioName::value_variants();
         let by_default = if self.quick { &all[..IN_QUICK] } else { all };
         chosen(&self.scenarios, by_default)
     }
 
-    /// Where the servers of this backend already run, if they do.
+    /// The URL of the running servers to use for this backend, if any.
     pub(crate) fn url(&self, backend: BackendName) -> Option<&str> {
         self.urls.iter().rev().find(|server| server.backend == backend).map(|server| server.url.as_str())
     }
-}
 
-impl SoakOptions {
-    /// The backends that take part, in their order.
-    pub(crate) fn backends(&self) -> Vec<SoakBackend> {
-        chosen(&self.backends, SoakBackend::value_variants())
-    }
-
-    /// The faults that may happen to this backend.
-    pub(crate) fn faults(&self, backend: SoakBackend) -> Vec<FaultKind> {
-        let all = FaultKind::value_variants().iter().copied();
-        let by_default: Vec<_> = all.filter(|kind| !kind.is_extreme()).collect();
-        let wanted = chosen(&self.faults, &by_default);
-        wanted.into_iter().filter(|kind| kind.befalls(backend)).collect()
-    }
-
-    /// The options that repeat the run on one backend, beside its seed.
-    pub(crate) fn repeated(&self, backend: SoakBackend) -> String {
-        let mut line = format!("--minutes {} --backend {backend}", self.minutes.as_secs_f64() / 60.0);
-        for fault in &self.faults {
-            line.push_str(&format!(" --fault {fault}"));
-        }
-        line
-    }
-}
-
-impl FaultKind {
-    /// Behind sentinels the clients find the servers by themselves, past all proxies; and a master that is gone for half
-    /// a second is replaced by a replica that may lack the last locks, of which nothing is promised.
-    fn befalls(self, backend: SoakBackend) -> bool {
-        match self {
-            Self::Kill | Self::Pause | Self::Reset => true,
-            Self::Freeze | Self::BlackHole | Self::Restart => backend != SoakBackend::Sentinel,
-            Self::Blackout => matches!(backend, SoakBackend::Redlock | SoakBackend::Zk),
-            Self::Failover | Self::AbruptFailover => backend == SoakBackend::Sentinel,
-        }
-    }
-
-    /// Whether it comes to pass only when it is asked for.
-    fn is_extreme(self) -> bool {
-        matches!(self, Self::Blackout | Self::AbruptFailover)
-    }
-
-    /// Whether servers may forget what they were told.
-    pub(crate) fn loses_data(self) -> bool {
-        self == Self::AbruptFailover
-    }
-}
-
-impl fmt::Display for SoakBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.to_possible_value().expect("none is skipped").get_name())
-    }
-}
-
-impl fmt::Display for FaultKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.to_possible_value().expect("none is skipped").get_name())
+    /// The folder for results.json and report.html.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| target_folder("compare"))
     }
 }
 
 impl BackendName {
-    /// The name.
+    /// The name in the results.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -297,7 +169,7 @@ impl BackendName {
 }
 
 impl ScenarioName {
-    /// The name.
+    /// The name in the results.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Uncontended => "uncontended",
@@ -329,14 +201,14 @@ impl FromStr for ServerUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, url) =
-            text.split_once('=').ok_or("write it as NAME=URL, such as redis=redis://127.0.0.1:6379")?;
+            text.split_once('=').ok_or("must be NAME=URL, such as redis=redis://127.0.0.1:6379")?;
         let backend = BackendName::from_str(name, false)?;
         if backend == BackendName::Memory {
             return Err("the memory backend has no server".into());
         }
         let scheme = LockUrl::parse(url).map_err(|error| error.to_string())?.scheme;
         if scheme != backend.as_str() {
-            return Err(format!("the URL of {backend} starts with {backend}://, not with {scheme}://"));
+            return Err(format!("the URL of {backend} must start with {backend}://, not with {scheme}://"));
         }
         Ok(Self { backend, url: url.to_owned() })
     }
@@ -357,23 +229,27 @@ fn chosen<T: Copy + Ord>(wanted: &[T], by_default: &[T]) -> Vec<T> {
 }
 
 fn watch(text: &str) -> Result<Duration, String> {
-    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if (SHORTEST_WATCH..=LONGEST_WATCH).contains(&span) {
-        return Ok(span);
-    }
-    Err("between a second and a day, please".into())
+    in_range(humantime::parse_duration(text).map_err(|error| error.to_string())?)
+}
+
+fn in_range(span: Duration) -> Result<Duration, String> {
+    let range = SHORTEST_WATCH..=LONGEST_WATCH;
+    range.contains(&span).then_some(span).ok_or_else(|| "must be between one second and one day".into())
 }
 
 fn minutes(text: &str) -> Result<Duration, String> {
-    let minutes: f64 = text.parse().map_err(|_| "give a number of minutes, such as 10 or 0.5")?;
-    let span = Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())?;
-    if (SHORTEST_WATCH..=LONGEST_WATCH).contains(&span) {
-        return Ok(span);
-    }
-    Err("between a second and a day, please".into())
+    let minutes: f64 = text.parse().map_err(|_| "must be a number of minutes, such as 10 or 0.5")?;
+    in_range(Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())?)
 }
 
-/// So many scenarios, counted from the first, are part of a quick run.
+/// A folder below the workspace's target directory when cargo started this process, else below the current directory.
+fn target_folder(name: &str) -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let root = package.and_then(|package| package.parent().map(PathBuf::from)).unwrap_or_default();
+    root.join("target").join(name)
+}
+
+/// How many scenarios, from the first, belong to a quick run.
 const IN_QUICK: usize = 4;
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
 const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
@@ -382,6 +258,7 @@ const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 mod tests {
     use clap::CommandFactory;
 
+    use super::soak::{FaultKind, SoakBackend};
     use super::*;
 
     fn parse(line: &str) -> Result<Options, clap::Error> {

@@ -1,13 +1,13 @@
-//! Peers: the locks of other libraries, as their documentation shows them and with the delays that they come with.
+//! Peers: the locks of other libraries, used as their documentation shows, with their default delays.
 //!
-//! None of them gives fencing tokens, so that their histories are judged by wall time alone.
+//! None of them has fencing tokens, so that their histories are checked by wall time alone.
 
 mod async_redis_lock;
 mod distkit;
-mod lock_client;
-mod program;
 mod rlock;
 mod rslock;
+mod subprocess;
+mod zookeeper_client;
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::async_redis_lock::AsyncRedisLock;
 pub(crate) use self::distkit::Distkit;
-pub(crate) use self::lock_client::DriverLock;
-pub(crate) use self::program::Program;
 pub(crate) use self::rlock::Rlock;
 pub(crate) use self::rslock::Rslock;
+pub(crate) use self::subprocess::Subprocess;
+pub(crate) use self::zookeeper_client::DriverLock;
 use crate::options::BackendName;
 
-/// A peer.
+/// A library with a lock.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Peer {
@@ -42,7 +42,7 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// All of them, in the order of the results.
+    /// All peers, in the order of the results.
     pub(crate) const ALL: [Self; 7] = [
         Self::Rslock,
         Self::Rlock,
@@ -53,7 +53,7 @@ impl Peer {
         Self::Kazoo,
     ];
 
-    /// Those that lock on the servers of this backend.
+    /// The peers that lock on the servers of this backend.
     pub(crate) fn of(backend: BackendName) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |peer| peer.backend() == backend)
     }
@@ -78,12 +78,12 @@ impl Peer {
         }
     }
 
-    /// How it waits, in a few words.
+    /// How it waits, for the report.
     pub(crate) const fn waiting(self) -> &'static str {
         match self {
-            Self::Rslock => "asks again after 0 to 200 ms",
-            Self::Rlock | Self::AsyncRedisLock => "asks again every 100 ms",
-            Self::Distkit => "asks again every 50 ms",
+            Self::Rslock => "polls after 0 to 200 ms",
+            Self::Rlock | Self::AsyncRedisLock => "polls every 100 ms",
+            Self::Distkit => "polls every 50 ms",
             Self::LockClient => "the lock of the driver zookeeper-client: watches, then lists again",
             Self::Curator => "InterProcessMutex, in Java processes: watches, then lists again",
             Self::Kazoo => "Lock, in Python processes: watches, then lists again",
@@ -91,5 +91,5 @@ impl Peer {
     }
 }
 
-/// The session timeout of those that have no default.
+/// The session timeout of peers without a default.
 const SESSION: Duration = Duration::from_secs(10);

@@ -1,18 +1,18 @@
-//! What the run is doing, told while it works.
+//! The progress of a run on standard error.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar on a terminal, plain lines otherwise; on standard error either way.
+/// A bar on a terminal, plain lines otherwise.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// Of a run of so many steps.
+    /// The progress of a run with this many steps.
     pub(crate) fn new(steps: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
@@ -25,7 +25,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// The next thing begins.
+    /// Shows what begins.
     pub(crate) fn begin(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_owned()),
@@ -33,15 +33,15 @@ impl Progress {
         }
     }
 
-    /// A step is done.
+    /// Counts a completed step.
     pub(crate) fn step(&self) {
         if let Some(bar) = &self.bar {
             bar.inc(1);
         }
     }
 
-    /// Something that must not be missed.
-    pub(crate) fn tell(&self, text: &str) {
+    /// Prints a line that stays.
+    pub(crate) fn print(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
             None => eprintln!("{text}"),

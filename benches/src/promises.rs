@@ -1,118 +1,14 @@
-//! What the backends promise, in numbers that every run can check.
+//! The performance targets of the backends, which every run checks.
 //!
-//! A promise that is not kept does not fail the run: machines are noisy, and small ones have no room for twenty
-//! processes. It is told in the same breath as the numbers.
+//! A missed target is reported but does not fail the run: machines are noisy, and small ones have no room for twenty
+//! processes.
 
-use std::fmt;
+use crate::plan::Plan;
+use crate::results::{Bound, Part, PromiseResult, Results};
 
-use serde::{Deserialize, Serialize};
-
-use crate::results::{Results, number};
-use crate::scenarios::Plan;
-
-/// Every promise, with what this run has seen of it.
-pub(crate) fn judge(results: &Results, plan: &Plan) -> Vec<Judged> {
+/// All promises, with what this run measured of them.
+pub(crate) fn judge(results: &Results, plan: &Plan) -> Vec<PromiseResult> {
     PROMISES.iter().map(|promise| promise.judge(results, plan)).collect()
-}
-
-/// A promise, and what a run has seen of it.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Judged {
-    /// The backend whose promise it is.
-    pub(crate) by: String,
-    /// In words.
-    pub(crate) promise: String,
-    /// Where the number is: scenario, backend and metric of its row.
-    pub(crate) scenario: String,
-    /// The backend, or the peer that it is compared with.
-    pub(crate) backend: String,
-    /// The metric.
-    pub(crate) metric: String,
-    /// Which of the row's numbers.
-    pub(crate) of: Part,
-    /// On which side of the target.
-    pub(crate) bound: Bound,
-    /// The target.
-    pub(crate) target: f64,
-    /// The unit of both numbers; `x` for a ratio.
-    pub(crate) unit: String,
-    /// What was seen; nothing when it was not measured.
-    pub(crate) seen: Option<f64>,
-    /// Whether that is as promised.
-    pub(crate) met: Option<bool>,
-    /// In what the run was smaller than, or other than, what the promise is about, such as the number of processes.
-    pub(crate) smaller: Option<String>,
-}
-
-impl Judged {
-    /// In words, with the name of a peer that it is about.
-    pub(crate) fn about(&self) -> String {
-        if self.backend == self.by {
-            self.promise.clone()
-        } else {
-            format!("{}: {}", self.backend, self.promise)
-        }
-    }
-
-    /// Target with its bound, as people write it.
-    pub(crate) fn target(&self) -> String {
-        format!("{} {}", self.bound, self.quantity(self.target))
-    }
-
-    /// What was seen, as people write it.
-    pub(crate) fn seen(&self) -> String {
-        self.seen.map_or_else(|| "-".into(), |seen| self.quantity(seen))
-    }
-
-    /// Whether it is met, in a word or two.
-    pub(crate) fn met(&self) -> String {
-        let word = match self.met {
-            Some(true) => "yes",
-            Some(false) => "NO",
-            None => "not measured",
-        };
-        match &self.smaller {
-            Some(smaller) if self.met.is_some() => format!("{word} ({smaller})"),
-            _ => word.into(),
-        }
-    }
-
-    fn quantity(&self, value: f64) -> String {
-        match self.unit.as_str() {
-            "" => number(value),
-            "x" => format!("{value:.2}x"),
-            unit => format!("{} {unit}", number(value)),
-        }
-    }
-}
-
-/// One of the two numbers of a row.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Part {
-    /// The measured one.
-    Value,
-    /// Its ratio to the floor.
-    Ratio,
-}
-
-/// On which side of the target a number has to be.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Bound {
-    /// Not above.
-    AtMost,
-    /// Not below.
-    AtLeast,
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::AtMost => "<=",
-            Self::AtLeast => ">=",
-        })
-    }
 }
 
 struct Promise {
@@ -128,17 +24,17 @@ struct Promise {
     size: Size,
 }
 
-/// How large a run the promise is about.
+/// The size of the run that a promise is about.
 #[derive(Clone, Copy)]
 enum Size {
     Any,
-    /// So many that fight, or more.
+    /// At least `PROCESSES` contend.
     Processes,
-    /// Just so many that fight, as each hand-off takes longer with more.
+    /// Exactly `FEW_PROCESSES` contend, as hand-offs take longer with more.
     FewProcesses,
     Tasks,
     Locks,
-    /// The locks, and for how long.
+    /// Locks, and how long their renewal is measured.
     Watch,
 }
 
@@ -170,7 +66,7 @@ impl Promise {
 
     /// A Redis lock that polls.
     const fn polling(backend: &'static str) -> Self {
-        // Not the hand-off to whoever comes: a releaser that takes the lock back at once is faster than any other.
+        // Not the hand-off to any process: a releaser that acquires the lock again at once is faster than any waiter.
         let what = "hand-off to a waiter p50 against ours";
         Self::peer(REDIS, backend, "waiter_p50", what).at_least(20.0).at(Size::Processes)
     }
@@ -196,7 +92,7 @@ impl Promise {
         Self { size, ..self }
     }
 
-    fn judge(&self, results: &Results, plan: &Plan) -> Judged {
+    fn judge(&self, results: &Results, plan: &Plan) -> PromiseResult {
         let scenarios = results.scenarios();
         let scenario = scenarios.iter().find(|scenario| scenario.name == self.scenario);
         let row = scenario.and_then(|scenario| scenario.row(self.backend, self.metric));
@@ -211,12 +107,12 @@ impl Promise {
         let [by, promise, scenario, backend, metric, unit] =
             [self.by, self.what, self.scenario, self.backend, self.metric, self.unit].map(str::to_owned);
         let (of, bound, target, smaller) = (self.of, self.bound, self.target, self.size.missing_in(plan));
-        Judged { by, promise, scenario, backend, metric, of, bound, target, unit, seen, met, smaller }
+        PromiseResult { by, promise, scenario, backend, metric, of, bound, target, unit, seen, met, smaller }
     }
 }
 
 impl Size {
-    /// What the plan has instead, if that is less, or something else.
+    /// The size of the plan, if it differs.
     fn missing_in(self, plan: &Plan) -> Option<String> {
         let locks = (plan.held_locks < LOCKS).then(|| format!("{} locks", plan.held_locks));
         match self {
@@ -282,7 +178,7 @@ const PROMISES: &[Promise] = &[
     Promise::value(REDLOCK, "contended", "handoff_p50", "us", "hand-off p50 of 8 processes")
         .at_most(3_000.0)
         .at(Size::FewProcesses),
-    Promise::value(REDLOCK, "contended", "first_try", "%", "a free lock is taken at the first try")
+    Promise::value(REDLOCK, "contended", "first_try", "%", "a free lock is acquired at first try")
         .at_least(95.0)
         .at(Size::Processes),
     Promise::ratio(ZK, "uncontended", "p50", "p50 against the bare requests").at_most(1.08),
@@ -307,31 +203,31 @@ mod tests {
     use crate::peers::Peer;
     use crate::results::{Mode, Row, sample};
 
-    fn find<'a>(judged: &'a [Judged], scenario: &str, metric: &str) -> &'a Judged {
-        judged.iter().find(|one| one.by == REDIS && one.scenario == scenario && one.metric == metric).unwrap()
+    fn find<'a>(result: &'a [PromiseResult], scenario: &str, metric: &str) -> &'a PromiseResult {
+        result.iter().find(|one| one.by == REDIS && one.scenario == scenario && one.metric == metric).unwrap()
     }
 
     #[test]
     fn what_was_measured_is_judged() {
-        let judged = judge(&sample(), &Plan::new(Mode::Full));
-        let p50 = find(&judged, "uncontended", "p50");
+        let result = judge(&sample(), &Plan::new(Mode::Full));
+        let p50 = find(&result, "uncontended", "p50");
         assert_eq!(
             [p50.target(), p50.seen(), p50.met()],
             ["<= 1.15x".to_owned(), "1.13x".into(), "yes".into()]
         );
-        let jain = find(&judged, "contended", "jain");
+        let jain = find(&result, "contended", "jain");
         assert_eq!([jain.target(), jain.seen(), jain.met()], [">= 0.990", "0.993", "yes"].map(String::from));
-        assert_eq!(find(&judged, "tasks", "pairs_per_s").met(), "not measured");
+        assert_eq!(find(&result, "tasks", "pairs_per_s").met(), "not measured");
     }
 
     #[test]
-    fn a_promise_that_is_not_kept_is_told() {
+    fn a_broken_promise_is_reported() {
         let mut results = sample();
         results.push(Row::new("contended", "redis", "requests_per_grant", "", 9.0));
         results.push(Row::new("peers", "rslock", "waiter_p50", "us", 3000.0).with_floor(200.0));
-        let judged = judge(&results, &Plan { processes: 8, ..Plan::new(Mode::Quick) });
-        assert_eq!(find(&judged, "contended", "requests_per_grant").met(), "NO (8 processes)");
-        let rslock = find(&judged, "peers", "waiter_p50");
+        let result = judge(&results, &Plan { processes: 8, ..Plan::new(Mode::Quick) });
+        assert_eq!(find(&result, "contended", "requests_per_grant").met(), "NO (8 processes)");
+        let rslock = find(&result, "peers", "waiter_p50");
         assert_eq!((rslock.seen(), rslock.met), ("15.00x".into(), Some(false)));
     }
 

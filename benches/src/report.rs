@@ -1,22 +1,19 @@
-//! The results as one HTML page that needs nothing but itself: no script, no font, no network.
+//! The results as one self-contained HTML page: no script, no font, no network.
 
 mod chart;
+mod html;
 
 use std::fmt::{Display, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use chart::{Bar, Chart, Group, quantity};
-
+use self::chart::{Bar, Chart, Group};
+use self::html::escape;
 use crate::peers::Peer;
-use crate::promises::Judged;
-use crate::results::{Meta, Results, Row, Scenario, Verdict, number, title, write_file};
+use crate::results::labels::{meaning, number, quantity, title};
+use crate::results::{ExclusionVerdict, Meta, PromiseResult, Results, Row, Scenario, write_file};
 
-/// Writes `report.html` into `folder`, which is created if need be, and returns its path.
-///
-/// # Errors
-///
-/// When the folder or the file cannot be written; the message names the path.
+/// Writes `report.html` into `folder`, which is created if necessary, and returns the path.
 pub(crate) fn write(results: &Results, folder: &Path) -> io::Result<PathBuf> {
     write_file(folder, "report.html", &render(results))
 }
@@ -56,22 +53,6 @@ pub(crate) fn render(results: &Results) -> String {
     page
 }
 
-/// Makes any text safe between tags and in quoted attributes.
-fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            other => safe.push(other),
-        }
-    }
-    safe
-}
-
 fn headline(results: &Results) -> String {
     let mut backends = results.backends();
     backends.retain(|backend| !Peer::ALL.iter().any(|peer| peer.as_str() == *backend));
@@ -82,15 +63,15 @@ fn headline(results: &Results) -> String {
     }
 }
 
-fn verdict_class(verdict: Verdict) -> &'static str {
+fn verdict_class(verdict: ExclusionVerdict) -> &'static str {
     match verdict {
-        Verdict::Held => "held",
-        Verdict::Broken(_) => "broken",
-        Verdict::Unchecked => "unchecked",
+        ExclusionVerdict::Held => "held",
+        ExclusionVerdict::Broken(_) => "broken",
+        ExclusionVerdict::Unchecked => "unchecked",
     }
 }
 
-fn verdict_line(results: &Results, verdict: Verdict) -> String {
+fn verdict_line(results: &Results, verdict: ExclusionVerdict) -> String {
     let scenarios = results.scenarios();
     let pairs = || {
         scenarios.iter().flat_map(|scenario| {
@@ -98,24 +79,24 @@ fn verdict_line(results: &Results, verdict: Verdict) -> String {
             scenario.backends().into_iter().map(of)
         })
     };
-    let places = |wanted: fn(Verdict) -> bool| {
+    let places = |wanted: fn(ExclusionVerdict) -> bool| {
         let named = pairs().filter(|(.., verdict)| wanted(*verdict));
         named.map(|(scenario, backend, _)| format!("{scenario} on {backend}")).collect::<Vec<_>>().join(", ")
     };
     match verdict {
-        Verdict::Held => format!(
+        ExclusionVerdict::Held => format!(
             "Mutual exclusion held: no two holds overlapped in any of the {} recorded histories.",
             pairs().count()
         ),
-        Verdict::Broken(overlaps) => format!(
+        ExclusionVerdict::Broken(overlaps) => format!(
             "Mutual exclusion was BROKEN: {} ({}).",
             if overlaps == 1 { "1 overlap".to_owned() } else { format!("{overlaps} overlaps") },
-            places(|verdict| matches!(verdict, Verdict::Broken(_)))
+            places(|verdict| matches!(verdict, ExclusionVerdict::Broken(_)))
         ),
-        Verdict::Unchecked if scenarios.is_empty() => "Mutual exclusion was not checked.".into(),
-        Verdict::Unchecked => format!(
+        ExclusionVerdict::Unchecked if scenarios.is_empty() => "Mutual exclusion was not checked.".into(),
+        ExclusionVerdict::Unchecked => format!(
             "Mutual exclusion was not checked everywhere: no verdict for {}.",
-            places(|verdict| verdict == Verdict::Unchecked)
+            places(|verdict| verdict == ExclusionVerdict::Unchecked)
         ),
     }
 }
@@ -144,8 +125,8 @@ fn cards(page: &mut String, results: &Results) {
 }
 
 fn promises(page: &mut String, results: &Results, backend: &str) {
-    let (measured, others): (Vec<&Judged>, Vec<&Judged>) =
-        results.promises_of(backend).partition(|judged| judged.met.is_some());
+    let (measured, others): (Vec<&PromiseResult>, Vec<&PromiseResult>) =
+        results.promises_of(backend).partition(|result| result.met.is_some());
     if measured.is_empty() {
         return;
     }
@@ -156,16 +137,16 @@ fn promises(page: &mut String, results: &Results, backend: &str) {
         "<th>promise</th><th>scenario</th><th>target</th><th>seen</th><th>met</th></tr>\n",
         "</thead>\n<tbody>\n",
     ));
-    for judged in measured {
-        let _ = write!(page, "<tr><td>{}</td>", capitalised(&judged.about()));
-        for cell in [&judged.scenario, &judged.target(), &judged.seen()] {
+    for result in measured {
+        let _ = write!(page, "<tr><td>{}</td>", capitalised(&result.about()));
+        for cell in [&result.scenario, &result.target(), &result.seen()] {
             let _ = write!(page, "<td>{}</td>", escape(cell));
         }
-        let class = if judged.met == Some(true) { "held" } else { "unchecked" };
+        let class = if result.met == Some(true) { "held" } else { "unchecked" };
         let _ = writeln!(
             page,
             "<td><span class=\"pill {class}\">{}</span></td></tr>",
-            escape(&judged.met().to_lowercase())
+            escape(&result.met().to_lowercase())
         );
     }
     page.push_str("</tbody>\n</table>\n</div>\n");
@@ -208,7 +189,7 @@ fn section(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
     page.push_str("</section>\n");
 }
 
-/// Metrics that belong into one chart: the quantiles of one thing, or one metric by itself.
+/// The metrics of one chart: the quantiles of one thing, or a single metric.
 struct Family<'a> {
     name: &'a str,
     metrics: Vec<&'a str>,
@@ -242,7 +223,7 @@ impl<'a> Family<'a> {
             notes.push("logarithmic scale".to_owned());
         }
         if chart.is_marked() {
-            notes.push(format!("the upright mark is the {}", floor_meaning(scenario, self.metrics[0])));
+            notes.push(format!("the upright mark is the {}", scenario.floor_meaning(self.metrics[0])));
         }
         notes.extend(self.metrics.iter().find_map(|metric| meaning(metric)).map(str::to_owned));
         let notes = notes.join("; ");
@@ -348,8 +329,8 @@ fn facts(page: &mut String, meta: &Meta) {
     fact("Duration", &quantity(meta.duration_s, "s"));
     fact("Processor", &format!("{}, {} cores", meta.cpu, meta.cores));
     fact("Kernel", &meta.kernel);
-    fact("Redis", &meta.redis.as_deref().unwrap_or("took no part"));
-    fact("ZooKeeper", &meta.zookeeper.as_deref().unwrap_or("took no part"));
+    fact("Redis", &meta.redis.as_deref().unwrap_or("not measured"));
+    fact("ZooKeeper", &meta.zookeeper.as_deref().unwrap_or("not measured"));
     for (name, value) in &meta.settings {
         fact(name, value);
     }
@@ -357,35 +338,14 @@ fn facts(page: &mut String, meta: &Meta) {
     page.push_str("</dl>\n</section>\n");
 }
 
-/// `handoff_p50` is the quantile `p50` of `handoff`.
+/// Splits `handoff_p50` into `handoff` and its quantile `p50`.
 fn quantile(metric: &str) -> Option<(&str, &str)> {
     let (name, of) = metric.rsplit_once('_').unwrap_or(("", metric));
     let digits = of.strip_prefix('p')?;
     (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some((name, of))
 }
 
-fn floor_meaning(scenario: &Scenario<'_>, metric: &str) -> &'static str {
-    match (scenario.name, metric) {
-        (_, "longest_wait") => "ideal rotation, in which all take turns",
-        ("contended", _) => "median of empty round trips meanwhile",
-        ("peers", _) => "median of ours beside it",
-        ("crash", _) => "ttl or session timeout",
-        ("uncontended", _) => "floor, the bare commands",
-        ("tasks", _) => "floor, the bare commands one pair after the other",
-        ("degraded", _) => "same lock with all masters healthy",
-        _ => "floor",
-    }
-}
-
-fn meaning(metric: &str) -> Option<&'static str> {
-    match metric {
-        "jain" => Some("1 is fair"),
-        "ops" | "grants_per_s" | "pairs_per_s" => Some("more is better"),
-        _ => None,
-    }
-}
-
-/// A backend keeps its colour, whichever others took part.
+/// The colour of a backend, the same whichever others are measured.
 fn colour(results: &Results, backend: &str) -> String {
     const OWN: &[&str] = &["memory", "redis", "redlock", "zk"];
     let index = OWN.iter().position(|own| *own == backend).unwrap_or_else(|| {
@@ -405,7 +365,7 @@ fn capitalised(text: &str) -> String {
 const LARGE: f64 = 960.0;
 const SMALL: f64 = 450.0;
 
-/// Scenario, metric and name of what stands on the cards.
+/// The numbers on the cards: scenario, metric and name.
 const HIGHLIGHTS: &[(&str, &str, &str)] = &[
     ("uncontended", "p50", "acquire + release"),
     ("contended", "handoff_p50", "hand-off"),
@@ -414,7 +374,7 @@ const HIGHLIGHTS: &[(&str, &str, &str)] = &[
     ("crash", "takeover", "take-over"),
 ];
 
-/// The policy forbids whatever the page might ever ask of a network.
+/// The policy forbids all network access of the page.
 const HEAD: &str = concat!(
     "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n",
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n",
@@ -431,43 +391,42 @@ const HOW_TO_READ: &str = "\
 <dt>p50, p90, p99</dt>
 <dd>Half, 90 % and 99 % of the operations were at least this fast.</dd>
 <dt>Floor and ratio</dt>
-<dd>The floor is what the servers themselves take: the bare commands that any such lock must send, on the same kind of
-connection, measured in turns with the lock in the same run. The ratio is what the lock adds to it: 1.10× is ten
-percent. The floor of redlock has no fencing tokens; the one with tokens, beside it, shows what they cost any client. Memory
-has no server: its floor is a mutex of the runtime, which has no names, tokens or leases.</dd>
-<dt>Hand-off</dt>
-<dd>From the moment a holder calls release until the next process has the lock, by one clock for all processes. Its
-floor, ping, is the median of empty round trips to the same server under the same load. <i>To a waiter</i> is the time
-until one of those processes has the lock that waited for it at the moment of the release: where a releaser may take the
-lock back at once, hand-offs are quick, and those who wait have nothing of it. <i>Against bare</i>: the same processes
-pass a turn on by the fewest requests that a lock could do with, in the same run.</dd>
+<dd>The floor is the time of the servers: the bare commands that any such lock must send, on the same kind of connection,
+measured in turn with the lock in the same run. The ratio shows what the lock adds: 1.10× is ten percent. The floor of
+redlock has no fencing tokens; a second one with tokens shows what they cost any client. Memory has no server: its floor is
+a mutex of the runtime, which has no names, tokens or leases.</dd>
+<dt>WorkerHandle-off</dt>
+<dd>From the call of release until the next process has the lock, by one clock for all processes. The floor, ping, is the
+median of empty round trips to the same server under the same load. <i>To a waiter</i> is the time until a process that
+waited at the time of the release has the lock: where the releaser may acquire the lock again at once, hand-offs are fast
+but waiters starve. <i>Against bare</i>: the same processes hand over by the fewest requests that a lock needs, in the same
+run.</dd>
 <dt>Longest wait, Jain index</dt>
-<dd>How long the unluckiest acquire took, against the ideal rotation in which all processes take turns, and how evenly
-the grants were spread over the processes: 1 is perfectly even, 1/n means that one of n processes had them all.</dd>
+<dd>The longest acquire, against the ideal rotation in which all processes take turns, and how evenly the grants were spread
+over the processes: 1 is perfectly even, 1/n means that one of n processes had them all.</dd>
 <dt>Acquire + release per second</dt>
-<dd>How often the tasks of one process get a lock that all of them want, against the bare commands, one pair after the
-other.</dd>
+<dd>The rate at which the tasks of one process acquire and release a lock for which all of them contend, against the bare
+commands, one pair after the other.</dd>
 <dt>Peers</dt>
-<dd>The fight of contended with the locks of other libraries, with the delays that they come with. The floor is our
-own median to a waiter in the same run, so that a ratio of 100× is a hand-off that takes a hundred times as long.</dd>
+<dd>As contended, with the locks of other libraries and their default delays. The floor is the median of our own lock to a
+waiter in the same run, so that a ratio of 100× is a hand-off that takes a hundred times as long.</dd>
 <dt>Herd</dt>
-<dd>What arrives at the servers for each grant while many processes wait, and how many watch events a release sets off:
-with a queue a few, with one node for all as many as wait.</dd>
+<dd>The requests of each grant while many processes wait, and the watch events of each release: a few with a queue, one per
+waiter with a single node.</dd>
 <dt>Requests per grant</dt>
-<dd>What arrives at the servers for each time the lock is granted, waiters included. Calls made inside a script do not
+<dd>The requests that arrive at the servers for each grant, those of waiters included. Calls inside a script do not
 count.</dd>
 <dt>Take-over</dt>
-<dd>How long a lock stays closed after its holder was killed, against the ttl or session timeout that promises its end. A
-ttl runs from the last renewal, so a take-over may well be quicker than it.</dd>
+<dd>The time from the death of a holder until a waiter has the lock, against the ttl or session timeout. A ttl runs from the
+last renewal, so that a take-over may take less.</dd>
 <dt>Memory per lock, renewal</dt>
-<dd>By how much the process that holds many locks grows for each of them, and how much of one core it needs, and the
-servers need, to keep all of them alive.</dd>
+<dd>The memory per lock of a process that holds many locks, and the share of one core that it and the servers need to renew
+them.</dd>
 <dt>Degraded</dt>
-<dd>The same lock on the same servers, while one of them takes requests and never answers, against all of them
-healthy.</dd>
+<dd>The same lock while one master accepts requests and never answers, against all masters healthy.</dd>
 <dt>Mutual exclusion</dt>
-<dd>Every scenario records who held the lock and when, and the record is searched for two holds that overlap. One overlap
-is a failed run, whatever the other numbers say.</dd>
+<dd>Every scenario records its history, which is searched for overlapping holds. One overlap fails the run, whatever the
+other numbers say.</dd>
 </dl>
 </section>
 ";
@@ -475,9 +434,9 @@ is a failed run, whatever the other numbers say.</dd>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Plan;
     use crate::promises;
     use crate::results::{Mode, sample};
-    use crate::scenarios::Plan;
 
     #[test]
     fn the_page_is_well_formed() {
@@ -513,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_come_first_with_what_was_seen() {
+    fn promises_come_first_with_the_measured_numbers() {
         let mut results = sample();
         assert!(!render(&results).contains("What redis promises"));
         results.push(Row::new("peers", "rslock", "waiter_p50", "us", 1e5).with_floor(200.0));
@@ -559,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_told_from_other_names() {
+    fn quantiles_are_recognised() {
         assert_eq!(quantile("p50"), Some(("", "p50")));
         assert_eq!(quantile("handoff_p99"), Some(("handoff", "p99")));
         assert_eq!([quantile("grants_per_s"), quantile("p"), quantile("ops"), quantile("pool")], [None; 4]);

@@ -1,59 +1,37 @@
 //! `cargo xtask soak`: processes use locks while they and the servers are killed, frozen and cut off.
 
-mod operator;
-mod pressure;
-mod stage;
+mod cpu_pressure;
+mod fault;
+mod fault_injector;
+mod grant_watch;
+mod servers;
 mod verdict;
-mod watch;
-pub(crate) mod worker;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use lock_testkit::history::History;
 use lock_testkit::now_ns;
 use rand::Rng;
 use tokio::time::Instant;
 
-use self::operator::Operator;
-use self::pressure::Pressure;
-use self::stage::Stage;
-use self::verdict::{Verdict, judge, percent, seconds};
-use self::watch::histories;
+use self::cpu_pressure::CpuPressure;
+use self::fault_injector::FaultInjector;
+use self::grant_watch::histories;
+use self::servers::SoakServers;
+use self::verdict::{SoakVerdict, judge, percent, seconds};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::options::{SoakBackend, SoakOptions};
-use crate::run::target_folder;
+use crate::options::soak::{SoakBackend, SoakOptions};
 use crate::table::{Look, empty};
 
-/// Runs what the options say.
-pub(crate) fn main(options: &SoakOptions) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let ended = match runtime {
-        Ok(runtime) => {
-            let ended = runtime.block_on(soak(options));
-            // Tasks of connections may still be there; nobody waits for them.
-            runtime.shutdown_timeout(Duration::from_secs(1));
-            ended
-        }
-        Err(error) => Err(error.into()),
-    };
-    match ended {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            eprintln!("soak: {failure}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn soak(options: &SoakOptions) -> Outcome<u8> {
+/// Soaks the backends that the options ask for, and prints the verdicts.
+pub(crate) async fn run(options: &SoakOptions) -> Outcome<ExitCode> {
     let mut interrupt = Interrupt::listen()?;
-    // Short enough to be typed.
+    // Short enough to type.
     let seed = options.seed.unwrap_or_else(|| rand::rng().random_range(0..1 << 32));
-    println!("memory is left out: its locks are those of one process");
+    println!("memory is left out: its locks are local to one process");
     let (mut seen, mut interrupted) = (Vec::new(), false);
     for backend in options.backends() {
         if interrupted {
@@ -65,8 +43,8 @@ async fn soak(options: &SoakOptions) -> Outcome<u8> {
                 seen.push((backend, verdict));
                 interrupted = ended_early;
             }
-            // Ctrl-C reaches the servers as well: those that were starting ended of it.
-            Err(_) if interrupt.has_come().await => interrupted = true,
+            // Ctrl-C reaches the servers as well, and ends those that are starting.
+            Err(_) if interrupt.was_received().await => interrupted = true,
             Err(failure) => return Err(failure.during(&backend.to_string())),
         }
     }
@@ -84,65 +62,64 @@ async fn soak(options: &SoakOptions) -> Outcome<u8> {
         }
     }
     Ok(match (failed, interrupted) {
-        (true, _) => 1,
-        (false, true) => 130,
-        (false, false) => 0,
+        (true, _) => ExitCode::FAILURE,
+        (false, true) => ExitCode::from(130),
+        (false, false) => ExitCode::SUCCESS,
     })
 }
 
-/// One backend, and whether it was interrupted.
+/// Soaks one backend. Returns the verdict, and whether the soak was interrupted.
 async fn one(
     backend: SoakBackend,
     options: &SoakOptions,
     seed: u64,
     interrupt: &mut Interrupt,
-) -> Outcome<(Verdict, bool)> {
-    let folder =
-        options.out.clone().unwrap_or_else(|| target_folder("soak")).join(format!("{backend}-{seed}"));
+) -> Outcome<(SoakVerdict, bool)> {
+    let folder = options.folder().join(format!("{backend}-{seed}"));
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    let stage = Stage::start(backend).await?;
+    let servers = SoakServers::start(backend).await?;
     let faults = options.faults(backend);
-    let mut operator = Operator::with_crew(&stage, faults, seed, &folder, options.broken).await?;
-    let pressure = Pressure::watch();
+    let mut injector = FaultInjector::with_workers(&servers, faults, seed, &folder, options.broken).await?;
+    let pressure = CpuPressure::watch();
     let (began_ns, end) = (now_ns(), Instant::now() + options.minutes);
     let ended = tokio::select! {
         biased;
-        () = interrupt.came() => None,
-        ended = operator.disturb(end) => Some(ended),
+        () = interrupt.received() => None,
+        ended = injector.run(end) => Some(ended),
     };
     let end_ns = now_ns();
-    // What fails after Ctrl-C has failed by it: the servers were told as well.
-    let interrupted = ended.is_none() || matches!(ended, Some(Err(_))) && interrupt.has_come().await;
+    // Ctrl-C reaches the servers as well: a failure after it is its consequence.
+    let interrupted = ended.is_none() || matches!(ended, Some(Err(_))) && interrupt.was_received().await;
     let mut complaints = Vec::new();
     if !interrupted {
         complaints.extend(ended.and_then(Result::err).map(|failure| failure.to_string()));
         tokio::select! {
-            () = interrupt.came() => {}
-            stuck = operator.dismiss() => complaints.extend(stuck),
+            () = interrupt.received() => {}
+            stuck = injector.end_workers() => complaints.extend(stuck),
         }
     }
-    let faults = std::mem::take(&mut operator.faults);
-    drop(operator);
-    let lease = stage.lease();
-    drop(stage);
+    let faults = std::mem::take(&mut injector.faults);
+    drop(injector);
+    let lease = servers.lease();
+    drop(servers);
 
     fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&faults)?)?;
     let history = History::load(histories(&folder)?)?;
-    // Sorting and sweeping a long history is work for a processor, not for the runtime.
+    // A long history takes long to check: not on a thread of the runtime.
     let judging =
         tokio::task::spawn_blocking(move || judge(&history, &faults, lease, (began_ns, end_ns), &pressure));
-    let mut verdict = judging.await.map_err(|error| Failure::from(error).during("judging the history"))?;
+    let mut verdict = judging.await.map_err(|error| Failure::from(error).during("checking the history"))?;
     verdict.violations.append(&mut complaints);
     fs::write(folder.join("report.txt"), &verdict.report)?;
     eprintln!("    histories: {}", folder.display());
     Ok((verdict, interrupted))
 }
 
-/// What was seen of all backends.
-fn table(seen: &[(SoakBackend, Verdict)]) -> String {
+/// The table of all verdicts.
+fn table(seen: &[(SoakBackend, SoakVerdict)]) -> String {
     let mut table = empty(Look::of_stdout());
     table.set_header([
         "backend",
@@ -178,6 +155,3 @@ fn table(seen: &[(SoakBackend, Verdict)]) -> String {
     }
     table.to_string()
 }
-
-/// How much longer than a lease a lock may be free after a fault.
-const SLACK: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! The results in a terminal.
+//! The results as tables for a terminal or a file.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -6,8 +6,8 @@ use std::io::IsTerminal;
 use comfy_table::presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table};
 
-use crate::promises::Judged;
-use crate::results::{Results, Row, Scenario, Verdict, number, title};
+use crate::results::labels::{number, title};
+use crate::results::{ExclusionVerdict, PromiseResult, Results, Row, Scenario};
 
 /// How the tables are drawn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,14 +19,14 @@ pub(crate) enum Look {
 }
 
 impl Look {
-    /// What suits the standard output; the variable `NO_COLOR` is honoured.
+    /// The look that fits standard output; respects `NO_COLOR`.
     pub(crate) fn of_stdout() -> Self {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         if wanted && std::io::stdout().is_terminal() { Self::Terminal } else { Self::Plain }
     }
 }
 
-/// All results: a block for each scenario, the verdict, and where it was measured.
+/// All results: the tables of each scenario, the promises, the verdict and the machine.
 pub(crate) fn render(results: &Results, look: Look) -> String {
     let mut text = String::new();
     for scenario in results.scenarios() {
@@ -60,7 +60,7 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
     text
 }
 
-/// One table, or as many as it takes to keep plain ones within the width of a page.
+/// The tables of a scenario: one, or more to keep plain text within the width of a page.
 fn blocks(scenario: &Scenario<'_>, look: Look) -> String {
     let backends = scenario.backends();
     let columns = scenario.metrics().into_iter().map(|metric| Column::new(scenario, metric, &backends));
@@ -87,29 +87,30 @@ fn block(scenario: &Scenario<'_>, backends: &[&str], columns: &[Column], look: L
         let cells = columns.iter().map(|column| right(column.cells[index].clone()));
         let verdict = scenario.verdict(backend);
         let verdict = Cell::new(verdict).fg(match verdict {
-            Verdict::Held => Color::Green,
-            Verdict::Broken(_) => Color::Red,
-            Verdict::Unchecked => Color::Yellow,
+            ExclusionVerdict::Held => Color::Green,
+            ExclusionVerdict::Broken(_) => Color::Red,
+            ExclusionVerdict::Unchecked => Color::Yellow,
         });
         table.add_row([Cell::new(backend)].into_iter().chain(cells).chain([verdict]));
     }
     table
 }
 
-/// Those that were measured, and how many were not.
+/// The measured promises, and how many were not measured.
 fn promises(results: &Results, backend: &str, look: Look) -> Option<String> {
-    let promises: Vec<&Judged> = results.promises_of(backend).collect();
-    let measured: Vec<&Judged> = promises.iter().copied().filter(|judged| judged.met.is_some()).collect();
+    let promises: Vec<&PromiseResult> = results.promises_of(backend).collect();
+    let measured: Vec<&PromiseResult> =
+        promises.iter().copied().filter(|result| result.met.is_some()).collect();
     if measured.is_empty() {
         return None;
     }
     let mut table = empty(look);
     table.set_header(["scenario", "promise", "target", "seen", "met"].map(bold));
-    for judged in &measured {
-        let (scenario, promise) = (Cell::new(&judged.scenario), Cell::new(judged.about()));
-        let colour = if judged.met == Some(true) { Color::Green } else { Color::Yellow };
-        let met = Cell::new(judged.met()).fg(colour);
-        table.add_row([scenario, promise, right(judged.target()), right(judged.seen()), met]);
+    for result in &measured {
+        let (scenario, promise) = (Cell::new(&result.scenario), Cell::new(result.about()));
+        let colour = if result.met == Some(true) { Color::Green } else { Color::Yellow };
+        let met = Cell::new(result.met()).fg(colour);
+        table.add_row([scenario, promise, right(result.target()), right(result.seen()), met]);
     }
     let mut text = table.to_string();
     if measured.len() < promises.len() {
@@ -119,7 +120,7 @@ fn promises(results: &Results, backend: &str, look: Look) -> Option<String> {
     Some(text)
 }
 
-/// A table without rows.
+/// An empty table.
 pub(crate) fn empty(look: Look) -> Table {
     let mut table = Table::new();
     match look {
@@ -135,7 +136,7 @@ pub(crate) fn empty(look: Look) -> Table {
     table
 }
 
-/// One metric: its numbers, and beside each its floor and ratio where any backend has them.
+/// A metric: its numbers, with floor and ratio where any backend has them.
 struct Column {
     header: String,
     cells: Vec<String>,
@@ -175,7 +176,7 @@ impl Column {
 }
 
 impl Column {
-    /// With the line beside it.
+    /// The width with the line beside it.
     fn width(&self) -> usize {
         let lines = self.header.lines().chain(self.cells.iter().map(String::as_str));
         lines.map(str::len).max().unwrap_or(0) + 3
@@ -190,7 +191,7 @@ fn right(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// Of a table in plain text.
+/// The width of a table in plain text.
 const WIDEST: usize = 120;
 /// The last column, and the lines around the first one.
 const VERDICT: usize = "| ".len() + " | held (0 overlaps) |".len();
@@ -198,9 +199,9 @@ const VERDICT: usize = "| ".len() + " | held (0 overlaps) |".len();
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Plan;
     use crate::promises;
     use crate::results::{Mode, sample};
-    use crate::scenarios::Plan;
 
     #[test]
     fn plain_tables_have_every_number_and_fit_120_columns() {
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_are_told_with_what_was_seen() {
+    fn promises_are_shown_with_the_measured_numbers() {
         let mut results = sample();
         assert!(!render(&results, Look::Plain).contains("promises"));
         results.promises = promises::judge(&results, &Plan::new(Mode::Quick));

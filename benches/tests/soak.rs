@@ -41,7 +41,7 @@ fn tokens_that_shrink_fail() {
 #[test]
 fn a_lock_that_stays_away_fails() {
     let text = fails("never-releases", "a lock was not granted for");
-    assert!(text.contains("has not come to an end: it asks"), "{text}");
+    assert!(text.contains("has not ended: it asks"), "{text}");
 }
 
 #[test]

@@ -1,13 +1,12 @@
-//! What there is to do on Redis servers beside locking.
+//! Connections to Redis servers beside those of the locks: version and clean-up.
 
-use lock_redis::connection_info;
-use lock_redis::with_nodelay;
+use lock_redis::{connection_info, with_nodelay};
 use polylock::backend::LockUrl;
 use redis::Client;
 use redis::aio::MultiplexedConnection;
 
-use crate::address;
 use crate::failure::Outcome;
+use crate::url;
 
 /// The version of the server.
 pub(super) async fn version(url: &str, host: &str) -> Outcome<String> {
@@ -17,10 +16,9 @@ pub(super) async fn version(url: &str, host: &str) -> Outcome<String> {
     Ok(version.unwrap_or("unknown").to_owned())
 }
 
-/// Removes every key with the name of this run in it, from every server of the URL: locks and their fences,
-/// whatever prefix the URL asks for.
+/// Removes every key whose name contains the name of this run, from every server of the URL.
 pub(super) async fn clean(url: &str, run: &str) -> Outcome<()> {
-    for host in address::hosts(url) {
+    for host in url::hosts(url) {
         let mut connection = connect(url, host).await?;
         let mut cursor = String::from("0");
         loop {
@@ -39,8 +37,12 @@ pub(super) async fn clean(url: &str, run: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// A connection to one host of the URL.
+/// Connects to one host of the URL, with the URL's credentials and database, without Nagle's delay.
 pub(crate) async fn connect(url: &str, host: &str) -> Outcome<MultiplexedConnection> {
-    let info = connection_info("redis", &LockUrl::parse(url)?, host)?;
-    Ok(Client::open(with_nodelay(info))?.get_multiplexed_async_connection().await?)
+    Ok(client(url, host)?.get_multiplexed_async_connection().await?)
+}
+
+/// As [`connect`], before the connection is made.
+pub(crate) fn client(url: &str, host: &str) -> Outcome<Client> {
+    Ok(Client::open(with_nodelay(connection_info("redis", &LockUrl::parse(url)?, host)?))?)
 }

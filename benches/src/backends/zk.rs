@@ -1,32 +1,32 @@
-//! What there is to do on ZooKeeper servers beside locking.
+//! Sessions with ZooKeeper servers beside those of the locks: version and clean-up.
 
 use std::time::Duration;
 
+use polylock::backend::LockUrl;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use zookeeper_client::{Client, Error};
 
-use crate::address;
 use crate::failure::{Failure, Outcome};
-use crate::floor::zk_session;
 use crate::options::BackendName;
+use crate::url;
 
 /// The version of the server.
 pub(super) async fn version(host: &str) -> Outcome<String> {
-    let mut stream = TcpStream::connect(address::resolve(host, BackendName::Zk).await?).await?;
+    let mut stream = TcpStream::connect(url::resolve(host, BackendName::Zk).await?).await?;
     stream.write_all(b"srvr").await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     let version = answer.lines().find_map(|line| line.strip_prefix("Zookeeper version: "));
-    let version = version.ok_or_else(|| Failure::new("the server does not tell its version"))?;
+    let version = version.ok_or_else(|| Failure::new("the answer to `srvr` has no version"))?;
     Ok(version.split(['-', ',']).next().unwrap_or(version).to_owned())
 }
 
-/// Removes every node with the name of this run in it, and what is below: those of the floor at the root, those of
-/// the locks in their directory.
+/// Removes every node whose name contains the name of this run, with its children: at the root, where those of the floor
+/// are, and in the directory of the locks.
 pub(super) async fn clean(url: &str, run: &str) -> Outcome<()> {
-    let client = zk_session(url, SESSION).await?;
-    let locks = address::option(url, "dir").unwrap_or(LOCKS).trim_end_matches('/');
+    let client = connect(url, SESSION).await?;
+    let locks = url::option(url, "dir").unwrap_or(LOCKS).trim_end_matches('/');
     for parent in ["", locks] {
         let top = if parent.is_empty() { "/" } else { parent };
         let children = match client.list_children(top).await {
@@ -48,7 +48,7 @@ async fn delete(client: &Client, path: &str) -> Outcome<()> {
     or_none(client.delete(path, None).await).map(drop)
 }
 
-/// Somebody else may have removed it: a session that ended, the server's own cleaning.
+/// Treats a missing node as `None`: the end of a session or the server may have removed it.
 fn or_none<T>(result: Result<T, Error>) -> Outcome<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -57,6 +57,16 @@ fn or_none<T>(result: Result<T, Error>) -> Outcome<Option<T>> {
     }
 }
 
-/// Where the backend keeps its locks when the URL says nothing else.
+/// Opens a session with the servers of this URL, with the URL's chroot and credentials.
+pub(crate) async fn connect(url: &str, session_timeout: Duration) -> Outcome<Client> {
+    let url = LockUrl::parse(url)?;
+    let mut connector = Client::connector().with_session_timeout(session_timeout);
+    if let Some(password) = &url.password {
+        connector = connector.with_auth("digest", format!("{}:{password}", url.user).as_bytes());
+    }
+    Ok(connector.connect(&format!("{}{}", url.hosts, url.path.trim_end_matches('/'))).await?)
+}
+
+/// The default directory of the locks.
 const LOCKS: &str = "/locks";
 const SESSION: Duration = Duration::from_secs(10);

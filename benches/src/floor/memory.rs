@@ -1,4 +1,4 @@
-//! Inside one process the alternative is a mutex of the runtime.
+//! The floor of the memory backend: a mutex of the runtime.
 
 use std::sync::Arc;
 

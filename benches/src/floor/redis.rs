@@ -1,32 +1,28 @@
-//! `SET key value NX PX ttl`, and a script that deletes the key if the value is ours; with or without fencing tokens.
+//! The floor of Redis: `SET key value NX PX ttl`, and a script that deletes the key if the value is ours; with or without
+//! fencing tokens.
 
 use std::time::Duration;
 
-use lock_redis::with_nodelay;
 use polylock::OwnerId;
-use polylock::backend::LockUrl;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Client, Cmd, Value};
+use redis::{Cmd, Value};
 
 use super::Floor;
+use crate::backends::redis as redis_servers;
 use crate::failure::{Failure, Outcome};
 
-/// One multiplexed connection without Nagle's delay, commands that are packed once, a script that is loaded.
+/// A multiplexed connection, with commands that are packed once.
 #[derive(Debug)]
 pub(crate) struct BareRedis {
     pub(super) connection: MultiplexedConnection,
     pub(super) set: Cmd,
     pub(super) delete: Cmd,
-    /// Where the last token is kept, if there are any.
+    /// The key of the last token, with tokens.
     tokens: Option<String>,
 }
 
 impl BareRedis {
-    /// Connects to the host of this URL, with the URL's credentials and database, for this owner of the lock.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not let us in.
+    /// Connects to a host of this URL, and loads the script.
     pub(crate) async fn connect(
         url: &str,
         host: &str,
@@ -34,10 +30,7 @@ impl BareRedis {
         owner: OwnerId,
         ttl: Duration,
     ) -> Outcome<Self> {
-        let info = lock_redis::connection_info("redis", &LockUrl::parse(url)?, host)?;
-        let client = Client::open(with_nodelay(info))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-
+        let mut connection = redis_servers::connect(url, host).await?;
         let hash = load(&mut connection, COMPARE_AND_DELETE).await?;
         let owner = owner.to_string();
         let mut set = redis::cmd("SET");
@@ -47,11 +40,7 @@ impl BareRedis {
         Ok(Self { connection, set, delete, tokens: None })
     }
 
-    /// The same, for a lock that comes with a token: the clock of the server, if that is larger than the last token.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not take the script.
+    /// With fencing tokens: the clock of the server, if that is larger than the last token.
     pub(crate) async fn minting(mut self, key: &str, owner: OwnerId, ttl: Duration) -> Outcome<Self> {
         let hash = load(&mut self.connection, MINT).await?;
         let tokens = tokens_of(key);
@@ -91,7 +80,7 @@ pub(super) fn tokens_of(key: &str) -> String {
     format!("{key}-token")
 }
 
-/// The floor is one only if the commands did what they are there for.
+/// Fails unless the command did its work: otherwise its time is no floor.
 pub(in crate::floor) fn expect(answer: Value, wanted: &Value) -> Outcome<()> {
     if answer == *wanted {
         return Ok(());
@@ -99,9 +88,9 @@ pub(in crate::floor) fn expect(answer: Value, wanted: &Value) -> Outcome<()> {
     Err(Failure::new(format!("the bare commands failed: {answer:?} instead of {wanted:?}")))
 }
 
-/// How long a token is kept after its lock.
+/// How long the last token is kept.
 pub(super) const TOKEN_TTL_MS: u64 = 7 * 24 * 3600 * 1000;
-/// A careful client would look further where the last token is not smaller. Here it always is.
+/// A real client would do more when the last token is not smaller, which does not happen here.
 const MINT: &str = "\
 local time = redis.call('TIME')
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then

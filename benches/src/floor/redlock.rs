@@ -1,4 +1,5 @@
-//! The commands of one server, on all masters in parallel until a majority has answered; with or without fencing tokens.
+//! The floor of Redlock: the commands of one server on all masters in parallel, until a majority has answered; with or
+//! without fencing tokens.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,19 +13,19 @@ use redis::{Cmd, RedisResult, Script, Value};
 
 use super::Floor;
 use super::redis::{BareRedis, TOKEN_TTL_MS, expect, tokens_of};
-use crate::address;
 use crate::failure::{Failure, Outcome};
+use crate::url;
 
 /// One connection for each master.
 ///
-/// An operation ends when a majority has answered it. The answers of the minority come in during the next ones: a
-/// request whose answer nobody awaits may not be sent at all by the driver, and the key would stay.
+/// An operation ends when a majority has answered. The other answers are read during later operations: the driver might not
+/// send a request whose answer is not awaited, and the key would stay.
 #[derive(Debug)]
 pub(crate) struct BareRedlock {
     masters: Vec<Master>,
     mint: Option<Mint>,
     operation: u64,
-    on_their_way: FuturesUnordered<BoxFuture<'static, (u64, RedisResult<Value>)>>,
+    in_flight: FuturesUnordered<BoxFuture<'static, (u64, RedisResult<Value>)>>,
 }
 
 #[derive(Debug)]
@@ -34,7 +35,7 @@ struct Master {
     delete: Arc<Cmd>,
 }
 
-/// How a lock is taken that comes with a token.
+/// The script that acquires a lock with a token.
 #[derive(Debug)]
 struct Mint {
     script: Script,
@@ -44,31 +45,22 @@ struct Mint {
 }
 
 impl BareRedlock {
-    /// Connects to every master of this URL.
-    ///
-    /// # Errors
-    ///
-    /// When one of them does not let us in.
+    /// Connects to all masters of this URL.
     pub(crate) async fn connect(url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
         Self::connect_as(OwnerId::random(), url, key, ttl).await
     }
 
     async fn connect_as(owner: OwnerId, url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
         let mut masters = Vec::new();
-        for host in address::hosts(url) {
+        for host in url::hosts(url) {
             let BareRedis { connection, set, delete, .. } =
                 BareRedis::connect(url, host, key, owner, ttl).await?;
             masters.push(Master { connection, set: Arc::new(set), delete: Arc::new(delete) });
         }
-        Ok(Self { masters, mint: None, operation: 0, on_their_way: FuturesUnordered::new() })
+        Ok(Self { masters, mint: None, operation: 0, in_flight: FuturesUnordered::new() })
     }
 
-    /// As [`connect`](Self::connect), for a lock that comes with a token: the clock, if that is larger than the last
-    /// token on each master.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect).
+    /// With fencing tokens: the local clock, if that is larger than the last token of each master.
     pub(crate) async fn connect_minting(url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
         let owner = OwnerId::random();
         let mut floor = Self::connect_as(owner, url, key, ttl).await?;
@@ -86,12 +78,12 @@ impl BareRedlock {
         for master in &self.masters {
             let (mut connection, command) = (master.connection.clone(), command(master));
             let answer = async move { (operation, connection.req_packed_command(&command).await) };
-            self.on_their_way.push(Box::pin(answer));
+            self.in_flight.push(Box::pin(answer));
         }
         let mut missing = self.masters.len() / 2 + 1;
         while missing > 0 {
-            let Some((of, answer)) = self.on_their_way.next().await else {
-                return Err(Failure::new("the masters do not answer"));
+            let Some((of, answer)) = self.in_flight.next().await else {
+                return Err(Failure::new("a majority of the masters did not answer"));
             };
             let answer = answer?;
             if of == operation {
@@ -128,7 +120,7 @@ impl Floor for BareRedlock {
     }
 
     async fn clean(mut self) -> Outcome<()> {
-        while let Some((_, answer)) = self.on_their_way.next().await {
+        while let Some((_, answer)) = self.in_flight.next().await {
             answer?;
         }
         if let Some(mint) = &self.mint {
@@ -141,7 +133,7 @@ impl Floor for BareRedlock {
     }
 }
 
-/// A careful client would look further where the last token is not smaller. Here it always is.
+/// A real client would do more when the last token is not smaller, which does not happen here.
 const MINT: &str = "\
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   local last = redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4], 'GET')

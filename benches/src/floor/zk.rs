@@ -1,21 +1,21 @@
-//! Create a node of the lock's kind, see who is first, delete it.
+//! The floor of ZooKeeper: create an ephemeral sequential node, list the children, delete the node.
 
 use std::time::Duration;
 
 use futures_util::future::join;
-use polylock::backend::LockUrl;
 use zookeeper_client::{Acls, Client, CreateMode, CreateSequence};
 
 use super::Floor;
+use crate::backends::zk as zk_servers;
 use crate::failure::{Failure, Outcome};
 
-/// How many sessions take turns.
+/// The number of sessions.
 pub(crate) const SESSIONS: usize = 16;
 
-/// Create and get children are sent at once, as they need not wait for each other.
+/// Sends create and get children at once, as neither depends on the other.
 ///
-/// Whether both leave in one packet, and are answered sooner, is the luck of a session: the driver sends in an order
-/// that follows from the addresses of its own parts in memory. So several sessions take turns.
+/// Whether the driver sends both in one packet, which is faster, differs from session to session: its order of sending
+/// depends on memory addresses. So several sessions take turns.
 #[derive(Debug)]
 pub(crate) struct BareZk {
     sessions: Vec<Client>,
@@ -25,15 +25,11 @@ pub(crate) struct BareZk {
 }
 
 impl BareZk {
-    /// Opens sessions with the servers of this URL, and makes a directory for the nodes.
-    ///
-    /// # Errors
-    ///
-    /// When the servers do not let us in.
+    /// Opens sessions with the servers of this URL, and creates a directory for the nodes.
     pub(crate) async fn connect(url: &str, name: &str, session_timeout: Duration) -> Outcome<Self> {
         let mut sessions = Vec::new();
         for _ in 0..SESSIONS {
-            sessions.push(connect(url, session_timeout).await?);
+            sessions.push(zk_servers::connect(url, session_timeout).await?);
         }
         let floor = Self { sessions, operations: 0, directory: format!("/{name}"), node: None };
         let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -77,19 +73,5 @@ impl Floor for BareZk {
     }
 }
 
-/// Operations of one session, so that what it needs stays at hand.
+/// Consecutive operations of one session, so that its data stays in the CPU cache.
 const IN_A_ROW: usize = 32;
-
-/// A session with the servers of this URL, with the URL's chroot and credentials.
-///
-/// # Errors
-///
-/// When the servers do not let us in.
-pub(crate) async fn connect(url: &str, session_timeout: Duration) -> Outcome<Client> {
-    let url = LockUrl::parse(url)?;
-    let mut connector = Client::connector().with_session_timeout(session_timeout);
-    if let Some(password) = &url.password {
-        connector = connector.with_auth("digest", format!("{}:{password}", url.user).as_bytes());
-    }
-    Ok(connector.connect(&format!("{}{}", url.hosts, url.path.trim_end_matches('/'))).await?)
-}

@@ -3,10 +3,10 @@
 use async_redis_lock::{Error, Lock, Locker};
 use lock_testkit::history::ReleaseOutcome;
 
-use crate::contender::Contender;
 use crate::failure::Outcome;
+use crate::measured_lock::MeasuredLock;
 
-/// Its locker, and the key.
+/// The lock of async-redis-lock.
 pub(crate) struct AsyncRedisLock {
     locker: Locker,
     key: String,
@@ -14,16 +14,12 @@ pub(crate) struct AsyncRedisLock {
 
 impl AsyncRedisLock {
     /// Connects.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not let us in.
     pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
         Ok(Self { locker: Locker::from_redis_url(url).await?, key: key.to_owned() })
     }
 }
 
-impl Contender for AsyncRedisLock {
+impl MeasuredLock for AsyncRedisLock {
     type Held = Lock;
 
     async fn acquire(&self) -> Outcome<Lock> {

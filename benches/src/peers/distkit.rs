@@ -1,4 +1,4 @@
-//! distkit: one server, renewed, waits without an end by default.
+//! distkit: one server, renewed, waits without a limit by default.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use distkit::lock::{LockGuardState, LockOptions, Mutex, MutexGuard};
 use lock_testkit::history::ReleaseOutcome;
 use redis::Client;
 
-use crate::contender::Contender;
 use crate::failure::Outcome;
+use crate::measured_lock::MeasuredLock;
 
-/// Its mutex.
+/// The lock of distkit.
 #[derive(Debug)]
 pub(crate) struct Distkit {
     mutex: Arc<Mutex>,
@@ -18,10 +18,6 @@ pub(crate) struct Distkit {
 
 impl Distkit {
     /// Connects.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not let us in, or the key is not to the crate's liking.
     pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
         let connection = Client::open(url)?.get_connection_manager().await?;
         let key = DistkitRedisKey::try_from(key.to_owned())?;
@@ -29,7 +25,7 @@ impl Distkit {
     }
 }
 
-impl Contender for Distkit {
+impl MeasuredLock for Distkit {
     type Held = MutexGuard;
 
     async fn acquire(&self) -> Outcome<MutexGuard> {

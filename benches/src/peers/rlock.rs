@@ -3,10 +3,10 @@
 use lock_testkit::history::ReleaseOutcome;
 use rlock::async_lock::{RLock, RLockGuard};
 
-use crate::contender::Contender;
 use crate::failure::Outcome;
+use crate::measured_lock::MeasuredLock;
 
-/// Its manager, and the key.
+/// The lock of rlock.
 #[derive(Debug)]
 pub(crate) struct Rlock {
     manager: RLock,
@@ -15,16 +15,12 @@ pub(crate) struct Rlock {
 
 impl Rlock {
     /// Connects.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not let us in.
     pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
         Ok(Self { manager: RLock::new(url).await?, key: key.to_owned() })
     }
 }
 
-impl Contender for Rlock {
+impl MeasuredLock for Rlock {
     type Held = RLockGuard;
 
     async fn acquire(&self) -> Outcome<RLockGuard> {

@@ -5,10 +5,10 @@ use std::time::Duration;
 use lock_testkit::history::ReleaseOutcome;
 use rslock::{LockGuard, LockManager};
 
-use crate::contender::Contender;
 use crate::failure::Outcome;
+use crate::measured_lock::MeasuredLock;
 
-/// Its manager, and the key.
+/// The lock of rslock.
 #[derive(Debug)]
 pub(crate) struct Rslock {
     manager: LockManager,
@@ -16,26 +16,26 @@ pub(crate) struct Rslock {
 }
 
 impl Rslock {
-    /// It connects when it is used for the first time.
+    /// Connects on first use.
     pub(crate) fn new(urls: Vec<String>, key: &str) -> Self {
         Self { manager: LockManager::new(urls), key: key.to_owned() }
     }
 }
 
-impl Contender for Rslock {
+impl MeasuredLock for Rslock {
     type Held = LockGuard;
 
     async fn acquire(&self) -> Outcome<LockGuard> {
-        // It begins again after the three attempts that it makes by default.
+        // Despite its default of three attempts it waits for the lock.
         Ok(self.manager.acquire(self.key.as_str(), TTL).await?)
     }
 
     async fn release(&self, held: LockGuard) -> Outcome<ReleaseOutcome> {
-        // It does not say what it found.
+        // Its release returns no outcome.
         held.release().await;
         Ok(ReleaseOutcome::Unknown)
     }
 }
 
-/// It has no default, and is not renewed: far longer than any hold.
+/// Far longer than any hold: rslock has no default and does not renew.
 const TTL: Duration = Duration::from_secs(10);

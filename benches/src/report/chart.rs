@@ -4,21 +4,21 @@
 
 use std::fmt::Write as _;
 
-use super::escape;
-use crate::results::number;
+use super::html::escape;
+use crate::results::labels::quantity;
 
 /// Horizontal bars in named groups, all on one scale.
 #[derive(Debug)]
 pub(super) struct Chart<'a> {
-    /// For those who cannot see it.
+    /// The text for screen readers.
     pub(super) label: String,
     /// The unit of all values.
     pub(super) unit: &'a str,
-    /// What the marks are.
+    /// What the marks show.
     pub(super) mark_name: &'a str,
-    /// The end of the scale, for values that have one.
+    /// The end of the scale, for values with a maximum.
     pub(super) end: Option<f64>,
-    /// The width in units of the text's size; the height follows from the bars.
+    /// The width in SVG units; the height follows from the bars.
     pub(super) width: f64,
     /// From top to bottom.
     pub(super) groups: Vec<Group<'a>>,
@@ -38,18 +38,18 @@ pub(super) struct Group<'a> {
 /// One value.
 #[derive(Debug)]
 pub(super) struct Bar {
-    /// What it is, if the group has more than one.
+    /// The name, if the group has more than one bar.
     pub(super) name: String,
-    /// How far the bar goes.
+    /// The length of the bar.
     pub(super) value: f64,
-    /// Where it is marked for comparison, if it is.
+    /// A mark for comparison.
     pub(super) mark: Option<f64>,
-    /// What stands after the value.
+    /// The text after the value.
     pub(super) note: String,
 }
 
 impl Chart<'_> {
-    /// The SVG element, or nothing when there is no value to show.
+    /// The SVG element; empty without values.
     pub(super) fn render(&self) -> String {
         let Some(scale) = self.scale() else { return String::new() };
         let bars: usize = self.groups.iter().map(|group| group.bars.len()).sum();
@@ -96,12 +96,12 @@ impl Chart<'_> {
         svg
     }
 
-    /// Whether the scale is logarithmic: the reader has to be told.
+    /// Whether the scale is logarithmic, which the caption must say.
     pub(super) fn is_logarithmic(&self) -> bool {
         matches!(self.scale(), Some(Scale::Logarithmic { .. }))
     }
 
-    /// Whether anything is marked: the reader has to be told by what.
+    /// Whether there are marks, which the caption must explain.
     pub(super) fn is_marked(&self) -> bool {
         self.groups.iter().flat_map(|group| &group.bars).any(|bar| bar.mark.is_some())
     }
@@ -142,7 +142,7 @@ impl Chart<'_> {
             }
         }
         let length = (value.chars().count() + bar.note.chars().count()) as f64 * CHARACTER + 22.0;
-        // Beside its bar, and beyond the mark only where the two would collide.
+        // Beside the bar, or beyond the mark where the two would collide.
         let beside = mark.filter(|mark| *mark > end && *mark < end + length).unwrap_or(end);
         let _ = writeln!(
             svg,
@@ -182,7 +182,7 @@ impl Chart<'_> {
         }
         let least = values().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
         if most / least > LOGARITHMIC_FROM {
-            // The shortest bar keeps some length, else it looks like nothing at all.
+            // The scale begins lower, so that the shortest bar is visible.
             let first = (least / 2.0).log10().floor();
             return Some(Scale::Logarithmic { first, last: most.log10().ceil() });
         }
@@ -190,27 +190,7 @@ impl Chart<'_> {
     }
 }
 
-/// A value with its unit, times in the unit in which they are short.
-pub(super) fn quantity(value: f64, unit: &str) -> String {
-    let in_us = match unit {
-        "ns" => value / 1e3,
-        "us" => value,
-        "ms" => value * 1e3,
-        "s" => value * 1e6,
-        "" => return number(value),
-        _ => return format!("{} {unit}", number(value)),
-    };
-    let (size, unit) = match in_us.abs() {
-        0.0 => return "0".into(),
-        size if size < 0.9995 => (in_us * 1e3, "ns"),
-        size if size < 999.5 => (in_us, "µs"),
-        size if size < 999_500.0 => (in_us / 1e3, "ms"),
-        _ => (in_us / 1e6, "s"),
-    };
-    format!("{} {unit}", number(size))
-}
-
-/// `1.50 s` is `1.5 s`: the zeros of a tick tell nothing.
+/// `1.50 s` becomes `1.5 s`.
 fn round(quantity: &str) -> String {
     let (number, unit) =
         quantity.split_once(' ').map_or((quantity, ""), |(number, _)| (number, &quantity[number.len()..]));
@@ -263,9 +243,9 @@ const TOP: f64 = 8.0;
 const BAR: f64 = 16.0;
 const STEP: f64 = 21.0;
 const GAP: f64 = 9.0;
-/// The width of a character: fonts differ, so rather too much.
+/// The width of a character, with a margin for other fonts.
 const CHARACTER: f64 = 7.2;
-/// From this ratio of the largest to the smallest value on, the small ones would vanish on a linear scale.
+/// From this ratio of the largest to the smallest value, small ones would vanish on a linear scale.
 const LOGARITHMIC_FROM: f64 = 25.0;
 
 #[cfg(test)]
@@ -319,12 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_shown_in_a_fitting_unit() {
-        let shown = [0.61, 88.2, 999.9, 1_893.4, 410_000.0, 2_000_000.0].map(|value| quantity(value, "us"));
-        assert_eq!(shown, ["610 ns", "88.2 µs", "1.00 ms", "1.89 ms", "410 ms", "2 s"]);
-        assert_eq!(quantity(2_004.1, "ms"), "2.00 s");
-        assert_eq!(quantity(702.4, "1/s"), "702 1/s");
-        assert_eq!(quantity(3.42, ""), "3.42");
+    fn ticks_have_no_trailing_zeros() {
         assert_eq!(["1.50 s", "10.0", "100 us", "0"].map(round), ["1.5 s", "10", "100 us", "0"]);
     }
 }

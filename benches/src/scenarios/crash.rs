@@ -1,26 +1,26 @@
-//! `crash`: the holder is killed by SIGKILL while another process waits; how long until that one holds the lock?
+//! `crash`: the holder is killed by SIGKILL; the time until a waiting process holds the lock.
 
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use lock_testkit::history::Event;
-use lock_testkit::history::EventKind;
+use lock_testkit::history::{Event, EventKind};
 use lock_testkit::now_ns;
 use polylock::{LockOptions, Locks};
 use rand::Rng;
 use tokio::time::sleep;
 
-use super::{Bench, Measured, Plan, time};
-use crate::address;
+use super::{Bench, Measured, time};
 use crate::backends::Target;
-use crate::crew::Hand;
-use crate::diary::Diary;
+use crate::events::EventLog;
 use crate::failure::{Failure, Outcome};
 use crate::options::BackendName;
+use crate::plan::Plan;
 use crate::results::Row;
+use crate::url;
+use crate::worker::handle::WorkerHandle;
 use crate::worker::{Job, Order, Task};
 
-/// What is set.
+/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("lease", format!("a ttl or session timeout of {}, renewed until the crash", time(plan.crash_lease))),
@@ -32,11 +32,11 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
                 plan.crash_holders
             ),
         ),
-        ("memory", "no process to kill: a guard with a fixed ttl is forgotten".into()),
+        ("memory", "a guard with a fixed ttl is forgotten, as there is no process to kill".into()),
     ]
 }
 
-/// Runs it.
+/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let plan = &bench.plan;
     let mut takeovers = Vec::new();
@@ -58,7 +58,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
         .with_floor(floor.as_secs_f64() * 1e3);
     let range = match gaps_ms[..] {
         [first, .., last] => format!("{first:.0} to {last:.0} ms"),
-        _ => String::from("one round"),
+        _ => String::from("one crash"),
     };
     Ok(Measured {
         backend: target.name(),
@@ -69,7 +69,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     })
 }
 
-/// What one crash gave.
+/// The outcome of one crash.
 struct Takeover {
     gap_ns: u64,
     lease: Duration,
@@ -77,67 +77,67 @@ struct Takeover {
 }
 
 impl Takeover {
-    /// From the death to the next grant. One before the death is an overlap: the events tell about it.
-    fn new(died_ns: u64, lease: Duration, holder: Diary, waiter: Vec<Event>) -> Outcome<Self> {
+    /// Measures from the death to the next grant. A grant before the death is an overlap, which the events show.
+    fn new(died_ns: u64, lease: Duration, holder: EventLog, waiter: Vec<Event>) -> Outcome<Self> {
         let granted = waiter.iter().find(|event| matches!(event.kind, EventKind::Acquired { .. }));
-        let granted_ns = granted.ok_or_else(|| Failure::new("the waiter tells of no grant"))?.at_ns;
+        let granted_ns = granted.ok_or_else(|| Failure::new("the waiter reported no grant"))?.at_ns;
         let mut events = holder.into_events();
         events.extend(waiter);
         Ok(Self { gap_ns: granted_ns.saturating_sub(died_ns), lease, events })
     }
 }
 
-/// A real process, really killed.
+/// Kills a process that holds the lock.
 async fn kill(bench: &Bench, target: &Target, lock: &str, number: u32) -> Outcome<Takeover> {
     let lease = format!("{}ms", bench.plan.crash_lease.as_millis());
     let option = if target.backend() == BackendName::Zk { "session_timeout" } else { "ttl" };
-    let url = address::with_option(target.url(), option, &lease);
+    let url = url::with_option(target.url(), option, &lease);
     let job =
         |process, task| Job { lock: bench.lock_of(lock, process), ..Job::new(&url, lock, process, task) };
-    // Numbers of processes are those of the whole scenario: a death concerns all locks of a process.
+    // Process numbers are unique in the scenario: a death ends all holds of a process.
     let (holding, waiting) = (number * 2, number * 2 + 1);
-    let holder = Hand::hire_one(job(holding, Task::Hold)).await?;
+    let holder = WorkerHandle::start_one(job(holding, Task::Hold)).await?;
     let held = holder.events(PATIENCE).await?;
     let lease = holder.lease;
-    let waiter = Hand::hire_one(job(waiting, Task::Wait)).await?;
-    waiter.order(Order::Go).await?;
+    let waiter = WorkerHandle::start_one(job(waiting, Task::Wait)).await?;
+    waiter.send(Order::Go).await?;
     sleep(alive(lease)).await;
 
     let died_ns = now_ns();
     holder.kill();
-    let mut diary = Diary::new(holding, 0, lock);
-    diary.died(died_ns);
+    let mut log = EventLog::new(holding, 0, lock);
+    log.died(died_ns);
     let waited = waiter.events(lease * 3 + PATIENCE).await?;
-    let mut takeover = Takeover::new(died_ns, lease, diary, waited)?;
+    let mut takeover = Takeover::new(died_ns, lease, log, waited)?;
     takeover.events.extend(held);
     Ok(takeover)
 }
 
-/// The nearest thing to a crash inside one process: nobody will ever release this guard.
+/// Forgets a guard, as the memory backend has no process to kill.
 async fn forget(bench: &Bench, target: &Target, lock: &str, number: u32) -> Outcome<Takeover> {
     let lease = bench.plan.crash_lease;
-    // Connections of their own: the holder's one keeps the place of its forgotten guard.
+    // Separate connections: the holder's one still counts its forgotten guard.
     let (holder, waiter) = (Locks::connect(target.url()).await?, Locks::connect(target.url()).await?);
     let (holding, waiting) = (number * 2, number * 2 + 1);
-    let mut diary = Diary::new(holding, 0, lock);
+    let mut log = EventLog::new(holding, 0, lock);
     let mutex = holder.mutex_with(bench.lock_of(lock, holding), LockOptions::new().fixed_ttl(lease))?;
-    diary.acquire_called();
+    log.acquire_called();
     let guard = mutex.acquire().await?;
-    diary.acquired(&guard);
+    log.acquired(&guard);
     let died_ns = now_ns();
-    diary.died(died_ns);
+    log.died(died_ns);
     std::mem::forget(guard);
 
-    let mut waited = Diary::new(waiting, 0, lock);
+    let mut waited = EventLog::new(waiting, 0, lock);
     waited.acquire_called();
     let guard = waiter.mutex(bench.lock_of(lock, waiting)).acquire().await?;
     waited.acquired(&guard);
     waited.release_called();
     waited.released(guard.release().await?);
-    Takeover::new(died_ns, lease, diary, waited.into_events())
+    Takeover::new(died_ns, lease, log, waited.into_events())
 }
 
-/// Longer than the lease, so that it must have been renewed, up to some moment between two renewals.
+/// Longer than the lease, so that it was renewed, and random between two renewals.
 fn alive(lease: Duration) -> Duration {
     lease.mul_f64(1.2 + rand::rng().random_range(0.0..0.34))
 }
@@ -150,7 +150,7 @@ fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// How long a worker may take for what is not being measured.
+/// The timeout of a worker for what is not measured.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! `herd`: many processes wait for one lock; what a release costs the servers, and whom it wakes.
+//! `herd`: many processes wait for one lock; the requests and notifications of a release.
 //!
-//! The recipe with one fixed node stands beside the queue: all who wait watch that node, and all of them wake up.
+//! The queue is compared with the recipe of one fixed node, which all waiters watch, so that each release wakes them all.
 
 use std::time::{Duration, Instant};
 
@@ -8,38 +8,41 @@ use lock_testkit::now_ns;
 use polylock::Locks;
 use tokio::time::sleep;
 
-use super::contended::{Counted, Counters, Counts, Window, counted, fight, jobs};
-use super::{Bench, Measured, Plan, time};
-use crate::address;
+use super::contention::{jobs, let_contend};
+use super::request_count::{Counters, Counts, RequestsPerGrant, count_requests};
+use super::{Bench, Measured, time};
 use crate::backends::Target;
-use crate::crew::Hand;
 use crate::failure::{Failure, Outcome};
 use crate::options::BackendName;
+use crate::plan::Plan;
 use crate::results::Row;
+use crate::url;
+use crate::window::Window;
+use crate::worker::handle::WorkerHandle;
 
-/// What is set.
+/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("processes", format!("{PROCESSES}, each with a session of its own")),
         ("duration", format!("{} after {} of warm-up", time(plan.counted), time(plan.warm_up))),
         (
             "counted",
-            "requests that arrive at the servers, heartbeats too, and watch events that they send; zk: between two \
-             moments in which all others stand in the queue and are quiet, so that nothing is half done"
+            "requests that arrive at the servers, heartbeats included, and watch events that they send; zk: between two \
+             moments in which all others wait and send nothing, so that no hand-over is counted in part"
                 .into(),
         ),
-        ("zk-ephemeral", "recipe=ephemeral: one node for all".into()),
+        ("zk-ephemeral", "recipe=ephemeral: one node that all waiters watch".into()),
     ]
 }
 
-/// Runs it.
+/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let plan = Plan { processes: PROCESSES, ..bench.plan };
     let bench = Bench { plan, ..bench.clone() };
-    let (name, herd) = ("zk-ephemeral", address::with_option(target.url(), "recipe", "ephemeral"));
-    let queue = counted_in_rest(&bench, target.url(), &bench.lock(target.name())).await?;
-    let herd = counted(&bench, target.backend(), &herd, &bench.lock(name)).await?;
-    let measured = |name, counted: Counted| {
+    let (name, herd) = ("zk-ephemeral", url::with_option(target.url(), "recipe", "ephemeral"));
+    let queue = count_between_rests(&bench, target.url(), &bench.lock(target.name())).await?;
+    let herd = count_requests(&bench, target.backend(), &herd, &bench.lock(name)).await?;
+    let measured = |name, counted: RequestsPerGrant| {
         let row = |metric, value| Row::new("herd", name, metric, "", value);
         let rows =
             vec![row("requests_per_grant", counted.requests), row("notifications", counted.notifications)];
@@ -48,10 +51,10 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>
     Ok(vec![measured(target.name(), queue), measured(name, herd)])
 }
 
-/// Counts in a fight, from one rest to another.
-async fn counted_in_rest(bench: &Bench, url: &str, lock: &str) -> Outcome<Counted> {
+/// Counts from one rest to another.
+async fn count_between_rests(bench: &Bench, url: &str, lock: &str) -> Outcome<RequestsPerGrant> {
     let counters = Counters::start(BackendName::Zk, url).await?;
-    let crew = Hand::hire(jobs(bench, &counters.address(url), lock)).await?;
+    let workers = WorkerHandle::start_all(jobs(bench, &counters.url(url), lock)).await?;
     let window = Window::after(bench.plan.counted + 2 * LONGEST_REST, bench.plan.warm_up);
     let counting = async {
         let locks = Locks::connect(url).await?;
@@ -62,27 +65,27 @@ async fn counted_in_rest(bench: &Bench, url: &str, lock: &str) -> Outcome<Counte
         locks.close().await?;
         Ok::<_, Failure>((first, last))
     };
-    let (counting, events) = tokio::join!(counting, fight(&crew, window));
+    let (counting, events) = tokio::join!(counting, let_contend(&workers, window));
     let (first, last) = counting?;
-    if last.until_ns > window.until_ns() {
+    if last.until_ns > window.until_ns {
         return Err(Failure::new(
-            "the lock went round too slowly: some had left the queue when all were counted",
+            "the lock was handed over too slowly: some processes had ended when the count did",
         ));
     }
-    let span = Window::between(first.until_ns, last.from_ns);
-    Counted::of(last.counts.since(first.counts), events?, span)
+    let span = Window { from_ns: first.until_ns, until_ns: last.from_ns };
+    RequestsPerGrant::of(last.counts.since(first.counts), events?, span)
 }
 
-/// A hold of the lock during which nothing happens.
+/// A hold of the lock in which all others wait and send nothing.
 struct Rest {
     from_ns: u64,
     until_ns: u64,
-    /// What was counted until then.
+    /// The totals until then.
     counts: Counts,
 }
 
 impl Rest {
-    /// Holds the lock until all others wait for it, and have asked for all that they need for that.
+    /// Holds the lock until all others wait for it and have sent all requests that this takes.
     async fn take(locks: &Locks, lock: &str, counters: &Counters) -> Outcome<Self> {
         let guard = locks.mutex(lock).acquire().await?;
         let (from_ns, start) = (now_ns(), Instant::now());
@@ -95,7 +98,7 @@ impl Rest {
                 break;
             }
             if start.elapsed() > LONGEST_REST {
-                return Err(Failure::new("it took too long until all others stood in the queue"));
+                return Err(Failure::new("not all processes were in the wait queue in time"));
             }
         }
         let until_ns = now_ns();
@@ -105,6 +108,6 @@ impl Rest {
 }
 
 const PROCESSES: u32 = 64;
-/// Without a request for so long, nobody is about to send another.
+/// After so long without a request, no client is about to send one.
 const QUIET: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(3);

@@ -1,8 +1,7 @@
-//! `tasks`: the tasks of one process fight for one lock, and hold it no longer than they must.
+//! `tasks`: the tasks of one process contend for one lock, and release it at once.
 //!
-//! The floor are the bare commands, one pair after the other: what the tasks would get if each of them had to ask the
-//! server. Ours and the floor take turns in slices of time, as a thousand tasks cannot take turns with anybody by the
-//! operation.
+//! The floor is one pair of bare commands after the other: the rate if each task had to ask the server. Lock and floor
+//! take turns in slices of time, as a thousand tasks cannot take turns by the operation.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -15,15 +14,16 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::contended::Window;
-use super::{Bench, Measured, Plan, connect, time};
+use super::{Bench, Measured, connect, time};
 use crate::backends::Target;
-use crate::diary::{Claim, Diary, Tenure, outcome};
+use crate::events::{EventLog, GrantInfo, TimedHold, outcome};
 use crate::failure::Outcome;
 use crate::floor::{Bare, Floor};
+use crate::plan::Plan;
 use crate::results::Row;
+use crate::window::Window;
 
-/// What is set.
+/// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         ("tasks", format!("{} of one process, on one connection to the backend", plan.tasks)),
@@ -36,21 +36,21 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
                 time(RAMP)
             ),
         ),
-        ("hold", "none: released as soon as it is there".into()),
-        ("floor", "that of uncontended, one pair after the other, by one task".into()),
+        ("hold", "none: released as soon as it is acquired".into()),
+        ("floor", "that of uncontended, one pair after the other, in one task".into()),
         ("runtime", "multi_thread with 2 workers, for ours and the floor".into()),
         ("verdict", format!("over the first {MOST_TENURES} holds of every task in a slice")),
     ]
 }
 
-/// Runs it.
+/// Measures one backend.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let locks = connect(target).await?;
     let lock = bench.lock("tasks");
     let floor = Bare::connect(target, locks.capabilities().lease, &format!("{lock}-floor")).await?;
     let mutexes = (0..bench.plan.tasks).map(|task| locks.mutex(bench.lock_of(&lock, task))).collect();
     let crowd = Crowd { mutexes, lock };
-    // On a worker of the runtime, where the tasks of a service are.
+    // On a worker thread of the runtime, as the tasks of a service.
     let turns = AbortOnDropHandle::new(tokio::spawn(take_turns(crowd, floor, bench.plan))).await??;
     locks.close().await?;
     let row = Row::new("tasks", target.name(), "pairs_per_s", "1/s", turns.ours.per_second());
@@ -58,7 +58,7 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     Ok(Measured { backend: target.name(), rows, events: turns.events, ..Measured::default() })
 }
 
-/// What both did.
+/// The rates of both, and the history.
 struct Turns {
     ours: Rate,
     floor: Rate,
@@ -70,13 +70,13 @@ async fn take_turns(crowd: Crowd, mut floor: impl Floor, plan: Plan) -> Outcome<
     // The first slice of both warms up.
     for slice in 0..=plan.task_slices {
         let bare = one_by_one(&mut floor, plan.task_slice).await?;
-        let (ours, mut events) = crowd.fight(plan.task_slice).await?;
+        let (ours, mut events) = crowd.contend(plan.task_slice).await?;
         turns.events.append(&mut events);
         if slice > 0 {
             turns.floor.add(bare);
             turns.ours.add(ours);
         }
-        // Whoever gave up in the middle of a request has to clean up after it.
+        // Cancelled requests are rolled back in the background.
         sleep(SETTLE).await;
     }
     floor.clean().await?;
@@ -93,17 +93,17 @@ async fn one_by_one(floor: &mut impl Floor, span: Duration) -> Outcome<Rate> {
     Ok(Rate { pairs, span: began.elapsed() })
 }
 
-/// The tasks.
+/// The contending tasks.
 struct Crowd {
-    /// One for each.
+    /// A handle for each task.
     mutexes: Vec<Mutex>,
     /// The name of the lock in the history.
     lock: String,
 }
 
 impl Crowd {
-    /// Lets all of them fight for a while.
-    async fn fight(&self, span: Duration) -> Outcome<(Rate, Vec<Event>)> {
+    /// Has all tasks contend for this long.
+    async fn contend(&self, span: Duration) -> Outcome<(Rate, Vec<Event>)> {
         let window = Window::after(span, RAMP);
         let over = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -116,40 +116,40 @@ impl Crowd {
         let (mut pairs, mut events) = (0, Vec::new());
         while let Some(done) = tasks.join_next().await {
             let (number, done) = done?;
-            let (counted, tenures) = done?;
+            let (counted, holds) = done?;
             pairs += counted;
-            let mut diary = Diary::new(0, number, &self.lock);
-            tenures.iter().for_each(|tenure| diary.tenure(tenure));
-            events.append(&mut diary.into_events());
+            let mut log = EventLog::new(0, number, &self.lock);
+            holds.iter().for_each(|hold| log.hold(hold));
+            events.append(&mut log.into_events());
         }
         Ok((Rate { pairs, span }, events))
     }
 }
 
-/// What one task does, how often it did so within the window, and the first of its holds.
-async fn contend(mutex: &Mutex, window: Window, over: &CancellationToken) -> Outcome<(u64, Vec<Tenure>)> {
+/// The loop of one task. Returns how many pairs it completed in the window, and the first of its holds.
+async fn contend(mutex: &Mutex, window: Window, over: &CancellationToken) -> Outcome<(u64, Vec<TimedHold>)> {
     let mut over = pin!(over.cancelled());
-    let (mut pairs, mut tenures) = (0, Vec::with_capacity(MOST_TENURES));
+    let (mut pairs, mut holds) = (0, Vec::with_capacity(MOST_TENURES));
     loop {
         let called_ns = now_ns();
         let guard = tokio::select! {
             biased;
-            () = &mut over => return Ok((pairs, tenures)),
+            () = &mut over => return Ok((pairs, holds)),
             guard = mutex.acquire() => guard?,
         };
         let acquired_ns = now_ns();
-        let claim = Claim::of(&guard);
+        let grant = GrantInfo::of(&guard);
         let release_called_ns = now_ns();
         let released = outcome(guard.release().await?);
         let released_ns = now_ns();
         pairs += u64::from(window.contains(released_ns));
-        if tenures.len() < MOST_TENURES {
-            tenures.push(Tenure { called_ns, acquired_ns, claim, release_called_ns, released_ns, released });
+        if holds.len() < MOST_TENURES {
+            holds.push(TimedHold { called_ns, acquired_ns, grant, release_called_ns, released_ns, released });
         }
     }
 }
 
-/// How much was done in which time.
+/// Pairs of acquire and release per time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     pairs: u64,
@@ -167,10 +167,10 @@ impl Rate {
     }
 }
 
-/// Until all tasks have begun.
+/// Until all tasks contend.
 const RAMP: Duration = Duration::from_millis(50);
 const SETTLE: Duration = Duration::from_millis(50);
-/// The history of a lock that costs a microsecond would fill the memory.
+/// A longer history of a lock that takes a microsecond would fill the memory.
 const MOST_TENURES: usize = 30;
 
 #[cfg(test)]

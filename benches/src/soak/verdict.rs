@@ -1,4 +1,4 @@
-//! Judges the histories of a soak: exclusion, tokens, and how long locks were free.
+//! Checks the history of a soak: exclusion, tokens, and how long locks were free.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -7,15 +7,17 @@ use std::time::Duration;
 use lock_testkit::check;
 use lock_testkit::history::{Event, EventKind, History};
 
-use super::SLACK;
-use super::operator::Fault;
-use super::pressure::Pressure;
-use crate::options::FaultKind;
+use super::cpu_pressure::CpuPressure;
+use super::fault::Fault;
+use crate::options::soak::FaultKind;
 
-/// What was seen of one backend.
+/// How much longer than a lease a lock may be free after a fault.
+pub(super) const SLACK: Duration = Duration::from_secs(2);
+
+/// What the history of one backend shows.
 #[derive(Debug)]
-pub(super) struct Verdict {
-    /// How many times a lock was granted.
+pub(super) struct SoakVerdict {
+    /// How often a lock was granted.
     pub(super) grants: usize,
     /// How many faults of each kind there were.
     pub(super) faults: BTreeMap<FaultKind, usize>,
@@ -23,23 +25,23 @@ pub(super) struct Verdict {
     pub(super) overlaps: usize,
     /// How often a token did not grow.
     pub(super) inversions: usize,
-    /// The longest time that a lock was free after a fault was over.
+    /// The longest time that a lock was free after a fault.
     pub(super) longest: Option<Gap>,
     /// The longest time that a lock was free, faults included.
     pub(super) longest_ns: u64,
     /// The longest time that a client waited for a lock, faults included.
     pub(super) longest_wait_ns: u64,
-    /// How long the longest free time after a fault may be.
+    /// The largest value that `longest` may have.
     pub(super) limit: Duration,
-    /// For what part of the time some process waited for a processor, in percent.
+    /// The CPU pressure in percent.
     pub(super) pressure: Option<f64>,
-    /// What is not as promised.
+    /// Broken promises.
     pub(super) violations: Vec<String>,
-    /// All that the checker says.
+    /// The whole report of the checker.
     pub(super) report: String,
 }
 
-/// A time in which a lock was free and no fault went on.
+/// A time in which a lock was free and there was no fault.
 #[derive(Clone, Debug)]
 pub(super) struct Gap {
     /// The lock.
@@ -53,20 +55,20 @@ pub(super) struct Gap {
 }
 
 impl Gap {
-    /// The lock, and after what.
+    /// The lock, and the fault before the gap.
     pub(super) fn place(&self) -> String {
         format!("{}, {}", self.lock, self.around)
     }
 }
 
-/// Judges what was seen from `began_ns` to `end_ns`.
+/// Checks the history from `began_ns` to `end_ns`.
 pub(super) fn judge(
     history: &History,
     faults: &[Fault],
     lease: Duration,
     (began_ns, end_ns): (u64, u64),
-    pressure: &Pressure,
-) -> Verdict {
+    pressure: &CpuPressure,
+) -> SoakVerdict {
     let report = check(history);
     let limit = lease + SLACK;
     let mut violations = Vec::new();
@@ -77,7 +79,7 @@ pub(super) fn judge(
     for (what, count) in [
         ("two guards of one lock were valid at once", report.l2.count),
         ("fencing tokens went backwards", report.token_order.count),
-        ("fencing tokens were given twice", report.shared_tokens.count),
+        ("fencing tokens were granted twice", report.shared_tokens.count),
     ] {
         if count > 0 && !faults.iter().any(|fault| fault.kind.loses_data()) {
             violations.push(format!("{what}: {count} times; report.txt has the first"));
@@ -95,13 +97,13 @@ pub(super) fn judge(
         format!("a lock was not granted for {length}, from {at} on: {}; cpu pressure {busy}", gap.place())
     }));
     if long.len() > MOST_GAPS {
-        violations.push(format!("the same {} times more", long.len() - MOST_GAPS));
+        violations.push(format!("{} more such gaps", long.len() - MOST_GAPS));
     }
     let mut kinds = BTreeMap::new();
     for fault in faults.iter().filter(|fault| !fault.resumes) {
         *kinds.entry(fault.kind).or_default() += 1;
     }
-    Verdict {
+    SoakVerdict {
         grants: report.tenures,
         faults: kinds,
         overlaps: report.l2.count,
@@ -116,7 +118,7 @@ pub(super) fn judge(
     }
 }
 
-/// The times in which each lock was free: no guard was valid.
+/// The times in which no guard of a lock was valid, for each lock.
 fn free(events: &[Event], end_ns: u64) -> Vec<(String, u64, u64)> {
     let mut open: HashMap<(u32, u64, &str), (u64, u64)> = HashMap::new();
     let mut held: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
@@ -167,7 +169,7 @@ fn free(events: &[Event], end_ns: u64) -> Vec<(String, u64, u64)> {
     free
 }
 
-/// The parts of a free time in which no fault went on. The faults are in the order of their beginnings.
+/// The parts of a free time without a fault. The faults are in the order of their start.
 fn unexplained(free: &(String, u64, u64), faults: &[Fault]) -> Vec<Gap> {
     let &(ref lock, mut from_ns, until_ns) = free;
     let (mut gaps, mut last): (_, Option<&Fault>) = (Vec::new(), None);
@@ -195,15 +197,14 @@ fn after(at_ns: u64, last: Option<&Fault>) -> String {
     format!("{since} after {what} {} of {}", fault.kind, fault.whom)
 }
 
-/// As people write it.
+/// `1.50 s`
 pub(super) fn seconds(ns: u64) -> String {
     format!("{:.2} s", ns as f64 / 1e9)
 }
 
-/// Enough to see what happened.
 const MOST_GAPS: usize = 10;
 
-/// As people write it.
+/// `12 %`, or `-` when unknown.
 pub(super) fn percent(part: Option<f64>) -> String {
     part.map_or_else(|| "-".into(), |part| format!("{part:.0} %"))
 }
@@ -240,21 +241,21 @@ mod tests {
         Fault { kind, whom: "it".into(), resumes: false, from_ns: from * S, until_ns: until * S }
     }
 
-    fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> Verdict {
+    fn judged(events: &[Vec<Event>], faults: &[Fault], end: u64) -> SoakVerdict {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let pressure = runtime.block_on(async { Pressure::watch() });
+        let pressure = runtime.block_on(async { CpuPressure::watch() });
         judge(&History::new(events.concat()), faults, LEASE, (0, end * S), &pressure)
     }
 
     #[test]
-    fn a_lock_that_goes_round_is_fine() {
+    fn a_lock_that_is_handed_over_is_fine() {
         let verdict = judged(&[hold(1, 1, 2), hold(2, 3, 4), hold(1, 5, 6)], &[], 7);
         assert_eq!(verdict.violations, Vec::<String>::new());
         assert_eq!((verdict.grants, verdict.longest_ns), (3, S));
     }
 
     #[test]
-    fn overlaps_and_tokens_are_told() {
+    fn overlaps_and_token_inversions_are_violations() {
         let verdict = judged(&[hold(1, 10, 12), hold(2, 11, 13)], &[], 14);
         assert_eq!((verdict.overlaps, verdict.violations.len()), (1, 1), "{verdict:?}");
         let mut smaller = hold(2, 13, 14);
@@ -263,14 +264,14 @@ mod tests {
         let verdict = judged(&[hold(1, 10, 12), smaller], &[], 15);
         assert_eq!((verdict.inversions, verdict.violations.len()), (1, 1), "{verdict:?}");
         assert_eq!(judged(&[], &[], 15).violations.len(), 1);
-        // Of a lock that was lost by its server nothing is promised.
+        // A server that loses a lock breaks exclusion: no promise covers it.
         let lossy = [fault(FaultKind::AbruptFailover, 11, 11)];
         let verdict = judged(&[hold(1, 10, 12), hold(2, 11, 13)], &lossy, 14);
         assert_eq!((verdict.overlaps, verdict.violations.len()), (1, 0), "{verdict:?}");
     }
 
     #[test]
-    fn a_lock_that_nobody_gets_is_told() {
+    fn a_lock_that_stays_free_is_a_violation() {
         let verdict = judged(&[hold(1, 1, 2), hold(2, 7, 8)], &[], 9);
         assert!(
             verdict.violations[0].starts_with("a lock was not granted for 5.00 s, from 2.00 s on: a, before"),
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(judged(&[hold(1, 1, 2)], &[], 7).violations.len(), 1);
         let late = [vec![event(2, S, EventKind::AcquireCalled)], hold(1, 6, 7)];
         assert_eq!(judged(&late, &[], 8).violations.len(), 1);
-        // Not even when another lock goes round.
+        // Even when another lock is handed over.
         let mut other = hold(3, 3, 5);
         other.iter_mut().for_each(|event| event.lock = "b".into());
         assert_eq!(judged(&[hold(1, 1, 2), other, hold(2, 7, 8)], &[], 9).violations.len(), 1);
@@ -300,7 +301,7 @@ mod tests {
         let verdict = judged(&events, &freezes, 19);
         assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
         assert!(verdict.violations[0].starts_with("a lock was not granted for 6.00 s"), "{verdict:?}");
-        // One that is not over explains everything, one that comes later nothing.
+        // A fault that has not ended explains everything, a later one nothing.
         assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 3, 30)], 19).violations.len(), 0);
         assert_eq!(judged(&events, &[fault(FaultKind::Freeze, 18, 30)], 19).violations.len(), 1);
     }

@@ -1,4 +1,4 @@
-//! How much processor time processes have used.
+//! The CPU time of processes.
 
 use std::time::Duration;
 
@@ -7,18 +7,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::failure::{Failure, Outcome};
 
-/// That of this process.
+/// The CPU time of this process.
 pub(crate) fn of_this_process() -> Duration {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     let part = |number: i64| u64::try_from(number).unwrap_or(0);
     Duration::from_secs(part(spent.tv_sec)) + Duration::from_nanos(part(spent.tv_nsec))
 }
 
-/// That of these processes together, to a hundredth of a second.
-///
-/// # Errors
-///
-/// When one of them is not there.
+/// The sum of the CPU times of these processes, to a hundredth of a second.
 pub(crate) fn of(pids: &[u32]) -> Outcome<Duration> {
     let mut ticks = 0;
     for pid in pids {
@@ -28,7 +24,7 @@ pub(crate) fn of(pids: &[u32]) -> Outcome<Duration> {
     Ok(Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64))
 }
 
-/// What a process spent itself and in the kernel. Its name, in parentheses, may have spaces and parentheses in it.
+/// User and system time. The name of the process, in parentheses, may contain spaces and parentheses.
 fn ticks_in(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
@@ -41,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_names_of_processes_do_no_harm() {
+    fn odd_process_names_are_skipped() {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 5 0 730 270 9 9 20 0 4 0 1000 1 1";
         assert_eq!(ticks_in(stat), Some(1000));
         assert_eq!(ticks_in("42 (a) S 1 2"), None);

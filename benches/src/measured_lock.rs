@@ -1,31 +1,31 @@
-//! Who fights for a lock: ours, or that of another crate.
+//! The seam between scenarios and locks: ours, those of peers, and the bare hand-over.
 
 use std::future::Future;
 
 use lock_testkit::history::ReleaseOutcome;
 use polylock::{Guard, Mutex};
 
-use crate::diary::{Claim, outcome};
+use crate::events::{GrantInfo, outcome};
 use crate::failure::Outcome;
 
-/// A client that takes one lock and gives it back, over and over.
-pub(crate) trait Contender: Sync {
-    /// What it has in hand while it holds the lock.
+/// A lock that a scenario acquires and releases over and over.
+pub(crate) trait MeasuredLock: Sync {
+    /// The guard.
     type Held: Send;
 
     /// Waits for the lock.
     fn acquire(&self) -> impl Future<Output = Outcome<Self::Held>> + Send;
 
-    /// Gives it back.
+    /// Releases it.
     fn release(&self, held: Self::Held) -> impl Future<Output = Outcome<ReleaseOutcome>> + Send;
 
-    /// What it was told with the lock: nothing, where a crate has neither tokens nor deadlines.
-    fn claim(_held: &Self::Held) -> Claim {
-        Claim::default()
+    /// The token and deadline of the grant, where the lock has them.
+    fn grant_info(_held: &Self::Held) -> GrantInfo {
+        GrantInfo::default()
     }
 }
 
-impl Contender for Mutex {
+impl MeasuredLock for Mutex {
     type Held = Guard;
 
     async fn acquire(&self) -> Outcome<Guard> {
@@ -36,7 +36,7 @@ impl Contender for Mutex {
         Ok(outcome(held.release().await?))
     }
 
-    fn claim(held: &Guard) -> Claim {
-        Claim::of(held)
+    fn grant_info(held: &Guard) -> GrantInfo {
+        GrantInfo::of(held)
     }
 }

@@ -1,4 +1,4 @@
-//! An empty round trip to a server: what nobody can be faster than.
+//! Measures empty round trips to a server, which no lock can beat.
 
 use std::time::Duration;
 
@@ -9,47 +9,37 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::sleep;
 use zookeeper_client::Client;
 
-use crate::address;
-use crate::backends::redis::connect;
+use crate::backends::{redis as redis_servers, zk as zk_servers};
 use crate::failure::Outcome;
-use crate::floor::zk_session;
-use crate::scenarios::contended::Window;
+use crate::url;
+use crate::window::Window;
 
-/// A connection that serves nothing else.
-pub(crate) enum Probe {
+/// A connection for pings alone.
+pub(crate) enum Pinger {
     /// `PING`.
     Redis(MultiplexedConnection),
-    /// Whether the root is there, which every server knows without the others.
+    /// `exists /`, which every server answers by itself.
     Zk(Client),
 }
 
-impl Probe {
+impl Pinger {
     /// Connects to the first server of the URL.
-    ///
-    /// # Errors
-    ///
-    /// When it does not let us in.
     pub(crate) async fn connect(url: &str) -> Outcome<Self> {
         if LockUrl::parse(url)?.scheme == "zk" {
-            return Ok(Self::Zk(zk_session(url, SESSION).await?));
+            return Ok(Self::Zk(zk_servers::connect(url, SESSION).await?));
         }
-        let host = address::hosts(url).first().copied().unwrap_or_default();
-        Ok(Self::Redis(connect(url, host).await?))
+        Ok(Self::Redis(redis_servers::connect(url, url::first_host(url)).await?))
     }
 
-    /// Measures round trips within the window, now and then, and gives their times in nanoseconds.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub(crate) async fn watch(&mut self, window: Window) -> Outcome<Vec<u64>> {
+    /// Sends a ping every few milliseconds in the window, and returns the times in nanoseconds.
+    pub(crate) async fn measure(&mut self, window: Window) -> Outcome<Vec<u64>> {
         window.begins().await;
         let mut times = Vec::new();
         while !window.left().is_zero() {
             let began_ns = now_ns();
             self.round_trip().await?;
             times.push(now_ns() - began_ns);
-            // At random, so that it does not keep time with anybody.
+            // Random, so that it does not resonate with the load.
             let pause = rand::rng().random_range(PAUSE.0..PAUSE.1);
             sleep(Duration::from_micros(pause)).await;
         }

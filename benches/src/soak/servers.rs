@@ -8,15 +8,15 @@ use lock_testkit::redis::RedisOptions;
 use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble};
 use tokio::time::{Instant, sleep};
 
-use crate::address;
 use crate::failure::{Failure, Outcome};
-use crate::options::SoakBackend;
+use crate::options::soak::SoakBackend;
+use crate::url;
 
 /// The servers of one backend. They end when this is dropped.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct SoakServers {
     servers: Servers,
-    /// One before each server, in their order; none behind sentinels.
+    /// One before each server, in the same order; none behind sentinels.
     proxies: Vec<FaultProxy>,
     url: String,
     lease: Duration,
@@ -30,14 +30,10 @@ enum Servers {
     ZooKeeper(ZkEnsemble),
 }
 
-impl Stage {
+impl SoakServers {
     /// Starts the servers.
-    ///
-    /// # Errors
-    ///
-    /// When one of them does not start.
     pub(super) async fn start(backend: SoakBackend) -> Outcome<Self> {
-        // What a killed process has written is kept by the system: only a power cut needs more.
+        // The kernel keeps what a killed process has written: fsync matters only in a power cut.
         let redis = || RedisServer::builder().appendonly(true).config("appendfsync", "no");
         let (servers, url) = match backend {
             SoakBackend::Redis => {
@@ -68,40 +64,39 @@ impl Stage {
         }
         if !stage.proxies.is_empty() {
             let addresses: Vec<_> = stage.proxies.iter().map(FaultProxy::addr).collect();
-            stage.url = address::with_hosts(&stage.url, &addresses);
+            stage.url = url::with_hosts(&stage.url, &addresses);
         }
         Ok(stage)
     }
 
-    /// For how long a lock outlives its holder.
+    /// How long a lock outlives its holder.
     pub(super) const fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// The URL for clients, with locks that last so long.
+    /// The URL for clients whose locks have this lease.
     pub(super) fn url(&self, lease: Duration) -> String {
         let lease = format!("{}ms", lease.as_millis());
         let url = self.url.as_str();
         match self.servers {
-            Servers::ZooKeeper(_) => address::with_option(url, "session_timeout", &lease),
+            Servers::ZooKeeper(_) => url::with_option(url, "session_timeout", &lease),
             Servers::Five(_) => {
-                // The default goes by the ttl: with one so short, a busy machine would have all connections made anew.
+                // The default timeout follows the ttl, and is too short for a busy machine here: all connections would be
+                // made anew.
                 let options = [("ttl", lease.as_str()), ("longest_ttl", &lease), ("master_timeout", "1s")];
-                options
-                    .iter()
-                    .fold(url.to_owned(), |url, (name, value)| address::with_option(&url, name, value))
+                options.iter().fold(url.to_owned(), |url, (name, value)| url::with_option(&url, name, value))
             }
-            Servers::Redis(_) | Servers::Sentinel(_) => address::with_option(url, "ttl", &lease),
+            Servers::Redis(_) | Servers::Sentinel(_) => url::with_option(url, "ttl", &lease),
         }
     }
 
-    /// How many servers can be attacked by their number.
+    /// The number of servers that faults can address.
     pub(super) fn len(&self) -> usize {
         self.proxies.len()
     }
 
-    /// How many of them may be gone at a time.
-    pub(super) fn most_gone(&self) -> usize {
+    /// How many of them may fail at a time.
+    pub(super) fn most_failing(&self) -> usize {
         match self.len() {
             0 => 0,
             1 => 1,
@@ -109,7 +104,7 @@ impl Stage {
         }
     }
 
-    /// The number of the server that leads, where one does.
+    /// The index of the leader, if there is one.
     pub(super) async fn leader(&self) -> Option<usize> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.leader().await,
@@ -122,7 +117,7 @@ impl Stage {
         &self.proxies[server]
     }
 
-    /// Freezes a server.
+    /// Stops a server by SIGSTOP.
     pub(super) fn stop(&self, server: usize) {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].stop(),
@@ -130,7 +125,7 @@ impl Stage {
         }
     }
 
-    /// Lets a frozen server go on.
+    /// Continues a stopped server.
     pub(super) fn cont(&self, server: usize) {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].cont(),
@@ -138,7 +133,7 @@ impl Stage {
         }
     }
 
-    /// Kills a server.
+    /// Kills a server by SIGKILL.
     pub(super) fn kill(&self, server: usize) {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.kill(server),
@@ -146,11 +141,7 @@ impl Stage {
         }
     }
 
-    /// Starts a killed server again, with its data.
-    ///
-    /// # Errors
-    ///
-    /// When it does not start.
+    /// Restarts a killed server with its data.
     pub(super) async fn start_again(&self, server: usize) -> Outcome<()> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].start_again().await?,
@@ -159,34 +150,26 @@ impl Stage {
         Ok(())
     }
 
-    /// Resets all connections to these servers, behind sentinels those to the master.
-    ///
-    /// # Errors
-    ///
-    /// When the master does not answer.
+    /// Resets all connections to these servers; behind sentinels, those to the master.
     pub(super) async fn reset(&self, servers: &[usize]) -> Outcome<()> {
         if let Servers::Sentinel(sentinel) = &self.servers {
-            let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel names a master"))?;
+            let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
             end_connections(master).await?;
         }
         servers.iter().for_each(|&server| self.proxies[server].rst());
         Ok(())
     }
 
-    /// Has the sentinels promote the replica, and returns when all of them name the new master.
+    /// Has the sentinels promote the replica, and waits until all of them name the new master.
     ///
-    /// When no write is to be lost, writes are paused until then, so that the replica has them all, and the old master is
-    /// turned into a replica at once instead of by the sentinels some seconds later.
-    ///
-    /// # Errors
-    ///
-    /// When they do not promote it.
+    /// `without_loss` pauses writes until then, so that the replica has them all, and turns the old master into a replica at
+    /// once. The sentinels would do so some seconds later.
     pub(super) async fn fail_over(&self, without_loss: bool) -> Outcome<()> {
         let sentinel = self.sentinel()?;
-        let old = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel names a master"))?;
+        let old = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
         let mut ordered: Option<Instant> = None;
         self.until("all sentinels name the new master", async || {
-            // Sentinels give a failover up that does not go well, as one does that comes too soon after another.
+            // Sentinels abandon some failovers, such as one too soon after another.
             if ordered.is_none_or(|at| at.elapsed() > ORDER) {
                 if without_loss {
                     let pause = PAUSE.as_millis().to_string();
@@ -208,7 +191,7 @@ impl Stage {
         })
         .await?;
         if without_loss {
-            // Clients that connected to the old master a moment ago would use it until the sentinels announce the new one.
+            // Otherwise clients of the old master would use it until the sentinels announce the new one.
             let new = sentinel.servers().iter().find(|server| server.port() != old.port());
             let new = new.ok_or_else(|| Failure::new("there is no replica"))?.port().to_string();
             old.command(&["REPLICAOF", "127.0.0.1", &new]).await?;
@@ -218,17 +201,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns when the old master follows the new one.
-    ///
-    /// # Errors
-    ///
-    /// When it does not.
+    /// Waits until the old master follows the new one.
     pub(super) async fn settle(&self) -> Outcome<()> {
         let sentinel = self.sentinel()?;
         self.until("the old master follows the new one", async || {
             let Some(master) = sentinel.master().await else { return Ok(false) };
             for server in sentinel.servers().iter().filter(|server| server.port() != master.port()) {
-                // One that is demoted closes its connections.
+                // A demoted server closes its connections.
                 let reply = server.command(&["INFO", "replication"]).await;
                 let up = |text: &str| text.contains("role:slave") && text.contains("master_link_status:up");
                 if !reply.is_ok_and(|reply| reply.text().is_some_and(up)) {
@@ -263,7 +242,7 @@ impl Stage {
             Servers::Redis(server) => server,
             Servers::Five(five) => &five.servers()[server],
             Servers::Sentinel(_) | Servers::ZooKeeper(_) => {
-                unreachable!("only others are asked for by number")
+                unreachable!("the caller has handled these")
             }
         }
     }
@@ -280,7 +259,7 @@ impl Stage {
     }
 }
 
-/// Ends the connections of all clients.
+/// Closes the connections of all clients.
 async fn end_connections(server: &RedisServer) -> Outcome<()> {
     for kind in ["normal", "pubsub"] {
         server.command(&["CLIENT", "KILL", "TYPE", kind]).await?;
@@ -292,7 +271,7 @@ const REDIS_LEASE: Duration = Duration::from_secs(2);
 const ZK_LEASE: Duration = Duration::from_secs(3);
 /// Longer than it takes the sentinels to promote the replica.
 const PAUSE: Duration = Duration::from_secs(30);
-/// How long sentinels are given before they are told again.
+/// How long sentinels may take before the command is repeated.
 const ORDER: Duration = Duration::from_secs(10);
 const FAILOVER: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);

@@ -1,11 +1,11 @@
-//! The URL of a backend, taken apart as far as the harness needs it.
+//! Takes the URL of a backend apart as far as the harness needs it.
 
 use std::net::SocketAddr;
 
 use crate::failure::{Failure, Outcome};
 use crate::options::BackendName;
 
-/// The URL with one more option, unless it has that option already.
+/// Adds an option, unless the URL has it already.
 pub(crate) fn with_option(url: &str, name: &str, value: &str) -> String {
     if option(url, name).is_some() {
         return url.to_owned();
@@ -14,23 +14,28 @@ pub(crate) fn with_option(url: &str, name: &str, value: &str) -> String {
     format!("{url}{separator}{name}={value}")
 }
 
-/// The value of an option of the URL, as it stands there.
+/// The value of an option, without decoding.
 pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
     let (_, query) = url.split_once('?')?;
     query.split('&').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// The URL as other crates know it: our options mean nothing to them.
+/// The URL for other libraries, which do not know our options.
 pub(crate) fn without_options(url: &str) -> &str {
     url.split_once('?').map_or(url, |(url, _)| url)
 }
 
-/// The hosts of the URL, with their ports if they have any.
+/// The hosts, with their ports if given.
 pub(crate) fn hosts(url: &str) -> Vec<&str> {
     parts(url).1.split(',').filter(|host| !host.is_empty()).collect()
 }
 
-/// One URL for each host, as those know it who take the masters one by one.
+/// The first host, or nothing.
+pub(crate) fn first_host(url: &str) -> &str {
+    hosts(url).first().copied().unwrap_or_default()
+}
+
+/// A single-server URL for each host, for libraries that take the masters one by one.
 pub(crate) fn each(url: &str) -> Vec<String> {
     let (before, hosts, after) = parts(without_options(url));
     let before = before.replacen("redlock", "redis", 1);
@@ -44,22 +49,18 @@ pub(crate) fn with_hosts(url: &str, hosts: &[SocketAddr]) -> String {
     format!("{before}{}{after}", hosts.join(","))
 }
 
-/// Where this host listens.
-///
-/// # Errors
-///
-/// When the name of the host is not known.
+/// Resolves a host; the port defaults to that of the backend.
 pub(crate) async fn resolve(host: &str, backend: BackendName) -> Outcome<SocketAddr> {
     let default = if backend == BackendName::Zk { 2181 } else { 6379 };
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-    let place = if has_port { host.to_owned() } else { format!("{host}:{default}") };
-    let mut found = tokio::net::lookup_host(&place)
+    let host = if has_port { host.to_owned() } else { format!("{host}:{default}") };
+    let mut found = tokio::net::lookup_host(&host)
         .await
-        .map_err(|error| Failure::new(format!("cannot resolve {place}: {error}")))?;
-    found.next().ok_or_else(|| Failure::new(format!("{place} has no address")))
+        .map_err(|error| Failure::new(format!("cannot resolve {host}: {error}")))?;
+    found.next().ok_or_else(|| Failure::new(format!("{host} has no address")))
 }
 
-/// What stands before the hosts, the hosts, and what stands after them.
+/// The parts before the hosts, the hosts, and after them.
 fn parts(url: &str) -> (&str, &str, &str) {
     let start = url.find("://").map_or(0, |at| at + 3);
     let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);

@@ -1,4 +1,4 @@
-//! How busy the machine was: an outage on an overloaded machine says little about a lock.
+//! The CPU pressure of the machine: an outage on an overloaded machine says little about a lock.
 
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,28 +8,28 @@ use lock_testkit::now_ns;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// For what part of the time some process waited for a processor, as the kernel tells.
+/// The share of time in which some process waited for a CPU, from `/proc/pressure/cpu`.
 #[derive(Debug)]
-pub(super) struct Pressure {
+pub(super) struct CpuPressure {
     samples: Arc<Mutex<Vec<Sample>>>,
     watching: JoinHandle<()>,
 }
 
-/// For how long processes had waited at a time, in all.
+/// The total waiting time of processes at a point in time.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at_ns: u64,
     waited_us: u64,
 }
 
-impl Pressure {
-    /// Watches from now on.
+impl CpuPressure {
+    /// Starts to sample.
     pub(super) fn watch() -> Self {
         let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
         let watching = tokio::spawn({
             let samples = Arc::clone(&samples);
             async move {
-                // Not every kernel tells.
+                // Not every kernel has the file.
                 while let Some(waited_us) = waited_us() {
                     let sample = Sample { at_ns: now_ns(), waited_us };
                     samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
@@ -40,20 +40,20 @@ impl Pressure {
         Self { samples, watching }
     }
 
-    /// In percent, between these times; nothing where it is not known.
+    /// The pressure between these times in percent, if known.
     pub(super) fn between(&self, from_ns: u64, until_ns: u64) -> Option<f64> {
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         share(&samples, from_ns, until_ns)
     }
 }
 
-impl Drop for Pressure {
+impl Drop for CpuPressure {
     fn drop(&mut self) {
         self.watching.abort();
     }
 }
 
-/// By the last sample before the time, or the first, and the first after it, or the last.
+/// Uses the last sample before the span (or the first of all) and the first after it (or the last of all).
 fn share(samples: &[Sample], from_ns: u64, until_ns: u64) -> Option<f64> {
     let first = samples.partition_point(|sample| sample.at_ns <= from_ns).saturating_sub(1);
     let last = samples.partition_point(|sample| sample.at_ns < until_ns).min(samples.len().checked_sub(1)?);
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_the_time_is_told_in_percent() {
+    fn the_share_is_in_percent() {
         let samples = [(0, 0), (1, 100_000), (2, 1_100_000)];
         let samples = samples.map(|(s, waited_us)| Sample { at_ns: s * 1_000_000_000, waited_us });
         let near = |from_ms: u64, until_ms: u64, percent: f64| {

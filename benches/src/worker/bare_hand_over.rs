@@ -1,40 +1,36 @@
-//! The bare hand-over: processes pass a turn on in a circle, by as few requests as a lock can do with.
+//! The bare hand-over: processes take turns in a ring, by the fewest requests that a lock needs.
 //!
-//! Redis: one script that names the next owner and publishes to it, the `SET` by which that one makes sure of it, and one
-//! by which it said before that it waits. ZooKeeper: the deletion of a node, the watch of the next one for it, and the
-//! creation before. Neither has a queue, tokens or leases to
-//! speak of: what a lock takes beyond this is its own.
+//! * Redis: a `SET` that announces the wait, a script that names the next owner and publishes to it, and the `SET` that
+//!   confirms.
+//! * ZooKeeper: the creation of a node, a watch on the node before it, and that node's deletion.
+//!
+//! There are no queue, tokens and leases: what a lock takes beyond this is its own cost.
 
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use lock_redis::{connection_info, with_nodelay};
 use lock_testkit::history::ReleaseOutcome;
 use polylock::backend::LockUrl;
+use redis::Cmd;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{Client, Cmd};
 use tokio::sync::Mutex;
 use zookeeper_client::{Acls, Client as ZkClient, CreateMode, Error as ZkError};
 
-use crate::address;
-use crate::contender::Contender;
+use crate::backends::{redis as redis_servers, zk as zk_servers};
 use crate::failure::{Failure, Outcome};
-use crate::floor::zk_session;
+use crate::measured_lock::MeasuredLock;
+use crate::url;
 
-/// The place of one process in the circle.
-pub(crate) enum Relay {
+/// One process of the ring.
+pub(crate) enum BareHandOver {
     /// Over one Redis server.
     Redis(Mutex<OnRedis>),
     /// Over a ZooKeeper session.
     Zk(Mutex<OnZk>),
 }
 
-impl Relay {
-    /// The place with this number, of so many.
-    ///
-    /// # Errors
-    ///
-    /// When the servers do not let us in.
+impl BareHandOver {
+    /// The process with this number in a ring of `of` processes.
     pub(crate) async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
         Ok(match LockUrl::parse(url)?.scheme.as_str() {
             "zk" => Self::Zk(Mutex::new(OnZk::connect(url, name, number, of).await?)),
@@ -43,7 +39,7 @@ impl Relay {
     }
 }
 
-impl Contender for Relay {
+impl MeasuredLock for BareHandOver {
     type Held = ();
 
     async fn acquire(&self) -> Outcome<()> {
@@ -74,15 +70,14 @@ pub(crate) struct OnRedis {
 
 impl OnRedis {
     async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
-        let host = address::hosts(url).first().copied().unwrap_or_default();
-        let client = Client::open(with_nodelay(connection_info("redis", &LockUrl::parse(url)?, host)?))?;
+        let client = redis_servers::client(url, url::first_host(url))?;
         let mut commands = client.get_multiplexed_async_connection().await?;
         let mut messages = client.get_async_pubsub().await?;
         let channel = |number| format!("{name}:{number}");
         let (own, next) = (channel(number), channel((number + 1) % of));
         messages.subscribe(&own).await?;
         let hash: String =
-            redis::cmd("SCRIPT").arg("LOAD").arg(NAME_AND_PUBLISH).query_async(&mut commands).await?;
+            redis::cmd("SCRIPT").arg("LOAD").arg(NAME_NEXT_AND_PUBLISH).query_async(&mut commands).await?;
         let set = |key: &str, value: &str| {
             let mut set = redis::cmd("SET");
             set.arg(key).arg(value).arg("PX").arg(TTL_MS);
@@ -98,7 +93,7 @@ impl OnRedis {
         if !std::mem::take(&mut self.begins) {
             self.wait.exec_async(&mut self.commands).await?;
             if self.messages.on_message().next().await.is_none() {
-                return Err(Failure::new("the connection for messages has ended"));
+                return Err(Failure::new("the pub/sub connection was closed"));
             }
         }
         Ok(self.confirm.exec_async(&mut self.commands).await?)
@@ -109,10 +104,10 @@ impl OnRedis {
     }
 }
 
-/// A session with a node of its own for each round, and one to watch.
+/// A session with a node for each round.
 ///
-/// Its node of the next round exists before that of this round is deleted. So a node that the next place does not find
-/// was deleted before it looked: however late it looks, it misses no turn.
+/// The node of the next round is created before that of this round is deleted. So when the next process does not find the
+/// node of this round, it was deleted already: however late it looks, no turn is lost.
 pub(crate) struct OnZk {
     client: ZkClient,
     name: String,
@@ -123,7 +118,7 @@ pub(crate) struct OnZk {
 
 impl OnZk {
     async fn connect(url: &str, name: &str, number: u32, of: u32) -> Outcome<Self> {
-        let client = zk_session(url, SESSION).await?;
+        let client = zk_servers::connect(url, SESSION).await?;
         let place = Self { client, name: name.to_owned(), number, of, round: 0 };
         place.create(0).await?;
         Ok(place)
@@ -139,7 +134,7 @@ impl OnZk {
         Ok(())
     }
 
-    /// The node whose deletion gives us the turn; none for the very first turn.
+    /// The node whose deletion gives this process its turn; none for the very first turn.
     fn before(&self) -> Option<String> {
         match self.number.checked_sub(1) {
             Some(number) => Some(self.node(number, self.round)),
@@ -148,11 +143,11 @@ impl OnZk {
     }
 
     async fn acquire(&self) -> Outcome<()> {
-        // There is time for it while the others have the turn.
+        // Now, while others have the turn, it costs no time.
         self.create(self.round + 1).await?;
         let Some(before) = self.before() else { return Ok(()) };
         if self.round == 0 {
-            // All places exist by now, but the server of this session may not have heard of the one before.
+            // All nodes exist by now, but the server of this session may not have learned of the one before.
             self.client.sync("/").await?;
         }
         match self.client.get_and_watch_data(&before).await {
@@ -170,7 +165,7 @@ impl OnZk {
     }
 }
 
-const NAME_AND_PUBLISH: &str =
+const NAME_NEXT_AND_PUBLISH: &str =
     "redis.call('SET', KEYS[1], ARGV[1], 'PX', 200) return redis.call('PUBLISH', ARGV[1], '')";
 const TTL_MS: u64 = 10_000;
 const SESSION: Duration = Duration::from_secs(10);
@@ -183,27 +178,27 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_late_place_misses_no_turn_on_zookeeper() {
+    async fn a_late_process_misses_no_turn_on_zookeeper() {
         let server = ZooKeeper::start().await.unwrap();
         goes_round(&server.url()).await;
     }
 
     #[tokio::test]
-    async fn a_late_place_misses_no_turn_on_an_ensemble() {
+    async fn a_late_process_misses_no_turn_on_an_ensemble() {
         let ensemble = ZkEnsemble::start().await.unwrap();
         goes_round(&ensemble.url()).await;
     }
 
     #[tokio::test]
-    async fn a_late_place_misses_no_turn_on_redis() {
+    async fn a_late_process_misses_no_turn_on_redis() {
         let server = RedisServer::start().await.unwrap();
         goes_round(&server.url()).await;
     }
 
-    /// The second of two places begins when the first has long had its turn, passed it on, and waits for the next.
+    /// The second of two processes begins long after the first had its turn and handed over.
     async fn goes_round(url: &str) {
-        let first = Relay::connect(url, "circle", 0, 2).await.unwrap();
-        let second = Relay::connect(url, "circle", 1, 2).await.unwrap();
+        let first = BareHandOver::connect(url, "circle", 0, 2).await.unwrap();
+        let second = BareHandOver::connect(url, "circle", 1, 2).await.unwrap();
         let late = async {
             sleep(Duration::from_millis(20)).await;
             turns(&second).await;
@@ -212,7 +207,7 @@ mod tests {
         timeout(Duration::from_secs(10), round).await.expect("the turn is lost");
     }
 
-    async fn turns(place: &Relay) {
+    async fn turns(place: &BareHandOver) {
         for _ in 0..3 {
             place.acquire().await.unwrap();
             place.release(()).await.unwrap();

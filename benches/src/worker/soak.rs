@@ -1,4 +1,4 @@
-//! The worker of a soak: clients that use locks of all kinds, whatever happens to the servers.
+//! The clients of a soak: they use locks of all kinds, whatever happens to the servers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,35 +20,31 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::diary::{Claim, outcome};
+use super::Job;
+use crate::events::{GrantInfo, outcome};
 use crate::failure::Outcome;
-use crate::options::Defect;
-use crate::worker::Job;
+use crate::options::soak::Defect;
 
-/// What a worker of a soak needs to know.
+/// The task of a worker in a soak.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Task {
-    /// Chooses what its clients do.
+pub(crate) struct SoakTask {
+    /// Chooses what the clients do.
     pub(crate) seed: u64,
-    /// For how long a lock outlives its holder.
+    /// How long a lock outlives its holder.
     pub(crate) lease: Duration,
     /// The file for the events.
     pub(crate) history: PathBuf,
-    /// What is wrong with the lock, if something is.
+    /// A deliberate defect of the lock.
     pub(crate) broken: Option<Defect>,
 }
 
-/// Uses locks until `end`, and gives what did not come to an end then, or ended as it never should.
-///
-/// # Errors
-///
-/// When the history cannot be written.
-pub(crate) async fn work(
+/// Uses locks until `end`. Returns what was still running after it, and unexpected errors.
+pub(crate) async fn use_locks(
     job: &Job,
-    task: &Task,
+    task: &SoakTask,
     end: impl Future<Output = Outcome<()>>,
 ) -> Outcome<Vec<String>> {
-    let diary = Diary::new(job.process, task)?;
+    let log = SoakLog::new(job.process, task)?;
     let mut end = pin!(end);
     let locks = loop {
         tokio::select! {
@@ -56,7 +52,7 @@ pub(crate) async fn work(
             ended = &mut end => return ended.map(|()| Vec::new()),
             connected = Locks::connect(&job.url) => match connected {
                 Ok(locks) => break locks,
-                Err(error) => diary.failed("connect", &error),
+                Err(error) => log.failed("connect", &error),
             },
         }
         sleep(RETRY).await;
@@ -65,7 +61,7 @@ pub(crate) async fn work(
     let mut clients = JoinSet::new();
     let mut names = BTreeMap::new();
     for (number, lock) in (0..).zip(locks_of(&locks)) {
-        let client = Client::new(job, task, &locks, lock, number, diary.clone())?;
+        let client = Client::new(job, task, &locks, lock, number, log.clone())?;
         let doing = Arc::clone(&client.doing);
         let client = clients.spawn(client.run(stop.clone()));
         names.insert(client.id(), (lock, number, doing));
@@ -79,22 +75,23 @@ pub(crate) async fn work(
             Ok((id, ())) => drop(names.remove(&id)),
             Err(error) => {
                 if let Some((lock, number, _)) = names.remove(&error.id()) {
-                    diary.odd(format!("client {number} of {lock} ended: {error}"));
+                    log.odd(format!("client {number} of {lock} ended: {error}"));
                 }
             }
         }
     }
     for (lock, number, doing) in names.values() {
         let doing = *doing.lock().unwrap_or_else(PoisonError::into_inner);
-        diary.odd(format!("client {number} of {lock} has not come to an end: it {doing}"));
+        log.odd(format!("client {number} of {lock} has not ended: it {doing}"));
     }
     if timeout(FINISH, locks.close()).await.is_err() {
-        diary.odd(format!("closing has not come to an end within {FINISH:?}"));
+        log.odd(format!("closing has not ended within {FINISH:?}"));
     }
-    Ok(diary.odds())
+    Ok(log.odds())
 }
 
-/// The locks of a worker, one for each of its clients: several processes, and now and then two tasks of one, want each.
+/// The locks of a worker, one for each of its clients. Several processes contend for each, for one also two clients of a
+/// process.
 fn locks_of(locks: &Locks) -> Vec<&'static str> {
     let mut names = vec![BUSY, BUSY, "mutex-1", "mutex-2"];
     let capabilities = locks.capabilities();
@@ -108,40 +105,37 @@ struct Client {
     lock: &'static str,
     number: u64,
     handle: Handle,
-    task: Task,
+    task: SoakTask,
     dice: StdRng,
-    diary: Diary,
+    log: SoakLog,
     doing: Arc<StdMutex<&'static str>>,
 }
 
 enum Handle {
-    /// Renewed, and with a fixed time to live where the backend has that.
+    /// Renewed, and with a fixed ttl where the backend has ttls.
     Mutex(Mutex, Option<Mutex>),
     Rw(RwLock),
     Semaphore(Semaphore),
 }
 
-/// How a lock is asked for.
+/// How a client acquires a lock.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
-    /// Waits for as long as it takes.
     Wait,
-    /// Does not wait.
     Try,
-    /// Waits for so long.
     For(Duration),
-    /// Waits for as long as it takes, and is dropped after so long.
+    /// The future is dropped after this time.
     Dropped(Duration),
 }
 
 impl Client {
     fn new(
         job: &Job,
-        task: &Task,
+        task: &SoakTask,
         locks: &Locks,
         lock: &'static str,
         number: u64,
-        diary: Diary,
+        log: SoakLog,
     ) -> Outcome<Self> {
         let name = match task.broken {
             Some(Defect::EveryProcessAlone) => format!("{}/{lock}/{}", job.lock, job.process),
@@ -159,7 +153,7 @@ impl Client {
         };
         let seed = task.seed ^ u64::from(job.process) << 32 ^ number << 48;
         let dice = StdRng::seed_from_u64(seed);
-        Ok(Self { lock, number, handle, task: task.clone(), dice, diary, doing: Arc::default() })
+        Ok(Self { lock, number, handle, task: task.clone(), dice, log, doing: Arc::default() })
     }
 
     async fn run(mut self, stop: CancellationToken) {
@@ -195,12 +189,12 @@ impl Client {
             },
         };
         match asked {
-            Ok(Some(guard)) => self.have(guard, mode).await,
+            Ok(Some(guard)) => self.hold(guard, mode).await,
             Ok(None) => self.note(EventKind::AcquireFailed),
             Err(error) => {
                 let known = error.outcome() == ErrorOutcome::NotApplied;
                 self.note(if known { EventKind::AcquireFailed } else { EventKind::AcquireUnknown });
-                self.diary.failed(self.lock, &error);
+                self.log.failed(self.lock, &error);
                 sleep(RETRY + self.up_to(RETRY)).await;
             }
         }
@@ -247,26 +241,26 @@ impl Client {
         }
     }
 
-    /// Holds the lock for a while, and gives it back in one way or another.
-    async fn have(&mut self, guard: Guard, mode: Mode) {
-        let Claim { token, until_ns: valid_until_ns } = self.claim(&guard);
+    /// Holds the lock for a while, and releases it in one of several ways.
+    async fn hold(&mut self, guard: Guard, mode: Mode) {
+        let GrantInfo { token, until_ns: valid_until_ns } = self.grant_info(&guard);
         self.note(EventKind::Acquired { token, valid_until_ns, mode });
         self.does("holds");
         let span = match self.dice.random_range(0..100) {
-            // Long enough to be renewed, and at times longer than a lock that is not.
+            // Long enough for renewals, and at times longer than a fixed ttl.
             0 => self.up_to(self.task.lease * 3 / 2),
             1..6 => self.up_to(LONG_HOLD),
             _ => self.up_to(SHORT_HOLD),
         };
         let end = Instant::now() + span;
-        let mut told_ns = valid_until_ns;
+        let mut recorded_ns = valid_until_ns;
         loop {
             let look = end.min(Instant::now() + LOOK);
             let lost = timeout_at(look, guard.lost()).await.is_ok();
-            let until_ns = self.claim(&guard).until_ns;
-            if let Some(valid_until_ns) = until_ns.filter(|_| until_ns > told_ns) {
+            let until_ns = self.grant_info(&guard).until_ns;
+            if let Some(valid_until_ns) = until_ns.filter(|_| until_ns > recorded_ns) {
                 self.note(EventKind::Extended { valid_until_ns });
-                told_ns = until_ns;
+                recorded_ns = until_ns;
             }
             if lost || Instant::now() >= end {
                 break;
@@ -294,18 +288,20 @@ impl Client {
         let outcome = match released {
             Ok(released) => outcome(released),
             Err(error) => {
-                self.diary.failed(self.lock, &error);
+                self.log.failed(self.lock, &error);
                 ReleaseOutcome::Unknown
             }
         };
         self.note(EventKind::Released { outcome });
     }
 
-    fn claim(&self, guard: &Guard) -> Claim {
-        let claim = Claim::of(guard);
+    fn grant_info(&self, guard: &Guard) -> GrantInfo {
+        let grant = GrantInfo::of(guard);
         match self.task.broken {
-            Some(Defect::TokensShrink) => Claim { token: claim.token.map(|token| u64::MAX - token), ..claim },
-            _ => claim,
+            Some(Defect::TokensShrink) => {
+                GrantInfo { token: grant.token.map(|token| u64::MAX - token), ..grant }
+            }
+            _ => grant,
         }
     }
 
@@ -318,13 +314,13 @@ impl Client {
     }
 
     fn note(&self, kind: EventKind) {
-        self.diary.events.record(self.number, self.lock, kind);
+        self.log.events.record(self.number, self.lock, kind);
     }
 }
 
-/// Where a worker writes what it sees.
+/// The files of a worker: its history, and its errors.
 #[derive(Clone)]
-struct Diary {
+struct SoakLog {
     events: Recorder,
     errors: Arc<StdMutex<Errors>>,
 }
@@ -335,14 +331,14 @@ struct Errors {
     odd: Vec<String>,
 }
 
-impl Diary {
-    fn new(process: u32, task: &Task) -> Outcome<Self> {
+impl SoakLog {
+    fn new(process: u32, task: &SoakTask) -> Outcome<Self> {
         let events = Recorder::create(&task.history, process)?.flush_every_event();
         let log = File::create(task.history.with_extension("log"))?;
         Ok(Self { events, errors: Arc::new(StdMutex::new(Errors { log, lines: 0, odd: Vec::new() })) })
     }
 
-    /// What an outage explains is worth a line, and anything else is a finding.
+    /// Logs an error. An error that no outage explains is reported as well.
     fn failed(&self, what: &str, error: &Error) {
         if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost) {
             self.odd(format!("{what}: {error}"));
@@ -351,7 +347,7 @@ impl Diary {
         errors.lines += 1;
         if errors.lines <= MOST_LINES {
             let at_ns = lock_testkit::now_ns();
-            // The verdict does not hang on it.
+            // The verdict does not need it.
             let _ = writeln!(errors.log, "{at_ns} {what}: {error}");
         }
     }
@@ -368,7 +364,7 @@ impl Diary {
     }
 }
 
-/// Two clients of each process want it.
+/// Two clients of each process contend for it.
 const BUSY: &str = "mutex-0";
 const RW: &str = "rw";
 const SEMAPHORE: &str = "semaphore";
@@ -377,9 +373,9 @@ const THINK: Duration = Duration::from_millis(40);
 const PATIENCE: Duration = Duration::from_millis(1500);
 const SHORT_HOLD: Duration = Duration::from_millis(20);
 const LONG_HOLD: Duration = Duration::from_millis(500);
-/// A release that is dropped in the middle.
+/// After so long the future of a release is dropped.
 const ROUND_TRIPS: Duration = Duration::from_millis(4);
-/// How often a deadline is written down that a killed holder cannot tell any more.
+/// How often a holder records its deadline, in case it is killed.
 const LOOK: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_millis(50);
 /// How much longer than a lease a client may take to end.

@@ -1,4 +1,4 @@
-//! A look at the histories while they are written: which locks have been granted since a fault was over.
+//! Follows the histories while they are written, to see which locks were granted since the end of a fault.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -9,26 +9,22 @@ use lock_testkit::history::{Event, EventKind};
 
 use crate::failure::Outcome;
 
-/// The last grant of every lock, out of the files in one folder.
+/// The last grant of every lock, from the files of a folder.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct GrantWatch {
     folder: PathBuf,
-    /// How much of each file was read, up to the end of a line.
+    /// The position up to which each file was read, at the end of a line.
     read: HashMap<PathBuf, u64>,
     granted_ns: BTreeMap<String, u64>,
 }
 
-impl Watch {
-    /// Nothing is read yet.
+impl GrantWatch {
+    /// Reads nothing yet.
     pub(super) fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), read: HashMap::new(), granted_ns: BTreeMap::new() }
     }
 
-    /// Reads what is new, and gives the locks that were granted before this time only.
-    ///
-    /// # Errors
-    ///
-    /// When a file cannot be read.
+    /// Reads what is new, and returns the locks without a grant since this time.
     pub(super) fn waiting_since(&mut self, at_ns: u64) -> Outcome<Vec<&str>> {
         for path in histories(&self.folder)? {
             let read = self.read.entry(path.clone()).or_default();
@@ -50,11 +46,7 @@ impl Watch {
     }
 }
 
-/// The histories in this folder.
-///
-/// # Errors
-///
-/// When it cannot be read.
+/// The history files of a folder.
 pub(super) fn histories(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -73,9 +65,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_granted_before_is_waited_for() {
+    fn locks_without_a_new_grant_are_listed() {
         let folder = tempfile::tempdir().unwrap();
-        let mut watch = Watch::new(folder.path());
+        let mut watch = GrantWatch::new(folder.path());
         assert_eq!(watch.waiting_since(5).unwrap(), Vec::<&str>::new());
         let path = folder.path().join("process-1.jsonl");
         let recorder = Recorder::create(&path, 1).unwrap().flush_every_event();
@@ -86,7 +78,7 @@ mod tests {
         recorder.record_at(3, 0, "a", EventKind::AcquireCalled);
         assert_eq!(watch.waiting_since(2).unwrap(), ["a"]);
         recorder.record_at(4, 0, "a", granted);
-        // A line that is being written is read when it is whole.
+        // An incomplete line is read once it is complete.
         let line = fs::read_to_string(&path).unwrap();
         let last = line.lines().last().unwrap().replace("\"a\"", "\"b\"").replace(":4", ":9");
         let (begin, rest) = last.split_at(20);

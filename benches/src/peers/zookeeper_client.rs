@@ -1,12 +1,12 @@
-//! LockClient: the lock of the driver that ours is built on.
+//! zookeeper-client's own `LockClient`: the lock of the driver that ours is built on.
 
 use lock_testkit::history::ReleaseOutcome;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
 
 use super::SESSION;
-use crate::contender::Contender;
+use crate::backends::zk as zk_servers;
 use crate::failure::Outcome;
-use crate::floor::zk_session;
+use crate::measured_lock::MeasuredLock;
 
 /// A session of the driver, and the directory of the lock.
 #[derive(Debug)]
@@ -17,16 +17,12 @@ pub(crate) struct DriverLock {
 
 impl DriverLock {
     /// Connects.
-    ///
-    /// # Errors
-    ///
-    /// When the servers do not let us in.
     pub(crate) async fn connect(url: &str, directory: &str) -> Outcome<Self> {
-        Ok(Self { client: zk_session(url, SESSION).await?, directory: directory.to_owned() })
+        Ok(Self { client: zk_servers::connect(url, SESSION).await?, directory: directory.to_owned() })
     }
 }
 
-impl Contender for DriverLock {
+impl MeasuredLock for DriverLock {
     type Held = OwnedLockClient;
 
     async fn acquire(&self) -> Outcome<OwnedLockClient> {
@@ -37,7 +33,7 @@ impl Contender for DriverLock {
     }
 
     async fn release(&self, held: OwnedLockClient) -> Outcome<ReleaseOutcome> {
-        // Its drop deletes the node in the background, where nobody can wait for it.
+        // Its drop deletes the node in the background, which cannot be awaited.
         self.client.delete(held.lock_path(), None).await?;
         std::mem::forget(held);
         Ok(ReleaseOutcome::Released)

@@ -1,7 +1,7 @@
-//! Cores that do not go to sleep.
+//! Keeps the cores from halting.
 //!
-//! Most of a hand-over between processes is waiting for wake-ups. A core that halts in between, above all one of a virtual
-//! machine, takes longer to wake than the requests take; one that is kept busy by something else does not halt.
+//! Most of a hand-over between processes is wake-up latency: a halted core, above all one of a virtual machine, takes
+//! longer to wake than the requests take. A busy core does not halt.
 
 use std::process::Command;
 use std::thread::available_parallelism;
@@ -10,12 +10,7 @@ use lock_testkit::process::{Child, Output};
 
 use crate::failure::Outcome;
 
-/// Starts loops of the lowest priority, one for each core: they give way to everything else at once, and end when they are
-/// dropped.
-///
-/// # Errors
-///
-/// When `chrt` (Debian: util-linux) is not there.
+/// Starts a busy loop of the lowest priority (`SCHED_IDLE`) for each core. It ends when it is dropped. Needs `chrt`.
 pub(crate) fn keep_awake() -> Outcome<Vec<Child>> {
     let mut idle = Command::new("chrt");
     idle.args(["--idle", "0", "sh", "-c", "while :; do :; done"]);

@@ -1,0 +1,109 @@
+//! What one client did to one lock, recorded for the check of the history.
+
+use lock_testkit::history::{Event, EventKind, Mode, ReleaseOutcome};
+use lock_testkit::now_ns;
+use polylock::{Guard, Released};
+
+/// The events of one client, in memory: writing them to a file would disturb the measurement.
+#[derive(Clone, Debug)]
+pub(crate) struct EventLog {
+    process: u32,
+    client: u64,
+    lock: String,
+    events: Vec<Event>,
+}
+
+impl EventLog {
+    /// The empty log of a client of a process.
+    pub(crate) fn new(process: u32, client: u64, lock: &str) -> Self {
+        Self { process, client, lock: lock.to_owned(), events: Vec::new() }
+    }
+
+    /// The client calls acquire now.
+    pub(crate) fn acquire_called(&mut self) {
+        self.add(now_ns(), EventKind::AcquireCalled);
+    }
+
+    /// The lock was granted now.
+    pub(crate) fn acquired(&mut self, guard: &Guard) {
+        self.add(now_ns(), acquired(GrantInfo::of(guard)));
+    }
+
+    /// The lock was not granted.
+    pub(crate) fn refused(&mut self) {
+        self.add(now_ns(), EventKind::AcquireFailed);
+    }
+
+    /// The client calls release now.
+    pub(crate) fn release_called(&mut self) {
+        self.add(now_ns(), EventKind::ReleaseCalled);
+    }
+
+    /// The release has returned.
+    pub(crate) fn released(&mut self, released: Released) {
+        self.add(now_ns(), EventKind::Released { outcome: outcome(released) });
+    }
+
+    /// The process was killed at this time.
+    pub(crate) fn died(&mut self, at_ns: u64) {
+        self.add(at_ns, EventKind::Died);
+    }
+
+    /// Adds a whole hold.
+    pub(crate) fn hold(&mut self, hold: &TimedHold) {
+        self.add(hold.called_ns, EventKind::AcquireCalled);
+        self.add(hold.acquired_ns, acquired(hold.grant));
+        self.add(hold.release_called_ns, EventKind::ReleaseCalled);
+        self.add(hold.released_ns, EventKind::Released { outcome: hold.released });
+    }
+
+    /// All events.
+    pub(crate) fn into_events(self) -> Vec<Event> {
+        self.events
+    }
+
+    fn add(&mut self, at_ns: u64, kind: EventKind) {
+        let (process, client, lock) = (self.process, self.client, self.lock.clone());
+        self.events.push(Event { process, client, lock, at_ns, kind });
+    }
+}
+
+/// One hold of a lock, for loops in which even an [`EventLog`] would cost too much.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimedHold {
+    pub(crate) called_ns: u64,
+    pub(crate) acquired_ns: u64,
+    pub(crate) grant: GrantInfo,
+    pub(crate) release_called_ns: u64,
+    pub(crate) released_ns: u64,
+    pub(crate) released: ReleaseOutcome,
+}
+
+/// What came with a grant. The default is neither a token nor a deadline, as most peers have none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GrantInfo {
+    /// The fencing token.
+    pub(crate) token: Option<u64>,
+    /// The end of the lease, on the clock of the histories.
+    pub(crate) until_ns: Option<u64>,
+}
+
+impl GrantInfo {
+    /// The token and deadline of a guard.
+    pub(crate) fn of(guard: &Guard) -> Self {
+        let until_ns = u64::try_from(guard.valid_until().since_boot().as_nanos()).unwrap_or(u64::MAX);
+        Self { token: Some(guard.token().get()), until_ns: Some(until_ns) }
+    }
+}
+
+const fn acquired(grant: GrantInfo) -> EventKind {
+    EventKind::Acquired { token: grant.token, valid_until_ns: grant.until_ns, mode: Mode::Exclusive }
+}
+
+/// The outcome of a release, as histories have it.
+pub(crate) const fn outcome(released: Released) -> ReleaseOutcome {
+    match released {
+        Released::Released => ReleaseOutcome::Released,
+        _ => ReleaseOutcome::AlreadyLost,
+    }
+}

@@ -1,0 +1,97 @@
+//! How long, how often and with how many clients a run measures.
+
+use std::time::Duration;
+
+use crate::options::Options;
+use crate::results::Mode;
+
+/// The size of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// The warm-up, whose numbers do not count.
+    pub(crate) warm_up: Duration,
+    /// How long `uncontended` measures, floor included, and `degraded` in each of its two states.
+    pub(crate) uncontended: Duration,
+    /// The largest number of operations.
+    pub(crate) most_operations: u64,
+    /// How long `contended` measures.
+    pub(crate) contended: Duration,
+    /// How long `contended` counts requests.
+    pub(crate) counted: Duration,
+    /// How many processes contend.
+    pub(crate) processes: u32,
+    /// How many tasks of one process contend.
+    pub(crate) tasks: u32,
+    /// How long they contend before and after an equally long slice of the floor.
+    pub(crate) task_slice: Duration,
+    /// The number of measured slices.
+    pub(crate) task_slices: u32,
+    /// The rounds of `crash`.
+    pub(crate) crash_rounds: usize,
+    /// How many holders `crash` kills in a round.
+    pub(crate) crash_holders: usize,
+    /// The ttl or session timeout in `crash`.
+    pub(crate) crash_lease: Duration,
+    /// How many locks `held` holds.
+    pub(crate) held_locks: usize,
+    /// How long `held` measures their renewal.
+    pub(crate) held: Duration,
+    /// A scenario that takes longer is stuck.
+    pub(crate) patience: Duration,
+}
+
+impl Plan {
+    /// The plan for these options.
+    pub(crate) fn of(options: &Options) -> Self {
+        let plan = Self::new(if options.quick { Mode::Quick } else { Mode::Full });
+        let held = options.watch.unwrap_or(plan.held);
+        let held_locks = options.locks.map_or(plan.held_locks, |locks| locks as usize);
+        Self {
+            processes: options.processes.unwrap_or(plan.processes),
+            tasks: options.tasks.unwrap_or(plan.tasks),
+            held_locks,
+            held,
+            patience: plan.patience + held + PATIENCE_PER_LOCK * held_locks as u32,
+            ..plan
+        }
+    }
+
+    /// The plan of a run with default options.
+    pub(crate) const fn new(mode: Mode) -> Self {
+        let common = Self {
+            warm_up: Duration::from_millis(250),
+            uncontended: Duration::from_millis(1500),
+            most_operations: 30_000,
+            contended: Duration::from_secs(2),
+            counted: Duration::from_millis(700),
+            processes: 8,
+            tasks: 1000,
+            task_slice: Duration::from_millis(250),
+            task_slices: 2,
+            crash_rounds: 1,
+            crash_holders: 3,
+            crash_lease: Duration::from_secs(1),
+            held_locks: 10_000,
+            held: Duration::from_secs(30),
+            patience: Duration::from_secs(120),
+        };
+        match mode {
+            Mode::Quick => common,
+            Mode::Full => Self {
+                warm_up: Duration::from_secs(1),
+                uncontended: Duration::from_secs(15),
+                most_operations: 100_000,
+                contended: Duration::from_secs(12),
+                counted: Duration::from_secs(4),
+                processes: 20,
+                task_slice: Duration::from_secs(1),
+                task_slices: 5,
+                crash_rounds: 3,
+                ..common
+            },
+        }
+    }
+}
+
+/// To acquire and release one lock, on a slow machine.
+const PATIENCE_PER_LOCK: Duration = Duration::from_millis(3);

@@ -1,0 +1,99 @@
+//! Counts the requests that a grant costs the servers, by a proxy before each of them.
+
+use lock_testkit::FaultProxy;
+use lock_testkit::history::Event;
+use lock_testkit::proxy::Protocol;
+
+use super::Bench;
+use super::contention::{grants, jobs, let_contend};
+use crate::failure::{Failure, Outcome};
+use crate::options::BackendName;
+use crate::url;
+use crate::window::Window;
+use crate::worker::handle::WorkerHandle;
+
+/// What each grant cost the servers.
+#[derive(Debug)]
+pub(super) struct RequestsPerGrant {
+    pub(super) requests: f64,
+    /// Pushes and watch events.
+    pub(super) notifications: f64,
+    pub(super) events: Vec<Event>,
+}
+
+impl RequestsPerGrant {
+    /// Divides what was counted by the grants in `span`. Fails when there were none.
+    pub(super) fn of(counts: Counts, events: Vec<Event>, span: Window) -> Outcome<Self> {
+        let grants = grants(&events).iter().filter(|grant| span.contains(grant.acquired_ns)).count();
+        if grants == 0 {
+            return Err(Failure::new("no lock was granted while requests were counted"));
+        }
+        let each = |count: u64| count as f64 / grants as f64;
+        Ok(Self { requests: each(counts.requests), notifications: each(counts.notifications), events })
+    }
+}
+
+/// Counts while processes contend.
+pub(super) async fn count_requests(
+    bench: &Bench,
+    backend: BackendName,
+    url: &str,
+    lock: &str,
+) -> Outcome<RequestsPerGrant> {
+    let counters = Counters::start(backend, url).await?;
+    let workers = WorkerHandle::start_all(jobs(bench, &counters.url(url), lock)).await?;
+    let window = Window::after(bench.plan.counted, bench.plan.warm_up);
+    let counting = async {
+        window.begins().await;
+        let before = counters.counts();
+        window.ends().await;
+        counters.counts().since(before)
+    };
+    let (counts, events) = tokio::join!(counting, let_contend(&workers, window));
+    RequestsPerGrant::of(counts, events?, window)
+}
+
+/// Counting proxies, one before each server.
+#[derive(Debug)]
+pub(super) struct Counters(Vec<FaultProxy>);
+
+/// The totals of all proxies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Counts {
+    requests: u64,
+    notifications: u64,
+}
+
+impl Counters {
+    /// Starts a proxy before each server of this URL.
+    pub(super) async fn start(backend: BackendName, url: &str) -> Outcome<Self> {
+        let protocol = if backend == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
+        let mut proxies = Vec::new();
+        for host in url::hosts(url) {
+            proxies.push(FaultProxy::start(url::resolve(host, backend).await?, protocol)?);
+        }
+        Ok(Self(proxies))
+    }
+
+    /// The URL of the proxies.
+    pub(super) fn url(&self, url: &str) -> String {
+        let addresses: Vec<_> = self.0.iter().map(FaultProxy::addr).collect();
+        url::with_hosts(url, &addresses)
+    }
+
+    /// The totals so far.
+    pub(super) fn counts(&self) -> Counts {
+        let of = |count: fn(&FaultProxy) -> u64| self.0.iter().map(count).sum();
+        Counts { requests: of(FaultProxy::requests), notifications: of(FaultProxy::pushes) }
+    }
+}
+
+impl Counts {
+    /// The difference to earlier totals.
+    pub(super) const fn since(self, before: Self) -> Self {
+        Self {
+            requests: self.requests - before.requests,
+            notifications: self.notifications - before.notifications,
+        }
+    }
+}
