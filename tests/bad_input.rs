@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_testkit::{Certificates, Log, RedisFive, RedisServer, ZooKeeper};
+use lock_testkit::{Certificates, LogCapture, RedisFive, RedisServer, ZooKeeper};
 use polylock::{
     Error, ErrorKind, Holder, LeaseKind, LockOptions, Locks, MemoryConfig, RedisConfig, RedlockConfig,
     ZkConfig,
@@ -314,7 +314,7 @@ async fn a_lock_of_another_client_is_busy_and_shown() {
 async fn a_server_that_may_throw_locks_away_is_told_of_once() {
     for (policy, count) in [("allkeys-lru", 1), ("volatile-ttl", 1), ("noeviction", 0)] {
         let server = RedisServer::builder().maxmemory_policy(policy).start().await.unwrap();
-        let (log, _listening) = Log::begin();
+        let (log, _listening) = LogCapture::begin();
         let locks = Locks::connect(&server.url()).await.unwrap();
         server.restart().await.unwrap();
         // Over a new connection.

@@ -8,7 +8,7 @@
 //! cross-process cases when it is called with `--worker FLAVOUR URL`.
 
 #[allow(unreachable_pub, reason = "a test program is no library")]
-mod museum;
+mod broken_locks;
 #[allow(unreachable_pub, reason = "a test program is no library")]
 mod sites;
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
-    museum::hide_wanted_panics();
+    broken_locks::hide_wanted_panics();
     libtest_mimic::run(&arguments, trials()).exit_code()
 }
 
@@ -56,7 +56,7 @@ fn trials() -> Vec<Trial> {
     let registered: Vec<_> = trials.iter().map(|trial| trial.name().to_owned()).collect();
     trials
         .push(Trial::test("the_matrix_is_complete", move || the_matrix_is_complete(&registered, &left_out)));
-    trials.extend(museum::trials(&redis).into_iter().map(|trial| trial.with_ignored_flag(true)));
+    trials.extend(broken_locks::trials(&redis).into_iter().map(|trial| trial.with_ignored_flag(true)));
     trials
 }
 

@@ -571,7 +571,7 @@ impl Records {
         let history = History::new(in_order);
         let report = check(&history);
         report.assert_holds();
-        assert_eq!((report.tenures, report.locks.len()), (2 * MEMBERS as usize * ROUNDS, 1));
+        assert_eq!((report.holds, report.locks.len()), (2 * MEMBERS as usize * ROUNDS, 1));
         let grants = history.events().iter().filter(|event| matches!(event.kind, EventKind::Acquired { .. }));
         let ours: Vec<_> = grants.map(|event| event.process % 2 == 0).collect();
         let changes = ours.windows(2).filter(|pair| pair[0] != pair[1]).count();

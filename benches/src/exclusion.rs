@@ -16,7 +16,7 @@ pub(crate) struct CheckedHistory {
 pub(crate) fn check_exclusion(events: Vec<Event>) -> CheckedHistory {
     let report = lock_testkit::check(&History::new(events));
     let mut complaints = Vec::new();
-    if report.tenures == 0 {
+    if report.holds == 0 {
         complaints.push("no lock was ever held: the history proves nothing".to_owned());
     }
     if report.l1.count > 0 {
@@ -30,7 +30,7 @@ pub(crate) fn check_exclusion(events: Vec<Event>) -> CheckedHistory {
             complaints.push(format!("{what}: {count} times"));
         }
     }
-    if report.l1.count > 0 || !complaints.is_empty() && report.tenures > 0 {
+    if report.l1.count > 0 || !complaints.is_empty() && report.holds > 0 {
         complaints.extend(report.to_string().lines().take(MOST_LINES).map(|line| format!("  {line}")));
     }
     CheckedHistory { overlaps: report.l1.count as u64, complaints }

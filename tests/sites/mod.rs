@@ -13,7 +13,7 @@ use lock_core::Locks;
 use lock_testkit::conformance::{Connecting, Fault, Handle, Harness, MemoryHarness};
 use lock_testkit::proxy::{Direction, FaultProxy};
 
-use crate::museum::{self, Defect};
+use crate::broken_locks::{self, Defect};
 
 pub use redis::{RedisHarness, Servers};
 pub use zk::ZkHarness;
@@ -35,7 +35,7 @@ pub enum Flavour {
     Write,
     /// As `Dyn`, and locks for one at a time are semaphores of one permit.
     Permit,
-    /// For the museum.
+    /// For the broken locks.
     Broken(Defect),
 }
 
@@ -45,7 +45,7 @@ impl Flavour {
 
     /// The flavour that is written so.
     pub fn parse(text: &str) -> Option<Self> {
-        let all = Self::ALL.into_iter().chain(museum::defects().map(Self::Broken));
+        let all = Self::ALL.into_iter().chain(broken_locks::defects().map(Self::Broken));
         all.into_iter().find(|flavour| flavour.to_string() == text)
     }
 
@@ -106,7 +106,7 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
             (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "zk") => polylock::ZkConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, _) => panic!("{scheme} is no backend"),
-            (Flavour::Broken(defect), _) => museum::connect(defect, url).await,
+            (Flavour::Broken(defect), _) => broken_locks::connect(defect, url).await,
         }
     })
 }

@@ -72,7 +72,7 @@ pub(super) fn judge(
     let report = check(history);
     let limit = lease + SLACK;
     let mut violations = Vec::new();
-    if report.tenures == 0 {
+    if report.holds == 0 {
         violations.push("no lock was ever held: the history proves nothing".to_owned());
     }
     let inversions = report.token_order.count + report.shared_tokens.count;
@@ -104,7 +104,7 @@ pub(super) fn judge(
         *kinds.entry(fault.kind).or_default() += 1;
     }
     SoakVerdict {
-        grants: report.tenures,
+        grants: report.holds,
         faults: kinds,
         overlaps: report.l2.count,
         inversions,

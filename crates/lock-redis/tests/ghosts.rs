@@ -12,7 +12,7 @@ use std::time::Duration;
 use lock_core::{Guard, Locks, Released};
 use lock_redis::RedisConfig;
 use lock_testkit::redis::Reply;
-use lock_testkit::{Log, RedisCluster, RedisSentinel, RedisServer, Worker};
+use lock_testkit::{LogCapture, RedisCluster, RedisSentinel, RedisServer, Worker};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -111,14 +111,14 @@ async fn grants_that_nobody_wants_are_given_back_at_once() {
 }
 
 /// How many grants the warnings say were given back.
-fn reported(log: &Log) -> Vec<u64> {
+fn reported(log: &LogCapture) -> Vec<u64> {
     let number = |line: &str| line.split("given_back=").nth(1)?.split(' ').next()?.parse().ok();
     log.warnings("given_back").iter().map(|line| number(line).unwrap()).collect()
 }
 
 #[tokio::test]
 async fn one_warning_tells_how_many_were_given_back() {
-    let (log, _guard) = Log::begin();
+    let (log, _guard) = LogCapture::begin();
     let redis = RedisServer::start().await.unwrap();
     let holder = connect(&format!("{}?ttl=60s", redis.url())).await;
     let (client, inbox) = listening(&redis, &holder).await;

@@ -7,7 +7,7 @@ use lock_redis::RedisConfig;
 use lock_redis::redis::aio::MultiplexedConnection;
 use lock_redis::redis::{Client, cmd};
 use lock_testkit::proxy::{Protocol, Then, redis_command};
-use lock_testkit::{FaultProxy, Log, RedisCluster, RedisServer};
+use lock_testkit::{FaultProxy, LogCapture, RedisCluster, RedisServer};
 use tokio::time::{sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -15,7 +15,7 @@ const PASSWORD: &str = "correct-horse-battery-staple";
 
 #[tokio::test]
 async fn no_secret_and_no_command_is_logged() {
-    let (log, _guard) = Log::begin();
+    let (log, _guard) = LogCapture::begin();
     let options = RedisServer::builder().password(PASSWORD).maxmemory_policy("allkeys-lru");
     let redis = options.start().await.unwrap();
     let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
@@ -110,7 +110,7 @@ async fn connect(url: &str) -> Locks {
 
 #[tokio::test]
 async fn what_a_server_quotes_is_not_logged() {
-    let (log, _guard) = Log::begin();
+    let (log, _guard) = LogCapture::begin();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "rename-command CLIENT \"\"\nrename-command SUBSCRIBE \"\"").unwrap();
     let redis = RedisServer::builder().config("include", file.path().to_str().unwrap());
@@ -137,7 +137,7 @@ async fn what_a_server_quotes_is_not_logged() {
 #[tokio::test]
 async fn b18_a_server_that_evicts_is_warned_of() {
     for (policy, warnings) in [("allkeys-lru", 1), ("volatile-ttl", 1), ("noeviction", 0)] {
-        let (log, _guard) = Log::begin();
+        let (log, _guard) = LogCapture::begin();
         let redis = RedisServer::builder().maxmemory_policy(policy).start().await.unwrap();
         let locks = connect(&redis.url()).await;
         // Told once, and not with every connection.
@@ -150,7 +150,7 @@ async fn b18_a_server_that_evicts_is_warned_of() {
 #[tokio::test]
 async fn a_downgrade_to_polling_is_told_once() {
     for missing in [&["-subscribe"][..], &["-publish"], &["resetchannels"]] {
-        let (log, _guard) = Log::begin();
+        let (log, _guard) = LogCapture::begin();
         let redis = RedisServer::start().await.unwrap();
         let rights = [&["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all"][..], missing].concat();
         redis.command(&rights).await.unwrap();
@@ -175,7 +175,7 @@ async fn a_downgrade_to_polling_is_told_once() {
 #[tokio::test]
 async fn a_downgrade_to_polling_is_told_once_for_all_nodes_of_a_cluster() {
     for missing in ["-ssubscribe", "-spublish"] {
-        let (log, _guard) = Log::begin();
+        let (log, _guard) = LogCapture::begin();
         let cluster = RedisCluster::start().await.unwrap();
         for master in cluster.masters() {
             let rights = ["ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all", missing];
@@ -203,7 +203,7 @@ async fn who_is_notified_needs_no_more_than_to_subscribe() {
     let servers = [(single.url(), vec![&single]), (cluster.url(), cluster.masters().iter().collect())];
     for (url, masters) in servers {
         for (right, warnings) in [("+subscribe", 0), ("-subscribe", 1)] {
-            let (log, _guard) = Log::begin();
+            let (log, _guard) = LogCapture::begin();
             let rights = ["ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*", "&polylock:free:*"];
             let commands = ["+@all", "-@pubsub", "-client|tracking", "+unsubscribe", right];
             for master in &masters {
@@ -227,7 +227,7 @@ async fn who_is_notified_needs_no_more_than_to_subscribe() {
 
 #[tokio::test]
 async fn nothing_is_told_of_a_server_that_allows_all() {
-    let (log, _guard) = Log::begin();
+    let (log, _guard) = LogCapture::begin();
     let redis = RedisServer::start().await.unwrap();
     let _locks = connect(&redis.url()).await;
     assert!(log.warnings("").is_empty(), "{:?}", log.lines());
@@ -249,7 +249,7 @@ async fn listens_again(redis: &mut MultiplexedConnection) -> bool {
 
 #[tokio::test]
 async fn rights_that_are_given_back_end_the_polling() {
-    let (log, _guard) = Log::begin();
+    let (log, _guard) = LogCapture::begin();
     let redis = RedisServer::start().await.unwrap();
     let mut admin = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let command = async |words: &[&str]| redis.command(words).await.unwrap();
@@ -279,7 +279,7 @@ async fn rights_that_are_given_back_end_the_polling() {
 
 #[tokio::test]
 async fn a_password_that_changes_is_no_refusal() {
-    let (log, _guard) = Log::begin();
+    let (log, _guard) = LogCapture::begin();
     let redis = RedisServer::start().await.unwrap();
     let mut admin = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let locks = connect(&redis.url()).await;

@@ -14,7 +14,7 @@ use lock_core::{
 use lock_redis::{RecipeUnit, RedisConfig, RedisRecipe, RedisWait, WallClock};
 use lock_testkit::cancel::{cancel_after, for_each_poll_count};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
-use lock_testkit::{FaultProxy, Log, RedisServer};
+use lock_testkit::{FaultProxy, LogCapture, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -271,7 +271,7 @@ async fn values_that_are_no_times_of_the_unit_are_never_over() {
     let bench = Bench::new().await;
     let (millis, seconds) = (bench.ours("").await, bench.ours("&recipe_unit=s").await);
     let hex = "0123456789abcdef0123456789abcdef";
-    let (log, _listening) = Log::begin();
+    let (log, _listening) = LogCapture::begin();
     for (locks, busy) in [
         (&millis, &["1500000000", "1500000000.5", "0", "1", "", "-5", "1.5e12", "nonsense", hex, "9e99"][..]),
         (&seconds, &["1500000000000", "0", "1", "", "1500000000s", "0x59682F00", hex][..]),
@@ -411,7 +411,7 @@ async fn a_step_of_the_clock_before_the_answer_counts() {
 async fn who_names_the_recipe_is_warned_and_who_has_a_wrong_clock_too() {
     for (ahead, count) in [(0, 0), (3_000, 1), (-3_000, 1)] {
         let bench = Bench::new().await;
-        let (log, _listening) = Log::begin();
+        let (log, _listening) = LogCapture::begin();
         let locks = bench.config("&clock_skew=1s").wall_clock(ahead_by(ahead)).connect().await.unwrap();
         for _ in 0..2 {
             locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
@@ -426,7 +426,7 @@ async fn who_names_the_recipe_is_warned_and_who_has_a_wrong_clock_too() {
         assert!(differs.iter().all(|text| text.contains(which)), "{differs:?}");
     }
     let bench = Bench::new().await;
-    let (log, _listening) = Log::begin();
+    let (log, _listening) = LogCapture::begin();
     let locks = RedisConfig::from_url(&bench.server.url()).unwrap().connect().await.unwrap();
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     assert!(log.warnings("").is_empty(), "the usual recipe is no reason to worry: {log:?}");

@@ -40,7 +40,7 @@ fn no_seed_breaks_a_promise_of_three_or_seven_masters() {
     for (seed, outcome) in seeds.iter().zip(&outcomes) {
         assert!(outcome.holds(), "seed {seed} breaks a promise\n{outcome}");
     }
-    let tenures: usize = outcomes.iter().map(|outcome| outcome.report.tenures).sum();
+    let tenures: usize = outcomes.iter().map(|outcome| outcome.report.holds).sum();
     println!("{OTHER_SEEDS} seeds: {tenures} tenures");
 }
 

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use lock_core::{ErrorKind, Guard, LockOptions, Outcome, Released, ServerLockState};
-use lock_testkit::Log;
-use lock_testkit::fake::{Diary, Faults};
+use lock_testkit::LogCapture;
+use lock_testkit::fake::{Faults, Trace};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::fleet::{Fleet, TIMEOUT};
@@ -123,7 +123,7 @@ async fn a_lock_of_which_less_than_a_tenth_is_left_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn clocks_that_differ_are_warned_of_with_the_figures() {
-    let (fleet, (log, _guard)) = (Fleet::new(3).await, Log::begin());
+    let (fleet, (log, _guard)) = (Fleet::new(3).await, LogCapture::begin());
     let locks = fleet.connect(10 * SECOND).await;
     assert_eq!(log.warnings("the clock of"), [""; 0]);
     let report = locks.doctor().await.unwrap();
@@ -145,14 +145,14 @@ async fn clocks_that_differ_are_warned_of_with_the_figures() {
 
 #[tokio::test(start_paused = true)]
 async fn every_attempt_has_an_identity_of_its_own() {
-    let (fleet, diary) = (Fleet::new(3).await, Diary::new());
-    fleet.masters[0].keep(&diary, "");
+    let (fleet, trace) = (Fleet::new(3).await, Trace::new());
+    fleet.masters[0].keep(&trace, "");
     let locks = fleet.connect(10 * SECOND).await;
     for master in &fleet.masters[..2] {
         drop(master.command(&["SET", "lock:a", "theirs"]));
     }
     assert!(locks.mutex("a").try_acquire_for(10 * SECOND).await.unwrap().is_none());
-    let lines = diary.lines();
+    let lines = trace.lines();
     // Only a claim names all keys, and after them the owner.
     let claims =
         lines.iter().filter(|line| line.contains("EVALSHA") && line.contains(" polylock:tokens:{lock:a} "));

@@ -25,17 +25,20 @@
 //!
 //! Times in the cases are bounds for a noisy machine: nothing here measures speed.
 
+#[cfg(test)]
+mod broken_locks;
 mod cancellation;
+mod cases;
 mod client;
 mod closing;
 mod downgrade;
 mod exclusion;
 mod faults;
+mod helpers;
+mod inspection;
 mod lifetime;
-mod memory;
+mod memory_harness;
 mod modes;
-#[cfg(test)]
-mod museum;
 mod names;
 mod options;
 mod permits;
@@ -43,27 +46,22 @@ mod processes;
 mod readers;
 mod release;
 mod revocation;
-mod shares;
-mod sight;
-mod steps;
+mod sharers;
 mod tokens;
 mod waiting;
 mod worker;
 
-use std::fmt;
 use std::num::NonZeroU32;
-use std::pin::Pin;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::backend::Support;
 use lock_core::{Capabilities, Locks, Mode};
 use serde::{Deserialize, Serialize};
 
-pub use memory::{Connect, Connecting, MemoryHarness};
-pub use worker::serve;
+pub use self::cases::{CASES, Case, CaseFuture, Trial, left_out, trials};
+pub use self::memory_harness::{Connect, Connecting, MemoryHarness};
+pub use self::worker::serve;
 
 /// A backend under test.
 ///
@@ -147,53 +145,6 @@ pub enum Fault {
     DelayReplies(Duration),
 }
 
-/// One thing that a backend promises.
-#[derive(Clone, Copy)]
-#[non_exhaustive]
-pub struct Case {
-    /// What the case is called.
-    pub name: &'static str,
-    /// Whether a backend with these capabilities has to pass, or why not.
-    pub needs: fn(&Capabilities) -> Result<(), &'static str>,
-    /// Whether it is worth its time when locks are taken by this handle, or why not.
-    pub worth: fn(Handle) -> Result<(), &'static str>,
-    /// The case; it panics when the backend fails it.
-    pub run: for<'a> fn(&'a dyn Harness) -> CaseFuture<'a>,
-}
-
-/// A running case.
-pub type CaseFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-
-/// A case and a backend to run it on.
-#[derive(Clone)]
-pub struct Trial {
-    name: String,
-    case: &'static Case,
-    harness: Arc<dyn Harness>,
-}
-
-/// A trial of every case that applies to this backend, in the order of [`CASES`].
-pub fn trials(harness: &Arc<dyn Harness>) -> Vec<Trial> {
-    let (handle, capabilities) = (harness.handle(), harness.capabilities());
-    let applies = CASES.iter().filter(|case| case.applies(handle, &capabilities).is_ok());
-    let name = |case: &Case| format!("{}::{}", harness.name(), case.name);
-    applies.map(|case| Trial { name: name(case), case, harness: Arc::clone(harness) }).collect()
-}
-
-/// The cases that do not apply to this backend, and why.
-pub fn left_out(harness: &dyn Harness) -> Vec<(&'static str, &'static str)> {
-    let (handle, capabilities) = (harness.handle(), harness.capabilities());
-    CASES.iter().filter_map(|case| Some((case.name, case.applies(handle, &capabilities).err()?))).collect()
-}
-
-impl Case {
-    fn applies(&self, handle: Handle, capabilities: &Capabilities) -> Result<(), &'static str> {
-        (self.needs)(capabilities)?;
-        handle.is_there(capabilities)?;
-        (self.worth)(handle)
-    }
-}
-
 impl Handle {
     /// The mode in which it asks for a lock.
     #[must_use]
@@ -203,326 +154,4 @@ impl Handle {
             Self::Permit => Mode::Permit { max: NonZeroU32::MIN },
         }
     }
-
-    fn is_there(self, capabilities: &Capabilities) -> Result<(), &'static str> {
-        match self {
-            Self::Mutex => Ok(()),
-            Self::Write => there(capabilities.shared),
-            Self::Permit => there(capabilities.permits),
-        }
-    }
 }
-
-impl Trial {
-    /// The name: harness and case.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The case.
-    pub fn case(&self) -> &'static Case {
-        self.case
-    }
-
-    /// Runs the case to its end, in a tokio runtime of its own.
-    ///
-    /// # Panics
-    ///
-    /// When the backend fails the case, also by not coming to an end.
-    pub fn run(&self) {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let runtime = runtime.expect("the system has threads to spare");
-        let ended =
-            runtime.block_on(async { tokio::time::timeout(LONGEST, (self.case.run)(&*self.harness)).await });
-        runtime.shutdown_timeout(FAREWELL);
-        assert!(ended.is_ok(), "{} has not ended after {LONGEST:?}", self.name);
-    }
-}
-
-impl fmt::Debug for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Case").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Trial {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trial").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-macro_rules! cases {
-    ($($theme:ident, $worth:ident { $($case:ident: $needs:ident,)* })*) => {
-        /// Every case.
-        pub const CASES: &[Case] = &[$($(Case {
-            name: stringify!($case),
-            needs: $needs,
-            worth: $worth,
-            run: |harness| Box::pin($theme::$case(harness)),
-        },)*)*];
-    };
-}
-
-cases! {
-    exclusion, always {
-        one_holder_at_a_time: every_backend,
-        names_are_independent: every_backend,
-        a_released_lock_can_be_taken_again: every_backend,
-        try_on_a_held_lock: every_backend,
-        a_hundred_tasks_lose_no_update: every_backend,
-        two_clients_lose_no_update: every_backend,
-    }
-    waiting, always {
-        a_deadline_is_kept: every_backend,
-        a_passed_deadline_asks_once: every_backend,
-        a_short_deadline_gets_the_first_answer: every_backend,
-        a_waiter_gets_the_released_lock: every_backend,
-        tasks_of_one_client_take_turns: every_backend,
-        clients_take_turns: fair_backends,
-        waiters_are_told_how_many_are_before_them: fair_backends,
-    }
-    release, always {
-        a_second_release_frees_nobody: every_backend,
-        a_late_release_frees_nobody: every_backend,
-        a_dropped_guard_releases: every_backend,
-        a_guard_dropped_outside_a_runtime_releases: every_backend,
-        a_guard_outlives_its_runtime: every_backend,
-        a_panic_releases: every_backend,
-        a_dropped_lease_ends_by_itself: every_backend,
-    }
-    lifetime, always {
-        renewal_keeps_a_lock: every_backend,
-        a_lease_ends_without_renewal: every_backend,
-        a_forgotten_guard_ends_with_its_lease: every_backend,
-        a_forgotten_guard_ends_with_its_session: sessions,
-        an_extended_lease_lasts_longer: every_backend,
-        a_lost_lock_is_not_extended: every_backend,
-        a_lock_that_lasts_takes_another_ttl: every_backend,
-        max_hold_ends_a_lock: every_backend,
-        run_drops_the_work_of_a_lost_lock: every_backend,
-        run_reports_a_body_that_ended_too_late: every_backend,
-        signals_of_a_guard_outlive_it: every_backend,
-        signals_of_a_guard_end_before_its_release_is_answered: with_a_server,
-        validity_counts_from_the_request: with_a_server,
-    }
-    tokens, always {
-        tokens_grow_from_holder_to_holder: every_backend,
-        tokens_of_waiters_grow: every_backend,
-        raised_tokens_are_not_granted_again: every_backend,
-    }
-    names, always {
-        odd_names_are_locks_of_their_own: every_backend,
-        bad_names_are_refused: every_backend,
-    }
-    sight, always {
-        inspect_shows_a_free_lock: every_backend,
-        inspect_shows_the_holder: every_backend,
-        inspect_takes_no_wait_for_a_hold: every_backend,
-        inspect_counts_the_waiters: counting_backends,
-        inspect_lists_the_waiters_in_order: fair_backends,
-        held_locks_are_listed: every_backend,
-        a_lock_is_broken_for_the_holder_that_was_seen: every_backend,
-        verify_asks_the_server: every_backend,
-        a_broken_lock_is_free_and_its_holder_knows: every_backend,
-        a_lock_deleted_by_an_operator_is_noticed: every_backend,
-    }
-    options, always {
-        capabilities_are_as_declared: every_backend,
-        impossible_lease_options_are_refused: every_backend,
-        an_impossible_extension_is_refused: every_backend,
-    }
-    closing, always {
-        closed_locks_refuse: every_backend,
-        closing_ends_a_wait: every_backend,
-        closing_ends_what_is_held: every_backend,
-        closed_locks_extend_nothing: every_backend,
-        closing_leaves_other_clients_alone: every_backend,
-        closing_waits_for_dropped_guards: every_backend,
-        closing_waits_for_dropped_acquisitions: every_backend,
-        closing_does_not_wait_for_a_silent_server_for_ever: with_a_server,
-    }
-    cancellation, always {
-        a_cancelled_acquire_of_a_free_lock_leaves_nothing: every_backend,
-        a_cancelled_wait_leaves_nothing: every_backend,
-        a_wait_cancelled_during_the_hand_over_leaves_nothing: every_backend,
-        a_cancelled_release_still_releases: every_backend,
-        a_cancelled_extend_leaves_the_lease_usable: every_backend,
-    }
-    faults, always {
-        a_dead_server_is_told_at_connect: with_a_server,
-        a_dead_server_is_told_at_acquire: with_a_server,
-        a_silent_server_is_told_at_acquire: with_a_server,
-        a_lost_reply_leaves_nothing: with_a_server,
-        a_reset_instead_of_a_reply_leaves_nothing: with_a_server,
-        a_waiter_rides_out_a_short_outage: with_a_server,
-        a_long_outage_ends_a_wait: with_a_server,
-        a_waiter_cut_off_for_long_jumps_no_queue: with_a_server,
-        a_holder_that_is_cut_off_doubts_and_loses: with_a_server,
-        a_holder_of_a_silent_server_loses: with_a_server,
-        a_release_ends_during_an_outage: with_a_server,
-        a_drop_during_an_outage_releases_in_the_end: with_a_server,
-        a_restart_keeps_locks_and_tokens: with_a_server,
-    }
-    processes, always {
-        eight_processes_lose_no_update: with_a_server,
-        a_killed_holder_is_followed: with_a_server,
-        a_killed_waiter_is_no_obstacle: with_a_server,
-        a_stopped_holder_knows_that_it_lost: with_a_server,
-    }
-    revocation, always {
-        holders_can_be_asked_or_asking_is_refused: every_backend,
-        only_those_who_hold_the_lock_are_asked: revocable,
-    }
-    modes, once {
-        modes_are_there_or_refused: every_backend,
-        a_mutex_and_a_write_lock_are_one: readers,
-        modes_of_one_name_exclude_each_other: readers_and_permits,
-        waiters_of_all_modes_take_turns: fair_readers_and_permits,
-    }
-    readers, once {
-        readers_share_a_lock: readers,
-        all_readers_who_try_at_once_get_the_lock: readers,
-        a_writer_waits_for_all_readers: readers,
-        readers_behind_a_waiting_writer_wait: fair_readers,
-        readers_behind_a_writer_that_gave_up_go_on: readers,
-        a_stream_of_readers_starves_no_writer: readers,
-        a_stream_of_writers_starves_no_reader: readers,
-        a_dead_reader_blocks_until_its_lease_ends: readers,
-        a_released_reader_does_not_keep_the_lock: readers,
-        readers_and_writers_are_not_exchanged: readers,
-        readers_never_see_a_half_done_write: readers,
-        a_cancelled_writer_lets_readers_in: readers,
-    }
-    downgrade, once {
-        a_writer_becomes_a_reader: readers,
-        a_downgrade_lets_waiting_readers_in_and_no_writer: readers,
-        only_a_writer_becomes_a_reader: readers,
-        a_lost_writer_becomes_no_reader: readers,
-        a_writer_that_became_a_reader_is_renewed: readers,
-        a_cancelled_downgrade_gives_nothing_up: readers,
-        a_downgrade_without_an_answer_gives_nothing_up: readers_elsewhere,
-    }
-    permits, once {
-        as_many_holders_as_permits: permits,
-        all_who_try_at_once_get_a_permit: permits,
-        a_freed_permit_goes_to_the_next_waiter: permits,
-        an_expired_permit_goes_to_the_next_waiter: permits,
-        clients_may_disagree_about_the_permits: permits,
-        a_semaphore_without_permits_is_refused: permits,
-        permits_are_never_exceeded: permits,
-    }
-    shares, once {
-        readers_are_renewed_each: readers,
-        permits_are_renewed_each: permits,
-        a_reader_extends_its_own_lease: readers,
-        a_permit_extends_its_own_lease: permits,
-        a_late_release_of_a_reader_frees_nobody: readers,
-        a_late_release_of_a_permit_frees_nobody: permits,
-        tokens_of_readers_grow_and_differ: readers,
-        tokens_of_permits_grow_and_differ: permits,
-        inspect_shows_one_of_the_readers: readers,
-        inspect_shows_one_of_the_permits: permits,
-        inspect_shows_all_of_the_readers: readers,
-        inspect_shows_all_of_the_permits: permits,
-        one_of_the_readers_is_broken: readers,
-        one_of_the_permits_is_broken: permits,
-        breaking_ends_all_readers: readers,
-        breaking_ends_all_permits: permits,
-        readers_deleted_by_an_operator_notice: readers,
-        permits_deleted_by_an_operator_notice: permits,
-        cancelled_readers_leave_nothing: readers,
-        cancelled_permits_leave_nothing: permits,
-    }
-    processes, once {
-        a_killed_reader_is_followed: readers_elsewhere,
-        processes_never_exceed_the_permits: permits_elsewhere,
-    }
-}
-
-fn every_backend(_: &Capabilities) -> Result<(), &'static str> {
-    Ok(())
-}
-
-fn sessions(capabilities: &Capabilities) -> Result<(), &'static str> {
-    match capabilities.lease.is_session() {
-        true => Ok(()),
-        false => Err("every lock has a ttl of its own: there is no session"),
-    }
-}
-
-fn fair_backends(capabilities: &Capabilities) -> Result<(), &'static str> {
-    if capabilities.fifo { Ok(()) } else { Err("the backend promises no order among processes") }
-}
-
-fn counting_backends(capabilities: &Capabilities) -> Result<(), &'static str> {
-    if capabilities.counts_waiters {
-        Ok(())
-    } else {
-        Err("the backend does not count the waiters of other processes")
-    }
-}
-
-fn with_a_server(capabilities: &Capabilities) -> Result<(), &'static str> {
-    if capabilities.cross_process {
-        Ok(())
-    } else {
-        Err("the store lives in this process: no server, no other process")
-    }
-}
-
-fn readers(capabilities: &Capabilities) -> Result<(), &'static str> {
-    there(capabilities.shared)
-}
-
-fn permits(capabilities: &Capabilities) -> Result<(), &'static str> {
-    there(capabilities.permits)
-}
-
-fn revocable(capabilities: &Capabilities) -> Result<(), &'static str> {
-    there(capabilities.revocation)
-}
-
-fn fair_readers(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers(capabilities)?;
-    fair_backends(capabilities)
-}
-
-fn readers_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers(capabilities)?;
-    with_a_server(capabilities)
-}
-
-fn permits_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
-    permits(capabilities)?;
-    with_a_server(capabilities)
-}
-
-fn readers_and_permits(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers(capabilities)?;
-    permits(capabilities)
-}
-
-fn fair_readers_and_permits(capabilities: &Capabilities) -> Result<(), &'static str> {
-    readers_and_permits(capabilities)?;
-    fair_backends(capabilities)
-}
-
-fn there(support: Support) -> Result<(), &'static str> {
-    support.why_not().map_or(Ok(()), Err)
-}
-
-fn always(_: Handle) -> Result<(), &'static str> {
-    Ok(())
-}
-
-fn once(handle: Handle) -> Result<(), &'static str> {
-    match handle {
-        Handle::Mutex => Ok(()),
-        Handle::Write | Handle::Permit => Err("the case takes the modes that it is about by itself"),
-    }
-}
-
-/// No case needs nearly as long.
-const LONGEST: Duration = Duration::from_secs(120);
-/// For what goes on in the background when a case ends.
-const FAREWELL: Duration = Duration::from_secs(1);

@@ -24,13 +24,13 @@
 
 mod commands;
 mod connection;
-mod diary;
 mod dice;
 mod keyspace;
 mod link;
 mod reply;
 mod script;
 mod server;
+mod trace;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,10 +39,10 @@ use tokio::io::DuplexStream;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-pub use self::diary::Diary;
 pub use self::dice::Dice;
 pub use self::link::{Faults, Link};
 use self::server::Server;
+pub use self::trace::Trace;
 use crate::redis::Reply;
 
 /// A Redis server in this process. Clones are the same server.
@@ -175,10 +175,10 @@ impl FakeRedis {
         self.server().sessions.len()
     }
 
-    /// Writes into the diary from now on what happens: connections, commands and their answers, pushes, faults. Each
+    /// Writes into the trace from now on what happens: connections, commands and their answers, pushes, faults. Each
     /// line begins with `name`, which tells servers apart.
-    pub fn keep(&self, diary: &Diary, name: impl Into<String>) {
-        self.server().diary = Some((diary.clone(), name.into()));
+    pub fn keep(&self, trace: &Trace, name: impl Into<String>) {
+        self.server().trace = Some((trace.clone(), name.into()));
     }
 
     /// Runs a command of a connection.
@@ -229,7 +229,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::resp::write_command;
+    use crate::redis::reply::write_command;
 
     /// Sends commands one after the other and reads what comes back within a second of silence.
     async fn say(stream: &mut DuplexStream, commands: &[&[&str]]) -> String {

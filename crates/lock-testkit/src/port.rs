@@ -1,3 +1,5 @@
+//! Reserves a TCP port for a server, also while the server is down.
+
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -8,23 +10,22 @@ use crate::error::{Error, Result};
 
 /// A loopback TCP port that stays reserved for one server while that server is down.
 ///
-/// The port lies below the range from which the kernel takes the local ports of outgoing connections. A port
-/// that `bind(0)` picks does not: while its server is down, any client on the machine may get it as its own
-/// local port (a client that retries a dead server on loopback can even connect to itself), and then the
-/// server cannot come back.
+/// The port lies below the range of the kernel's local ports for outgoing connections. A port that `bind(0)` picks does
+/// not: while its server is down, any client on the machine may get it as its local port, and the server cannot be
+/// restarted. A client that retries a dead server on loopback can even connect to itself.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
-    /// A bound name in the abstract socket namespace is a mutex for the whole machine that ends with its process.
+    /// A name in the abstract socket namespace: a machine-wide mutex that ends with its process.
     _claim: UnixListener,
 }
 
 impl Port {
-    /// Reserves a port that nobody listens on.
+    /// Reserves a port without a listener.
     pub(crate) fn pick(server: &str) -> Result<Self> {
         let range = FIRST..first_ephemeral();
         let span = u64::from(range.end - range.start);
-        // A random start keeps test processes that run side by side from trying the same ports.
+        // A random start, so that test processes that run side by side try different ports.
         let start = RandomState::new().build_hasher().finish() % span;
         (0..span)
             .map(|step| range.start + ((start + step) % span) as u16)

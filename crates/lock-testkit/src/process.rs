@@ -1,25 +1,24 @@
-//! Child processes that cannot outlive the test, and workers that speak JSON lines.
+//! Child processes that cannot outlive the test.
 
+use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, fmt};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use tokio::sync::{mpsc as channel, oneshot};
+use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 
 /// A child process.
 ///
-/// It is killed when this value is dropped, and the kernel kills it when this process dies in any other way
-/// (also by SIGKILL), so a test that crashes leaves no server behind.
+/// It is killed when this value is dropped. The kernel kills it when this process dies in any other way, SIGKILL included:
+/// a test that crashes leaves no server behind.
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
@@ -30,36 +29,22 @@ pub struct Child {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Output {
-    /// To where this process writes its own.
+    /// To the streams of this process.
     Inherit,
-    /// Nowhere.
+    /// Discarded.
     Null,
-    /// Standard output and standard error, appended to this file.
+    /// Standard output and standard error are appended to this file.
     File(PathBuf),
-}
-
-/// A child process that reads one JSON value per line from its standard input and writes one per line to its
-/// standard output: the far end of a cross-process test.
-///
-/// Its standard error goes to where this process writes its own. Lines on its standard output that are not JSON
-/// go there too, so that a test binary can run itself as its worker in spite of what the test harness prints.
-/// The worker must begin a message at the start of a line.
-#[derive(Debug)]
-pub struct Worker {
-    child: Child,
-    name: String,
-    outbox: mpsc::Sender<(Vec<u8>, oneshot::Sender<io::Result<()>>)>,
-    inbox: tokio::sync::Mutex<channel::UnboundedReceiver<Value>>,
 }
 
 impl Child {
     /// Starts `command`: its program, arguments, environment changes and working directory.
     ///
-    /// Standard input is empty. What `command` says about standard streams or `env_clear` has no effect.
+    /// Standard input is empty. The command's own settings of standard streams and `env_clear` have no effect.
     ///
     /// # Errors
     ///
-    /// [`Error::NotInstalled`] when the program is not there, [`Error::Io`] when it cannot be started.
+    /// [`Error::NotInstalled`] when the program is missing, [`Error::Io`] when it cannot be started.
     pub fn spawn(command: &Command, output: &Output) -> Result<Self> {
         let (stdout, stderr) = match output {
             Output::Inherit => (Stdio::inherit(), Stdio::inherit()),
@@ -79,25 +64,24 @@ impl Child {
         self.pid
     }
 
-    /// Whether the process has not ended yet. A stopped process counts as running.
+    /// Whether the process has not ended. A stopped process counts as running.
     pub fn is_running(&self) -> bool {
         self.try_wait().is_none()
     }
 
-    /// Ends the process by SIGKILL and waits until it is gone. Does nothing when it is gone already.
+    /// Kills the process by SIGKILL and waits for its end. Does nothing when it has ended already.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
         self.wait();
     }
 
-    /// Asks the process to end (SIGTERM). Does not wait.
+    /// Sends SIGTERM. Does not wait.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Freezes the process (SIGSTOP), as a long garbage collection or a suspended virtual machine would.
-    ///
-    /// Returns when the process has stopped.
+    /// Stops the process by SIGSTOP, as a long garbage collection or a suspended virtual machine would, and waits until it
+    /// has stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let deadline = Instant::now() + STOP_DEADLINE;
@@ -106,7 +90,7 @@ impl Child {
         }
     }
 
-    /// Lets a stopped process go on (SIGCONT).
+    /// Continues a stopped process by SIGCONT.
     pub fn cont(&self) {
         self.signal(Signal::CONT);
     }
@@ -132,19 +116,19 @@ impl Child {
         }
     }
 
-    /// How the process ended, when it has.
+    /// The exit status, when the process has ended.
     pub fn try_wait(&self) -> Option<ExitStatus> {
-        self.lock().try_wait().expect("nobody else waits for our child")
+        self.lock().try_wait().expect("only we wait for our child")
     }
 
-    fn new(inner: std::process::Child) -> Self {
+    pub(crate) fn new(inner: std::process::Child) -> Self {
         Self { pid: inner.id(), inner: Mutex::new(inner) }
     }
 
     fn signal(&self, signal: Signal) {
         let mut inner = self.lock();
-        // A child that was waited for has given its pid back: the number may be somebody else's by now.
-        let running = inner.try_wait().expect("nobody else waits for our child").is_none();
+        // After the wait the pid may belong to another process.
+        let running = inner.try_wait().expect("only we wait for our child").is_none();
         if running && let Some(pid) = Pid::from_raw(self.pid as i32) {
             kill_process(pid, signal).expect("our own child accepts our signals");
         }
@@ -161,114 +145,9 @@ impl Drop for Child {
     }
 }
 
-impl Worker {
-    /// Starts `command`: its program, arguments, environment changes and working directory.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotInstalled`] when the program is not there, [`Error::Io`] when it cannot be started.
-    pub fn spawn(command: &Command) -> Result<Self> {
-        let mut inner = spawn(command, Stdio::piped(), Stdio::piped(), Stdio::inherit())?;
-        let stdin = inner.stdin.take().expect("standard input is a pipe");
-        let stdout = inner.stdout.take().expect("standard output is a pipe");
-        let child = Child::new(inner);
-        let name = format!("worker {} (pid {})", command.get_program().to_string_lossy(), child.pid());
-
-        let (outbox, letters) = mpsc::channel();
-        let (messages, inbox) = channel::unbounded_channel();
-        start_thread("testkit-worker-in", move || write_letters(stdin, &letters))?;
-        start_thread("testkit-worker-out", move || read_messages(stdout, &messages))?;
-        Ok(Self { child, name, outbox, inbox: tokio::sync::Mutex::new(inbox) })
-    }
-
-    /// Sends one value as one line.
-    ///
-    /// Waits only while the worker does not read and its pipe is full.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] when the worker has closed its standard input or has ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// A cancelled send may still be delivered.
-    pub async fn send(&self, message: &Value) -> Result<()> {
-        let mut line = message.to_string().into_bytes();
-        line.push(b'\n');
-        let (done, written) = oneshot::channel();
-        let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
-        let result = match self.outbox.send((line, done)) {
-            Ok(()) => written.await.unwrap_or_else(|_| Err(gone())),
-            Err(_) => Err(gone()),
-        };
-        result.map_err(|e| Error::io(format!("send a message to {}", self.name), e))
-    }
-
-    /// The next value that the worker sends, or `None` when it has closed its standard output or has ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancelling loses no message.
-    pub async fn recv(&self) -> Option<Value> {
-        self.inbox.lock().await.recv().await
-    }
-
-    /// The next value that the worker sends within `patience`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WorkerSilent`] when the time has passed, [`Error::WorkerEnded`] when there is no more to come.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancelling loses no message.
-    pub async fn recv_deadline(&self, patience: Duration) -> Result<Value> {
-        match tokio::time::timeout(patience, self.recv()).await {
-            Ok(Some(message)) => Ok(message),
-            Ok(None) => Err(Error::WorkerEnded { worker: self.name.clone(), status: self.status() }),
-            Err(_) => Err(Error::WorkerSilent { worker: self.name.clone(), waited: patience }),
-        }
-    }
-
-    /// The process id.
-    pub fn pid(&self) -> u32 {
-        self.child.pid()
-    }
-
-    /// The process itself.
-    pub fn child(&self) -> &Child {
-        &self.child
-    }
-
-    /// Ends the worker by SIGKILL and waits until it is gone.
-    pub fn kill(&self) {
-        self.child.kill();
-    }
-
-    /// Freezes the worker (SIGSTOP).
-    pub fn stop(&self) {
-        self.child.stop();
-    }
-
-    /// Lets a stopped worker go on (SIGCONT).
-    pub fn cont(&self) {
-        self.child.cont();
-    }
-
-    fn status(&self) -> String {
-        self.child.try_wait().map_or_else(|| "its standard output is closed".to_owned(), |s| s.to_string())
-    }
-}
-
-impl fmt::Display for Worker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
-    }
-}
-
-/// Runs blocking `work` on a thread of its own, so that a test's runtime goes on, whatever its kind.
+/// Runs blocking `work` on a new thread, so that the test's runtime goes on, whatever its kind.
 ///
-/// When the future is dropped the work goes on and its result is dropped: a server that it started is killed.
+/// When the future is dropped, the work continues and its result is dropped: a server that it started is killed.
 pub(crate) async fn off_thread<T, F>(work: F) -> T
 where
     T: Send + 'static,
@@ -280,7 +159,7 @@ where
     result.await.expect("the work does not panic")
 }
 
-/// Where `program` is, by `PATH`.
+/// Finds `program` in `PATH`.
 pub(crate) fn locate(program: &str, install: &str) -> Result<PathBuf> {
     find(OsStr::new(program))
         .ok_or_else(|| Error::NotInstalled { program: program.to_owned(), install: install.to_owned() })
@@ -300,7 +179,13 @@ fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-fn spawn(command: &Command, stdin: Stdio, stdout: Stdio, stderr: Stdio) -> Result<std::process::Child> {
+/// Starts a command so that the kernel kills it when this process dies.
+pub(crate) fn spawn(
+    command: &Command,
+    stdin: Stdio,
+    stdout: Stdio,
+    stderr: Stdio,
+) -> Result<std::process::Child> {
     let program = command.get_program();
     let path = find(program).ok_or_else(|| Error::NotInstalled {
         program: program.to_string_lossy().into_owned(),
@@ -328,13 +213,13 @@ fn spawn(command: &Command, stdin: Stdio, stdout: Stdio, stderr: Stdio) -> Resul
 
 type Order = (Command, mpsc::SyncSender<io::Result<std::process::Child>>);
 
-/// The one thread that starts children. The parent-death signal is sent when the *thread* that started the child
-/// ends, so a child started by a test's thread would die with that test.
+/// The thread that starts all children. The kernel sends the parent-death signal when the *thread* that started the child
+/// ends: a child started by a test's thread would die with that thread.
 static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
     let (orders, inbox) = mpsc::channel::<Order>();
     start_thread("testkit-spawner", move || {
         for (mut command, reply) in inbox {
-            // When nobody waits for the child any more it must not stay.
+            // Without a receiver the child must not stay.
             if let Err(mpsc::SendError(Ok(mut orphan))) = reply.send(command.spawn()) {
                 let _ = orphan.kill();
                 let _ = orphan.wait();
@@ -353,34 +238,9 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(path)).find(|path| path.is_file())
 }
 
-fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+pub(crate) fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let started = thread::Builder::new().name(name.to_owned()).spawn(work);
     started.map(drop).map_err(|e| Error::io("start a thread", e))
-}
-
-fn write_letters(
-    mut stdin: ChildStdin,
-    letters: &mpsc::Receiver<(Vec<u8>, oneshot::Sender<io::Result<()>>)>,
-) {
-    for (line, done) in letters {
-        let result = stdin.write_all(&line).and_then(|()| stdin.flush());
-        let _ = done.send(result);
-    }
-}
-
-fn read_messages(stdout: ChildStdout, messages: &channel::UnboundedSender<Value>) {
-    for line in BufReader::new(stdout).lines() {
-        let Ok(line) = line else { return };
-        match serde_json::from_str(&line) {
-            Ok(message) => {
-                if messages.send(message).is_err() {
-                    return;
-                }
-            }
-            Err(_) if line.trim().is_empty() => {}
-            Err(_) => eprintln!("{line}"),
-        }
-    }
 }
 
 const POLL: Duration = Duration::from_millis(1);
@@ -411,7 +271,7 @@ mod tests {
         child.kill();
         assert!(!child.is_running());
         assert_eq!(state(child.pid()), None);
-        // The pid is not ours any more: these must not signal anybody.
+        // The pid is not ours any more: these must send no signal.
         child.kill();
         child.stop();
     }
@@ -445,37 +305,5 @@ mod tests {
         );
         let error = locate("no-such-server", "apt-get install it").unwrap_err();
         assert_eq!(error.to_string(), "no-such-server not found: install it with `apt-get install it`");
-    }
-
-    #[tokio::test]
-    async fn a_worker_answers_in_json_lines() {
-        let worker = Worker::spawn(&Command::new("cat")).unwrap();
-        for number in 0..3 {
-            worker.send(&json!({ "number": number })).await.unwrap();
-        }
-        for number in 0..3 {
-            let message = worker.recv_deadline(Duration::from_secs(5)).await.unwrap();
-            assert_eq!(message, json!({ "number": number }));
-        }
-        worker.stop();
-        worker.send(&json!("late")).await.unwrap();
-        let silent = worker.recv_deadline(Duration::from_millis(50)).await.unwrap_err();
-        assert!(matches!(silent, Error::WorkerSilent { .. }), "{silent}");
-        worker.cont();
-        assert_eq!(worker.recv().await, Some(json!("late")));
-        worker.kill();
-        assert_eq!(worker.recv().await, None);
-        let ended = worker.recv_deadline(Duration::from_secs(1)).await.unwrap_err();
-        assert!(ended.to_string().contains("signal: 9"), "{ended}");
-        assert!(worker.send(&json!(null)).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn lines_that_are_not_json_are_no_messages() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo running 1 test; echo; echo '{\"ready\":true}'"]);
-        let worker = Worker::spawn(&command).unwrap();
-        assert_eq!(worker.recv().await, Some(json!({ "ready": true })));
-        assert_eq!(worker.recv().await, None);
     }
 }

@@ -1,4 +1,9 @@
-//! Real Redis servers.
+//! Real Redis servers: one alone, independent masters, a master behind sentinels, a cluster.
+
+mod cluster;
+mod masters;
+pub(crate) mod reply;
+mod sentinel;
 
 use std::fs;
 use std::io::BufReader;
@@ -7,16 +12,19 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+pub use self::cluster::RedisCluster;
+pub use self::masters::RedisFive;
+pub use self::reply::Reply;
+use self::reply::{read_reply, write_command};
+pub use self::sentinel::RedisSentinel;
 #[cfg(feature = "tls")]
 use crate::certificates::Certificates;
 use crate::error::{Error, Result};
-use crate::launch::{Site, StartError, on_free_ports};
 use crate::port::Port;
 use crate::process::{locate, off_thread};
-pub use crate::resp::Reply;
-use crate::resp::{read_reply, write_command};
+use crate::server_process::{ServerProcess, StartError, on_free_ports};
 
 /// A `redis-server` of the test's own, on a loopback port of its own, in a temporary directory.
 ///
@@ -40,13 +48,6 @@ pub struct RedisOptions {
     #[cfg(feature = "tls")]
     tls: Option<(Arc<Certificates>, bool)>,
     args: Vec<String>,
-}
-
-/// Independent Redis masters, as Redlock wants them; five unless asked otherwise.
-#[derive(Debug)]
-pub struct RedisFive {
-    servers: Vec<RedisServer>,
-    password: Option<String>,
 }
 
 impl RedisServer {
@@ -101,7 +102,7 @@ impl RedisServer {
 
     /// The id of the server's process.
     pub fn pid(&self) -> u32 {
-        self.inner.site.with_child(|child| child.pid()).expect("a started server has a process")
+        self.inner.process.pid()
     }
 
     /// Kills the server by SIGKILL and starts it again on the same port. Only an
@@ -117,7 +118,7 @@ impl RedisServer {
 
     /// Kills the server by SIGKILL. Its port stays reserved.
     pub fn kill(&self) {
-        self.inner.site.with_child(|child| child.kill());
+        self.inner.process.kill();
     }
 
     /// Starts a killed server again on the same port.
@@ -127,17 +128,17 @@ impl RedisServer {
     /// As for [`start`](Self::start).
     pub async fn start_again(&self) -> Result<()> {
         let inner = Arc::clone(&self.inner);
-        off_thread(move || inner.launch().map_err(|e| e.into_error(&inner.site))).await
+        off_thread(move || inner.launch().map_err(|e| e.into_error(&inner.process))).await
     }
 
     /// Freezes the server (SIGSTOP): connections stay, nothing is answered.
     pub fn stop(&self) {
-        self.inner.site.with_child(|child| child.stop());
+        self.inner.process.stop();
     }
 
     /// Lets a stopped server go on (SIGCONT).
     pub fn cont(&self) {
-        self.inner.site.with_child(|child| child.cont());
+        self.inner.process.cont();
     }
 
     /// Sends one command on a connection of its own and gives the answer; an error reply is an answer too.
@@ -155,6 +156,27 @@ impl RedisServer {
         let inner = Arc::clone(&self.inner);
         let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
         off_thread(move || inner.command(&words.iter().map(String::as_str).collect::<Vec<_>>())).await
+    }
+
+    /// Repeats a command until the answer contains `text`.
+    pub(crate) async fn wait_for_answer(&self, words: &[&str], text: &str) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            // A server that is promoted closes its connections: errors are no end.
+            let answer = self.command(words).await;
+            if answer.as_ref().is_ok_and(|answer| answer.text().is_some_and(|answer| answer.contains(text))) {
+                return Ok(());
+            }
+            let waited = start.elapsed();
+            if waited > WAIT_DEADLINE {
+                return Err(Error::NotReady {
+                    server: format!("redis-server on port {}, which should answer {text:?},", self.port()),
+                    waited,
+                    log: format!("{answer:?}"),
+                });
+            }
+            off_thread(|| thread::sleep(WAIT_POLL)).await;
+        }
     }
 }
 
@@ -230,29 +252,6 @@ impl RedisOptions {
         off_thread(move || self.start_blocking()).await
     }
 
-    /// Starts `n` independent servers in parallel.
-    ///
-    /// # Errors
-    ///
-    /// As for [`start`](Self::start); when one server fails none stays.
-    pub async fn start_n(self, n: usize) -> Result<RedisFive> {
-        off_thread(move || {
-            let password = self.password.clone();
-            let starts: Vec<_> = (0..n)
-                .map(|_| {
-                    let options = self.clone();
-                    thread::spawn(move || options.start_blocking())
-                })
-                .collect();
-            // All are waited for, also when one fails: none may be left to start later.
-            let started: Vec<_> =
-                starts.into_iter().map(|start| start.join().expect("a start does not panic")).collect();
-            let servers = started.into_iter().collect::<Result<_>>()?;
-            Ok(RedisFive { servers, password })
-        })
-        .await
-    }
-
     fn needs_second_port(&self) -> bool {
         #[cfg(feature = "tls")]
         if self.tls.is_some() {
@@ -264,53 +263,22 @@ impl RedisOptions {
     pub(crate) fn start_blocking(self) -> Result<RedisServer> {
         on_free_ports("redis-server", || {
             let port = Port::pick("redis-server")?;
-            let site = Site::new(format!("redis-server on port {}", port.number()))?;
+            let process = ServerProcess::new(format!("redis-server on port {}", port.number()))?;
             let second = match self.needs_second_port() {
                 true => Some(Port::pick("redis-server")?),
                 false => None,
             };
-            let inner = Arc::new(Inner { port, second, site, options: self.clone() });
+            let inner = Arc::new(Inner { port, second, process, options: self.clone() });
             inner.launch()?;
             Ok(RedisServer { inner })
         })
     }
 }
 
-impl RedisFive {
-    /// Starts five servers with default options.
-    ///
-    /// # Errors
-    ///
-    /// As for [`RedisServer::start`]; when one server fails none stays.
-    pub async fn start() -> Result<Self> {
-        Self::start_n(5).await
-    }
-
-    /// Starts `n` servers with default options. [`RedisOptions::start_n`] does so with others.
-    ///
-    /// # Errors
-    ///
-    /// As for [`RedisServer::start`]; when one server fails none stays.
-    pub async fn start_n(n: usize) -> Result<Self> {
-        RedisServer::builder().start_n(n).await
-    }
-
-    /// `redlock://host:port,host:port,...`, with the password when there is one.
-    pub fn url(&self) -> String {
-        let addrs: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
-        format!("redlock://{}{}", userinfo(self.password.as_deref()), addrs.join(","))
-    }
-
-    /// The servers, in the order of the URL.
-    pub fn servers(&self) -> &[RedisServer] {
-        &self.servers
-    }
-}
-
 #[derive(Debug)]
 struct Inner {
     // The process goes before the claim on its port.
-    site: Site,
+    process: ServerProcess,
     port: Port,
     /// For TLS, or for the bus of a cluster.
     second: Option<Port>,
@@ -321,7 +289,7 @@ impl Inner {
     fn launch(&self) -> Result<(), StartError> {
         let mut command = Command::new(locate("redis-server", "apt-get install redis-server")?);
         if let Some(file) = &self.options.file {
-            let path = self.site.dir().join("redis.conf");
+            let path = self.process.dir().join("redis.conf");
             // Written once: a sentinel keeps its state there.
             if !path.exists() {
                 fs::write(&path, file).map_err(|e| Error::io(format!("write {}", path.display()), e))?;
@@ -334,7 +302,7 @@ impl Inner {
             .args(["--port", &self.port.number().to_string(), "--bind", "127.0.0.1"])
             .args(["--daemonize", "no"])
             .arg("--dir")
-            .arg(self.site.dir());
+            .arg(self.process.dir());
         if self.options.unix_socket {
             command.arg("--unixsocket").arg(self.socket());
         }
@@ -357,13 +325,13 @@ impl Inner {
         }
         command.args(&self.options.args);
 
-        self.site.clear_log();
-        self.site.launch(&command)?;
-        self.site.wait_ready(|pid| self.serves(pid))
+        self.process.clear_log();
+        self.process.launch(&command)?;
+        self.process.wait_ready(|pid| self.serves(pid))
     }
 
     fn socket(&self) -> PathBuf {
-        self.site.dir().join("redis.sock")
+        self.process.dir().join("redis.sock")
     }
 
     /// Whether the server answers, and is ours: another process may have got the port before it.
@@ -401,7 +369,7 @@ impl Inner {
             read_reply(&mut replies)
         };
         talk().map_err(|e| {
-            Error::io(format!("send {} to {}", words.first().unwrap_or(&"nothing"), self.site.name()), e)
+            Error::io(format!("send {} to {}", words.first().unwrap_or(&"nothing"), self.process.name()), e)
         })
     }
 }
@@ -411,3 +379,5 @@ fn userinfo(password: Option<&str>) -> String {
 }
 
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+const WAIT_POLL: Duration = Duration::from_millis(20);
+const WAIT_DEADLINE: Duration = Duration::from_secs(30);

@@ -1,4 +1,6 @@
-//! Real ZooKeeper servers: one alone, or an ensemble.
+//! Real ZooKeeper servers.
+
+mod ensemble;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, ffi::OsString};
 
+pub use self::ensemble::ZkEnsemble;
 use crate::error::{Error, Result};
-use crate::launch::{Site, StartError, on_free_ports};
 use crate::port::Port;
 use crate::process::{locate, off_thread};
-use crate::proxy::{FaultProxy, Protocol};
+use crate::server_process::{ServerProcess, StartError, on_free_ports};
 
 /// A ZooKeeper server of the test's own, on a loopback port of its own, in a temporary directory.
 ///
@@ -51,16 +53,6 @@ struct Tls {
     authority: std::path::PathBuf,
     client_certificates: bool,
 }
-
-/// ZooKeeper servers that form a quorum; three unless asked otherwise.
-#[derive(Debug)]
-pub struct ZkEnsemble {
-    nodes: Vec<ZooKeeper>,
-    links: Links,
-}
-
-/// The proxies between followers and leaders, by the indices of both.
-type Links = BTreeMap<(usize, usize), FaultProxy>;
 
 impl ZooKeeper {
     /// Starts a standalone server with default options.
@@ -108,7 +100,7 @@ impl ZooKeeper {
 
     /// The id of the server's process.
     pub fn pid(&self) -> u32 {
-        self.inner.site.with_child(|child| child.pid()).expect("a started server has a process")
+        self.inner.process.pid()
     }
 
     /// Kills the server by SIGKILL and starts it again with the same port and data.
@@ -123,7 +115,7 @@ impl ZooKeeper {
 
     /// Kills the server by SIGKILL. Its port stays reserved.
     pub fn kill(&self) {
-        self.inner.site.with_child(|child| child.kill());
+        self.inner.process.kill();
     }
 
     /// Starts a killed server again with the same port and data, and waits until it serves.
@@ -156,17 +148,17 @@ impl ZooKeeper {
     /// [`Error::NotReady`] or [`Error::Exited`] with the end of the server's log.
     pub async fn wait_ready(&self) -> Result<()> {
         let inner = Arc::clone(&self.inner);
-        off_thread(move || inner.wait_ready().map_err(|e| e.into_error(&inner.site))).await
+        off_thread(move || inner.wait_ready().map_err(|e| e.into_error(&inner.process))).await
     }
 
     /// Freezes the server (SIGSTOP): connections stay, nothing is answered.
     pub fn stop(&self) {
-        self.inner.site.with_child(|child| child.stop());
+        self.inner.process.stop();
     }
 
     /// Lets a stopped server go on (SIGCONT).
     pub fn cont(&self) {
-        self.inner.site.with_child(|child| child.cont());
+        self.inner.process.cont();
     }
 
     /// Sends a four-letter word such as `srvr`, `mntr`, `wchp`, `dump` or `cons` and gives the answer.
@@ -294,48 +286,13 @@ impl ZkOptions {
         .await
     }
 
-    /// Starts an ensemble of `n` servers and the [observers](Self::observers) in parallel and waits for its leader.
-    ///
-    /// # Errors
-    ///
-    /// As for [`start`](Self::start); when one server fails none stays.
-    pub async fn start_ensemble(self, n: usize) -> Result<ZkEnsemble> {
-        assert!(n >= 2, "an ensemble has at least two servers: for one there is `start`");
-        off_thread(move || on_free_ports("zookeeper", || self.start_ensemble_blocking(n))).await
-    }
-
-    fn start_ensemble_blocking(&self, n: usize) -> Result<ZkEnsemble, StartError> {
-        let pick = || Port::pick("zookeeper");
-        let member = |id| {
-            let client = Arc::new(pick()?);
-            Ok(Member { quorum: pick()?, election: pick()?, client, votes: id < n })
-        };
-        let members = (0..n + self.observers).map(member).collect::<Result<Vec<_>>>()?;
-        let members = Arc::new(members);
-        let links = if self.proxied_links { links(&members)? } else { Links::new() };
-        let nodes = (0..members.len())
-            .map(|index| {
-                let port = Arc::clone(&members[index].client);
-                self.prepare(port, Some((index, Arc::clone(&members), &links)))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        for node in &nodes {
-            node.launch()?;
-        }
-        for node in &nodes {
-            node.wait_ready()?;
-        }
-        let nodes = nodes.into_iter().map(|node| ZooKeeper { inner: Arc::new(node) }).collect();
-        Ok(ZkEnsemble { nodes, links })
-    }
-
-    fn prepare(&self, port: Arc<Port>, ensemble: Option<(usize, Arc<Vec<Member>>, &Links)>) -> Result<Inner> {
-        let name = match &ensemble {
-            Some((index, ..)) => format!("zookeeper {index} on port {}", port.number()),
+    fn prepare(&self, port: Arc<Port>, member: Option<EnsembleMember>) -> Result<Inner> {
+        let name = match &member {
+            Some(EnsembleMember { id, .. }) => format!("zookeeper {id} on port {}", port.number()),
             None => format!("zookeeper on port {}", port.number()),
         };
-        let site = Site::new(name)?;
-        let data = site.dir().join("data");
+        let process = ServerProcess::new(name)?;
+        let data = process.dir().join("data");
         let write = |path: &Path, text: &str| {
             fs::write(path, text).map_err(|e| Error::io(format!("write {}", path.display()), e))
         };
@@ -357,23 +314,8 @@ impl ZkOptions {
         line("maxClientCnxns", &0);
         line("4lw.commands.whitelist", &"*");
         line("extendedTypesEnabled", &true);
-        if let Some((index, members, links)) = &ensemble {
-            line("initLimit", &50);
-            line("syncLimit", &10);
-            for (id, Member { quorum, election, client, votes }) in members.iter().enumerate() {
-                // Every server reads a file of its own, and follows the leader where that says it is.
-                let quorum = links.get(&(*index, id)).map_or_else(|| quorum.number(), FaultProxy::port);
-                let role = if *votes { "participant" } else { "observer" };
-                let (election, client) = (election.number(), client.number());
-                line(
-                    &format!("server.{id}"),
-                    &format!("127.0.0.1:{quorum}:{election}:{role};127.0.0.1:{client}"),
-                );
-            }
-            if !members[*index].votes {
-                line("peerType", &"observer");
-            }
-            write(&data.join("myid"), &index.to_string())?;
+        if let Some(EnsembleMember { id, .. }) = &member {
+            write(&data.join("myid"), &id.to_string())?;
         }
         for (name, value) in &self.config {
             line(name, value);
@@ -382,7 +324,7 @@ impl ZkOptions {
         let mut secure_port = None;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            let (port, identity) = (Port::pick("zookeeper")?, site.dir().join("identity.pem"));
+            let (port, identity) = (Port::pick("zookeeper")?, process.dir().join("identity.pem"));
             write(&identity, &tls.identity)?;
             line("serverCnxnFactory", &"org.apache.zookeeper.server.NettyServerCnxnFactory");
             line("secureClientPort", &port.number());
@@ -397,11 +339,12 @@ impl ZkOptions {
         if let Some((user, password)) = &self.sasl {
             let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
             let jaas = format!("Server {{ {module} required user_{user}=\"{password}\"; }};\n");
-            write(&site.dir().join("jaas.conf"), &jaas)?;
+            write(&process.dir().join("jaas.conf"), &jaas)?;
         }
-        write(&site.dir().join("zoo.cfg"), &config)?;
-        let _members = ensemble.map(|(_, members, _)| members);
-        Ok(Inner { site, port, secure_port, options: self.clone(), _members })
+        // Of two lines with one name ZooKeeper takes the later: that of the test.
+        let config = member.map(|member| member.config).unwrap_or_default() + &config;
+        write(&process.dir().join("zoo.cfg"), &config)?;
+        Ok(Inner { process, port, secure_port, options: self.clone() })
     }
 }
 
@@ -423,83 +366,20 @@ impl Default for ZkOptions {
     }
 }
 
-impl ZkEnsemble {
-    /// Starts three servers with default options and waits for their leader.
-    ///
-    /// # Errors
-    ///
-    /// As for [`ZooKeeper::start`]; when one server fails none stays.
-    pub async fn start() -> Result<Self> {
-        ZooKeeper::builder().start_ensemble(3).await
-    }
-
-    /// The servers, in the order of the URL. One can be killed, stopped and restarted like a standalone server.
-    pub fn nodes(&self) -> &[ZooKeeper] {
-        &self.nodes
-    }
-
-    /// `zk://127.0.0.1:a,127.0.0.1:b,127.0.0.1:c`.
-    pub fn url(&self) -> String {
-        format!("zk://{}", self.connect_string())
-    }
-
-    /// The addresses of all servers, as ZooKeeper clients want them.
-    pub fn connect_string(&self) -> String {
-        self.nodes.iter().map(ZooKeeper::connect_string).collect::<Vec<_>>().join(",")
-    }
-
-    /// The connection over which `follower` follows `leader` while that leads. What the leader says goes
-    /// [`ToClient`](crate::proxy::Direction::ToClient).
-    ///
-    /// # Panics
-    ///
-    /// Without [`ZkOptions::proxied_links`], or when they are no two servers.
-    pub fn link(&self, follower: usize, leader: usize) -> &FaultProxy {
-        self.links.get(&(follower, leader)).expect("two servers with a proxy between them")
-    }
-
-    /// The index of the server that leads now; `None` while there is none.
-    pub async fn leader(&self) -> Option<usize> {
-        for (index, node) in self.nodes.iter().enumerate() {
-            if node.mode().await.as_deref() == Some("leader") {
-                return Some(index);
-            }
-        }
-        None
-    }
-
-    /// Kills one server by SIGKILL.
-    pub fn kill(&self, index: usize) {
-        self.nodes[index].kill();
-    }
-
-    /// Kills one server by SIGKILL and starts it again with the same ports and data.
-    ///
-    /// # Errors
-    ///
-    /// As for [`ZooKeeper::start`].
-    pub async fn restart(&self, index: usize) -> Result<()> {
-        self.nodes[index].restart().await
-    }
-}
-
 #[derive(Debug)]
 struct Inner {
     // The process goes before the claims on its ports.
-    site: Site,
+    process: ServerProcess,
     port: Arc<Port>,
     secure_port: Option<Port>,
     options: ZkOptions,
-    _members: Option<Arc<Vec<Member>>>,
 }
 
-/// The ports of one server of an ensemble: for the others, and for clients.
-#[derive(Debug)]
-struct Member {
-    quorum: Port,
-    election: Port,
-    client: Arc<Port>,
-    votes: bool,
+/// What one server of an ensemble needs to know of it.
+struct EnsembleMember {
+    id: usize,
+    /// Lines of `zoo.cfg`.
+    config: String,
 }
 
 impl Inner {
@@ -514,19 +394,21 @@ impl Inner {
             command.arg(format!("-D{name}={value}"));
         }
         if self.options.sasl.is_some() {
-            let jaas = self.site.dir().join("jaas.conf");
+            let jaas = self.process.dir().join("jaas.conf");
             command.arg(format!("-Djava.security.auth.login.config={}", jaas.display()));
         }
         command.arg("-cp").arg(classpath()?);
-        command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(self.site.dir().join("zoo.cfg"));
-        self.site.clear_log();
-        self.site.launch(&command)
+        command
+            .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+            .arg(self.process.dir().join("zoo.cfg"));
+        self.process.clear_log();
+        self.process.launch(&command)
     }
 
     /// Waits until the server serves, and is ours: another process may have got the port before it.
     fn wait_ready(&self) -> Result<(), StartError> {
-        let ours = self.site.dir().display().to_string();
-        self.site.wait_ready(|_| {
+        let ours = self.process.dir().display().to_string();
+        self.process.wait_ready(|_| {
             // A server that has only just bound its port may never answer the connections that it accepted by then.
             let ask = |word| self.ask(word, PROBE_DEADLINE).unwrap_or_default();
             mode(&ask("srvr")).is_some() && ask("conf").contains(&ours) && self.is_secure()
@@ -554,7 +436,7 @@ impl Inner {
 
     fn four_letter(&self, word: &str) -> Result<String> {
         self.ask(word, ANSWER_DEADLINE)
-            .map_err(|e| Error::io(format!("ask {} for `{word}`", self.site.name()), e))
+            .map_err(|e| Error::io(format!("ask {} for `{word}`", self.process.name()), e))
     }
 
     fn ask(&self, word: &str, patience: Duration) -> io::Result<String> {
@@ -565,16 +447,6 @@ impl Inner {
         stream.read_to_string(&mut answer)?;
         Ok(answer)
     }
-}
-
-/// A proxy on the way from every server to every other one.
-fn links(members: &[Member]) -> Result<Links> {
-    let all = 0..members.len();
-    let pairs = all.clone().flat_map(|follower| all.clone().map(move |leader| (follower, leader)));
-    pairs
-        .filter(|(follower, leader)| follower != leader)
-        .map(|pair| Ok((pair, FaultProxy::start(members[pair.1].quorum.addr(), Protocol::Opaque)?)))
-        .collect()
 }
 
 fn is_late(error: &io::Error) -> bool {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use lock_testkit::Error;
-use lock_testkit::process::Worker;
+use lock_testkit::Worker;
 use lock_testkit::proxy::Direction;
 use lock_testkit::redis::{RedisFive, RedisServer, Reply};
 use lock_testkit::zookeeper::{ZkEnsemble, ZooKeeper};

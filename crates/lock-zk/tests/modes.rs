@@ -11,7 +11,7 @@ use lock_core::{
     ErrorKind, Guard, GuardState, Holder, LockMode, LockOptions, LockState, Locks, LossReason, Released,
 };
 use lock_testkit::proxy::{Then, opcode, zk_opcode};
-use lock_testkit::{FaultProxy, Log};
+use lock_testkit::{FaultProxy, LogCapture};
 use lock_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lock_zk::{ZkConfig, ZkLayout};
 use tokio::sync::mpsc;
@@ -667,7 +667,7 @@ async fn ten_thousand_wait_in_one_directory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_nodes_in_the_directory_are_ignored_and_logged_once() {
-    let (log, _listening) = Log::begin();
+    let (log, _listening) = LogCapture::begin();
     let server = server().await;
     let (locks, client) = (connect(&server).await, client(&server).await);
     for node in ["a/config", "a/lock-12", "b/config"] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::{Clock, Locks};
 use lock_redis::redis::IntoConnectionInfo;
 use lock_redis::{RedisConfig, StreamDial};
-use lock_testkit::fake::{Diary, Dice, FakeRedis, Faults, Link};
+use lock_testkit::fake::{Dice, FakeRedis, Faults, Link, Trace};
 use lock_testkit::simulation::{Outcome, Stage, in_virtual_time, lock_name};
 use tokio::time::sleep;
 
@@ -27,9 +27,9 @@ pub(crate) fn run(scenario: &Scenario, with_log: bool) -> Outcome {
 
 async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     let redis = FakeRedis::new();
-    let diary = with_log.then(Diary::new);
-    if let Some(diary) = &diary {
-        redis.keep(diary, "");
+    let trace = with_log.then(Trace::new);
+    if let Some(trace) = &trace {
+        redis.keep(trace, "");
     }
     let mut dice = Dice::new(scenario.seed).fork(1);
     let clock = Clock::tokio();
@@ -43,7 +43,7 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
         link.set_faults(scenario.faults.clone());
     }
 
-    let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), diary));
+    let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), trace));
     let world = Arc::new(World { scenario: scenario.clone(), clock, redis, stage });
     let stage = &world.stage;
     let spoiler = tokio::spawn(spoil(Arc::clone(&world), links));

@@ -7,7 +7,7 @@ use lock_core::{BootInstant, Clock, Locks};
 use lock_redlock::redis::IntoConnectionInfo;
 use lock_redlock::{MasterConfig, RedlockConfig};
 use lock_redlock::{StreamDial, WallClock};
-use lock_testkit::fake::{Diary, Dice, FakeRedis, Faults, Link};
+use lock_testkit::fake::{Dice, FakeRedis, Faults, Link, Trace};
 use lock_testkit::simulation::{Outcome, Stage, in_virtual_time, lock_name};
 use tokio::time::sleep;
 
@@ -33,12 +33,12 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
         (0..scenario.masters).map(|number| FakeRedis::new().numbered(number as u64)).collect();
     // They have run for long.
     sleep(UPTIME).await;
-    let diary = with_log.then(Diary::new);
-    if let Some(diary) = &diary {
+    let trace = with_log.then(Trace::new);
+    if let Some(trace) = &trace {
         masters
             .iter()
             .enumerate()
-            .for_each(|(master, redis)| redis.keep(diary, format!("master {master}: ")));
+            .for_each(|(master, redis)| redis.keep(trace, format!("master {master}: ")));
     }
     let (mut dice, clock) = (Dice::new(scenario.seed).fork(1), Clock::tokio());
     let mut link = |client: usize, redis: &FakeRedis| redis.link(format!("client {client}"), dice.number());
@@ -51,7 +51,7 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     }
     links.iter().flatten().for_each(|link| link.set_faults(scenario.faults.clone()));
 
-    let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), diary));
+    let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), trace));
     let world = Arc::new(World { scenario: scenario.clone(), clock, masters, links, stage });
     let stage = &world.stage;
     let spoiler = tokio::spawn(spoil(Arc::clone(&world)));

@@ -7,7 +7,7 @@ use lock_core::{GuardState, LockOptions};
 use tokio::time::sleep;
 
 use super::Harness;
-use super::steps::{
+use super::helpers::{
     LONG, SOON, at_most_left, client, fresh, give_back, must_be_busy, nothing_left, take, take_lease, within,
 };
 use crate::cancel::cancel_after;

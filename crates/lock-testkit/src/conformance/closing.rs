@@ -5,7 +5,7 @@ use std::thread;
 use lock_core::{ErrorKind, Token};
 use tokio::runtime;
 
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, LONG, NOISE, SOON, client, fresh, give_back, nothing_left, short_client, take, take_within,
     try_take, within,
 };

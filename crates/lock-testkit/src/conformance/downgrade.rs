@@ -7,12 +7,12 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::client::Client;
-use super::readers::{give_back_all, must_not_write, write};
-use super::shares::Share::Reader;
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, client, client_with, eventually, fresh, give_back,
     nothing_left, short_client, take, within,
 };
+use super::readers::{give_back_all, must_not_write, write};
+use super::sharers::Share::Reader;
 use super::{Fault, Harness};
 use crate::cancel::cancel_after;
 

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::Harness;
 use super::client::Client;
-use super::steps::{
+use super::helpers::{
     PATIENCE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, take_within, try_take, within,
 };
 

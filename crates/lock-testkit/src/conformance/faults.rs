@@ -7,11 +7,11 @@ use lock_core::{Clock, Error, ErrorKind, GuardState, Released};
 use tokio::time::{Instant, sleep};
 
 use super::client::Client;
-use super::lifetime::follow;
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, at_most_left, client, client_with, eventually, fresh,
     give_back, must_be_busy, nothing_left, short_client, take, take_within, within,
 };
+use super::lifetime::follow;
 use super::{Fault, Harness};
 
 pub(super) async fn a_dead_server_is_told_at_connect(harness: &dyn Harness) {
@@ -24,24 +24,7 @@ pub(super) async fn a_dead_server_is_told_at_connect(harness: &dyn Harness) {
     give_back(take(&locks, &name).await).await;
 }
 
-pub(super) async fn a_dead_server_is_told_at_acquire(harness: &dyn Harness) {
-    fails_and_recovers(harness, Fault::Cut).await;
-}
-
-pub(super) async fn a_silent_server_is_told_at_acquire(harness: &dyn Harness) {
-    // What was asked arrives after all, when nobody waits for the answer any more.
-    fails_and_recovers(harness, Fault::Hold).await;
-}
-
-pub(super) async fn a_lost_reply_leaves_nothing(harness: &dyn Harness) {
-    fails_and_recovers(harness, Fault::LoseReplies).await;
-}
-
-pub(super) async fn a_reset_instead_of_a_reply_leaves_nothing(harness: &dyn Harness) {
-    fails_and_recovers(harness, Fault::CutAfterRequest).await;
-}
-
-async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
+pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
     let (link, direct, name) = (harness.link().await, client(harness).await, fresh());
     let (lease, cleaned_up) = if direct.capabilities().lease.is_session() {
         (harness.short_lease(), harness.short_lease() + LEASE_SLACK)

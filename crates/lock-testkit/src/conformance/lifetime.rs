@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::client::Client;
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, client_with, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, take_within, try_take, within,
 };

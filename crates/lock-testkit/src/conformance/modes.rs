@@ -8,10 +8,10 @@ use tokio::time::sleep;
 
 use super::Harness;
 use super::client::Client;
-use super::shares::Share;
-use super::steps::{
+use super::helpers::{
     NOISE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, try_take, within,
 };
+use super::sharers::Share;
 
 pub(super) async fn modes_are_there_or_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use lock_core::{ErrorKind, LockName, LockOptions};
 
 use super::Harness;
-use super::steps::{client, give_back, must_be_busy, nothing_left, take};
+use super::helpers::{client, give_back, must_be_busy, nothing_left, take};
 
 pub(super) async fn odd_names_are_locks_of_their_own(harness: &dyn Harness) {
     // Some of these names would meet those of other cases.

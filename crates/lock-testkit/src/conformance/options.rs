@@ -6,7 +6,7 @@ use lock_core::{Error, ErrorKind, LeaseKind, LockOptions};
 
 use super::Harness;
 use super::client::Client;
-use super::steps::{LONG, SOON, client, client_with, fresh, give_back, nothing_left, take, within};
+use super::helpers::{LONG, SOON, client, client_with, fresh, give_back, nothing_left, take, within};
 
 pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
     let (told, declared) = (client(harness).await.capabilities().clone(), harness.capabilities());

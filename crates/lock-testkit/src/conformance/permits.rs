@@ -10,11 +10,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::Harness;
-use super::shares::Share::Permit;
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, within,
 };
+use super::sharers::Share::Permit;
 
 pub(super) async fn as_many_holders_as_permits(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());

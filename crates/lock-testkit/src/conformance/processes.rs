@@ -6,13 +6,13 @@ use lock_core::{GuardState, Token};
 use tokio::time::sleep;
 
 use super::Harness;
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, fresh, give_back, must_be_busy, nothing_left,
     take_within, within,
 };
 use super::worker::{Answer, Order, Resource};
 use crate::history::History;
-use crate::process::Worker;
+use crate::worker::Worker;
 
 const PROCESSES: u32 = 8;
 const TIMES: u32 = 25;
@@ -38,8 +38,8 @@ pub(super) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
     }
     let (number, _) = Resource::open(&file).unwrap().read().unwrap();
     assert_eq!(number, u64::from(PROCESSES * TIMES), "updates were lost: two held the lock");
-    let report = crate::check(&History::load((0..PROCESSES).map(history)).unwrap());
-    assert_eq!(report.tenures, (PROCESSES * TIMES) as usize);
+    let report = crate::checker::check(&History::load((0..PROCESSES).map(history)).unwrap());
+    assert_eq!(report.holds, (PROCESSES * TIMES) as usize);
     assert_eq!(report.accepted_writes, (PROCESSES * TIMES) as usize, "{report}");
     report.assert_holds();
     drop(workers);
@@ -111,8 +111,8 @@ pub(super) async fn processes_never_exceed_the_permits(harness: &dyn Harness) {
     let (inside, most) = Resource::open(&file).unwrap().read().unwrap();
     assert_eq!(inside, 0, "who entered has left");
     assert_eq!(most, u64::from(PERMITS), "so many were inside at once");
-    let report = crate::check(&History::load((0..PROCESSES).map(history)).unwrap());
-    assert_eq!(report.tenures, (PROCESSES * TIMES) as usize);
+    let report = crate::checker::check(&History::load((0..PROCESSES).map(history)).unwrap());
+    assert_eq!(report.holds, (PROCESSES * TIMES) as usize);
     report.assert_holds();
     drop(workers);
     nothing_left(harness, &name).await;

@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep};
 
 use super::Harness;
 use super::client::Client;
-use super::shares::Share::Reader;
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, nothing_left,
     short_client, within,
 };
+use super::sharers::Share::Reader;
 use crate::cancel::cancel_after;
 
 pub(super) async fn readers_share_a_lock(harness: &dyn Harness) {

@@ -8,7 +8,7 @@ use lock_core::backend::LeasePolicy;
 use lock_core::{GuardState, Released};
 
 use super::Harness;
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, SOON, client, fresh, give_back, must_be_busy, nothing_left, short_client, take, take_lease,
     take_within, within,
 };

@@ -3,7 +3,7 @@
 use lock_core::ErrorKind;
 
 use super::Harness;
-use super::steps::{NOISE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, within};
+use super::helpers::{NOISE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, within};
 use tokio::time::sleep;
 
 pub(super) async fn holders_can_be_asked_or_asking_is_refused(harness: &dyn Harness) {

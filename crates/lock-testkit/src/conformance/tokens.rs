@@ -6,7 +6,7 @@ use lock_core::{ErrorKind, Token};
 use tokio::task::JoinSet;
 
 use super::Harness;
-use super::steps::{PATIENCE, client, fresh, give_back, nothing_left, take, within};
+use super::helpers::{PATIENCE, client, fresh, give_back, nothing_left, take, within};
 
 pub(super) async fn tokens_grow_from_holder_to_holder(harness: &dyn Harness) {
     let (clients, name) = ([client(harness).await, client(harness).await], fresh());

@@ -6,7 +6,7 @@ use lock_core::LockOptions;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::steps::{
+use super::helpers::{
     LOOK, NOISE, SOON, at_most_left, client, eventually, fresh, give_back, nothing_left, round_trip, take,
     within,
 };

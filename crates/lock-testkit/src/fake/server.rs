@@ -8,9 +8,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::commands::{self, Command, Kind};
-use super::diary::Diary;
 use super::keyspace::Keyspace;
 use super::reply::{Answer, Bytes, Reply};
+use super::trace::Trace;
 
 /// When the server's clock began: some day in 2023. Tokens are microseconds since 1970.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
@@ -38,7 +38,7 @@ pub(super) struct Server {
     starts: u64,
     last_session: u64,
     /// Where what happens is written down, and what the server is called there.
-    pub(super) diary: Option<(Diary, String)>,
+    pub(super) trace: Option<(Trace, String)>,
 }
 
 /// The server's wall clock: it follows tokio's and can be stepped.
@@ -101,7 +101,7 @@ impl Server {
             number: 0,
             starts: 0,
             last_session: 0,
-            diary: None,
+            trace: None,
         };
         server.start();
         server.tick();
@@ -249,8 +249,8 @@ impl Server {
     }
 
     pub(super) fn note(&self, what: impl FnOnce() -> String) {
-        if let Some((diary, name)) = &self.diary {
-            diary.note(&format!("{name}{}", what()));
+        if let Some((trace, name)) = &self.trace {
+            trace.note(&format!("{name}{}", what()));
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::frames::{Replies, Requests};
-use super::ledger::{Ledger, Verdict};
+use super::ledger::{Ledger, ReplyFate};
 use super::{Action, Control, Direction, Fate, Shared, Then};
 
 /// Accepts connections until the proxy is dropped.
@@ -184,11 +184,11 @@ impl Link<'_> {
                 let verdict = self.ledger().received(reply);
                 let mut lost = self.loses(DIRECTION);
                 match verdict {
-                    Verdict::Forward { push } => {
+                    ReplyFate::Forward { push } => {
                         self.shared.pushes.fetch_add(u64::from(push), Ordering::SeqCst);
                         lost |= push && self.shared.faults.borrow().lose_pushes;
                     }
-                    Verdict::Swallow(then) => {
+                    ReplyFate::Swallow(then) => {
                         self.push(DIRECTION, &queue, Load::Bytes(buffer[pending..start].to_vec()));
                         pending = end;
                         match then {

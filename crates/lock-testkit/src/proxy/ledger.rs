@@ -14,7 +14,7 @@ pub(super) struct Ledger {
 
 /// What to do with a message of the server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum ReplyFate {
     Forward { push: bool },
     Swallow(Then),
 }
@@ -30,7 +30,7 @@ impl Ledger {
     }
 
     /// Finds the request that a message of the server answers.
-    pub(super) fn received(&mut self, reply: Reply) -> Verdict {
+    pub(super) fn received(&mut self, reply: Reply) -> ReplyFate {
         let answered = match reply {
             Reply::Other => None,
             Reply::Numbered(xid) => {
@@ -41,12 +41,12 @@ impl Ledger {
                 // A subscription to several channels has several confirmations: the first one is its reply.
                 self.oldest().filter(|&oldest| self.open[oldest].0 == Request::Subscription)
             }
-            Reply::Push { .. } | Reply::Pubsub { .. } => return Verdict::Forward { push: true },
+            Reply::Push { .. } | Reply::Pubsub { .. } => return ReplyFate::Forward { push: true },
             Reply::InTurn => self.oldest(),
         };
         match answered.and_then(|index| self.open.remove(index)) {
-            Some((_, Some(then))) => Verdict::Swallow(then),
-            Some((_, None)) | None => Verdict::Forward { push: false },
+            Some((_, Some(then))) => ReplyFate::Swallow(then),
+            Some((_, None)) | None => ReplyFate::Forward { push: false },
         }
     }
 
@@ -59,9 +59,9 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    const ANSWER: Verdict = Verdict::Forward { push: false };
-    const PUSH: Verdict = Verdict::Forward { push: true };
-    const GONE: Verdict = Verdict::Swallow(Then::Hang);
+    const ANSWER: ReplyFate = ReplyFate::Forward { push: false };
+    const PUSH: ReplyFate = ReplyFate::Forward { push: true };
+    const GONE: ReplyFate = ReplyFate::Swallow(Then::Hang);
 
     #[test]
     fn replies_come_in_turn_past_pushes() {

@@ -29,10 +29,10 @@ pub fn no_seed_breaks_a_promise<S: Scenario>(seeds: &Seeds) {
     let start = Instant::now();
     let outcomes = seeds.all(|seed| sound::<S>(seed, false));
     let (count, rate) = (outcomes.len(), outcomes.len() as f64 / start.elapsed().as_secs_f64());
-    let tenures: usize = outcomes.iter().map(|outcome| outcome.report.tenures).sum();
+    let holds: usize = outcomes.iter().map(|outcome| outcome.report.holds).sum();
     let overtaken: usize = outcomes.iter().map(|outcome| outcome.report.l1.count).sum();
     println!(
-        "{count} seeds, {rate:.0} a second: {tenures} tenures, {overtaken} of which overtook a holder that had lost its lock"
+        "{count} seeds, {rate:.0} a second: {holds} holds, {overtaken} of which overtook a holder that had lost its lock"
     );
     assert!(overtaken > 0, "no holder was ever overtaken: the faults are too weak to prove anything");
 }

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::client::Task;
-use crate::check::{Report, check};
-use crate::fake::{Diary, Dice};
+use crate::checker::{HistoryReport, check};
+use crate::fake::{Dice, Trace};
 use crate::history::{Event, EventKind, History, Mode as Share};
 
 /// What clients do in a run.
@@ -54,7 +54,7 @@ pub enum Leases {
 pub struct Stage {
     pub(super) habits: Habits,
     pub(super) clock: Clock,
-    diary: Option<Diary>,
+    trace: Option<Trace>,
     events: Mutex<Vec<Event>>,
     /// Until when clients stand still.
     paused: Mutex<HashMap<usize, Instant>>,
@@ -74,7 +74,7 @@ struct Floors {
 #[derive(Debug)]
 pub struct Outcome {
     /// The judgement on its history.
-    pub report: Report,
+    pub report: HistoryReport,
     /// What is wrong besides: locks that nobody gets, things that are left over.
     pub faults: Vec<String>,
     /// What happened, if it was asked for.
@@ -83,9 +83,9 @@ pub struct Outcome {
 
 impl Stage {
     /// A stage on which nothing has happened yet.
-    pub fn new(habits: Habits, clock: Clock, diary: Option<Diary>) -> Self {
+    pub fn new(habits: Habits, clock: Clock, trace: Option<Trace>) -> Self {
         let (events, paused, floors) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { habits, clock, diary, events, paused, floors }
+        Self { habits, clock, trace, events, paused, floors }
     }
 
     /// Lets every client take locks in so many tasks, until the time for it is over, and says what hangs.
@@ -200,7 +200,7 @@ impl Stage {
         faults
     }
 
-    /// Records what happened now, in the history and in the diary.
+    /// Records what happened now, in the history and in the trace.
     pub fn record(&self, client: usize, task: usize, lock: &str, kind: EventKind) {
         let at_ns = nanos(self.clock.now());
         self.note(|| format!("client {client}.{task} {lock}: {}", short(&kind)));
@@ -229,10 +229,10 @@ impl Stage {
         }
     }
 
-    /// Adds a line to the diary, if there is one.
+    /// Adds a line to the trace, if there is one.
     pub fn note(&self, what: impl FnOnce() -> String) {
-        if let Some(diary) = &self.diary {
-            diary.note(&what());
+        if let Some(trace) = &self.trace {
+            trace.note(&what());
         }
     }
 
@@ -240,7 +240,7 @@ impl Stage {
     pub fn judge(&self, mut faults: Vec<String>) -> Outcome {
         faults.append(&mut self.floors.lock().unwrap_or_else(PoisonError::into_inner).faults);
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let log = self.diary.as_ref().map(Diary::lines).unwrap_or_default();
+        let log = self.trace.as_ref().map(Trace::lines).unwrap_or_default();
         Outcome { report: check(&History::new(events)), faults, log }
     }
 }

@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lock_testkit::fake::{Diary, Dice};
+use lock_testkit::fake::{Dice, Trace};
 use lock_zk::zookeeper_client::Error;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -46,7 +46,7 @@ struct World {
     /// Whether followers keep up.
     calm: bool,
     began: Instant,
-    diary: Option<Diary>,
+    trace: Option<Trace>,
 }
 
 struct Entry {
@@ -133,16 +133,16 @@ impl Ensemble {
             dice: Dice::new(seed),
             calm: false,
             began: now,
-            diary: None,
+            trace: None,
         };
         let ensemble = Self(Arc::new(Shared { world: Mutex::new(world), applied: Notify::new(), tick }));
         drop(tokio::spawn(keep_time(Arc::downgrade(&ensemble.0))));
         ensemble
     }
 
-    /// Keeps this diary from now on.
-    pub(crate) fn keep(&self, diary: &Diary) {
-        self.world().diary = Some(diary.clone());
+    /// Keeps this trace from now on.
+    pub(crate) fn keep(&self, trace: &Trace) {
+        self.world().trace = Some(trace.clone());
     }
 
     /// From now on containers are refused.
@@ -458,8 +458,8 @@ impl Ensemble {
 
 impl World {
     fn note(&self, what: impl FnOnce() -> String) {
-        if let Some(diary) = &self.diary {
-            diary.note(&what());
+        if let Some(trace) = &self.trace {
+            trace.note(&what());
         }
     }
 

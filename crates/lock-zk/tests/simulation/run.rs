@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{BootInstant, Clock, Locks};
-use lock_testkit::fake::{Diary, Dice, Faults};
+use lock_testkit::fake::{Dice, Faults, Trace};
 use lock_testkit::simulation::{Outcome, Stage, in_virtual_time};
 use lock_zk::ZkConfig;
 use tokio::time::sleep;
@@ -30,9 +30,9 @@ pub(crate) fn run(scenario: &Scenario, with_log: bool) -> Outcome {
 async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     let (mut dice, clock) = (Dice::new(scenario.seed).fork(1), Clock::tokio());
     let ensemble = Ensemble::new(scenario.servers, scenario.timeout / 2, dice.number());
-    let diary = with_log.then(Diary::new);
-    if let Some(diary) = &diary {
-        ensemble.keep(diary);
+    let trace = with_log.then(Trace::new);
+    if let Some(trace) = &trace {
+        ensemble.keep(trace);
     }
     if dice.chance(0.25) {
         ensemble.guard_containers();
@@ -50,7 +50,7 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
         link.lose_events(scenario.lost_events);
     }
 
-    let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), diary));
+    let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), trace));
     let world = Arc::new(World { scenario: scenario.clone(), clock, ensemble, links, stage });
     let stage = &world.stage;
     let spoiler = tokio::spawn(spoil(Arc::clone(&world)));

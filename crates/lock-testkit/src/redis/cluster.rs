@@ -1,12 +1,11 @@
 //! A Redis Cluster.
 
+use super::RedisServer;
 use crate::error::{Error, Result};
-use crate::redis::RedisServer;
-use crate::sentinel::until;
 
 const SLOTS: usize = 16_384;
 
-/// Masters that share the 16384 slots, each with as many replicas as were asked for.
+/// Masters that share the 16384 slots, each with one replica or none.
 #[derive(Debug)]
 pub struct RedisCluster {
     masters: Vec<RedisServer>,
@@ -23,7 +22,7 @@ impl RedisCluster {
         Self::start_n(3, false).await
     }
 
-    /// Starts so many masters, with one replica each or none.
+    /// Starts masters, with one replica each or none.
     ///
     /// # Errors
     ///
@@ -47,12 +46,12 @@ impl RedisCluster {
         format!("redis+cluster://{}", addrs.join(","))
     }
 
-    /// The masters at the start, in the order of their slots.
+    /// The initial masters, in the order of their slots.
     pub fn masters(&self) -> &[RedisServer] {
         &self.masters
     }
 
-    /// The replicas at the start, in the order of their masters.
+    /// The initial replicas, in the order of their masters.
     pub fn replicas(&self) -> &[RedisServer] {
         &self.replicas
     }
@@ -63,7 +62,7 @@ impl RedisCluster {
     ///
     /// [`Error::Io`] when it does not answer.
     pub async fn id(&self, node: &RedisServer) -> Result<String> {
-        told(node, &["CLUSTER", "MYID"]).await
+        text_of(node, &["CLUSTER", "MYID"]).await
     }
 
     /// The slot of a key.
@@ -82,33 +81,34 @@ impl RedisCluster {
         for (at, master) in self.masters.iter().enumerate() {
             let (first, last) = (at * share, ((at + 1) * share).min(SLOTS) - 1);
             let range = ["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()];
-            told(master, &range).await?;
-            told(master, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]).await?;
+            text_of(master, &range).await?;
+            text_of(master, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]).await?;
         }
         let nodes = || self.masters.iter().chain(&self.replicas);
         for node in nodes().skip(1) {
             let (port, bus) = (node.port().to_string(), node.bus_port().to_string());
-            told(&self.masters[0], &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
+            text_of(&self.masters[0], &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
         }
         let known = format!("cluster_known_nodes:{}", self.masters.len() + self.replicas.len());
         for node in nodes() {
-            until(node, &["CLUSTER", "INFO"], &known).await?;
+            node.wait_for_answer(&["CLUSTER", "INFO"], &known).await?;
         }
         for (replica, master) in self.replicas.iter().zip(&self.masters) {
             let id = self.id(master).await?;
-            until(replica, &["CLUSTER", "NODES"], &id).await?;
-            told(replica, &["CLUSTER", "REPLICATE", &id]).await?;
-            // Only then does the master send on what it is told.
-            until(master, &["INFO", "replication"], "state=online").await?;
+            replica.wait_for_answer(&["CLUSTER", "NODES"], &id).await?;
+            text_of(replica, &["CLUSTER", "REPLICATE", &id]).await?;
+            // Only then does the master replicate writes.
+            master.wait_for_answer(&["INFO", "replication"], "state=online").await?;
         }
         for node in nodes() {
-            until(node, &["CLUSTER", "INFO"], "cluster_state:ok").await?;
+            node.wait_for_answer(&["CLUSTER", "INFO"], "cluster_state:ok").await?;
         }
         Ok(())
     }
 }
 
-async fn told(node: &RedisServer, words: &[&str]) -> Result<String> {
+/// The text of an answer that is no error.
+async fn text_of(node: &RedisServer, words: &[&str]) -> Result<String> {
     let reply = node.command(words).await?;
     reply
         .text()
@@ -120,14 +120,14 @@ async fn told(node: &RedisServer, words: &[&str]) -> Result<String> {
 fn refused(node: &RedisServer, what: &str, reply: &impl std::fmt::Debug) -> Error {
     Error::Protocol {
         peer: format!("redis-server on port {}", node.port()),
-        what: format!("{what} was answered by {reply:?}"),
+        what: format!("`{what}` was answered by {reply:?}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Reply;
     use super::*;
-    use crate::redis::Reply;
 
     #[tokio::test]
     async fn a_cluster_with_replicas_forms() {

@@ -11,9 +11,9 @@ use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 /// What was logged on this thread, which is all that a test with one thread does: at any level, by this library and not by
 /// the drivers.
 #[derive(Clone, Debug, Default)]
-pub struct Log(Arc<Mutex<Vec<(Level, String)>>>);
+pub struct LogCapture(Arc<Mutex<Vec<(Level, String)>>>);
 
-impl Log {
+impl LogCapture {
     /// Listens for as long as the guard lives.
     pub fn begin() -> (Self, DefaultGuard) {
         LazyLock::force(&SECOND_SUBSCRIBER);
@@ -47,7 +47,7 @@ impl Log {
     }
 }
 
-impl Subscriber for Log {
+impl Subscriber for LogCapture {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         ["lock_", "polylock", "redis_link"].iter().any(|ours| metadata.target().starts_with(ours))
     }
@@ -72,7 +72,7 @@ impl Subscriber for Log {
 
 /// While there is but one subscriber, `tracing` decides once and for all whether a line is logged by asking the thread that
 /// comes by it first. If that is the thread of another test, nobody ever hears the line. With two, all are asked.
-static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Log::default()));
+static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(LogCapture::default()));
 
 #[derive(Default)]
 struct Line(String);
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_line_that_another_thread_logs_first_is_heard() {
         let late = || tracing::warn!(target: "lock_redis::x", "it is late");
-        let (log, _guard) = Log::begin();
+        let (log, _guard) = LogCapture::begin();
         std::thread::spawn(late).join().unwrap();
         late();
         assert_eq!(log.warnings("late").len(), 1);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_this_library_says_is_heard_and_nothing_else() {
-        let (log, guard) = Log::begin();
+        let (log, guard) = LogCapture::begin();
         tracing::warn!(target: "lock_redis::x", lock = "a", "it is late");
         tracing::debug!(target: "polylock", "as usual");
         tracing::warn!(target: "redis::aio", "what a driver says");

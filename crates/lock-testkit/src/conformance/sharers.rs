@@ -13,11 +13,11 @@ use tokio::time::{Instant, sleep};
 
 use super::Harness;
 use super::client::Client;
-use super::lifetime::must_be_extended;
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, LOOK, NOISE, PATIENCE, SOON, client, eventually, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, within,
 };
+use super::lifetime::must_be_extended;
 use super::tokens::must_grow;
 use crate::cancel::cancel_after;
 
@@ -93,17 +93,9 @@ impl Share {
 }
 
 /// As many as a few holders need.
-const PERMIT: Share = Share::Permit(4);
+pub(super) const PERMIT: Share = Share::Permit(4);
 
-pub(super) async fn readers_are_renewed_each(harness: &dyn Harness) {
-    renewed_each(harness, Share::Reader).await;
-}
-
-pub(super) async fn permits_are_renewed_each(harness: &dyn Harness) {
-    renewed_each(harness, PERMIT).await;
-}
-
-async fn renewed_each(harness: &dyn Harness, share: Share) {
+pub(super) async fn renewed_each(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (short_client(harness).await, short_client(harness).await, fresh());
     let (other, lease) = (client(harness).await, harness.short_lease());
     let mut guards = vec![share.take(&one, &name).await, share.take(&two, &name).await];
@@ -125,15 +117,7 @@ async fn renewed_each(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_reader_extends_its_own_lease(harness: &dyn Harness) {
-    extends_its_own(harness, Share::Reader).await;
-}
-
-pub(super) async fn a_permit_extends_its_own_lease(harness: &dyn Harness) {
-    extends_its_own(harness, PERMIT).await;
-}
-
-async fn extends_its_own(harness: &dyn Harness, share: Share) {
+pub(super) async fn extends_its_own(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (short_client(harness).await, short_client(harness).await, fresh());
     let ttl = harness.short_lease();
     let guard = share.take_fixed(&one, &name, ttl).await;
@@ -153,15 +137,7 @@ async fn extends_its_own(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_late_release_of_a_reader_frees_nobody(harness: &dyn Harness) {
-    late_release(harness, Share::Reader).await;
-}
-
-pub(super) async fn a_late_release_of_a_permit_frees_nobody(harness: &dyn Harness) {
-    late_release(harness, PERMIT).await;
-}
-
-async fn late_release(harness: &dyn Harness, share: Share) {
+pub(super) async fn late_release(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let alive = share.take(&two, &name).await;
     for by_drop in [false, true] {
@@ -181,15 +157,7 @@ async fn late_release(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn tokens_of_readers_grow_and_differ(harness: &dyn Harness) {
-    tokens_grow_and_differ(harness, Share::Reader).await;
-}
-
-pub(super) async fn tokens_of_permits_grow_and_differ(harness: &dyn Harness) {
-    tokens_grow_and_differ(harness, PERMIT).await;
-}
-
-async fn tokens_grow_and_differ(harness: &dyn Harness, share: Share) {
+pub(super) async fn tokens_grow_and_differ(harness: &dyn Harness, share: Share) {
     let (clients, name) = ([client(harness).await, client(harness).await], fresh());
     let mut tokens = Vec::new();
     for round in 0..5 {
@@ -225,15 +193,7 @@ async fn tokens_grow_and_differ(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn inspect_shows_one_of_the_readers(harness: &dyn Harness) {
-    inspect_shows_one(harness, Share::Reader).await;
-}
-
-pub(super) async fn inspect_shows_one_of_the_permits(harness: &dyn Harness) {
-    inspect_shows_one(harness, PERMIT).await;
-}
-
-async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
+pub(super) async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let labelled = |label: &str| LockOptions::new().label(label);
     let mut holders = vec![
@@ -275,15 +235,7 @@ async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn inspect_shows_all_of_the_readers(harness: &dyn Harness) {
-    inspect_shows_all(harness, Share::Reader).await;
-}
-
-pub(super) async fn inspect_shows_all_of_the_permits(harness: &dyn Harness) {
-    inspect_shows_all(harness, PERMIT).await;
-}
-
-async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
+pub(super) async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut guards = Vec::new();
     for (locks, label) in [(&one, "first"), (&two, "second"), (&one, "third")] {
@@ -327,15 +279,7 @@ async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn one_of_the_readers_is_broken(harness: &dyn Harness) {
-    one_is_broken(harness, Share::Reader).await;
-}
-
-pub(super) async fn one_of_the_permits_is_broken(harness: &dyn Harness) {
-    one_is_broken(harness, PERMIT).await;
-}
-
-async fn one_is_broken(harness: &dyn Harness, share: Share) {
+pub(super) async fn one_is_broken(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let mut guards = Vec::new();
     for locks in [&one, &two, &one] {
@@ -414,10 +358,6 @@ async fn all_end(harness: &dyn Harness, share: Share, broken: bool) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn cancelled_readers_leave_nothing(harness: &dyn Harness) {
-    cancelled_leave_nothing(harness, Share::Reader).await;
-}
-
 pub(super) async fn cancelled_permits_leave_nothing(harness: &dyn Harness) {
     // Beside one other holder.
     cancelled_leave_nothing(harness, Share::Permit(2)).await;
@@ -426,7 +366,7 @@ pub(super) async fn cancelled_permits_leave_nothing(harness: &dyn Harness) {
 /// No operation is polled nearly as often.
 const MOST_POLLS: usize = 1_000;
 
-async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share) {
+pub(super) async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     // Where the lock is to be had, beside a holder and alone.
     for beside in [false, true] {

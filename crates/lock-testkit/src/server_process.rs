@@ -1,3 +1,5 @@
+//! The process of a real server, with its directory and log: starts it on free ports and waits until it is ready.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,24 +12,24 @@ use tempfile::TempDir;
 use crate::error::{Error, Result};
 use crate::process::{Child, Output, tail};
 
-/// The process of a server and the directory in which it works: what all servers have in common.
+/// The process of a server and its working directory. Both go when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct ServerProcess {
     name: String,
-    // Fields are dropped in order: the process must be gone before its directory is removed.
+    // Dropped first: the process must end before its directory is removed.
     child: Mutex<Option<Child>>,
     dir: TempDir,
 }
 
-/// How a start went wrong.
+/// Why a start failed.
 #[derive(Debug)]
 pub(crate) enum StartError {
-    /// Somebody else has the port: worth another try with other ports.
+    /// Another process has the port: worth another try with other ports.
     PortTaken,
     Other(Error),
 }
 
-impl Site {
+impl ServerProcess {
     pub(crate) fn new(name: String) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("lock-testkit-")
@@ -52,7 +54,7 @@ impl Site {
         Ok(())
     }
 
-    /// Asks `serves` until it says yes.
+    /// Polls until `serves` is true for the process id.
     pub(crate) fn wait_ready(&self, mut serves: impl FnMut(u32) -> bool) -> Result<(), StartError> {
         let start = Instant::now();
         loop {
@@ -86,9 +88,24 @@ impl Site {
         }
     }
 
-    /// Runs `action` on the process, if there is one.
-    pub(crate) fn with_child<T>(&self, action: impl FnOnce(&Child) -> T) -> Option<T> {
-        self.child().as_ref().map(action)
+    /// The process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child().as_ref().expect("a started server has a process").pid()
+    }
+
+    /// Kills the process by SIGKILL.
+    pub(crate) fn kill(&self) {
+        self.child().as_ref().inspect(|child| child.kill());
+    }
+
+    /// Stops the process by SIGSTOP.
+    pub(crate) fn stop(&self) {
+        self.child().as_ref().inspect(|child| child.stop());
+    }
+
+    /// Continues a stopped process by SIGCONT.
+    pub(crate) fn cont(&self) {
+        self.child().as_ref().inspect(|child| child.cont());
     }
 
     /// The log with what the process printed.
@@ -96,7 +113,7 @@ impl Site {
         self.dir().join("server.log")
     }
 
-    /// Forgets the log, so that a second try is not judged by the words of the first.
+    /// Removes the log, so that a second try is not judged by the log of the first.
     pub(crate) fn clear_log(&self) {
         let _ = fs::remove_file(self.log());
     }
@@ -112,7 +129,7 @@ impl Site {
 
 impl StartError {
     /// The error for a server that must have exactly this port.
-    pub(crate) fn into_error(self, site: &Site) -> Error {
+    pub(crate) fn into_error(self, site: &ServerProcess) -> Error {
         match self {
             Self::PortTaken => Error::NoPort { server: site.name.clone() },
             Self::Other(error) => error,
@@ -126,7 +143,7 @@ impl From<Error> for StartError {
     }
 }
 
-/// Starts a server on fresh ports until it gets ports that nobody else took in the meantime.
+/// Starts a server on fresh ports, and again on others when another process took one in the meantime.
 pub(crate) fn on_free_ports<T>(server: &str, mut start: impl FnMut() -> Result<T, StartError>) -> Result<T> {
     for _ in 0..PORT_TRIES {
         match start() {
@@ -141,5 +158,5 @@ pub(crate) fn on_free_ports<T>(server: &str, mut start: impl FnMut() -> Result<T
 const POLL: Duration = Duration::from_millis(2);
 const PORT_TAKEN: &str = "Address already in use";
 const PORT_TRIES: usize = 5;
-/// Generous: many virtual machines may start at once on a small machine.
+/// Long, as many Java virtual machines may start at once on a small machine.
 const READY_DEADLINE: Duration = Duration::from_secs(30);

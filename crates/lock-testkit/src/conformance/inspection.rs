@@ -9,7 +9,7 @@ use lock_core::{
     Token,
 };
 
-use super::steps::{
+use super::helpers::{
     LEASE_SLACK, LONG, NOISE, SOON, client, eventually, fresh, give_back, must_be_busy, nothing_left,
     short_client, take, within,
 };

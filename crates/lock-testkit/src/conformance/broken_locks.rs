@@ -1,4 +1,4 @@
-//! A museum of broken locks: each must be caught by the case that is there for it.
+//! Broken locks: each must be caught by the cases that are listed for it.
 
 use std::collections::BTreeSet;
 use std::future::ready;
@@ -17,11 +17,11 @@ use lock_core::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::memory::MemoryHarness;
+use super::memory_harness::{Connecting, MemoryHarness};
 use super::{CASES, Harness, Trial, trials};
 
-/// What is wrong with a lock, and the cases that must see it.
-const EXHIBITS: &[(Defect, &[&str])] = &[
+/// The defects, and the cases that must catch them.
+const BROKEN_LOCKS: &[(Defect, &[&str])] = &[
     (
         Defect::EveryClientAlone,
         &[
@@ -75,7 +75,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
             "a_writer_that_became_a_reader_is_renewed",
         ],
     ),
-    (Defect::BelievesLonger, &["a_lease_ends_without_renewal", "renewal_keeps_a_lock"]),
+    (Defect::OverstatesValidity, &["a_lease_ends_without_renewal", "renewal_keeps_a_lock"]),
     (Defect::RenewsForEver, &["a_lease_ends_without_renewal", "a_forgotten_guard_ends_with_its_lease"]),
     (
         Defect::OnlySaysThatItExtends,
@@ -118,7 +118,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         Defect::ShowsNoLabel,
         &["inspect_shows_the_holder", "inspect_shows_one_of_the_readers", "inspect_shows_one_of_the_permits"],
     ),
-    (Defect::HoldsSinceItWaits, &["inspect_takes_no_wait_for_a_hold"]),
+    (Defect::CountsTheWaitAsHold, &["inspect_takes_no_wait_for_a_hold"]),
     (Defect::CountsNoWaiters, &["inspect_counts_the_waiters", "inspect_shows_one_of_the_readers"]),
     (Defect::ShowsOneHolder, &["inspect_shows_all_of_the_readers", "inspect_shows_all_of_the_permits"]),
     (Defect::ShowsTheLastWaiterFirst, &["inspect_lists_the_waiters_in_order"]),
@@ -223,8 +223,8 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
     (Defect::OnePermitForAll, &["as_many_holders_as_permits", "permits_are_never_exceeded"]),
 ];
 
-/// Cases that no lock built upon the memory backend can fail: what they look at is the same code for every backend.
-const NOT_SHOWN: [&str; 4] = [
+/// Cases that no lock built upon the memory backend can fail: they test code that all backends share.
+const NEVER_FAILING: [&str; 4] = [
     "a_hundred_tasks_lose_no_update",
     "bad_names_are_refused",
     "a_semaphore_without_permits_is_refused",
@@ -249,7 +249,7 @@ enum Defect {
     ReleasesWhoeverHolds,
     LeaksWhatWasDropped,
     NeverRenews,
-    BelievesLonger,
+    OverstatesValidity,
     RenewsForEver,
     OnlySaysThatItExtends,
     TakesAgainByExtend,
@@ -257,7 +257,7 @@ enum Defect {
     NeverNoticesLoss,
     RepeatsTokens,
     ShowsNoLabel,
-    HoldsSinceItWaits,
+    CountsTheWaitAsHold,
     CountsNoWaiters,
     ShowsOneHolder,
     ShowsTheLastWaiterFirst,
@@ -295,7 +295,7 @@ enum Defect {
 
 #[test]
 fn the_memory_backend_passes() {
-    in_parallel(exhibit(Defect::None), |trial| {
+    in_parallel(trials_of(Defect::None), |trial| {
         trial.run();
     });
 }
@@ -303,28 +303,28 @@ fn the_memory_backend_passes() {
 #[test]
 fn every_broken_lock_is_caught_by_its_case() {
     let mut shown = Vec::new();
-    for &(defect, cases) in EXHIBITS {
-        let mut trials = exhibit(defect);
+    for &(defect, cases) in BROKEN_LOCKS {
+        let mut trials = trials_of(defect);
         trials.retain(|trial| cases.contains(&trial.case().name));
-        assert_eq!(trials.len(), cases.len(), "{defect:?} names a case that is not there");
+        assert_eq!(trials.len(), cases.len(), "{defect:?} names an unknown case");
         shown.extend(trials);
     }
     in_parallel(shown, |trial| {
         let caught = catch_unwind(AssertUnwindSafe(|| trial.run())).is_err();
-        assert!(caught, "{} did not see what is wrong", trial.name());
+        assert!(caught, "{} did not catch the defect", trial.name());
     });
 }
 
 #[test]
 fn every_case_of_the_memory_backend_has_been_seen_to_fail() {
     let shown: BTreeSet<_> =
-        EXHIBITS.iter().flat_map(|(_, cases)| *cases).chain(&NOT_SHOWN).copied().collect();
-    let cases: BTreeSet<_> = exhibit(Defect::None).iter().map(|trial| trial.case().name).collect();
+        BROKEN_LOCKS.iter().flat_map(|(_, cases)| *cases).chain(&NEVER_FAILING).copied().collect();
+    let cases: BTreeSet<_> = trials_of(Defect::None).iter().map(|trial| trial.case().name).collect();
     assert_eq!(cases.difference(&shown).collect::<Vec<_>>(), Vec::<&&str>::new());
 }
 
 #[test]
-fn cases_have_names_of_their_own_and_reasons_to_be_left_out() {
+fn cases_have_distinct_names_and_reasons_to_be_left_out() {
     let names: BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
     assert_eq!(names.len(), CASES.len());
     let harness: Arc<dyn Harness> =
@@ -334,28 +334,13 @@ fn cases_have_names_of_their_own_and_reasons_to_be_left_out() {
     assert!(left_out.iter().all(|(_, why)| !why.is_empty()));
 }
 
-fn exhibit(defect: Defect) -> Vec<Trial> {
-    macro_rules! harness {
-        ($($defect:ident)*) => {
-            match defect {
-                $(Defect::$defect => MemoryHarness::new(stringify!($defect), |url| Box::pin(ready(connect(url, Defect::$defect)))),)*
-            }
-        };
-    }
-    let harness: Arc<dyn Harness> = Arc::new(harness!(
-        None EveryClientAlone OneLockForAll FoldsCase EndsNamesAtNul TryTakesTheLockAway ContentionIsAnError GivesUpEarly
-        Overstays SkipsShortDeadlines LastComesFirst SleepsLong NeverReleases ReleasesWhoeverHolds LeaksWhatWasDropped
-        NeverRenews BelievesLonger RenewsForEver OnlySaysThatItExtends TakesAgainByExtend IgnoresMaxHold NeverNoticesLoss
-        RepeatsTokens ShowsNoLabel HoldsSinceItWaits CountsNoWaiters ShowsOneHolder ShowsTheLastWaiterFirst ListsNothing ListsEverything
-        BreaksWhoeverHolds OnlySaysThatItBreaks BreaksAllWithOne TakesAnyTtl SaysLessThanItCan NeverCloses ClosesTheStore
-        LeaksCancelledGrants ForgetsACancelledRelease DiesOfACancelledExtend LeavesWaiters PanicsOutsideOfRuntimes
-        OnlySaysThatItRaises OnlySaysThatItAsks AsksWhoComesNext TellsNoPlace PretendsToHaveModes ReadersGoUnseen ReadersFollowEachOther WritersOnlyLookIn
-        DowngradesByRelease OnlySaysThatItDowngrades ReadersOnlyLookIn FirstToLeaveEndsAll FirstToDieEndsAll SharersStayForLong OnePermitTooMany OnePermitForAll
-    ));
+fn trials_of(defect: Defect) -> Vec<Trial> {
+    let connect = move |url| -> Connecting { Box::pin(ready(connect(url, defect))) };
+    let harness: Arc<dyn Harness> = Arc::new(MemoryHarness::new(format!("{defect:?}"), connect));
     trials(&harness)
 }
 
-/// Runs the trials on a few threads, as most of their time is spent asleep.
+/// Runs the trials on many threads, as they mostly sleep.
 fn in_parallel(trials: Vec<Trial>, run: impl Fn(&Trial) + Sync) {
     let next = AtomicU64::new(0);
     let failed = Mutex::new(Vec::new());
@@ -376,7 +361,7 @@ fn in_parallel(trials: Vec<Trial>, run: impl Fn(&Trial) + Sync) {
 
 fn connect(url: String, defect: Defect) -> Result<Locks> {
     let url = if defect == Defect::EveryClientAlone {
-        url.replacen("//", &format!("//{}", super::steps::fresh()), 1)
+        url.replacen("//", &format!("//{}", super::helpers::fresh()), 1)
     } else {
         url
     };
@@ -464,7 +449,7 @@ impl Backend for Broken {
                     }
                 }
             }
-            Defect::HoldsSinceItWaits => {
+            Defect::CountsTheWaitAsHold => {
                 for holder in &mut state.holders {
                     holder.since = holder.since.map(|since| since - Duration::from_secs(1));
                 }
@@ -582,7 +567,7 @@ impl Broken {
         }
     }
 
-    /// As one does who keeps all sharers under one key with one time to live.
+    /// As a lock that keeps all sharers under one key with one ttl.
     async fn end_all(self, request: AcquireRequest) {
         if let Some(ttl) = request.lease.ttl {
             sleep(ttl).await;
@@ -590,7 +575,7 @@ impl Broken {
         }
     }
 
-    /// Asks again and again, and stands in no queue.
+    /// Polls without a place in the wait queue.
     async fn looking_in(&self, request: AcquireRequest) -> Result<Acquired> {
         let once = with_wait(&request, Wait::Never);
         loop {
@@ -631,14 +616,14 @@ impl Broken {
         }
     }
 
-    /// What was asked goes on when the one who asked is gone.
+    /// Continues the acquisition when the future is dropped.
     async fn regardless(&self, request: AcquireRequest) -> Result<Acquired> {
         let acquired = std::mem::ManuallyDrop::new(self.take(request).await);
         sleep(Duration::from_millis(1)).await;
         std::mem::ManuallyDrop::into_inner(acquired)
     }
 
-    /// Who is no longer waited for waits on.
+    /// Leaves the waiter in the queue after the deadline.
     async fn waiting_on(&self, request: AcquireRequest) -> Result<Acquired> {
         let Wait::Until(deadline) = request.wait else { return self.take(request).await };
         let (this, request) = (self.clone(), with_wait(&request, Wait::Forever));
@@ -653,7 +638,7 @@ impl Broken {
 impl Drop for Broken {
     fn drop(&mut self) {
         if self.defect == Defect::PanicsOutsideOfRuntimes {
-            // As one does who says farewell in a task.
+            // As a lock that closes its connection in a task.
             drop(tokio::runtime::Handle::current());
         }
     }
@@ -679,7 +664,7 @@ struct BrokenLease {
 impl BrokenLease {
     fn new(backend: Broken, request: AcquireRequest, inner: Box<dyn Lease>) -> Self {
         let validity = match backend.defect {
-            Defect::BelievesLonger => {
+            Defect::OverstatesValidity => {
                 let until = inner.validity().until() + Duration::from_millis(500);
                 ValidityCell::new(Clock::boot(), until).validity()
             }

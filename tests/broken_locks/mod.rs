@@ -1,4 +1,4 @@
-//! A museum of locks that are broken where servers and processes are concerned: each must be caught by its case.
+//! Locks that are broken where servers and processes are concerned: each must be caught by its case.
 //!
 //! They are built upon the Redis backend. The testkit has the rest of the collection, built upon the memory backend.
 
@@ -107,7 +107,7 @@ pub fn trials(servers: &Arc<Servers>) -> Vec<Trial> {
         // What a backend does not have cannot be broken; `the_matrix_is_complete` prints why it is left out.
         for case in cases.iter().filter(|case| left_out.iter().all(|(left_out, _)| left_out != *case)) {
             let trial = all.iter().find(|trial| trial.case().name == *case).cloned();
-            trials.push(Trial::test(format!("museum::{defect:?}::{case}"), move || {
+            trials.push(Trial::test(format!("broken_locks::{defect:?}::{case}"), move || {
                 let trial = trial.ok_or("there is no such case")?;
                 WANTED.set(true);
                 let caught = catch_unwind(AssertUnwindSafe(|| trial.run())).is_err();
@@ -117,7 +117,7 @@ pub fn trials(servers: &Arc<Servers>) -> Vec<Trial> {
         }
     }
     trials.push(Trial::test(
-        "museum::every_case_with_a_server_has_been_seen_to_fail",
+        "broken_locks::every_case_with_a_server_has_been_seen_to_fail",
         every_case_has_been_seen_to_fail,
     ));
     trials

@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{Backend, Capabilities, Locks, Memory, MemoryConfig};
 
-use super::steps::fresh;
+use super::helpers::fresh;
 use super::{Fault, Handle, Harness};
 
-/// The memory backend under test, or something built upon it.
+/// The memory backend under test, or a backend built upon it.
 pub struct MemoryHarness {
     name: String,
     store: Memory,
@@ -19,22 +20,29 @@ pub struct MemoryHarness {
     handle: Handle,
 }
 
-/// How a client is made from a URL such as `memory://NAME?ttl=10s`.
-pub type Connect = fn(String) -> Connecting;
+/// Connects a client by a URL such as `memory://NAME?ttl=10s`.
+pub type Connect = Arc<dyn Fn(String) -> Connecting + Send + Sync>;
 
-/// A client that is being made.
+/// A future client.
 pub type Connecting = Pin<Box<dyn Future<Output = lock_core::Result<Locks>> + Send>>;
 
 impl MemoryHarness {
-    /// A store of its own.
-    pub fn new(name: impl Into<String>, connect: Connect) -> Self {
-        let url = format!("memory://{}", fresh());
-        // The store lives as long as somebody has it open.
-        let store = MemoryConfig::from_url(&url).and_then(Memory::open).expect("the URL is valid");
-        Self { name: name.into(), store, url, connect, handle: Handle::Mutex }
+    /// A harness with a new store.
+    pub fn new(
+        name: impl Into<String>,
+        connect: impl Fn(String) -> Connecting + Send + Sync + 'static,
+    ) -> Self {
+        Self::with_new_store(name.into(), Arc::new(connect), Handle::Mutex)
     }
 
-    /// The same backend, tested by this handle.
+    fn with_new_store(name: String, connect: Connect, handle: Handle) -> Self {
+        let url = format!("memory://{}", fresh());
+        // The store lives as long as it is open.
+        let store = MemoryConfig::from_url(&url).and_then(Memory::open).expect("the URL is valid");
+        Self { name, store, url, connect, handle }
+    }
+
+    /// The same backend, tested through this handle.
     #[must_use]
     pub fn by(mut self, handle: Handle) -> Self {
         self.handle = handle;
@@ -83,7 +91,7 @@ impl Harness for MemoryHarness {
     }
 
     async fn private(&self) -> Box<dyn Harness> {
-        Box::new(Self::new(self.name.clone(), self.connect).by(self.handle))
+        Box::new(Self::with_new_store(self.name.clone(), Arc::clone(&self.connect), self.handle))
     }
 
     async fn fault(&self, fault: Fault) {

@@ -1,18 +1,18 @@
-//! What happened, line by line.
+//! The trace of a run, for the story of a failing seed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
-/// What happened in a run, in the order in which it did, on tokio's clock. Clones are the same diary.
+/// The events of a run as lines of text, with times of tokio's clock. Clones are the same trace.
 #[derive(Clone, Debug)]
-pub struct Diary {
+pub struct Trace {
     begun: Instant,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-impl Diary {
-    /// An empty one, whose time begins now.
+impl Trace {
+    /// An empty trace, whose time begins now.
     #[must_use]
     pub fn new() -> Self {
         Self { begun: Instant::now(), lines: Arc::default() }
@@ -24,14 +24,14 @@ impl Diary {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 
-    /// What was written down so far.
+    /// The lines so far.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Default for Diary {
+impl Default for Trace {
     fn default() -> Self {
         Self::new()
     }

@@ -1,9 +1,12 @@
+//! RESP2, as far as the test's own commands need it. Written by hand, so that a bug in the parser of the driver under test
+//! cannot hide itself.
+
 use std::io::{self, BufRead, Write};
 
-/// What a Redis server answered, as RESP2 has it.
+/// A RESP2 reply.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Reply {
-    /// A null: no such key, no such element.
+    /// A null.
     Nil,
     /// A number.
     Int(i64),
@@ -11,14 +14,14 @@ pub enum Reply {
     Simple(String),
     /// A string of bytes.
     Bulk(Vec<u8>),
-    /// Several replies.
+    /// An array.
     Array(Vec<Self>),
-    /// An error of the server, such as `WRONGTYPE ...`.
+    /// An error, such as `WRONGTYPE ...`.
     Error(String),
 }
 
 impl Reply {
-    /// The text of a status line, of an error, or of a string of bytes that is UTF-8.
+    /// The text of a status line, an error, or a string that is UTF-8.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Simple(text) | Self::Error(text) => Some(text),
@@ -27,7 +30,7 @@ impl Reply {
         }
     }
 
-    /// The number, also when it comes as a string of digits.
+    /// The number, or a string of digits as a number.
     pub fn int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -43,12 +46,12 @@ impl Reply {
         }
     }
 
-    /// Whether there is no value.
+    /// Whether it is a null.
     pub fn is_nil(&self) -> bool {
         matches!(self, Self::Nil)
     }
 
-    /// Whether the server refused the command.
+    /// Whether it is an error.
     pub fn is_error(&self) -> bool {
         matches!(self, Self::Error(_))
     }

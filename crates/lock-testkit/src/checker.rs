@@ -17,9 +17,9 @@ use crate::history::{Event, EventKind, History, Mode};
 /// measures of fairness.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct HistoryReport {
     /// How many times a lock was held. A verdict on none is worth nothing.
-    pub tenures: usize,
+    pub holds: usize,
     /// **L1**: holds that overlap by wall time, from `Acquired` to `ReleaseCalled` or the death of the process, and
     /// whose [modes](Mode) do not allow it.
     pub l1: Findings<Overlap>,
@@ -28,7 +28,7 @@ pub struct Report {
     pub l2: Findings<Overlap>,
     /// **L3**: writes that the resource accepted after it had accepted one with a larger token.
     pub stale_writes: Findings<StaleWrite>,
-    /// **L3**: tenures with the same token.
+    /// **L3**: holds with the same token.
     pub shared_tokens: Findings<TokenClash>,
     /// Tenures whose token is smaller than that of one granted before.
     ///
@@ -55,9 +55,9 @@ pub struct Findings<T> {
     pub examples: Vec<T>,
 }
 
-/// The four verdicts of a [`Report`]: `true` where nothing speaks against.
+/// The four verdicts of a [`HistoryReport`]: `true` where nothing speaks against.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Verdict {
+pub struct HistoryVerdict {
     /// Holds never overlap by wall time.
     pub l1: bool,
     /// Holds never overlap until each guard's own deadline.
@@ -71,7 +71,7 @@ pub struct Verdict {
 /// One client's hold on one lock.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub struct Tenure {
+pub struct Hold {
     /// The process.
     pub process: u32,
     /// The client within the process.
@@ -102,9 +102,9 @@ pub struct Tenure {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Overlap {
     /// The one that had the lock.
-    pub first: Tenure,
+    pub first: Hold,
     /// The one that got it too.
-    pub second: Tenure,
+    pub second: Hold,
     /// When both began to hold.
     pub from_ns: u64,
     /// When one of them ended, or the history did.
@@ -135,13 +135,13 @@ pub struct AcceptedWrite {
     pub at_ns: u64,
 }
 
-/// Two tenures whose tokens are equal or in the wrong order.
+/// Two holds whose tokens are equal or in the wrong order.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TokenClash {
     /// The one that got the lock first.
-    pub first: Tenure,
+    pub first: Hold,
     /// The one that got it later.
-    pub second: Tenure,
+    pub second: Hold,
 }
 
 /// How a lock was handed around.
@@ -163,27 +163,29 @@ pub struct LockStats {
 }
 
 /// Judges a history.
-pub fn check(history: &History) -> Report {
-    let mut report =
-        Report { start_ns: history.events().first().map_or(0, |event| event.at_ns), ..Report::default() };
+pub fn check(history: &History) -> HistoryReport {
+    let mut report = HistoryReport {
+        start_ns: history.events().first().map_or(0, |event| event.at_ns),
+        ..HistoryReport::default()
+    };
     let end_ns = history.events().last().map_or(0, |event| event.at_ns);
-    for (lock, story) in stories(history) {
-        let Story { mut tenures, waiting, clients, writes } = story;
-        tenures.sort_by_key(|tenure| tenure.acquired_ns);
-        report.tenures += tenures.len();
-        sweep(&tenures, Tenure::hold, end_ns, &mut report.l1);
-        sweep(&tenures, Tenure::belief, end_ns, &mut report.l2);
-        find_token_clashes(&tenures, &mut report.shared_tokens, &mut report.token_order);
+    for (lock, lock_events) in by_lock(history) {
+        let LockEvents { mut holds, waiting, clients, writes } = lock_events;
+        holds.sort_by_key(|hold| hold.acquired_ns);
+        report.holds += holds.len();
+        sweep(&holds, Hold::wall_time, end_ns, &mut report.l1);
+        sweep(&holds, Hold::valid_time, end_ns, &mut report.l2);
+        find_token_clashes(&holds, &mut report.shared_tokens, &mut report.token_order);
         find_stale_writes(lock, &writes, &mut report);
-        report.locks.insert(lock.to_owned(), stats(&tenures, waiting, &clients));
+        report.locks.insert(lock.to_owned(), stats(&holds, waiting, &clients));
     }
     report
 }
 
-impl Report {
+impl HistoryReport {
     /// The verdicts without their reasons.
-    pub fn verdict(&self) -> Verdict {
-        Verdict {
+    pub fn verdict(&self) -> HistoryVerdict {
+        HistoryVerdict {
             l1: self.l1.is_empty(),
             l2: self.l2.is_empty(),
             l3: self.stale_writes.is_empty() && self.shared_tokens.is_empty(),
@@ -198,8 +200,8 @@ impl Report {
     /// With the whole report otherwise.
     #[track_caller]
     pub fn assert_holds(&self) {
-        let all = Verdict { l1: true, l2: true, l3: true, token_order: true };
-        assert!(self.tenures > 0, "no lock was ever held: the history proves nothing");
+        let all = HistoryVerdict { l1: true, l2: true, l3: true, token_order: true };
+        assert!(self.holds > 0, "no lock was ever held: the history proves nothing");
         assert!(self.verdict() == all, "{self}");
     }
 }
@@ -225,14 +227,14 @@ impl<T> Default for Findings<T> {
     }
 }
 
-impl Tenure {
+impl Hold {
     /// From the grant until the client stopped using the lock: L1.
-    pub fn hold(&self) -> (u64, u64) {
+    pub fn wall_time(&self) -> (u64, u64) {
         (self.acquired_ns, earliest([self.release_called_ns, self.died_ns]))
     }
 
     /// From the grant until the guard stopped believing in it: L2.
-    pub fn belief(&self) -> (u64, u64) {
+    pub fn valid_time(&self) -> (u64, u64) {
         let ends = [self.release_called_ns, self.died_ns, self.valid_until_ns, self.lost_ns];
         (self.acquired_ns, earliest(ends))
     }
@@ -261,14 +263,14 @@ impl LockStats {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for HistoryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = |ns: u64| Millis(ns.saturating_sub(self.start_ns));
-        let who = |tenure: &Tenure| {
-            let token = tenure.token.map(|token| format!(", token {token}")).unwrap_or_default();
-            format!("process {} client {}{token}", tenure.process, tenure.client)
+        let who = |hold: &Hold| {
+            let token = hold.token.map(|token| format!(", token {token}")).unwrap_or_default();
+            format!("process {} client {}{token}", hold.process, hold.client)
         };
-        writeln!(f, "{} tenures of {} locks", self.tenures, self.locks.len())?;
+        writeln!(f, "{} holds of {} locks", self.holds, self.locks.len())?;
         for (title, overlaps) in
             [("L1 holds never overlap", &self.l1), ("L2 beliefs never overlap", &self.l2)]
         {
@@ -344,8 +346,8 @@ impl fmt::Display for Report {
 
 /// All that happened to one lock.
 #[derive(Default)]
-struct Story {
-    tenures: Vec<Tenure>,
+struct LockEvents {
+    holds: Vec<Hold>,
     /// Calls without an outcome.
     waiting: usize,
     /// Grants of every client that asked.
@@ -357,12 +359,12 @@ struct Story {
 #[derive(Default)]
 struct Actor {
     called_ns: Option<u64>,
-    /// The tenures that have not ended, as indices. A sound client has at most one.
+    /// The holds that have not ended, as indices. A sound client has at most one.
     open: Vec<usize>,
 }
 
-fn stories(history: &History) -> BTreeMap<&str, Story> {
-    let mut stories: BTreeMap<&str, Story> = BTreeMap::new();
+fn by_lock(history: &History) -> BTreeMap<&str, LockEvents> {
+    let mut by_lock: BTreeMap<&str, LockEvents> = BTreeMap::new();
     let mut actors: HashMap<(u32, u64, &str), Actor> = HashMap::new();
     for Event { process, client, lock, at_ns, kind } in history.events() {
         let (process, client, at_ns) = (*process, *client, *at_ns);
@@ -370,32 +372,32 @@ fn stories(history: &History) -> BTreeMap<&str, Story> {
             for (&(_, _, lock), actor) in actors.iter_mut().filter(|((dead, ..), _)| *dead == process) {
                 actor.called_ns = None;
                 for index in actor.open.drain(..) {
-                    stories.entry(lock).or_default().tenures[index].died_ns = Some(at_ns);
+                    by_lock.entry(lock).or_default().holds[index].died_ns = Some(at_ns);
                 }
             }
             continue;
         }
-        let story = stories.entry(lock).or_default();
+        let lock_events = by_lock.entry(lock).or_default();
         let actor = actors.entry((process, client, lock)).or_default();
         // Events about a hold are about the latest one.
         let latest = actor.open.last().copied();
         match *kind {
             EventKind::AcquireCalled => {
                 actor.called_ns = Some(at_ns);
-                story.clients.entry((process, client)).or_default();
+                lock_events.clients.entry((process, client)).or_default();
                 // A client that lost its lock may ask again without a release.
                 actor.open.retain(|&index| {
-                    let tenure = &mut story.tenures[index];
-                    if tenure.lost_ns.is_some() {
-                        tenure.release_called_ns = Some(at_ns);
+                    let hold = &mut lock_events.holds[index];
+                    if hold.lost_ns.is_some() {
+                        hold.release_called_ns = Some(at_ns);
                     }
-                    tenure.open()
+                    hold.open()
                 });
             }
             EventKind::Acquired { token, valid_until_ns, mode } => {
-                *story.clients.entry((process, client)).or_default() += 1;
-                actor.open.push(story.tenures.len());
-                story.tenures.push(Tenure {
+                *lock_events.clients.entry((process, client)).or_default() += 1;
+                actor.open.push(lock_events.holds.len());
+                lock_events.holds.push(Hold {
                     process,
                     client,
                     lock: lock.clone(),
@@ -413,60 +415,60 @@ fn stories(history: &History) -> BTreeMap<&str, Story> {
             EventKind::AcquireFailed | EventKind::AcquireUnknown => actor.called_ns = None,
             EventKind::Extended { valid_until_ns } => {
                 if let Some(index) = latest {
-                    story.tenures[index].valid_until_ns = Some(valid_until_ns);
+                    lock_events.holds[index].valid_until_ns = Some(valid_until_ns);
                 }
             }
             EventKind::DowngradeCalled => {
                 if let Some(index) = latest {
-                    story.tenures[index].downgraded_ns.get_or_insert(at_ns);
+                    lock_events.holds[index].downgraded_ns.get_or_insert(at_ns);
                 }
             }
             EventKind::Lost => {
                 if let Some(index) = latest {
-                    story.tenures[index].lost_ns.get_or_insert(at_ns);
+                    lock_events.holds[index].lost_ns.get_or_insert(at_ns);
                 }
             }
             EventKind::ReleaseCalled => {
                 if let Some(index) = actor.open.pop() {
-                    story.tenures[index].release_called_ns = Some(at_ns);
+                    lock_events.holds[index].release_called_ns = Some(at_ns);
                 }
             }
             EventKind::Released { .. } | EventKind::Died => {}
             EventKind::Write { token, accepted } => {
-                story.writes.push((AcceptedWrite { process, client, token, at_ns }, accepted));
+                lock_events.writes.push((AcceptedWrite { process, client, token, at_ns }, accepted));
             }
         }
     }
     for ((_, _, lock), actor) in actors {
-        if let Some(story) = stories.get_mut(lock) {
-            story.waiting += usize::from(actor.called_ns.is_some());
+        if let Some(lock_events) = by_lock.get_mut(lock) {
+            lock_events.waiting += usize::from(actor.called_ns.is_some());
         }
     }
-    stories
+    by_lock
 }
 
-/// A part of a tenure in which its mode stays the same.
+/// A part of a hold in which its mode stays the same.
 struct Part<'a> {
-    tenure: &'a Tenure,
+    hold: &'a Hold,
     mode: Mode,
     start: u64,
     end: u64,
 }
 
-/// The parts of all tenures, sorted by their beginning: a writer that goes on as a reader has two.
-fn parts(tenures: &[Tenure], span: impl Fn(&Tenure) -> (u64, u64)) -> Vec<Part<'_>> {
-    let mut parts = Vec::with_capacity(tenures.len());
-    for tenure in tenures {
-        let ((start, end), mode) = (span(tenure), tenure.mode);
+/// The parts of all holds, sorted by their beginning: a writer that goes on as a reader has two.
+fn parts(holds: &[Hold], span: impl Fn(&Hold) -> (u64, u64)) -> Vec<Part<'_>> {
+    let mut parts = Vec::with_capacity(holds.len());
+    for hold in holds {
+        let ((start, end), mode) = (span(hold), hold.mode);
         // A belief may be over before it begins.
         if end < start {
             continue;
         }
-        match tenure.downgraded_ns.filter(|at| (start..end).contains(at)) {
-            None => parts.push(Part { tenure, mode, start, end }),
+        match hold.downgraded_ns.filter(|at| (start..end).contains(at)) {
+            None => parts.push(Part { hold, mode, start, end }),
             Some(at) => {
-                parts.push(Part { tenure, mode, start, end: at });
-                parts.push(Part { tenure, mode: Mode::Shared, start: at, end });
+                parts.push(Part { hold, mode, start, end: at });
+                parts.push(Part { hold, mode: Mode::Shared, start: at, end });
             }
         }
     }
@@ -474,17 +476,12 @@ fn parts(tenures: &[Tenure], span: impl Fn(&Tenure) -> (u64, u64)) -> Vec<Part<'
     parts
 }
 
-/// Finds tenures that begin while one that excludes them goes on.
-fn sweep(
-    tenures: &[Tenure],
-    span: impl Fn(&Tenure) -> (u64, u64),
-    end_ns: u64,
-    overlaps: &mut Findings<Overlap>,
-) {
-    let parts = parts(tenures, span);
+/// Finds holds that begin while one that excludes them goes on.
+fn sweep(holds: &[Hold], span: impl Fn(&Hold) -> (u64, u64), end_ns: u64, overlaps: &mut Findings<Overlap>) {
+    let parts = parts(holds, span);
     let mut active: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
     let (mut exclusive, mut shared, mut permits) = (0_usize, 0_usize, 0_usize);
-    for (index, &Part { tenure, mode, start, end }) in parts.iter().enumerate() {
+    for (index, &Part { hold, mode, start, end }) in parts.iter().enumerate() {
         while let Some(&Reverse((ended, index))) = active.peek() {
             if ended > start {
                 break;
@@ -508,8 +505,8 @@ fn sweep(
                     .max_by_key(|Reverse(entry)| *entry)
                     .expect("something excludes it");
                 Overlap {
-                    first: parts[*first].tenure.clone(),
-                    second: tenure.clone(),
+                    first: parts[*first].hold.clone(),
+                    second: hold.clone(),
                     from_ns: start,
                     until_ns: end.min(*ended).min(end_ns).max(start),
                 }
@@ -533,32 +530,28 @@ fn counter<'a>(
     }
 }
 
-/// The tenure with the largest token among some.
-type Largest<'a> = Option<(u64, &'a Tenure)>;
+/// The hold with the largest token among some.
+type Largest<'a> = Option<(u64, &'a Hold)>;
 
-/// `tenures` are sorted by their beginning.
-fn find_token_clashes(
-    tenures: &[Tenure],
-    shared: &mut Findings<TokenClash>,
-    order: &mut Findings<TokenClash>,
-) {
-    let mut seen: HashMap<u64, &Tenure> = HashMap::new();
+/// `holds` are sorted by their beginning.
+fn find_token_clashes(holds: &[Hold], shared: &mut Findings<TokenClash>, order: &mut Findings<TokenClash>) {
+    let mut seen: HashMap<u64, &Hold> = HashMap::new();
     let mut by_kind: [Largest<'_>; KINDS.len()] = [None; KINDS.len()];
     // Among the first so many.
     let mut among: Vec<Largest<'_>> = vec![None];
-    for tenure in tenures {
-        let own = tenure.token.map(|token| (token, tenure));
+    for hold in holds {
+        let own = hold.token.map(|token| (token, hold));
         let so_far = among[among.len() - 1];
         among.push(larger(so_far, own));
-        let Some(token) = tenure.token else { continue };
-        let clash = |first: &Tenure| TokenClash { first: first.clone(), second: tenure.clone() };
-        if let Some(first) = seen.insert(token, tenure) {
+        let Some(token) = hold.token else { continue };
+        let clash = |first: &Hold| TokenClash { first: first.clone(), second: hold.clone() };
+        if let Some(first) = seen.insert(token, hold) {
             shared.add(|| clash(first));
         }
-        let called_ns = tenure.called_ns.unwrap_or(0);
-        let mut before = among[tenures.partition_point(|other| other.acquired_ns < called_ns)];
-        if tenure.valid_on_arrival() {
-            let kind = kind(tenure.mode);
+        let called_ns = hold.called_ns.unwrap_or(0);
+        let mut before = among[holds.partition_point(|other| other.acquired_ns < called_ns)];
+        if hold.valid_on_arrival() {
+            let kind = kind(hold.mode);
             let rivals = (0..KINDS.len()).filter(|&other| !KINDS[kind].contains(&other));
             before = rivals.fold(before, |before, other| larger(before, by_kind[other]));
             by_kind[kind] = larger(by_kind[kind], own);
@@ -585,7 +578,7 @@ fn larger<'a>(one: Largest<'a>, two: Largest<'a>) -> Largest<'a> {
     one.into_iter().chain(two).reduce(|one, two| if two.0 > one.0 { two } else { one })
 }
 
-fn find_stale_writes(lock: &str, writes: &[(AcceptedWrite, bool)], report: &mut Report) {
+fn find_stale_writes(lock: &str, writes: &[(AcceptedWrite, bool)], report: &mut HistoryReport) {
     let mut largest: Option<AcceptedWrite> = None;
     for &(write, accepted) in writes {
         if !accepted {
@@ -602,14 +595,14 @@ fn find_stale_writes(lock: &str, writes: &[(AcceptedWrite, bool)], report: &mut 
     }
 }
 
-fn stats(tenures: &[Tenure], unserved: usize, clients: &HashMap<(u32, u64), usize>) -> LockStats {
+fn stats(holds: &[Hold], unserved: usize, clients: &HashMap<(u32, u64), usize>) -> LockStats {
     let mut grants = BTreeMap::new();
-    for tenure in tenures {
-        *grants.entry(tenure.process).or_default() += 1;
+    for hold in holds {
+        *grants.entry(hold.process).or_default() += 1;
     }
-    let waits = tenures.iter().filter_map(|tenure| Some(tenure.acquired_ns - tenure.called_ns?));
-    let mut calls: Vec<_> = tenures.iter().filter_map(|tenure| tenure.called_ns).collect();
-    let mut handoffs_ns: Vec<_> = tenures
+    let waits = holds.iter().filter_map(|hold| Some(hold.acquired_ns - hold.called_ns?));
+    let mut calls: Vec<_> = holds.iter().filter_map(|hold| hold.called_ns).collect();
+    let mut handoffs_ns: Vec<_> = holds
         .windows(2)
         .filter_map(|pair| {
             let (released, called) = (pair[0].release_called_ns?, pair[1].called_ns?);
@@ -720,11 +713,11 @@ mod tests {
         event(process, at_ns, EventKind::Write { token, accepted })
     }
 
-    fn judge(events: impl IntoIterator<Item = Event>) -> Report {
+    fn judge(events: impl IntoIterator<Item = Event>) -> HistoryReport {
         check(&History::new(events))
     }
 
-    const GOOD: Verdict = Verdict { l1: true, l2: true, l3: true, token_order: true };
+    const GOOD: HistoryVerdict = HistoryVerdict { l1: true, l2: true, l3: true, token_order: true };
 
     #[test]
     fn holds_that_touch_do_not_overlap() {
@@ -737,7 +730,7 @@ mod tests {
             release(2, 30),
         ]);
         report.assert_holds();
-        assert_eq!(report.tenures, 2);
+        assert_eq!(report.holds, 2);
         assert_eq!(report.locks[LOCK].handoffs_ns, [0]);
     }
 
@@ -745,7 +738,7 @@ mod tests {
     fn an_overlap_is_found_at_both_levels() {
         let report =
             judge([acquired(1, 10, 1, 100), acquired(2, 15, 2, 100), release(1, 20), release(2, 30)]);
-        assert_eq!(report.verdict(), Verdict { l1: false, l2: false, ..GOOD });
+        assert_eq!(report.verdict(), HistoryVerdict { l1: false, l2: false, ..GOOD });
         let overlap = &report.l1.examples[0];
         assert_eq!((overlap.first.process, overlap.second.process), (1, 2));
         assert_eq!((overlap.from_ns, overlap.until_ns, overlap.length_ns()), (15, 20, 5));
@@ -754,12 +747,12 @@ mod tests {
     #[test]
     fn a_hold_past_its_own_deadline_breaks_only_the_first_level() {
         let paused = [acquired(1, 10, 1, 20), acquired(2, 25, 2, 100), release(1, 30), release(2, 40)];
-        assert_eq!(judge(paused.clone()).verdict(), Verdict { l1: false, ..GOOD });
+        assert_eq!(judge(paused.clone()).verdict(), HistoryVerdict { l1: false, ..GOOD });
         // The same, but the guard had been renewed.
         let renewed = event(1, 15, EventKind::Extended { valid_until_ns: 26 });
         assert_eq!(
             judge(paused.into_iter().chain([renewed])).verdict(),
-            Verdict { l1: false, l2: false, ..GOOD }
+            HistoryVerdict { l1: false, l2: false, ..GOOD }
         );
     }
 
@@ -774,14 +767,14 @@ mod tests {
                 release(2, 40),
             ])
         };
-        assert_eq!(history(19).verdict(), Verdict { l1: false, ..GOOD });
-        assert_eq!(history(21).verdict(), Verdict { l1: false, l2: false, ..GOOD });
+        assert_eq!(history(19).verdict(), HistoryVerdict { l1: false, ..GOOD });
+        assert_eq!(history(21).verdict(), HistoryVerdict { l1: false, l2: false, ..GOOD });
     }
 
     #[test]
     fn a_hold_ends_with_its_process() {
         let holds = [acquired(1, 10, 1, 1_000), acquired(2, 30, 2, 1_000)];
-        assert_eq!(judge(holds.clone()).verdict(), Verdict { l1: false, l2: false, ..GOOD });
+        assert_eq!(judge(holds.clone()).verdict(), HistoryVerdict { l1: false, l2: false, ..GOOD });
         let died = event(1, 20, EventKind::Died);
         judge(holds.clone().into_iter().chain([died])).assert_holds();
         let late = event(1, 31, EventKind::Died);
@@ -830,7 +823,7 @@ mod tests {
         writes(false).assert_holds();
         assert_eq!((writes(false).accepted_writes, writes(false).rejected_writes), (3, 1));
         let report = writes(true);
-        assert_eq!(report.verdict(), Verdict { l3: false, ..GOOD });
+        assert_eq!(report.verdict(), HistoryVerdict { l3: false, ..GOOD });
         let StaleWrite { before, stale, .. } = &report.stale_writes.examples[0];
         assert_eq!((before.token, before.at_ns, stale.token, stale.at_ns), (2, 31, 1, 40));
     }
@@ -842,8 +835,8 @@ mod tests {
                 .verdict()
         };
         assert_eq!(tokens(7, 8), GOOD);
-        assert_eq!(tokens(7, 7), Verdict { l3: false, ..GOOD });
-        assert_eq!(tokens(8, 7), Verdict { token_order: false, ..GOOD });
+        assert_eq!(tokens(7, 7), HistoryVerdict { l3: false, ..GOOD });
+        assert_eq!(tokens(8, 7), HistoryVerdict { token_order: false, ..GOOD });
     }
 
     #[test]
@@ -854,7 +847,7 @@ mod tests {
                 .verdict()
         };
         assert_eq!(late(15), GOOD);
-        assert_eq!(late(45), Verdict { token_order: false, ..GOOD });
+        assert_eq!(late(45), HistoryVerdict { token_order: false, ..GOOD });
     }
 
     #[test]
@@ -893,7 +886,7 @@ mod tests {
         };
         holds(30).assert_holds();
         let report = holds(25);
-        assert_eq!(report.verdict(), Verdict { l1: false, l2: false, ..GOOD });
+        assert_eq!(report.verdict(), HistoryVerdict { l1: false, l2: false, ..GOOD });
         assert_eq!(report.l1.examples[0].first.process, 2, "the reader that had left is none to blame");
         // It overlaps two of them, and is one counterexample; and so is a reader among writers.
         assert_eq!(holds(15).l1.count, 1);
@@ -917,7 +910,7 @@ mod tests {
         };
         history(20, 50).assert_holds();
         history(45, 50).assert_holds();
-        let both = Verdict { l1: false, l2: false, ..GOOD };
+        let both = HistoryVerdict { l1: false, l2: false, ..GOOD };
         assert_eq!(history(19, 50).verdict(), both, "it wrote until then");
         assert_eq!(history(25, 45).verdict(), both, "a reader is there still");
         // The one that wrote still reads.
@@ -933,7 +926,7 @@ mod tests {
             release(1, 40),
             release(2, 50),
         ]);
-        assert_eq!(lost.verdict(), Verdict { l1: false, ..GOOD });
+        assert_eq!(lost.verdict(), HistoryVerdict { l1: false, ..GOOD });
     }
 
     #[test]
@@ -949,8 +942,8 @@ mod tests {
             ])
             .verdict()
         };
-        assert_eq!(holds(29), Verdict { l1: false, ..GOOD });
-        assert_eq!(holds(31), Verdict { l1: false, l2: false, ..GOOD });
+        assert_eq!(holds(29), HistoryVerdict { l1: false, ..GOOD });
+        assert_eq!(holds(31), HistoryVerdict { l1: false, l2: false, ..GOOD });
     }
 
     #[test]
@@ -964,7 +957,7 @@ mod tests {
         };
         permits(4).assert_holds();
         let report = permits(3);
-        assert_eq!(report.verdict(), Verdict { l1: false, l2: false, ..GOOD });
+        assert_eq!(report.verdict(), HistoryVerdict { l1: false, l2: false, ..GOOD });
         assert_eq!((report.l1.count, report.l1.examples[0].second.process), (1, 4));
         assert!(!permits(1).verdict().l1, "the maximum is that of the one who comes");
     }
@@ -984,8 +977,8 @@ mod tests {
         };
         for mode in [Mode::Shared, Mode::Permit(2)] {
             assert_eq!(two(mode, 15, [1, 2]), GOOD);
-            assert_eq!(two(mode, 15, [7, 7]), Verdict { l3: false, ..GOOD });
-            assert_eq!(two(mode, 15, [2, 1]), Verdict { token_order: false, ..GOOD });
+            assert_eq!(two(mode, 15, [7, 7]), HistoryVerdict { l3: false, ..GOOD });
+            assert_eq!(two(mode, 15, [2, 1]), HistoryVerdict { token_order: false, ..GOOD });
             // Both asked before either was told: the first to be told need not be the first to be granted.
             assert_eq!(two(mode, 6, [2, 1]), GOOD);
         }
@@ -1152,8 +1145,8 @@ mod tests {
         fn good_histories_pass(turns in turns()) {
             let report = judge(good(&turns));
             let overslept = turns[..turns.len() - 1].iter().any(|turn| matches!(turn.ending, Ending::Oversleep));
-            prop_assert_eq!(report.tenures, turns.len());
-            prop_assert_eq!(report.verdict(), Verdict { l1: !overslept, ..GOOD }, "{}", report);
+            prop_assert_eq!(report.holds, turns.len());
+            prop_assert_eq!(report.verdict(), HistoryVerdict { l1: !overslept, ..GOOD }, "{}", report);
         }
 
         #[test]
@@ -1168,26 +1161,26 @@ mod tests {
             let expected = match mutation {
                 Mutation::GrantEarly => {
                     events[second_call + 1].at_ns = events[first_call + 3].at_ns - 1;
-                    Verdict { l1: false, l2: false, ..GOOD }
+                    HistoryVerdict { l1: false, l2: false, ..GOOD }
                 }
                 Mutation::ReleaseLate => {
                     let late = events[second_call + 1].at_ns + 1;
                     events[first_call + 3].at_ns = late;
                     let EventKind::Acquired { valid_until_ns, .. } = &mut events[first_call + 1].kind else { panic!() };
                     *valid_until_ns = Some(late);
-                    Verdict { l1: false, l2: false, ..GOOD }
+                    HistoryVerdict { l1: false, l2: false, ..GOOD }
                 }
                 Mutation::SameToken | Mutation::SmallerToken => {
                     let EventKind::Acquired { token: Some(before), .. } = events[first_call + 1].kind else { panic!() };
                     let same = matches!(mutation, Mutation::SameToken);
                     let EventKind::Acquired { token, .. } = &mut events[second_call + 1].kind else { panic!() };
                     *token = Some(if same { before } else { before - 1 });
-                    Verdict { l3: !same, token_order: same, ..GOOD }
+                    HistoryVerdict { l3: !same, token_order: same, ..GOOD }
                 }
                 Mutation::StaleWrite => {
                     let EventKind::Write { token, .. } = &mut events[second_call + 2].kind else { panic!() };
                     *token -= 4;
-                    Verdict { l3: false, ..GOOD }
+                    HistoryVerdict { l3: false, ..GOOD }
                 }
             };
             let report = judge(events);

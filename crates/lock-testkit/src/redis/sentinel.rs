@@ -1,15 +1,11 @@
 //! A master with replicas, watched by sentinels.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use super::{RedisOptions, RedisServer};
+use crate::error::Result;
 
-use crate::error::{Error, Result};
-use crate::process::off_thread;
-use crate::redis::{RedisOptions, RedisServer};
-
-/// A master, replicas, and three sentinels that promote a replica when the master is gone.
+/// A master, a replica, and three sentinels, which promote the replica when the master fails.
 ///
-/// They know the master as [`NAME`](Self::NAME), and count it as gone after half a second.
+/// They know the master as [`NAME`](Self::NAME), and treat it as failed after half a second.
 #[derive(Debug)]
 pub struct RedisSentinel {
     servers: Vec<RedisServer>,
@@ -17,7 +13,7 @@ pub struct RedisSentinel {
 }
 
 impl RedisSentinel {
-    /// What the sentinels call the master.
+    /// The sentinels' name of the master.
     pub const NAME: &'static str = "mymaster";
 
     /// Starts a master with one replica, and three sentinels.
@@ -60,7 +56,7 @@ impl RedisSentinel {
         format!("redis+sentinel://{}/{}", addrs.join(","), Self::NAME)
     }
 
-    /// The master at the start, and the replicas.
+    /// The initial master, and the replica.
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
@@ -70,7 +66,7 @@ impl RedisSentinel {
         &self.sentinels
     }
 
-    /// Whom the first sentinel that answers calls the master.
+    /// The master, according to the first sentinel that answers.
     pub async fn master(&self) -> Option<&RedisServer> {
         for sentinel in &self.sentinels {
             let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME];
@@ -81,40 +77,15 @@ impl RedisSentinel {
         None
     }
 
-    /// Waits until every sentinel knows the others and the replica, and the replica is in step.
+    /// Waits until every sentinel knows the others and the replica, and the replica is in sync.
     async fn settled(&self) -> Result<()> {
         for sentinel in &self.sentinels {
-            let ask = ["INFO", "sentinel"];
-            until(sentinel, &ask, "slaves=1,sentinels=3").await?;
+            sentinel.wait_for_answer(&["INFO", "sentinel"], "slaves=1,sentinels=3").await?;
         }
-        // Only then does the master send on what it is told.
-        until(&self.servers[0], &["INFO", "replication"], "state=online").await
+        // Only then does the master replicate writes.
+        self.servers[0].wait_for_answer(&["INFO", "replication"], "state=online").await
     }
 }
-
-/// Asks until the answer contains `text`.
-pub(crate) async fn until(server: &RedisServer, ask: &[&str], text: &str) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        // One that is promoted closes its connections.
-        let answer = server.command(ask).await;
-        if answer.as_ref().is_ok_and(|answer| answer.text().is_some_and(|answer| answer.contains(text))) {
-            return Ok(());
-        }
-        let waited = start.elapsed();
-        if waited > DEADLINE {
-            return Err(Error::NotReady {
-                server: format!("redis-server on port {}, which should say {text:?},", server.port()),
-                waited,
-                log: format!("{answer:?}"),
-            });
-        }
-        off_thread(|| thread::sleep(POLL)).await;
-    }
-}
-
-const POLL: Duration = Duration::from_millis(20);
-const DEADLINE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -126,6 +97,6 @@ mod tests {
         let first = sentinel.master().await.unwrap().port();
         assert_eq!(first, sentinel.servers()[0].port());
         sentinel.servers()[0].kill();
-        until(&sentinel.servers()[1], &["INFO", "replication"], "role:master").await.unwrap();
+        sentinel.servers()[1].wait_for_answer(&["INFO", "replication"], "role:master").await.unwrap();
     }
 }
