@@ -9,7 +9,7 @@ mod run;
 #[path = "simulation/scenario.rs"]
 mod scenario;
 
-use lock_testkit::check::TokenClash;
+use lock_testkit::checker::TokenClash;
 use lock_testkit::simulation::{self, Outcome, Scenario as _, Seeds, find, in_parallel};
 
 use crate::scenario::{Mode, Scenario};

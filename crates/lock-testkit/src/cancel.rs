@@ -1,11 +1,11 @@
-//! Cancelling a future at every one of its await points.
+//! Drops a future at every one of its await points.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Drops a future after it was polled so many times without an end; see [`cancel_after`].
+/// Drops a future after a number of polls; see [`cancel_after`].
 pub struct CancelAfter<F> {
     future: Option<Pin<Box<F>>>,
     left: usize,
@@ -13,16 +13,16 @@ pub struct CancelAfter<F> {
 
 /// Polls `future` at most `k` times.
 ///
-/// Gives its output when it completes by then, and `None` when it was dropped: after its `k`-th pending poll, or
+/// Returns the output when the future completes by then, and `None` when it was dropped: after its `k`-th pending poll, or
 /// before the first poll when `k` is 0. The future is dropped before this one completes.
 pub fn cancel_after<F: Future>(k: usize, future: F) -> CancelAfter<F> {
     CancelAfter { future: Some(Box::pin(future)), left: k }
 }
 
-/// Runs `attempt` with k = 0, 1, 2, ... until it says that the future completed; gives the last k.
+/// Runs `attempt` with k = 0, 1, 2, ... until its future completes; returns the last k.
 ///
-/// An attempt makes its future anew, cancels it by [`cancel_after`], checks that nothing was left behind, and returns
-/// what `cancel_after` gave:
+/// An attempt makes a new future, cancels it by [`cancel_after`], checks that nothing was left behind, and returns the
+/// result of `cancel_after`:
 ///
 /// ```
 /// use lock_testkit::cancel::{cancel_after, for_each_poll_count};
@@ -34,7 +34,7 @@ pub fn cancel_after<F: Future>(k: usize, future: F) -> CancelAfter<F> {
 ///         tokio::task::yield_now().await;
 ///     });
 ///     let done = done.await;
-///     // Here: look for what a cancelled attempt may have left.
+///     // Check here that a cancelled attempt has left nothing.
 ///     done
 /// });
 /// assert_eq!(polls.await, 3);
@@ -43,8 +43,8 @@ pub fn cancel_after<F: Future>(k: usize, future: F) -> CancelAfter<F> {
 ///
 /// # Panics
 ///
-/// When the future has not completed after 10 000 polls. A future that is never woken again hangs instead, as it would
-/// without this; put a timeout around an attempt that may do so.
+/// When the future has not completed after 10 000 polls. A future that is never woken hangs, as it would without this: put
+/// a timeout around such an attempt.
 pub async fn for_each_poll_count<T>(mut attempt: impl AsyncFnMut(usize) -> Option<T>) -> usize {
     for k in 0..=MOST_POLLS {
         if attempt(k).await.is_some() {

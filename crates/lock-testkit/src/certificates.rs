@@ -1,4 +1,4 @@
-//! Certificates for servers and clients of one test.
+//! TLS certificates for the servers and clients of a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 
-/// An authority of the test's own, a server's certificate for 127.0.0.1 and localhost, and a client's,
-/// as PEM files in a temporary directory.
+/// A certificate authority, a server certificate for 127.0.0.1 and localhost, and a client certificate, as PEM files in a
+/// temporary directory.
 #[derive(Debug)]
 pub struct Certificates {
     dir: TempDir,
 }
 
 impl Certificates {
-    /// Makes them.
+    /// Generates the certificates.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! Judges histories: do holds overlap, do tokens do their duty, is it fair.
+//! Checks histories: whether holds overlap, whether tokens grow, and how fair the lock is.
 //!
-//! For a mutex, linearizability of the acquisitions and releases that came to pass *is* the disjointness of their
-//! intervals, so a sweep over the sorted intervals is exact, takes O(n log n), and gives counterexamples that can be
-//! read. For shared modes it is as exact: who comes must be let in by those who hold at that moment, readers by readers,
-//! and the holder of a permit by fewer such than its own maximum.
+//! For a mutex, linearizability of the acquisitions and releases *is* the disjointness of their intervals. So a sweep over
+//! the sorted intervals is exact, takes O(n log n), and yields readable counterexamples. It is exact for shared modes, too:
+//! a new holder must be compatible with all holders at that moment, readers with readers, and the holder of a permit with
+//! fewer permits than its own maximum.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -11,37 +11,35 @@ use std::fmt;
 
 use crate::history::{Event, EventKind, History, Mode};
 
-/// What a history proves and disproves.
+/// The result of checking a history.
 ///
-/// Its [`Display`](fmt::Display) form is for people: the verdicts, each with its first counterexamples, and the
-/// measures of fairness.
+/// [`Display`](fmt::Display) shows the verdicts, each with its first counterexamples, and the measures of fairness.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct HistoryReport {
-    /// How many times a lock was held. A verdict on none is worth nothing.
+    /// How often a lock was held. A history without a hold proves nothing.
     pub holds: usize,
     /// **L1**: holds that overlap by wall time, from `Acquired` to `ReleaseCalled` or the death of the process, and
     /// whose [modes](Mode) do not allow it.
     pub l1: Findings<Overlap>,
-    /// **L2**: holds that overlap although each is cut off where its own guard stopped believing in it: at its
-    /// deadline or when it said that the lock was lost.
+    /// **L2**: holds that overlap while both guards were valid: until the deadline, or until the guard reported a loss.
     pub l2: Findings<Overlap>,
     /// **L3**: writes that the resource accepted after it had accepted one with a larger token.
     pub stale_writes: Findings<StaleWrite>,
     /// **L3**: holds with the same token.
     pub shared_tokens: Findings<TokenClash>,
-    /// Tenures whose token is smaller than that of one granted before.
+    /// Holds whose token is smaller than that of an earlier grant.
     ///
-    /// One was granted before the other when its client knew of it before the other asked; or when they exclude each
-    /// other, and its client learned of it first. In the second case, one that was over by its own deadline when its
-    /// client learned of it is left out: its place in the order of grants is not known. Nor is that of two that share
-    /// the lock, and were both asked for before either was granted.
+    /// One grant is earlier than another when its client learned of it before the other client called acquire; or when both
+    /// exclude each other, and its client learned of it first. In the second case, holds whose deadline had passed when
+    /// their client learned of the grant are left out, as their order is unknown. So is the order of two that share the
+    /// lock, and were both requested before either was granted.
     pub token_order: Findings<TokenClash>,
     /// How many writes the resource accepted.
     pub accepted_writes: usize,
-    /// How many writes the resource rejected: stale ones that came through.
+    /// How many stale writes the resource rejected.
     pub rejected_writes: usize,
-    /// How each lock was handed around.
+    /// The grants and waits of each lock.
     pub locks: BTreeMap<String, LockStats>,
     start_ns: u64,
 }
@@ -51,24 +49,24 @@ pub struct HistoryReport {
 pub struct Findings<T> {
     /// How many.
     pub count: usize,
-    /// The first ones, enough for a report.
+    /// The first of them.
     pub examples: Vec<T>,
 }
 
-/// The four verdicts of a [`HistoryReport`]: `true` where nothing speaks against.
+/// The four verdicts of a [`HistoryReport`]: `true` without a counterexample.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct HistoryVerdict {
     /// Holds never overlap by wall time.
     pub l1: bool,
-    /// Holds never overlap until each guard's own deadline.
+    /// Holds never overlap while both guards are valid.
     pub l2: bool,
-    /// The resource never took a stale write, and no token was given twice.
+    /// The resource accepted no stale write, and no token was granted twice.
     pub l3: bool,
     /// Tokens grew from grant to grant.
     pub token_order: bool,
 }
 
-/// One client's hold on one lock.
+/// One hold of a lock.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Hold {
@@ -78,19 +76,19 @@ pub struct Hold {
     pub client: u64,
     /// The lock.
     pub lock: String,
-    /// With whom it may be shared at first.
+    /// How it may be shared at first.
     pub mode: Mode,
-    /// From when on readers may share it.
+    /// When it was downgraded: readers may share it from then on.
     pub downgraded_ns: Option<u64>,
     /// The fencing token.
     pub token: Option<u64>,
-    /// When the client asked for the lock.
+    /// When the client called acquire.
     pub called_ns: Option<u64>,
-    /// When it got it.
+    /// When the acquisition returned.
     pub acquired_ns: u64,
     /// The guard's last deadline.
     pub valid_until_ns: Option<u64>,
-    /// When the guard said that the lock was lost.
+    /// When the guard reported a loss.
     pub lost_ns: Option<u64>,
     /// When the client called release.
     pub release_called_ns: Option<u64>,
@@ -101,13 +99,13 @@ pub struct Hold {
 /// Two holds at the same time.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Overlap {
-    /// The one that had the lock.
+    /// The earlier hold.
     pub first: Hold,
-    /// The one that got it too.
+    /// The hold that began while the other lasted.
     pub second: Hold,
-    /// When both began to hold.
+    /// The start of the overlap.
     pub from_ns: u64,
-    /// When one of them ended, or the history did.
+    /// The end of the overlap, or of the history.
     pub until_ns: u64,
 }
 
@@ -122,7 +120,7 @@ pub struct StaleWrite {
     pub stale: AcceptedWrite,
 }
 
-/// A write that the resource took.
+/// A write that the resource accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AcceptedWrite {
     /// The process that wrote.
@@ -138,31 +136,31 @@ pub struct AcceptedWrite {
 /// Two holds whose tokens are equal or in the wrong order.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TokenClash {
-    /// The one that got the lock first.
+    /// The earlier grant.
     pub first: Hold,
-    /// The one that got it later.
+    /// The later grant.
     pub second: Hold,
 }
 
-/// How a lock was handed around.
+/// The grants and waits of a lock.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LockStats {
     /// How many acquisitions succeeded, by process.
     pub grants: BTreeMap<u32, usize>,
-    /// Jain's index over the grants of all clients that asked: 1 when all got the same, 1/n when one got all.
+    /// Jain's index over the grants of all clients: 1 when all have equally many, 1/n when one has all.
     pub jain: f64,
     /// The longest time from a call to its grant.
     pub longest_wait_ns: u64,
-    /// Calls that had no outcome when the history ended.
+    /// Calls without an outcome at the end of the history.
     pub unserved: usize,
     /// Pairs of grants in the opposite order of their calls. Strict first-come-first-served has none.
     pub fifo_inversions: u64,
-    /// How long the lock lay idle from a release to the grant of a client that was waiting already, sorted.
+    /// The times from a release to the next grant, where that client was already waiting; sorted.
     pub handoffs_ns: Vec<u64>,
 }
 
-/// Judges a history.
+/// Checks a history.
 pub fn check(history: &History) -> HistoryReport {
     let mut report = HistoryReport {
         start_ns: history.events().first().map_or(0, |event| event.at_ns),
@@ -214,7 +212,7 @@ impl<T> Findings<T> {
 
     fn add(&mut self, example: impl FnOnce() -> T) {
         self.count += 1;
-        // Looking for the best example costs time: in a history that is broken all over, a few will do.
+        // Examples are expensive: of a thoroughly broken history, a few will do.
         if self.examples.len() < MOST_EXAMPLES {
             self.examples.push(example());
         }
@@ -233,7 +231,7 @@ impl Hold {
         (self.acquired_ns, earliest([self.release_called_ns, self.died_ns]))
     }
 
-    /// From the grant until the guard stopped believing in it: L2.
+    /// From the grant until the guard was no longer valid: L2.
     pub fn valid_time(&self) -> (u64, u64) {
         let ends = [self.release_called_ns, self.died_ns, self.valid_until_ns, self.lost_ns];
         (self.acquired_ns, earliest(ends))
@@ -272,7 +270,7 @@ impl fmt::Display for HistoryReport {
         };
         writeln!(f, "{} holds of {} locks", self.holds, self.locks.len())?;
         for (title, overlaps) in
-            [("L1 holds never overlap", &self.l1), ("L2 beliefs never overlap", &self.l2)]
+            [("L1 holds never overlap", &self.l1), ("L2 valid guards never overlap", &self.l2)]
         {
             heading(f, title, overlaps)?;
             for overlap in &overlaps.examples {
@@ -305,7 +303,7 @@ impl fmt::Display for HistoryReport {
             )?;
         }
         for (title, clashes) in
-            [("L3 no token is given twice", &self.shared_tokens), ("tokens grow", &self.token_order)]
+            [("L3 no token is granted twice", &self.shared_tokens), ("tokens grow", &self.token_order)]
         {
             heading(f, title, clashes)?;
             for TokenClash { first, second } in &clashes.examples {
@@ -355,7 +353,7 @@ struct LockEvents {
     writes: Vec<(AcceptedWrite, bool)>,
 }
 
-/// Where one client stands with one lock.
+/// The state of one client and one lock.
 #[derive(Default)]
 struct Actor {
     called_ns: Option<u64>,
@@ -447,7 +445,7 @@ fn by_lock(history: &History) -> BTreeMap<&str, LockEvents> {
     by_lock
 }
 
-/// A part of a hold in which its mode stays the same.
+/// A part of a hold with a constant mode.
 struct Part<'a> {
     hold: &'a Hold,
     mode: Mode,
@@ -460,7 +458,7 @@ fn parts(holds: &[Hold], span: impl Fn(&Hold) -> (u64, u64)) -> Vec<Part<'_>> {
     let mut parts = Vec::with_capacity(holds.len());
     for hold in holds {
         let ((start, end), mode) = (span(hold), hold.mode);
-        // A belief may be over before it begins.
+        // A deadline may have passed before the acquisition returned.
         if end < start {
             continue;
         }
@@ -930,7 +928,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stopped_believing_in_time_breaks_only_the_first_level() {
+    fn a_reader_whose_deadline_passed_in_time_breaks_only_the_first_level() {
         let holds = |deadline| {
             judge([
                 shared(1, 10, 1, deadline, Mode::Shared),
@@ -979,7 +977,7 @@ mod tests {
             assert_eq!(two(mode, 15, [1, 2]), GOOD);
             assert_eq!(two(mode, 15, [7, 7]), HistoryVerdict { l3: false, ..GOOD });
             assert_eq!(two(mode, 15, [2, 1]), HistoryVerdict { token_order: false, ..GOOD });
-            // Both asked before either was told: the first to be told need not be the first to be granted.
+            // Both called before either returned: the first to return need not be the first grant.
             assert_eq!(two(mode, 6, [2, 1]), GOOD);
         }
         let then = |first, second| {
@@ -1062,7 +1060,7 @@ mod tests {
             "L1 holds never overlap: NO, 1 counterexamples",
             "  orders/42: process 1 client 1, token 8 had it from +1.000 ms; \
              process 2 client 1, token 7 got it too at +2.500 ms; overlap 1.500 ms",
-            "L3 no token is given twice: yes",
+            "L3 no token is granted twice: yes",
             "tokens grow: NO, 1 counterexamples",
         ] {
             assert!(text.contains(line), "no line {line:?} in\n{text}");
@@ -1089,7 +1087,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Ending {
         Release,
-        /// The client sleeps past its deadline, and gives back only when the next one has had the lock.
+        /// The client sleeps past its deadline, and releases after the next hold.
         Oversleep,
         Death,
     }
@@ -1102,7 +1100,7 @@ mod tests {
         prop::collection::vec(turn, 2..30)
     }
 
-    /// The events of a history that is good at L2 and L3, and at L1 unless somebody oversleeps. Every turn has its own
+    /// The events of a history that is good at L2 and L3, and at L1 unless a client oversleeps. Every turn has its own
     /// process id, so that deaths end nothing else; event `i * 4` is the call of turn `i`, followed by its grant, its
     /// write and its end.
     fn good(turns: &[Turn]) -> Vec<Event> {

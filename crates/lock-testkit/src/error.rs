@@ -1,18 +1,17 @@
+//! The errors of the test kit.
+
 use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// The result of what the testkit does.
+/// The result of the test kit's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the testkit could not do what the test asked for.
-///
-/// Every message names what failed and, where there is one, the remedy.
-/// A missing server is an error like any other: tests are never skipped in silence.
+/// An error of the test kit. The message says what failed, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A program that the testkit starts is not on this machine.
+    /// A program is not installed.
     #[error("{program} not found: install it with `{install}`")]
     NotInstalled {
         /// The missing program or file.
@@ -46,13 +45,13 @@ pub enum Error {
     NotReady {
         /// Which server.
         server: String,
-        /// For how long it was asked.
+        /// How long the test kit waited.
         waited: Duration,
         /// The last lines of its log.
         log: String,
     },
 
-    /// Other processes took every port that was tried.
+    /// Other processes have every port that was tried.
     #[error(
         "no port left for {server}: every port that was tried is in use; end what listens on 20000-32767"
     )]
@@ -61,17 +60,17 @@ pub enum Error {
         server: String,
     },
 
-    /// A server or a worker said something that its protocol does not allow.
+    /// A server or a worker broke its protocol.
     #[error("{peer} broke the protocol: {what}")]
     Protocol {
-        /// Who spoke.
+        /// The server or worker.
         peer: String,
-        /// What was wrong.
+        /// What it sent.
         what: String,
     },
 
-    /// A worker process ended while the test expected a message from it.
-    #[error("{worker} ended ({status}) before it sent the message that the test waits for")]
+    /// A worker process ended before it sent the expected message.
+    #[error("{worker} ended ({status}) before it sent the expected message")]
     WorkerEnded {
         /// Which worker.
         worker: String,

@@ -1,4 +1,4 @@
-//! What happened to locks in many processes of one machine, on one clock.
+//! Histories: the events of locks in many processes of one machine, on one clock.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
@@ -10,60 +10,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// One thing that happened to one lock.
+/// An event of a lock.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Event {
     /// The process: its pid or the number that the test gave it.
     pub process: u32,
-    /// The actor within the process. One actor does one thing after another and holds a lock at most once.
+    /// The client within the process. It does one thing after another and holds a lock at most once.
     pub client: u64,
     /// The name of the lock.
     pub lock: String,
-    /// When, by [`now_ns`].
+    /// The time, by [`now_ns`].
     pub at_ns: u64,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// What can happen to a lock.
+/// The kinds of events.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EventKind {
-    /// The client is about to ask for the lock.
+    /// The client calls acquire.
     AcquireCalled,
-    /// The client has got the lock.
+    /// The lock was granted.
     Acquired {
-        /// The fencing token; none from a lock that gives none.
+        /// The fencing token, if the lock has them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
-        /// Until when the guard believes that it holds, by [`now_ns`]; none when it believes so without an end.
+        /// The end of the guard's validity, by [`now_ns`]; none without a limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         valid_until_ns: Option<u64>,
-        /// With whom the lock may be shared.
+        /// Whether the lock may be shared.
         #[serde(default)]
         mode: Mode,
     },
-    /// The client did not get the lock, and surely does not hold it: busy, out of time, or refused.
+    /// The lock was not granted: busy, timed out or refused. The client does not hold it.
     AcquireFailed,
-    /// The client got an error and cannot know whether the server gave it the lock. It holds nothing.
+    /// An error: the server may have granted the lock, but the client does not hold it.
     AcquireUnknown,
-    /// The guard's belief has moved: renewal. To be recorded at the latest before [`ReleaseCalled`](Self::ReleaseCalled).
+    /// The guard's validity has changed, as by a renewal. Recorded before [`ReleaseCalled`](Self::ReleaseCalled) at the
+    /// latest.
     Extended {
-        /// Until when the guard believes that it holds, by [`now_ns`].
+        /// The new end of the guard's validity, by [`now_ns`].
         valid_until_ns: u64,
     },
-    /// The client, which holds the lock alone, is about to go on as a reader, and writes no more. From then on readers
-    /// may come to hold it too; whether and when the request is carried out does not matter.
+    /// The client, a writer, calls downgrade and writes no more. From then on readers may hold the lock too, whenever the
+    /// request is executed.
     DowngradeCalled,
-    /// The guard has said that the lock is lost.
+    /// The guard has reported a loss.
     Lost,
-    /// The client is about to give the lock back, and has stopped using it.
+    /// The client calls release, and has stopped using the lock.
     ReleaseCalled,
-    /// The release has come back.
+    /// The release has returned.
     Released {
-        /// With what.
+        /// Its outcome.
         outcome: ReleaseOutcome,
     },
     /// The protected resource has decided on a write. The *resource* records this, in the order of its decisions;
@@ -71,23 +72,23 @@ pub enum EventKind {
     Write {
         /// The token that came with the write.
         token: u64,
-        /// Whether the resource took it.
+        /// Whether the resource accepted it.
         accepted: bool,
     },
-    /// The test has killed the process, and all of its clients with it. Lock and client of this event mean nothing.
+    /// The test has killed the process with all its clients. Lock and client of this event have no meaning.
     Died,
 }
 
-/// With whom a holder may share a lock.
+/// How a holder shares a lock.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// With nobody.
+    /// Not at all.
     #[default]
     Exclusive,
     /// With other shared holders.
     Shared,
-    /// With other holders of permits, as long as there are at most so many.
+    /// With other holders of permits, at most this many in all.
     Permit(u32),
 }
 
@@ -96,11 +97,11 @@ pub enum Mode {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReleaseOutcome {
-    /// The lock was ours and is free now.
+    /// The client held the lock until then.
     Released,
-    /// The lock was not ours any more.
+    /// The lock was lost before.
     AlreadyLost,
-    /// An error: the lock may have been freed or not.
+    /// An error: the lock may be released or not.
     Unknown,
 }
 
@@ -120,16 +121,16 @@ pub struct History {
     events: Vec<Event>,
 }
 
-/// Nanoseconds on the clock of all histories: `CLOCK_BOOTTIME`.
+/// Nanoseconds of `CLOCK_BOOTTIME`, the clock of all histories.
 ///
-/// It is the same in every process of the machine, never steps, and goes on while the machine is suspended.
+/// It is the same in every process of the machine, never steps, and runs while the machine is suspended.
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl Recorder {
-    /// Records for `process` into the file at `path`, after what is there already.
+    /// Records the events of `process`; appends to the file at `path`.
     ///
     /// Events stay in memory until the buffer is full, [`flush`](Self::flush) is called or the last clone is dropped.
     ///
@@ -143,14 +144,14 @@ impl Recorder {
         Ok(Self { process, flush: false, file: Arc::new(Mutex::new(BufWriter::new(file))) })
     }
 
-    /// Hands every event to the system before `record` returns, so that a process killed by SIGKILL loses none.
+    /// Writes every event to the file before `record` returns, so that a killed process loses none.
     #[must_use]
     pub fn flush_every_event(mut self) -> Self {
         self.flush = true;
         self
     }
 
-    /// Records that something happened now.
+    /// Records an event with the current time.
     ///
     /// # Panics
     ///
@@ -159,7 +160,7 @@ impl Recorder {
         self.record_at(now_ns(), client, lock, kind);
     }
 
-    /// Records that something happened at a time that was taken before.
+    /// Records an event with an earlier time.
     ///
     /// # Panics
     ///
@@ -168,7 +169,7 @@ impl Recorder {
         self.write(&Event { process: self.process, client, lock: lock.to_owned(), at_ns, kind });
     }
 
-    /// Records an event about any process: a write that a resource saw, or a death that the test has caused.
+    /// Records an event of any process: a write that a resource decided on, or a death that the test caused.
     ///
     /// # Panics
     ///
@@ -183,7 +184,7 @@ impl Recorder {
         }
     }
 
-    /// Hands all events to the system.
+    /// Writes all buffered events to the file.
     ///
     /// # Errors
     ///
@@ -198,7 +199,7 @@ impl Recorder {
 }
 
 impl History {
-    /// Puts events in the order of time; those of the same time stay in their order.
+    /// Sorts events by time; events of the same time keep their order.
     pub fn new(events: impl IntoIterator<Item = Event>) -> Self {
         let mut events: Vec<_> = events.into_iter().collect();
         events.sort_by_key(|event| event.at_ns);
@@ -207,7 +208,7 @@ impl History {
 
     /// Loads and merges the files of several recorders.
     ///
-    /// A last line that a killed process left unfinished is ignored.
+    /// An incomplete last line, as a killed process leaves it, is ignored.
     ///
     /// # Errors
     ///
@@ -239,7 +240,7 @@ impl History {
         &self.events
     }
 
-    /// Joins another history into this one.
+    /// Merges another history into this one.
     pub fn merge(&mut self, other: Self) {
         self.events.extend(other.events);
         self.events.sort_by_key(|event| event.at_ns);

@@ -1,4 +1,4 @@
-//! What the locks log, for tests of what they say and of what they never say.
+//! Captures the log lines of the locks, for tests of what they log and of what they never log.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -8,13 +8,12 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// What was logged on this thread, which is all that a test with one thread does: at any level, by this library and not by
-/// the drivers.
+/// The log lines of the current thread, at any level, of this library and not of the drivers.
 #[derive(Clone, Debug, Default)]
 pub struct LogCapture(Arc<Mutex<Vec<(Level, String)>>>);
 
 impl LogCapture {
-    /// Listens for as long as the guard lives.
+    /// Captures while the guard lives.
     pub fn begin() -> (Self, DefaultGuard) {
         LazyLock::force(&SECOND_SUBSCRIBER);
         let log = Self::default();
@@ -22,12 +21,12 @@ impl LogCapture {
         (log, guard)
     }
 
-    /// All lines so far.
+    /// The lines so far.
     pub fn lines(&self) -> Vec<(Level, String)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The warnings, and what is worse, that have this text in them; all with an empty one.
+    /// The warnings and errors that contain this text.
     pub fn warnings(&self, text: &str) -> Vec<String> {
         let lines = self.lines().into_iter();
         lines
@@ -36,7 +35,7 @@ impl LogCapture {
             .collect()
     }
 
-    /// Forgets the lines so far.
+    /// Removes the lines so far.
     pub fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -70,8 +69,8 @@ impl Subscriber for LogCapture {
     fn exit(&self, _: &Id) {}
 }
 
-/// While there is but one subscriber, `tracing` decides once and for all whether a line is logged by asking the thread that
-/// comes by it first. If that is the thread of another test, nobody ever hears the line. With two, all are asked.
+/// With a single subscriber `tracing` caches whether a line is enabled, as the first thread that logs it decides: after a
+/// thread of another test, no test would capture the line. With two subscribers it asks every time.
 static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(LogCapture::default()));
 
 #[derive(Default)]
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_another_thread_logs_first_is_heard() {
+    fn a_line_that_another_thread_logs_first_is_captured() {
         let late = || tracing::warn!(target: "lock_redis::x", "it is late");
         let (log, _guard) = LogCapture::begin();
         std::thread::spawn(late).join().unwrap();
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_library_says_is_heard_and_nothing_else() {
+    fn only_lines_of_this_library_are_captured() {
         let (log, guard) = LogCapture::begin();
         tracing::warn!(target: "lock_redis::x", lock = "a", "it is late");
         tracing::debug!(target: "polylock", "as usual");

@@ -249,8 +249,6 @@ const TAIL_LINES: usize = 40;
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn sleeper() -> Child {

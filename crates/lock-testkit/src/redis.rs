@@ -26,7 +26,7 @@ use crate::port::Port;
 use crate::process::{locate, off_thread};
 use crate::server_process::{ServerProcess, StartError, on_free_ports};
 
-/// A `redis-server` of the test's own, on a loopback port of its own, in a temporary directory.
+/// A `redis-server` on its own loopback port, in its own temporary directory.
 ///
 /// It is killed when this value is dropped and when the test process dies.
 #[derive(Debug)]
@@ -34,16 +34,16 @@ pub struct RedisServer {
     inner: Arc<Inner>,
 }
 
-/// How to start a [`RedisServer`].
+/// The options of a [`RedisServer`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "options start nothing by themselves"]
 pub struct RedisOptions {
     password: Option<String>,
     appendonly: bool,
     unix_socket: bool,
-    /// A file of configuration, for what cannot be said on the command line.
+    /// The contents of a configuration file, for what the command line cannot express.
     file: Option<String>,
-    /// Whether the server is a node of a cluster, and so needs a second port for the bus.
+    /// Whether the server is a cluster node, which needs a second port for the bus.
     clustered: bool,
     #[cfg(feature = "tls")]
     tls: Option<(Arc<Certificates>, bool)>,
@@ -51,7 +51,7 @@ pub struct RedisOptions {
 }
 
 impl RedisServer {
-    /// Starts a server that keeps nothing over a restart and asks for no password.
+    /// Starts a server without persistence and password.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl RedisServer {
         Self::builder().start().await
     }
 
-    /// Options for a server that differs from the default.
+    /// Options other than the default.
     pub fn builder() -> RedisOptions {
         RedisOptions::default()
     }
@@ -105,8 +105,8 @@ impl RedisServer {
         self.inner.process.pid()
     }
 
-    /// Kills the server by SIGKILL and starts it again on the same port. Only an
-    /// [`appendonly`](RedisOptions::appendonly) server comes back with its data.
+    /// Kills the server by SIGKILL and restarts it on the same port. Only an [`appendonly`](RedisOptions::appendonly) server
+    /// keeps its data.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl RedisServer {
         self.inner.process.kill();
     }
 
-    /// Starts a killed server again on the same port.
+    /// Restarts a killed server on the same port.
     ///
     /// # Errors
     ///
@@ -131,19 +131,17 @@ impl RedisServer {
         off_thread(move || inner.launch().map_err(|e| e.into_error(&inner.process))).await
     }
 
-    /// Freezes the server (SIGSTOP): connections stay, nothing is answered.
+    /// Stops the server by SIGSTOP: connections stay open, nothing is answered.
     pub fn stop(&self) {
         self.inner.process.stop();
     }
 
-    /// Lets a stopped server go on (SIGCONT).
+    /// Continues a stopped server by SIGCONT.
     pub fn cont(&self) {
         self.inner.process.cont();
     }
 
-    /// Sends one command on a connection of its own and gives the answer; an error reply is an answer too.
-    ///
-    /// This is for the test's own look at the server. It needs no runtime and no driver.
+    /// Sends one command on a new connection and returns the reply, which may be an error reply. Needs no driver.
     ///
     /// # Errors
     ///
@@ -151,7 +149,7 @@ impl RedisServer {
     ///
     /// # Cancel safety
     ///
-    /// A cancelled command may still be carried out.
+    /// The command may be executed although the future was dropped.
     pub async fn command(&self, words: &[&str]) -> Result<Reply> {
         let inner = Arc::clone(&self.inner);
         let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
@@ -181,19 +179,19 @@ impl RedisServer {
 }
 
 impl RedisOptions {
-    /// Asks clients for this password.
+    /// Requires this password.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// Keeps data over a restart: every write is on disk before it is answered.
+    /// Keeps data over a restart: every write is synced to disk before it is answered.
     pub fn appendonly(mut self, on: bool) -> Self {
         self.appendonly = on;
         self
     }
 
-    /// What the server does when its memory is full, such as `noeviction` or `allkeys-lru`.
+    /// The eviction policy, such as `noeviction` or `allkeys-lru`.
     pub fn maxmemory_policy(self, policy: &str) -> Self {
         self.config("maxmemory-policy", policy)
     }
@@ -204,40 +202,40 @@ impl RedisOptions {
         self
     }
 
-    /// Speaks TLS on a second port; with `ask_client` only to those who show a certificate of the
-    /// same authority. The first port speaks plainly, for the test's own look.
+    /// Speaks TLS on a second port; with `ask_client` it requires a client certificate of the same authority. The first port
+    /// stays without TLS, for [`command`](RedisServer::command).
     #[cfg(feature = "tls")]
     pub fn tls(mut self, certificates: &Arc<Certificates>, ask_client: bool) -> Self {
         self.tls = Some((Arc::clone(certificates), ask_client));
         self
     }
 
-    /// A user, by the rules of `ACL SETUSER`, such as `on >secret ~* +@all`.
+    /// Adds a user with the rules of `ACL SETUSER`, such as `on >secret ~* +@all`.
     pub fn user(mut self, name: &str, rules: &str) -> Self {
         self.args.extend(["--user".to_owned(), name.to_owned()]);
         self.args.extend(rules.split_whitespace().map(str::to_owned));
         self
     }
 
-    /// A replica of this server.
+    /// Makes it a replica of this server.
     pub fn replica_of(mut self, master: &RedisServer) -> Self {
         self.args.extend(["--replicaof".to_owned(), "127.0.0.1".to_owned(), master.port().to_string()]);
         self
     }
 
-    /// Any other line of `redis.conf`.
+    /// Sets any other option of `redis.conf`.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.args.extend([format!("--{name}"), value.to_owned()]);
         self
     }
 
-    /// A sentinel with this file of configuration.
+    /// Makes it a sentinel with this configuration file.
     pub(crate) fn sentinel(mut self, file: String) -> Self {
         self.file = Some(file);
         self
     }
 
-    /// A node of a cluster.
+    /// Makes it a node of a cluster.
     pub(crate) fn clustered(mut self) -> Self {
         self.clustered = true;
         self.config("cluster-enabled", "yes").config("cluster-config-file", "nodes.conf")
@@ -290,7 +288,7 @@ impl Inner {
         let mut command = Command::new(locate("redis-server", "apt-get install redis-server")?);
         if let Some(file) = &self.options.file {
             let path = self.process.dir().join("redis.conf");
-            // Written once: a sentinel keeps its state there.
+            // Written once: a sentinel stores its state there.
             if !path.exists() {
                 fs::write(&path, file).map_err(|e| Error::io(format!("write {}", path.display()), e))?;
             }
@@ -334,17 +332,17 @@ impl Inner {
         self.process.dir().join("redis.sock")
     }
 
-    /// Whether the server answers, and is ours: another process may have got the port before it.
+    /// Whether the server answers, and is ours: another process may have taken the port before it.
     fn serves(&self, pid: u32) -> bool {
         let ours = match self.command(&["INFO", "server"]) {
             Ok(Reply::Bulk(info)) => {
                 String::from_utf8_lossy(&info).lines().any(|line| line == format!("process_id:{pid}"))
             }
-            // A configuration may forbid INFO.
+            // The configuration may forbid INFO.
             Ok(reply) => reply.is_error(),
             Err(_) => false,
         };
-        // INFO is answered while the data is still being read, PING is not.
+        // INFO is answered while data is loaded, PING is not.
         ours && match self.command(&["PING"]) {
             Ok(Reply::Error(error)) => !error.starts_with("LOADING"),
             Ok(_) => true,

@@ -19,15 +19,15 @@ use crate::port::Port;
 use crate::process::{locate, off_thread};
 use crate::server_process::{ServerProcess, StartError, on_free_ports};
 
-/// A ZooKeeper server of the test's own, on a loopback port of its own, in a temporary directory.
+/// A ZooKeeper server on its own loopback port, in its own temporary directory.
 ///
-/// It is killed when this value is dropped and when the test process dies. Its data is kept over a restart.
+/// It is killed when this value is dropped and when the test process dies. It keeps its data over a restart.
 #[derive(Debug)]
 pub struct ZooKeeper {
     inner: Arc<Inner>,
 }
 
-/// How to start a [`ZooKeeper`] or a [`ZkEnsemble`].
+/// The options of a [`ZooKeeper`] or a [`ZkEnsemble`].
 #[derive(Clone, Debug)]
 #[must_use = "options start nothing by themselves"]
 pub struct ZkOptions {
@@ -44,11 +44,11 @@ pub struct ZkOptions {
     proxied_links: bool,
 }
 
-/// What a server shows to its clients, and what it wants to see of them.
+/// The certificates of a server, and whether it requires some of its clients.
 #[cfg(feature = "tls")]
 #[derive(Clone, Debug)]
 struct Tls {
-    /// Certificate and key in one text, as ZooKeeper wants them.
+    /// Certificate and key in one text, as ZooKeeper expects them.
     identity: String,
     authority: std::path::PathBuf,
     client_certificates: bool,
@@ -64,7 +64,7 @@ impl ZooKeeper {
         Self::builder().start().await
     }
 
-    /// Options for a server that differs from the default.
+    /// Options other than the default.
     pub fn builder() -> ZkOptions {
         ZkOptions::default()
     }
@@ -84,7 +84,7 @@ impl ZooKeeper {
         format!("zk://{}", self.addr())
     }
 
-    /// The address for clients that speak TLS.
+    /// The address for TLS clients.
     ///
     /// # Panics
     ///
@@ -93,7 +93,7 @@ impl ZooKeeper {
         self.inner.secure_port.as_ref().expect("TLS was asked for").addr()
     }
 
-    /// `127.0.0.1:port`, as ZooKeeper clients want it.
+    /// `127.0.0.1:port`, as ZooKeeper clients expect it.
     pub fn connect_string(&self) -> String {
         self.addr().to_string()
     }
@@ -103,7 +103,7 @@ impl ZooKeeper {
         self.inner.process.pid()
     }
 
-    /// Kills the server by SIGKILL and starts it again with the same port and data.
+    /// Kills the server by SIGKILL and restarts it with the same port and data.
     ///
     /// # Errors
     ///
@@ -118,10 +118,10 @@ impl ZooKeeper {
         self.inner.process.kill();
     }
 
-    /// Starts a killed server again with the same port and data, and waits until it serves.
+    /// Restarts a killed server with the same port and data, and waits until it serves.
     ///
-    /// A node of an ensemble serves only while a majority runs: to bring back a majority, [`launch`](Self::launch)
-    /// the nodes first and wait afterwards.
+    /// A node of an ensemble serves only while a majority runs: to restart a majority, [`launch`](Self::launch) the nodes
+    /// first and wait afterwards.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl ZooKeeper {
         self.wait_ready().await
     }
 
-    /// Starts a killed server again without waiting until it serves.
+    /// Restarts a killed server without waiting until it serves.
     ///
     /// # Errors
     ///
@@ -151,17 +151,17 @@ impl ZooKeeper {
         off_thread(move || inner.wait_ready().map_err(|e| e.into_error(&inner.process))).await
     }
 
-    /// Freezes the server (SIGSTOP): connections stay, nothing is answered.
+    /// Stops the server by SIGSTOP: connections stay open, nothing is answered.
     pub fn stop(&self) {
         self.inner.process.stop();
     }
 
-    /// Lets a stopped server go on (SIGCONT).
+    /// Continues a stopped server by SIGCONT.
     pub fn cont(&self) {
         self.inner.process.cont();
     }
 
-    /// Sends a four-letter word such as `srvr`, `mntr`, `wchp`, `dump` or `cons` and gives the answer.
+    /// Sends a four-letter word such as `srvr`, `mntr`, `wchp`, `dump` or `cons`, and returns the answer.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl ZooKeeper {
             .collect())
     }
 
-    /// What the server is: `standalone`, `leader`, `follower` or `observer`; `None` while it does not serve.
+    /// The role: `standalone`, `leader`, `follower` or `observer`; `None` while the server does not serve.
     pub async fn mode(&self) -> Option<String> {
         let inner = Arc::clone(&self.inner);
         off_thread(move || inner.mode()).await
@@ -194,51 +194,51 @@ impl ZooKeeper {
 }
 
 impl ZkOptions {
-    /// The server's unit of time. The default of 200 ms allows session timeouts from 400 ms up.
+    /// `tickTime`. The default of 200 ms allows session timeouts from 400 ms up.
     pub fn tick_time(mut self, tick: Duration) -> Self {
         self.tick_time = tick;
         self
     }
 
-    /// The shortest session timeout that a client gets; two ticks by default.
+    /// The minimum session timeout; two ticks by default.
     pub fn min_session_timeout(mut self, timeout: Duration) -> Self {
         self.min_session_timeout = Some(timeout);
         self
     }
 
-    /// The longest session timeout that a client gets; a minute by default.
+    /// The maximum session timeout; a minute by default.
     pub fn max_session_timeout(mut self, timeout: Duration) -> Self {
         self.max_session_timeout = timeout;
         self
     }
 
-    /// Whether every transaction is on disk before it is answered, as in production. Off by default: it costs time,
+    /// Whether every transaction is synced to disk before it is answered, as in production. Off by default: it takes time,
     /// and a killed process loses nothing either way.
     pub fn force_sync(mut self, on: bool) -> Self {
         self.force_sync = on;
         self
     }
 
-    /// How many servers without a vote an ensemble has besides; they come last. None by default.
+    /// The number of observers in an ensemble, which come last. None by default.
     pub fn observers(mut self, observers: usize) -> Self {
         self.observers = observers;
         self
     }
 
-    /// A Java system property, such as `znode.container.checkIntervalMs`.
+    /// Sets a Java system property, such as `znode.container.checkIntervalMs`.
     pub fn property(mut self, name: &str, value: &str) -> Self {
         self.properties.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// A line of `zoo.cfg`.
+    /// Adds a line to `zoo.cfg`.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.config.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Whether the server speaks TLS as well, on a [port of its own](ZooKeeper::secure_addr), and whether it then wants
-    /// to see a certificate of the client.
+    /// Speaks TLS as well, on a [second port](ZooKeeper::secure_addr); `client_certificates` says whether it requires a client
+    /// certificate.
     ///
     /// # Panics
     ///
@@ -252,17 +252,16 @@ impl ZkOptions {
         self
     }
 
-    /// Lets in only who proves by SASL (DIGEST-MD5) to be this user.
+    /// Requires SASL (DIGEST-MD5) authentication as this user.
     pub fn sasl(mut self, user: &str, password: &str) -> Self {
         self.sasl = Some((user.to_owned(), password.to_owned()));
         self.config("authProvider.1", "org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
             .property("zookeeper.sessionRequireClientSASLAuth", "true")
     }
 
-    /// Puts a proxy between every two servers of an ensemble, over which the one follows while the other leads; see
-    /// [`ZkEnsemble::link`]. Elections do not go through it.
+    /// Puts a proxy into the connection of each follower to each leader; see [`ZkEnsemble::link`]. Elections bypass it.
     ///
-    /// A follower that was not heard of for ten ticks (`syncLimit`) is dropped: for a longer silence set more of them by
+    /// The leader drops a follower that is silent for ten ticks (`syncLimit`): for longer faults raise it by
     /// [`config`](Self::config).
     pub fn proxied_links(mut self) -> Self {
         self.proxied_links = true;
@@ -310,7 +309,7 @@ impl ZkOptions {
             line("minSessionTimeout", &timeout.as_millis());
         }
         line("maxSessionTimeout", &self.max_session_timeout.as_millis());
-        // The default of 60 connections per client address is soon reached when all clients have one address.
+        // The default limit of 60 connections per client address is soon reached on one machine.
         line("maxClientCnxns", &0);
         line("4lw.commands.whitelist", &"*");
         line("extendedTypesEnabled", &true);
@@ -385,7 +384,7 @@ struct EnsembleMember {
 impl Inner {
     fn launch(&self) -> Result<()> {
         let mut command = Command::new(locate("java", "apt-get install default-jre-headless")?);
-        // Light and fast to start rather than fast in the long run.
+        // Optimised for a fast start, not for throughput.
         command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
         command.args(["-XX:-UsePerfData", "-Dzookeeper.admin.enableServer=false"]);
         command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn");
@@ -405,24 +404,23 @@ impl Inner {
         self.process.launch(&command)
     }
 
-    /// Waits until the server serves, and is ours: another process may have got the port before it.
+    /// Waits until the server serves, and is ours: another process may have taken the port before it.
     fn wait_ready(&self) -> Result<(), StartError> {
         let ours = self.process.dir().display().to_string();
         self.process.wait_ready(|_| {
-            // A server that has only just bound its port may never answer the connections that it accepted by then.
+            // A server that has just bound its port may never answer the connections that it accepted before.
             let ask = |word| self.ask(word, PROBE_DEADLINE).unwrap_or_default();
             mode(&ask("srvr")).is_some() && ask("conf").contains(&ours) && self.is_secure()
         })
     }
 
-    /// The port for TLS is opened last.
+    /// Whether the TLS port, which is opened last, accepts connections.
     fn is_secure(&self) -> bool {
         let open = |port: &Port| TcpStream::connect_timeout(&port.addr(), PROBE_DEADLINE).is_ok();
         self.secure_port.as_ref().is_none_or(open)
     }
 
-    /// A server that is only slow must not be taken for one that does not serve; nor is one question enough, see
-    /// [`wait_ready`](Self::wait_ready).
+    /// Asks repeatedly with growing timeouts: a slow server is not down. See also [`wait_ready`](Self::wait_ready).
     fn mode(&self) -> Option<String> {
         let mut patience = PROBE_DEADLINE;
         loop {
@@ -457,8 +455,7 @@ fn mode(srvr: &str) -> Option<String> {
     Some(srvr.lines().find_map(|line| line.strip_prefix("Mode: "))?.to_owned())
 }
 
-/// Where the Java classes of ZooKeeper are: what `ZOOKEEPER_CLASSPATH` says if that is set, else where Debian has
-/// them.
+/// The class path of ZooKeeper: `ZOOKEEPER_CLASSPATH`, or the jars of the Debian package.
 fn classpath() -> Result<OsString> {
     if let Some(path) = env::var_os("ZOOKEEPER_CLASSPATH").filter(|path| !path.is_empty()) {
         return Ok(path);
@@ -474,7 +471,7 @@ fn classpath() -> Result<OsString> {
 }
 
 const DEBIAN_JARS: &str = "/usr/share/java";
-/// All that a server loads when the admin server is off; Netty is for TLS.
+/// What a server needs without the admin server; Netty is for TLS.
 const JARS: [&str; 14] = [
     "zookeeper.jar",
     "zookeeper-jute.jar",
