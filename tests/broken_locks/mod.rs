@@ -24,10 +24,10 @@ use crate::sites::{Flavour, RedisHarness, Servers};
 
 /// What is wrong, and the cases that must see it.
 const EXHIBITS: &[(Defect, &[&str])] = &[
-    (Defect::ConnectsLater, &["a_dead_server_is_told_at_connect"]),
+    (Defect::ConnectsLater, &["a_dead_server_is_reported_at_connect"]),
     (
         Defect::TakesOutagesForContention,
-        &["a_dead_server_is_told_at_acquire", "a_silent_server_is_told_at_acquire"],
+        &["a_dead_server_is_reported_at_acquire", "a_silent_server_is_reported_at_acquire"],
     ),
     (
         Defect::ActsWhenNobodyWaits,
@@ -39,12 +39,12 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
     (
         Defect::NeverLoses,
         &[
-            "a_holder_that_is_cut_off_doubts_and_loses",
+            "a_holder_that_is_cut_off_suspects_a_loss_and_loses",
             "a_holder_of_a_silent_server_loses",
             "a_stopped_holder_knows_that_it_lost",
         ],
     ),
-    (Defect::NeverDoubts, &["a_holder_that_is_cut_off_doubts_and_loses"]),
+    (Defect::NeverDoubts, &["a_holder_that_is_cut_off_suspects_a_loss_and_loses"]),
     (Defect::BelievesLonger, &["validity_counts_from_the_request"]),
     (Defect::ReleasesForEver, &["a_release_ends_during_an_outage"]),
     (

@@ -1,9 +1,8 @@
-//! The conformance suite: what every backend promises, as named cases that run on any of them.
+//! The conformance suite: the promises of every backend, as named cases that run on any of them.
 //!
-//! A backend is put to the test through a [`Harness`]: how to connect to it, how to look behind its back, and how to
-//! break what lies between it and its servers. [`trials`] makes one [`Trial`] of every case that the backend's
-//! [`Capabilities`] call for, and [`left_out`] tells which cases they excuse and why; there is no other way for a case
-//! not to run.
+//! A backend is tested through a [`Harness`]: how to connect to it, how to inspect its store, and how to inject faults
+//! between it and its servers. [`trials`] makes a [`Trial`] of every case that applies by the backend's [`Capabilities`], and
+//! [`left_out`] lists the other cases with the reasons. No case is skipped in any other way.
 //!
 //! With a test target of `harness = false` and the crate `libtest-mimic`:
 //!
@@ -20,10 +19,10 @@
 //! }
 //! ```
 //!
-//! A write lock, and a semaphore of one permit, are mutexes too: a harness says by its [`Handle`] by which of them cases
-//! take a lock that is for one at a time, and so the whole suite can be run on each.
+//! A write lock and a semaphore of one permit are mutexes, too: the [`Handle`] of a harness says which of them the cases use
+//! as a mutex, so that the whole suite runs on each.
 //!
-//! Times in the cases are bounds for a noisy machine: nothing here measures speed.
+//! Durations in the cases are bounds for a noisy machine: nothing here measures speed.
 
 #[cfg(test)]
 mod broken_locks;
@@ -65,55 +64,54 @@ pub use self::worker::serve;
 
 /// A backend under test.
 ///
-/// A hook that cannot do its work panics with the reason: the case fails then, it is never skipped. Hooks for servers
-/// are not called on a backend whose [`Capabilities::cross_process`] is off.
+/// A hook that cannot do its work panics with the reason, and the case fails. Hooks for servers are not called for a backend
+/// without [`Capabilities::cross_process`].
 #[async_trait]
 pub trait Harness: Send + Sync + 'static {
-    /// What the names of the trials begin with, such as `redis::typed`.
+    /// The prefix of the names of the trials, such as `redis::typed`.
     fn name(&self) -> &str;
 
-    /// By what the cases take a lock that is for one at a time.
+    /// What the cases use as a mutex.
     fn handle(&self) -> Handle {
         Handle::Mutex
     }
 
-    /// What clients of this harness are going to say that they can do. The case `capabilities_are_as_declared` compares
-    /// it with what they say; the times in it are free.
+    /// The capabilities that clients of this harness will report. The case `capabilities_are_as_declared` compares them,
+    /// durations excepted.
     fn capabilities(&self) -> Capabilities;
 
-    /// A lease or session timeout as short as this machine can keep reliably.
+    /// The shortest lease or session timeout that this machine can keep reliably.
     fn short_lease(&self) -> Duration;
 
-    /// A new client, as another process would be one, whose locks outlive it by `lease`: the default ttl or the session
-    /// timeout.
+    /// A new client, independent of the others as that of another process. `lease` is its default ttl or session timeout.
     async fn connect(&self, lease: Duration) -> lock_core::Result<Locks>;
 
-    /// A command that runs [`serve`] in a process of its own, on such a client.
+    /// A command that runs [`serve`] in a new process, with such a client.
     async fn worker(&self, lease: Duration) -> Command {
         panic!("{} has no workers (asked for one with a lease of {lease:?})", self.name())
     }
 
-    /// What the store keeps for the locks whose name contains `part`, besides what is meant to stay (fencing counters,
-    /// empty directories). Seen from the server where there is one.
+    /// What the store keeps for locks whose name contains `part`, except for what is meant to stay (fencing counters, empty
+    /// directories). Read from the server where there is one.
     async fn leftovers(&self, part: &str) -> Vec<String>;
 
-    /// Removes a lock that is held, as an operator does who knows nothing of this library.
+    /// Deletes a held lock from the store, as an operator would without this library.
     async fn delete_behind_the_back(&self, name: &str);
 
-    /// The same store, reached by connections of its own that [`fault`](Self::fault) can break.
+    /// The same store, over connections that [`fault`](Self::fault) can break.
     async fn link(&self) -> Box<dyn Harness>;
 
-    /// A store of its own: nobody else is disturbed when it is restarted or closed.
+    /// A new store, which can be restarted or closed without disturbing other cases.
     async fn private(&self) -> Box<dyn Harness>;
 
-    /// Lets this happen to all connections of a [`link`](Self::link) from now on, instead of what was before.
+    /// Injects a fault into all connections of a [`link`](Self::link), in place of the one before.
     async fn fault(&self, fault: Fault);
 
-    /// Kills the servers of a [`private`](Self::private) store and starts them again with their data.
+    /// Kills the servers of a [`private`](Self::private) store and restarts them with their data.
     async fn restart(&self);
 }
 
-/// By what a lock is taken that is for one holder at a time.
+/// What a case uses as a mutex.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -127,26 +125,26 @@ pub enum Handle {
     Permit,
 }
 
-/// What happens to connections.
+/// A fault of connections.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing any more. What [`Hold`](Self::Hold) kept back arrives now.
+    /// No fault. What [`Hold`](Self::Hold) kept back is delivered now.
     None,
-    /// They are reset, and new ones refused.
+    /// Connections are reset, and new ones refused.
     Cut,
-    /// The next request still arrives; then as [`Cut`](Self::Cut).
+    /// The next request is delivered; then as [`Cut`](Self::Cut).
     CutAfterRequest,
-    /// Nothing arrives, in either direction, and it is not lost.
+    /// Everything is kept back, in both directions.
     Hold,
-    /// Requests arrive, replies are lost.
+    /// Requests are delivered, replies are lost.
     LoseReplies,
-    /// Replies arrive so much later.
+    /// Replies are delivered this much later.
     DelayReplies(Duration),
 }
 
 impl Handle {
-    /// The mode in which it asks for a lock.
+    /// The mode of its requests.
     #[must_use]
     pub fn mode(self) -> Mode {
         match self {

@@ -1,4 +1,4 @@
-//! Any future may be dropped at any await.
+//! Futures that are dropped at any await.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) async fn a_cancelled_acquire_of_a_free_lock_leaves_nothing(harness: &
             let acquired = within(SOON, "the lock", cancel_after(k, mutex.acquire())).await;
             done = acquired.is_some();
             drop(acquired.transpose().unwrap());
-            // For the same client, for others, and on the server.
+            // Neither for this client, nor for others, nor on the server.
             give_back(take(&one, &name).await).await;
             give_back(take(&two, &name).await).await;
             nothing_left(harness, &name).await;
@@ -42,7 +42,7 @@ pub(super) async fn a_cancelled_wait_leaves_nothing(harness: &dyn Harness) {
     let guard = take(&one, &name).await;
     let mut done = false;
     for k in 0..MOST_POLLS {
-        // Long enough that the waiter queues up wherever waiters do.
+        // Long enough for the waiter to join the wait queue.
         let waiting = two.mutex(&name);
         let waiting = waiting.try_acquire_for(Duration::from_millis(60));
         let waited = within(SOON, "the deadline", cancel_after(k, waiting)).await;
@@ -56,7 +56,7 @@ pub(super) async fn a_cancelled_wait_leaves_nothing(harness: &dyn Harness) {
     }
     assert!(done, "the deadline was not kept after {MOST_POLLS} polls");
     give_back(guard).await;
-    // A waiter that stayed would get the lock now, and nobody would release it.
+    // A waiter that was left would get the lock now and keep it.
     give_back(take(&one, &name).await).await;
     give_back(take(&two, &name).await).await;
     nothing_left(harness, &name).await;
@@ -72,7 +72,7 @@ pub(super) async fn a_wait_cancelled_during_the_hand_over_leaves_nothing(harness
         let release = tokio::spawn(guard.release());
         sleep(Duration::from_micros(150 * round)).await;
         waiter.abort();
-        // The grant may have come before the end: then the guard is dropped here.
+        // The grant may have been first: then the guard is dropped here.
         drop(waiter.await.map(Result::unwrap));
         within(SOON, "the release", release).await.unwrap().unwrap();
         give_back(take(&one, &name).await).await;
@@ -126,9 +126,9 @@ pub(super) async fn a_cancelled_extend_leaves_the_lease_usable(harness: &dyn Har
         assert!(guard.valid_until() >= until.unwrap_or(before));
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
         must_be_busy(&two, &name).await;
-        // Again, to the end: what the dropped one did is not in the way.
+        // Again, to the end: the dropped extension does no harm.
         let until = within(SOON, "the extension", guard.extend(2 * LONG)).await.unwrap();
-        // Where a session keeps the lock, the deadline is the session's, which moves on by itself.
+        // The deadline of a session advances by itself.
         assert!(until >= before);
         give_back(guard).await;
         give_back(take(&two, &name).await).await;

@@ -14,17 +14,17 @@ use super::{
     names, options, permits, processes, readers, release, revocation, sharers, tokens, waiting,
 };
 
-/// One thing that a backend promises.
+/// A case: one promise of a backend.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Case {
-    /// What the case is called.
+    /// The name.
     pub name: &'static str,
     /// Whether a backend with these capabilities has to pass, or why not.
     pub needs: fn(&Capabilities) -> Result<(), &'static str>,
-    /// Whether it is worth its time when locks are taken by this handle, or why not.
+    /// Whether it is worth running with this handle, or why not.
     pub worth: fn(Handle) -> Result<(), &'static str>,
-    /// The case; it panics when the backend fails it.
+    /// Runs the case; panics when the backend fails it.
     pub run: for<'a> fn(&'a dyn Harness) -> CaseFuture<'a>,
 }
 
@@ -76,11 +76,11 @@ impl Trial {
         self.case
     }
 
-    /// Runs the case to its end, in a tokio runtime of its own.
+    /// Runs the case in a new tokio runtime.
     ///
     /// # Panics
     ///
-    /// When the backend fails the case, also by not coming to an end.
+    /// When the backend fails the case or hangs.
     pub fn run(&self) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("the system has threads to spare");
@@ -133,11 +133,11 @@ cases! {
         a_waiter_gets_the_released_lock: every_backend,
         tasks_of_one_client_take_turns: every_backend,
         clients_take_turns: fair_backends,
-        waiters_are_told_how_many_are_before_them: fair_backends,
+        waiters_learn_their_position: fair_backends,
     }
     release, always {
-        a_second_release_frees_nobody: every_backend,
-        a_late_release_frees_nobody: every_backend,
+        a_second_release_releases_nothing: every_backend,
+        a_late_release_releases_nothing: every_backend,
         a_dropped_guard_releases: every_backend,
         a_guard_dropped_outside_a_runtime_releases: every_backend,
         a_guard_outlives_its_runtime: every_backend,
@@ -165,7 +165,7 @@ cases! {
         raised_tokens_are_not_granted_again: every_backend,
     }
     names, always {
-        odd_names_are_locks_of_their_own: every_backend,
+        odd_names_are_distinct_locks: every_backend,
         bad_names_are_refused: every_backend,
     }
     inspection, always {
@@ -177,7 +177,7 @@ cases! {
         held_locks_are_listed: every_backend,
         a_lock_is_broken_for_the_holder_that_was_seen: every_backend,
         verify_asks_the_server: every_backend,
-        a_broken_lock_is_free_and_its_holder_knows: every_backend,
+        a_broken_lock_is_free_and_its_holder_is_notified: every_backend,
         a_lock_deleted_by_an_operator_is_noticed: every_backend,
     }
     options, always {
@@ -203,15 +203,15 @@ cases! {
         a_cancelled_extend_leaves_the_lease_usable: every_backend,
     }
     faults, always {
-        a_dead_server_is_told_at_connect: with_a_server,
-        a_dead_server_is_told_at_acquire: with_a_server => fails_and_recovers(Fault::Cut),
-        a_silent_server_is_told_at_acquire: with_a_server => fails_and_recovers(Fault::Hold),
+        a_dead_server_is_reported_at_connect: with_a_server,
+        a_dead_server_is_reported_at_acquire: with_a_server => fails_and_recovers(Fault::Cut),
+        a_silent_server_is_reported_at_acquire: with_a_server => fails_and_recovers(Fault::Hold),
         a_lost_reply_leaves_nothing: with_a_server => fails_and_recovers(Fault::LoseReplies),
         a_reset_instead_of_a_reply_leaves_nothing: with_a_server => fails_and_recovers(Fault::CutAfterRequest),
         a_waiter_rides_out_a_short_outage: with_a_server,
         a_long_outage_ends_a_wait: with_a_server,
         a_waiter_cut_off_for_long_jumps_no_queue: with_a_server,
-        a_holder_that_is_cut_off_doubts_and_loses: with_a_server,
+        a_holder_that_is_cut_off_suspects_a_loss_and_loses: with_a_server,
         a_holder_of_a_silent_server_loses: with_a_server,
         a_release_ends_during_an_outage: with_a_server,
         a_drop_during_an_outage_releases_in_the_end: with_a_server,
@@ -224,18 +224,18 @@ cases! {
         a_stopped_holder_knows_that_it_lost: with_a_server,
     }
     revocation, always {
-        holders_can_be_asked_or_asking_is_refused: every_backend,
-        only_those_who_hold_the_lock_are_asked: revocable,
+        revocation_can_be_requested_or_is_refused: every_backend,
+        only_holders_are_asked_to_release: revocable,
     }
     modes, once {
-        modes_are_there_or_refused: every_backend,
+        modes_are_supported_or_refused: every_backend,
         a_mutex_and_a_write_lock_are_one: readers,
         modes_of_one_name_exclude_each_other: readers_and_permits,
         waiters_of_all_modes_take_turns: fair_readers_and_permits,
     }
     readers, once {
         readers_share_a_lock: readers,
-        all_readers_who_try_at_once_get_the_lock: readers,
+        all_readers_that_try_at_once_get_the_lock: readers,
         a_writer_waits_for_all_readers: readers,
         readers_behind_a_waiting_writer_wait: fair_readers,
         readers_behind_a_writer_that_gave_up_go_on: readers,
@@ -258,7 +258,7 @@ cases! {
     }
     permits, once {
         as_many_holders_as_permits: permits,
-        all_who_try_at_once_get_a_permit: permits,
+        all_clients_that_try_at_once_get_a_permit: permits,
         a_freed_permit_goes_to_the_next_waiter: permits,
         an_expired_permit_goes_to_the_next_waiter: permits,
         clients_may_disagree_about_the_permits: permits,
@@ -270,8 +270,8 @@ cases! {
         permits_are_renewed_each: permits => renewed_each(PERMIT),
         a_reader_extends_its_own_lease: readers => extends_its_own(Share::Reader),
         a_permit_extends_its_own_lease: permits => extends_its_own(PERMIT),
-        a_late_release_of_a_reader_frees_nobody: readers => late_release(Share::Reader),
-        a_late_release_of_a_permit_frees_nobody: permits => late_release(PERMIT),
+        a_late_release_of_a_reader_releases_nothing: readers => late_release(Share::Reader),
+        a_late_release_of_a_permit_releases_nothing: permits => late_release(PERMIT),
         tokens_of_readers_grow_and_differ: readers => tokens_grow_and_differ(Share::Reader),
         tokens_of_permits_grow_and_differ: permits => tokens_grow_and_differ(PERMIT),
         inspect_shows_one_of_the_readers: readers => inspect_shows_one(Share::Reader),
@@ -300,7 +300,7 @@ fn every_backend(_: &Capabilities) -> Result<(), &'static str> {
 fn sessions(capabilities: &Capabilities) -> Result<(), &'static str> {
     match capabilities.lease.is_session() {
         true => Ok(()),
-        false => Err("every lock has a ttl of its own: there is no session"),
+        false => Err("every lock has its own ttl: there is no session"),
     }
 }
 
@@ -320,7 +320,7 @@ fn with_a_server(capabilities: &Capabilities) -> Result<(), &'static str> {
     if capabilities.cross_process {
         Ok(())
     } else {
-        Err("the store lives in this process: no server, no other process")
+        Err("the store is local to this process: no server, no other process")
     }
 }
 
@@ -372,11 +372,11 @@ fn always(_: Handle) -> Result<(), &'static str> {
 fn once(handle: Handle) -> Result<(), &'static str> {
     match handle {
         Handle::Mutex => Ok(()),
-        Handle::Write | Handle::Permit => Err("the case takes the modes that it is about by itself"),
+        Handle::Write | Handle::Permit => Err("the case uses its own modes: once is enough"),
     }
 }
 
-/// No case needs nearly as long.
+/// Much longer than any case.
 const LONGEST: Duration = Duration::from_secs(120);
-/// For what goes on in the background when a case ends.
+/// For background tasks at the end of a case.
 const FAREWELL: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! A client, as the cases see it.
+//! A client whose mutexes are of the tested kind.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use tokio::time::Instant;
 
 use super::Handle;
 
-/// A client whose mutexes are of the kind that is under test. All else is that of its [`Locks`].
+/// [`Locks`] whose mutexes are those of the tested [`Handle`].
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     locks: Locks,
     handle: Handle,
 }
 
-/// A lock for one at a time.
+/// An exclusive lock.
 #[derive(Clone, Debug)]
 pub(super) enum Alone {
     Mutex(Mutex),

@@ -1,4 +1,4 @@
-//! The end of a client.
+//! Closing a client.
 
 use std::thread;
 
@@ -17,7 +17,7 @@ pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
     let (locks, name) = (client(&*store).await, fresh());
     let twin = locks.clone();
     give_back(take(&locks, &name).await).await;
-    within(SOON, "the farewell", locks.close()).await.unwrap();
+    within(SOON, "close", locks.close()).await.unwrap();
     let can = locks.capabilities().clone();
     for locks in [&locks, &twin] {
         let mut errors = vec![
@@ -43,8 +43,8 @@ pub(super) async fn closed_locks_refuse(harness: &dyn Harness) {
             assert!(!error.is_retryable(), "{error}");
         }
     }
-    // A second farewell harms nobody.
-    let _ = within(SOON, "the second farewell", locks.close()).await;
+    // A second close is harmless.
+    let _ = within(SOON, "the second close", locks.close()).await;
 }
 
 pub(super) async fn closing_ends_a_wait(harness: &dyn Harness) {
@@ -53,10 +53,10 @@ pub(super) async fn closing_ends_a_wait(harness: &dyn Harness) {
     let guard = take(&two, &name).await;
     let mutex = one.mutex(&name);
     let mut waiter = tokio::spawn(async move { mutex.acquire().await });
-    // It is in the queue by then, where there is one that can be seen.
+    // By then it is in the wait queue, where there is one.
     let waits = tokio::time::timeout(NOISE, &mut waiter).await;
     assert!(waits.is_err(), "two hold the lock: {waits:?}");
-    within(SOON, "the farewell", one.close()).await.unwrap();
+    within(SOON, "close", one.close()).await.unwrap();
     let waited = within(SOON, "the end of the wait", waiter).await.unwrap();
     assert_eq!(waited.map(drop).unwrap_err().kind(), ErrorKind::Closed);
     give_back(guard).await;
@@ -68,9 +68,9 @@ pub(super) async fn closing_ends_what_is_held(harness: &dyn Harness) {
     let store = harness.private().await;
     let (one, two, name) = (short_client(&*store).await, client(&*store).await, fresh());
     let guard = take(&one, &name).await;
-    within(SOON, "the farewell", one.close()).await.unwrap();
+    within(SOON, "close", one.close()).await.unwrap();
     let next = take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await;
-    assert!(!guard.is_valid(), "the next has the lock, and the one before believes in it");
+    assert!(!guard.is_valid(), "the next client has the lock, and the old guard is valid");
     assert!(next.token() > guard.token());
     drop(guard);
     give_back(next).await;
@@ -81,10 +81,10 @@ pub(super) async fn closed_locks_extend_nothing(harness: &dyn Harness) {
     let store = harness.private().await;
     let (locks, name) = (client(&*store).await, fresh());
     let guard = take(&locks, &name).await;
-    within(SOON, "the farewell", locks.close()).await.unwrap();
+    within(SOON, "close", locks.close()).await.unwrap();
     let error = within(SOON, "the extension", guard.extend(LONG)).await.unwrap_err();
     if guard.is_valid() {
-        assert_eq!(error.kind(), ErrorKind::Closed, "the lock is still ours: {error}");
+        assert_eq!(error.kind(), ErrorKind::Closed, "the guard is still valid: {error}");
     } else {
         assert!(matches!(error.kind(), ErrorKind::Closed | ErrorKind::Lost), "{error}");
     }
@@ -95,7 +95,7 @@ pub(super) async fn closing_leaves_other_clients_alone(harness: &dyn Harness) {
     let store = harness.private().await;
     let (one, two, name) = (client(&*store).await, client(&*store).await, fresh());
     let guard = take(&two, &name).await;
-    within(SOON, "the farewell", one.close()).await.unwrap();
+    within(SOON, "close", one.close()).await.unwrap();
     assert!(guard.is_valid());
     give_back(guard).await;
     give_back(take(&two, &name).await).await;
@@ -108,9 +108,9 @@ pub(super) async fn closing_waits_for_dropped_guards(harness: &dyn Harness) {
     in_a_main_that_ends(async || {
         let one = client(store).await;
         drop(take(&one, name).await);
-        within(SOON, "the farewell", one.close()).await.unwrap();
+        within(SOON, "close", one.close()).await.unwrap();
     });
-    let next = try_take(&two, name).await.expect("`close` came back before the lock was released");
+    let next = try_take(&two, name).await.expect("`close` returned before the lock was released");
     give_back(next).await;
     nothing_left(store, name).await;
 }
@@ -124,9 +124,10 @@ pub(super) async fn closing_waits_for_dropped_acquisitions(harness: &dyn Harness
             let one = client(store).await;
             let acquired = within(SOON, "the lock", cancel_after(polls, one.mutex(name).acquire())).await;
             done = acquired.transpose().unwrap().is_some();
-            within(SOON, "the farewell", one.close()).await.unwrap();
+            within(SOON, "close", one.close()).await.unwrap();
         });
-        let next = try_take(&two, name).await.expect("`close` came back before the acquisition was undone");
+        let next =
+            try_take(&two, name).await.expect("`close` returned before the acquisition was rolled back");
         give_back(next).await;
         nothing_left(store, name).await;
         if done {
@@ -141,19 +142,19 @@ pub(super) async fn closing_does_not_wait_for_a_silent_server_for_ever(harness: 
     let guard = take(&locks, &name).await;
     link.fault(Fault::Hold).await;
     drop(guard);
-    let closed = within(LONG + SOON, "the farewell", locks.close()).await;
+    let closed = within(LONG + SOON, "close", locks.close()).await;
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::Unavailable);
     link.fault(Fault::None).await;
     give_back(take_within(LONG + LEASE_SLACK, &direct, &name).await).await;
 }
 
-/// Runs this on a runtime of one thread that ends with it: nothing goes on between its awaits, or after its end.
+/// Runs this on a single-threaded runtime that ends with it: nothing runs between its awaits, or after its end.
 fn in_a_main_that_ends(main: impl AsyncFnOnce() + Send) {
     thread::scope(|scope| {
         let main = scope.spawn(|| {
             let one_thread = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             one_thread.block_on(main());
         });
-        main.join().expect("it ends well");
+        main.join().expect("it does not panic");
     });
 }

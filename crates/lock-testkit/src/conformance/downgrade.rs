@@ -1,4 +1,4 @@
-//! Writers who become readers.
+//! Writers that become readers.
 
 use std::time::Duration;
 
@@ -22,16 +22,16 @@ pub(super) async fn a_writer_becomes_a_reader(harness: &dyn Harness) {
     let (token, owner) = (guard.token(), guard.owner());
     let waiting = [Reader.wait(&one, &name), Reader.wait(&two, &name)];
     sleep(NOISE).await;
-    assert!(waiting.iter().all(|reader| !reader.is_finished()), "one writes, and a reader got the lock");
+    assert!(waiting.iter().all(|reader| !reader.is_finished()), "a reader got the lock beside a writer");
     downgrade(&mut guard).await.expect("the lock is ours");
     give_back_all(waiting).await;
     for _ in 0..2 {
         downgrade(&mut guard).await.expect("the lock is ours");
-        assert!(guard.is_valid(), "the lock was never given up");
+        assert!(guard.is_valid(), "the downgrade lost the lock");
         assert_eq!((guard.token(), guard.owner()), (token, owner));
         let mut readers = Vec::new();
         for locks in [&one, &two, &one] {
-            let reader = Reader.try_take(locks, &name).await.expect("one reads, and others may");
+            let reader = Reader.try_take(locks, &name).await.expect("readers share the lock");
             assert!(reader.token() > token, "a reader came later, with token {}", reader.token());
             readers.push(reader);
         }
@@ -159,7 +159,7 @@ pub(super) async fn a_cancelled_downgrade_gives_nothing_up(harness: &dyn Harness
         downgraded.transpose().expect("the lock is ours");
         assert!(guard.is_valid());
         must_not_write(&two, &name).await;
-        // It can be given back as it is, and the downgrade can be called again.
+        // The lock can be released as it is, and the downgrade can be called again.
         if k % 2 == 0 {
             downgrade(&mut guard).await.expect("the lock is ours");
             let tried = || Reader.try_take(&two, &name);
@@ -179,12 +179,12 @@ pub(super) async fn a_cancelled_downgrade_gives_nothing_up(harness: &dyn Harness
 pub(super) async fn a_downgrade_without_an_answer_gives_nothing_up(harness: &dyn Harness) {
     for fault in [Fault::LoseReplies, Fault::CutAfterRequest, Fault::Hold] {
         for again in [true, false] {
-            // A session that has seen outages is believed in for less.
+            // After outages a session is valid for less time.
             let (link, name) = (harness.link().await, fresh());
             let (direct, locks) = (client(harness).await, client_with(&*link, 2 * LONG).await);
             let mut guard = take_to_write(&locks, &name).await;
             link.fault(fault).await;
-            // Not for as long as a backend may wait: the lease is to last until all is well again.
+            // A short wait: the lease must outlast the fault.
             let downgraded = timeout(Duration::from_millis(1_500), guard.downgrade()).await;
             if let Ok(downgraded) = downgraded {
                 must_be(ErrorKind::Unavailable, downgraded);
@@ -203,10 +203,10 @@ pub(super) async fn a_downgrade_without_an_answer_gives_nothing_up(harness: &dyn
             }
             match within(PATIENCE, "the release", guard.release()).await {
                 Ok(released) => assert_eq!(released, Released::Released, "{fault:?}"),
-                // It goes on in the background.
+                // The release continues in the background.
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{fault:?}: {error:?}"),
             }
-            // Nothing of it is left, in whatever form it was.
+            // Whatever it was, nothing is left of it.
             give_back(within(PATIENCE, "the lock", direct.rw(&name).write()).await.unwrap()).await;
             nothing_left(harness, &name).await;
         }
@@ -223,6 +223,6 @@ async fn downgrade(guard: &mut Guard) -> Result<()> {
 }
 
 fn must_be(kind: ErrorKind, downgraded: Result<()>) {
-    let told = downgraded.as_ref().map_err(Error::kind);
-    assert_eq!(told, Err(kind), "{downgraded:?}");
+    let result = downgraded.as_ref().map_err(Error::kind);
+    assert_eq!(result, Err(kind), "{downgraded:?}");
 }

@@ -1,4 +1,4 @@
-//! One holder at a time.
+//! Mutual exclusion.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The server goes away, falls silent, and comes back.
+//! Servers that are unreachable or silent, and recover.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::helpers::{
 use super::lifetime::follow;
 use super::{Fault, Harness};
 
-pub(super) async fn a_dead_server_is_told_at_connect(harness: &dyn Harness) {
+pub(super) async fn a_dead_server_is_reported_at_connect(harness: &dyn Harness) {
     let link = harness.link().await;
     link.fault(Fault::Cut).await;
     let connected = within(PATIENCE, "the failure to connect", link.connect(LONG)).await;
@@ -29,7 +29,7 @@ pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
     let (lease, cleaned_up) = if direct.capabilities().lease.is_session() {
         (harness.short_lease(), harness.short_lease() + LEASE_SLACK)
     } else {
-        // So long that nothing goes away by itself before the case ends.
+        // Long enough that nothing expires before the case ends.
         (3 * LONG, SOON)
     };
     let locks = client_with(&*link, lease).await;
@@ -37,16 +37,16 @@ pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
 
     link.fault(fault).await;
     let acquired = within(PATIENCE, "the failure to acquire", locks.mutex(&name).acquire()).await;
-    let error = acquired.expect_err("nobody answers");
+    let error = acquired.expect_err("the server does not answer");
     must_be_unavailable(&error, harness);
     assert_eq!(error.lock().map(|name| name.as_str()), Some(name.as_str()), "{error}");
     let tried = within(PATIENCE, "the failure to try", locks.mutex(&name).try_acquire()).await;
     must_be_unavailable(&tried.expect_err("an outage is no contention"), harness);
     let looked = within(PATIENCE, "the failure to inspect", locks.inspect(&name)).await;
-    must_be_unavailable(&looked.expect_err("nobody answers"), harness);
+    must_be_unavailable(&looked.expect_err("the server does not answer"), harness);
 
     link.fault(Fault::None).await;
-    // What may have reached the server is taken back, or ends with its session.
+    // What may have reached the server is rolled back, or ends with its session.
     let next = take_within(cleaned_up, &direct, &name).await;
     at_most_left(harness, &name, 1).await;
     give_back(next).await;
@@ -55,7 +55,7 @@ pub(super) async fn fails_and_recovers(harness: &dyn Harness, fault: Fault) {
         eventually(PATIENCE, "the client to recover", || async { locks.mutex(&name).acquire().await.ok() });
     give_back(recovered.await).await;
     nothing_left(harness, &name).await;
-    // Nothing of what was asked during the outage comes late.
+    // No request of the outage arrives late.
     sleep(Duration::from_millis(1_500)).await;
     nothing_left(harness, &name).await;
     give_back(take(&direct, &name).await).await;
@@ -76,7 +76,7 @@ pub(super) async fn a_waiter_rides_out_a_short_outage(harness: &dyn Harness) {
     assert!(guard.is_valid());
     give_back(guard).await;
     let next = within(PATIENCE, "the waiter to get the lock", waiter).await.unwrap();
-    give_back(next.unwrap_or_else(|error| panic!("a short outage is ridden out: {error:?}"))).await;
+    give_back(next.unwrap_or_else(|error| panic!("a short outage ended the wait: {error:?}"))).await;
     nothing_left(harness, &name).await;
 }
 
@@ -90,8 +90,8 @@ pub(super) async fn a_long_outage_ends_a_wait(harness: &dyn Harness) {
     assert!(!waiter.is_finished(), "the wait ended with {:?}", waiter.await);
     link.fault(Fault::Cut).await;
     let ended = within(PATIENCE, "the end of the wait", waiter).await.unwrap();
-    must_be_unavailable(&ended.expect_err("the server is gone"), harness);
-    // Its place in the queue goes with its session, though it cannot say farewell.
+    must_be_unavailable(&ended.expect_err("the server is unreachable"), harness);
+    // Its queue entry expires with its session, as the client cannot close it.
     let limit = harness.short_lease() + LEASE_SLACK;
     sleep(limit.saturating_sub(SOON)).await;
     at_most_left(harness, &name, 1).await;
@@ -111,7 +111,7 @@ pub(super) async fn a_waiter_cut_off_for_long_jumps_no_queue(harness: &dyn Harne
     give_back(guard).await;
     let next = take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await;
     link.fault(Fault::None).await;
-    // The waiter may have given up or wait on: but not believe what it last heard.
+    // The waiter may have given up or still wait, but must not act on a notification from before the outage.
     let deadline = Instant::now() + harness.short_lease() + Duration::from_secs(1);
     while Instant::now() < deadline {
         assert!(next.is_valid());
@@ -134,17 +134,17 @@ pub(super) async fn a_waiter_cut_off_for_long_jumps_no_queue(harness: &dyn Harne
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_holder_that_is_cut_off_doubts_and_loses(harness: &dyn Harness) {
+pub(super) async fn a_holder_that_is_cut_off_suspects_a_loss_and_loses(harness: &dyn Harness) {
     let suspected = loses(harness, Fault::Cut).await;
-    assert!(suspected, "the guard was sure until the end that it holds the lock");
+    assert!(suspected, "the guard never became suspect");
 }
 
 pub(super) async fn a_holder_of_a_silent_server_loses(harness: &dyn Harness) {
-    // Who waits for an answer that may still come need not doubt before the deadline.
+    // While an answer may still arrive, the guard need not become suspect before the deadline.
     loses(harness, Fault::Hold).await;
 }
 
-/// Whether the guard doubted before it lost.
+/// Whether the guard was suspect before it was lost.
 async fn loses(harness: &dyn Harness, fault: Fault) -> bool {
     let link = harness.link().await;
     // Long enough that a refused renewal is noticed before the deadline.
@@ -162,10 +162,10 @@ async fn loses(harness: &dyn Harness, fault: Fault) -> bool {
     while guard.is_valid() {
         suspected |= guard.state() == GuardState::Suspect;
         let now = Clock::boot().now();
-        assert!(now <= end + NOISE, "believes in a lock that nobody can have renewed for {lease:?}");
+        assert!(now <= end + NOISE, "valid, though not renewed for {lease:?}");
         assert!(
             guard.valid_until() <= end,
-            "the deadline is {:?}, the server knows of {end:?} at most",
+            "the deadline is {:?}, and the lease ends at {end:?} at the latest",
             guard.valid_until()
         );
         sleep(LOOK).await;
@@ -177,7 +177,7 @@ async fn loses(harness: &dyn Harness, fault: Fault) -> bool {
     sleep(lease / 2).await;
     assert!(matches!(guard.state(), GuardState::Lost(_)), "a lost lock came back");
     must_be_busy(&direct, &name).await;
-    let guard = Arc::into_inner(guard).expect("nobody else has the guard");
+    let guard = Arc::into_inner(guard).expect("the only reference");
     let released = within(PATIENCE, "the release", guard.release()).await;
     assert!(matches!(released, Ok(Released::AlreadyLost) | Err(_)), "{released:?}");
     assert_eq!(next.verify().await.unwrap(), GuardState::Valid, "the late release freed the next holder");
@@ -195,7 +195,7 @@ pub(super) async fn a_release_ends_during_an_outage(harness: &dyn Harness) {
         let released = within(PATIENCE, "the end of the release", guard.release()).await;
         match released {
             Ok(Released::AlreadyLost) => {}
-            Ok(_) => panic!("{fault:?}: nobody can know that the lock is released"),
+            Ok(_) => panic!("{fault:?}: the release cannot be known to be executed"),
             Err(error) => must_be_unavailable(&error, harness),
         }
         link.fault(Fault::None).await;
@@ -232,10 +232,10 @@ pub(super) async fn a_restart_keeps_locks_and_tokens(harness: &dyn Harness) {
     sleep(Duration::from_secs(1)).await;
     let token = guard.token();
     if guard.is_valid() {
-        assert!(!next.is_finished(), "the restart freed the lock, and its holder believes in it");
+        assert!(!next.is_finished(), "the restart released a lock whose guard is valid");
     }
     drop(guard);
-    // Servers that have restarted may not vote before the longest lease from before has ended.
+    // Restarted servers may not vote before the longest earlier lease has ended.
     let next = within(lease + PATIENCE, "the next holder", next).await.unwrap();
     assert!(next.token() > token, "token {} came after {token}", next.token());
     drop(next);
@@ -254,8 +254,8 @@ fn follow_through(
         loop {
             match mutex.acquire().await {
                 Ok(next) => {
-                    let believes = holder.upgrade().is_some_and(|holder| holder.is_valid());
-                    assert!(!believes, "the next has the lock, and the one before believes in it");
+                    let is_valid = holder.upgrade().is_some_and(|holder| holder.is_valid());
+                    assert!(!is_valid, "the next client has the lock, and the old guard is valid");
                     return next;
                 }
                 Err(error) if error.kind() == ErrorKind::Unavailable => sleep(LOOK).await,

@@ -1,4 +1,4 @@
-//! What the cases are made of.
+//! The helpers of the cases.
 
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,34 +11,34 @@ use tokio::time::Instant;
 use super::Harness;
 use super::client::Client;
 
-/// A lease that no pause of a noisy machine outlasts.
+/// A lease longer than any pause of a noisy machine.
 pub(super) const LONG: Duration = Duration::from_secs(10);
-/// For what happens at once, or after a few round trips.
+/// The limit for a few round trips.
 pub(super) const SOON: Duration = Duration::from_secs(6);
-/// For what a backend gives up only after its own timeouts.
+/// The limit for what ends with a timeout of the backend.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// For a connection: the first one also starts the servers.
+/// The limit for a connection: the first one also starts the servers.
 const START: Duration = Duration::from_secs(90);
 /// How late a noisy machine may be.
 pub(super) const NOISE: Duration = Duration::from_millis(300);
-/// How much longer than its lease a lock may last: servers look for expired sessions now and then, waiters sleep.
+/// How much longer than its lease a lock may last: servers check for expired sessions now and then, and waiters poll.
 pub(super) const LEASE_SLACK: Duration = Duration::from_secs(4);
-/// The pause between two looks.
+/// The pause between two checks.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
 
-/// A lock name that nobody uses.
+/// A new lock name.
 pub(super) fn fresh() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let random = lock_core::OwnerId::random().to_string();
     format!("t{}x{}x{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed), &random[..8])
 }
 
-/// A client whose locks last.
+/// A client with long leases.
 pub(super) async fn client(harness: &dyn Harness) -> Client {
     client_with(harness, LONG).await
 }
 
-/// A client whose locks end soon after it.
+/// A client with short leases.
 pub(super) async fn short_client(harness: &dyn Harness) -> Client {
     client_with(harness, harness.short_lease()).await
 }
@@ -49,7 +49,7 @@ pub(super) async fn client_with(harness: &dyn Harness, lease: Duration) -> Clien
     Client::new(locks, harness.handle())
 }
 
-/// Waits for what must come in this time.
+/// Waits for a future, which must complete in this time.
 pub(super) async fn within<F: Future + Send>(limit: Duration, what: &str, future: F) -> F::Output {
     match tokio::time::timeout(limit, future).await {
         Ok(output) => output,
@@ -57,7 +57,7 @@ pub(super) async fn within<F: Future + Send>(limit: Duration, what: &str, future
     }
 }
 
-/// Looks again and again, for something that must come in this time.
+/// Polls until there is a result, which must happen in this time.
 pub(super) async fn eventually<T, L, F>(limit: Duration, what: &str, mut look: L) -> T
 where
     T: Send,
@@ -74,7 +74,7 @@ where
     }
 }
 
-/// Takes a lock that must be free, or free in a moment.
+/// Acquires a lock that must be free now or in a moment.
 pub(super) async fn take(locks: &Client, name: &str) -> Guard {
     take_within(SOON, locks, name).await
 }
@@ -84,7 +84,7 @@ pub(super) async fn take_within(limit: Duration, locks: &Client, name: &str) -> 
     acquired.unwrap_or_else(|error| panic!("cannot acquire: {error:?}"))
 }
 
-/// Takes a lock if it is free.
+/// Acquires a lock if it is free.
 pub(super) async fn try_take(locks: &Client, name: &str) -> Option<Guard> {
     let acquired = within(SOON, "the answer of try_acquire", locks.mutex(name).try_acquire()).await;
     acquired.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
@@ -107,7 +107,7 @@ pub(super) async fn nothing_left(harness: &dyn Harness, part: &str) {
     at_most_left(harness, part, 0).await;
 }
 
-/// Waits until the store keeps nothing for this lock but what `holders` leave: the locks that they hold.
+/// Waits until the store keeps for this lock only what its `holders` hold.
 pub(super) async fn at_most_left(harness: &dyn Harness, part: &str, holders: usize) {
     let deadline = Instant::now() + SOON;
     loop {
@@ -115,12 +115,12 @@ pub(super) async fn at_most_left(harness: &dyn Harness, part: &str, holders: usi
         if left.len() <= holders {
             return;
         }
-        assert!(Instant::now() < deadline, "left behind, where {holders} may be: {left:?}");
+        assert!(Instant::now() < deadline, "left behind, where only {holders} may be: {left:?}");
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// Acquires through the backend's own trait, as handles do.
+/// Acquires through the `Backend` trait, as handles do.
 pub(super) async fn take_lease(locks: &Client, name: &str, lease: LeasePolicy) -> Box<dyn Lease> {
     let name = LockName::new(name).expect("the name is valid");
     let owner = OwnerInfo::this_process().into();
@@ -131,7 +131,7 @@ pub(super) async fn take_lease(locks: &Client, name: &str, lease: LeasePolicy) -
     }
 }
 
-/// The longest of a few round trips.
+/// The longest of three round trips.
 pub(super) async fn round_trip(locks: &Client, name: &str) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Looking at a lock, and taking it away.
+//! `inspect`, `list`, `verify` and `break_lock`.
 
 use std::process;
 use std::time::{Duration, SystemTime};
@@ -57,18 +57,18 @@ pub(super) async fn inspect_shows_the_holder(harness: &dyn Harness) {
         assert!(alone, "{state:?}");
         match (harness.capabilities().lease, holder.remaining) {
             (LeaseKind::Ttl { .. }, Some(remaining)) => {
-                // A recipe may give the clocks of others some time more.
+                // A recipe may add time for the clocks of other clients.
                 assert!(remaining > LONG / 4 && remaining <= LONG + NOISE, "{state:?}");
             }
             (LeaseKind::Session { .. }, None) => {}
-            (_, told) => panic!("the lease ends in {told:?}: {state:?}"),
+            (_, remaining) => panic!("the lease ends in {remaining:?}: {state:?}"),
         }
         let since = holder.since.or(holder.asked).expect("the store keeps one of them");
         let now = SystemTime::now();
         let ago = now.duration_since(since).unwrap_or_else(|ahead| ahead.duration());
         assert!(ago < Duration::from_secs(60), "held since {since:?}, and it is {now:?}");
     }
-    assert!(guard.is_valid(), "a look disturbs nobody");
+    assert!(guard.is_valid(), "inspect must not change the lock");
     must_be_busy(&two, &name).await;
     give_back(guard).await;
     nothing_left(harness, &name).await;
@@ -86,7 +86,7 @@ pub(super) async fn inspect_takes_no_wait_for_a_hold(harness: &dyn Harness) {
     let next = within(LONG, "the lock", next).await.unwrap();
     let state = one.inspect(&name).await.unwrap();
     assert_eq!(state.holders.len(), 1, "{state:?}");
-    // Stores keep milliseconds.
+    // Stores have a resolution of milliseconds.
     let since = state.holders[0].since.unwrap_or(released);
     assert!(since + NOISE > released, "it waited until {released:?}: {state:?}");
     give_back(next).await;
@@ -101,7 +101,7 @@ pub(super) async fn inspect_counts_the_waiters(harness: &dyn Harness) {
         let mutex = locks.mutex(&name);
         tokio::spawn(async move { give_back(mutex.acquire().await.unwrap()).await })
     });
-    // Two tasks of its own, and one of each of the others. Who shares a lock lets the next of its own tasks ask.
+    // Two tasks of its own, and one of each other client. A sharing client lets the next of its tasks ask the server.
     let asking = if harness.handle() == Handle::Permit { 3 } else { 2 };
     for (locks, count) in [(&one, 4), (&two, asking), (&three, asking)] {
         let sees = || async { (locks.inspect(&name).await.unwrap().waiters == count).then_some(()) };
@@ -130,9 +130,9 @@ pub(super) async fn inspect_lists_the_waiters_in_order(harness: &dyn Harness) {
             (state.queue.len() > before).then_some(state)
         };
         let state = eventually(SOON, "the waiter in sight", sees).await;
-        let told: Vec<_> = state.queue.iter().filter_map(|waiter| waiter.owner()).cloned().collect();
+        let listed: Vec<_> = state.queue.iter().filter_map(|waiter| waiter.owner()).cloned().collect();
         let wanted = labels[..=before].iter().map(|label| OwnerInfo::this_process().with_label(*label));
-        assert_eq!(told, wanted.collect::<Vec<_>>(), "{state:?}");
+        assert_eq!(listed, wanted.collect::<Vec<_>>(), "{state:?}");
         assert_eq!(state.waiters, before + 1, "{state:?}");
         assert!(state.queue.iter().all(|waiter| waiter.mode == harness.handle().mode().into()), "{state:?}");
         assert!(state.to_string().contains(&format!("{}. pid ", before + 1)), "{state}");
@@ -155,7 +155,7 @@ pub(super) async fn held_locks_are_listed(harness: &dyn Harness) {
         return;
     }
     assert!(within(SOON, "the list", one.list(&prefix)).await.unwrap().is_empty());
-    // What means something in a pattern, a path or an escape.
+    // Special characters of patterns, paths and escapes.
     let mut names =
         ["", "/a*b?c", "/[a-z]\\", "/%2F/..", " ö🔒", "{x}:y"].map(|end| format!("{prefix}{end}"));
     names.sort_unstable();
@@ -193,7 +193,7 @@ pub(super) async fn a_lock_is_broken_for_the_holder_that_was_seen(harness: &dyn 
     }
     let seen = |state: LockState| state.holders[0].token.expect("the store keeps the token");
     let breaks = async |token| within(SOON, "the answer", two.break_lock_if(&name, token)).await.unwrap();
-    assert!(!breaks(Token::new(1)).await, "nobody holds it");
+    assert!(!breaks(Token::new(1)).await, "the lock is free");
     let before = take(&two, &name).await;
     let released = before.token();
     give_back(before).await;
@@ -207,18 +207,18 @@ pub(super) async fn a_lock_is_broken_for_the_holder_that_was_seen(harness: &dyn 
     assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
     must_be_busy(&two, &name).await;
     assert!(breaks(token).await, "it is held with this token");
-    assert!(!breaks(token).await, "it is broken");
+    assert!(!breaks(token).await, "it is broken already");
 
     let next = take(&two, &name).await;
     assert!(next.token() > guard.token());
-    assert!(!breaks(token).await, "somebody else holds it by now");
+    assert!(!breaks(token).await, "another client holds it by now");
     let limit = harness.short_lease() + LEASE_SLACK;
     let reason = within(limit, "the holder to notice", guard.lost()).await;
     assert_eq!(reason, LossReason::Removed);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
 
-    // The next waiter gets what is broken.
+    // The next waiter gets the broken lock.
     let mutex = one.mutex(&name);
     let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
     let token = seen(two.inspect(&name).await.unwrap());
@@ -233,14 +233,14 @@ pub(super) async fn verify_asks_the_server(harness: &dyn Harness) {
     let guard = take(&locks, &name).await;
     assert_eq!(within(SOON, "the answer", guard.verify()).await.unwrap(), GuardState::Valid);
     harness.delete_behind_the_back(&name).await;
-    let standing = within(SOON, "the answer", guard.verify()).await.unwrap();
-    assert!(matches!(standing, GuardState::Lost(_)), "the lock was deleted, and verify says {standing:?}");
-    assert!(!guard.is_valid(), "what verify has found counts");
+    let state = within(SOON, "the answer", guard.verify()).await.unwrap();
+    assert!(matches!(state, GuardState::Lost(_)), "the lock was deleted, and verify reports {state:?}");
+    assert!(!guard.is_valid(), "the result of verify applies to the guard");
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_broken_lock_is_free_and_its_holder_knows(harness: &dyn Harness) {
+pub(super) async fn a_broken_lock_is_free_and_its_holder_is_notified(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     assert!(two.break_lock(&name).await.unwrap(), "the lock was held");

@@ -1,4 +1,4 @@
-//! How long a lock lasts, and how long its holder may believe so.
+//! How long a lock lasts, and how long its guard is valid.
 
 use std::mem;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use super::{Fault, Harness};
 
 pub(super) async fn renewal_keeps_a_lock(harness: &dyn Harness) {
     let (mut lease, mut leases) = (harness.short_lease(), 10);
-    // Whoever is not let run for as long as a lease lasts loses it, and rightly so: then a longer one has to do.
+    // A process that is paused for a lease rightly loses it: then the case tries again with a longer lease.
     while let Err(Paused) = renewed(harness, lease, leases).await {
         (lease, leases) = (2 * lease, 4);
     }
 }
 
-/// The machine was too busy to tell.
+/// The machine was too busy for a result.
 struct Paused;
 
-/// Holds a lock for so many leases.
+/// Holds a lock for several leases.
 async fn renewed(harness: &dyn Harness, lease: Duration, leases: u32) -> Result<(), Paused> {
     let (one, two, name) = (client_with(harness, lease).await, client(harness).await, fresh());
     let (guard, start) = (take(&one, &name).await, Instant::now());
@@ -41,7 +41,7 @@ async fn renewed(harness: &dyn Harness, lease: Duration, leases: u32) -> Result<
             "two hold the lock {name:?}: the second got {second:?}"
         );
         let left = guard.remaining();
-        assert!(left <= lease, "believes for another {left:?}, a lease lasts {lease:?}");
+        assert!(left <= lease, "valid for another {left:?}, a lease lasts {lease:?}");
         tokio::time::sleep(lease / 3).await;
         longest = longest.max(looked.elapsed());
     }
@@ -66,17 +66,17 @@ pub(super) async fn a_lease_ends_without_renewal(harness: &dyn Harness) {
     let guard = Arc::new(take_fixed(&one, &name, ttl).await);
     let asked = start.elapsed();
     let left = guard.remaining();
-    assert!(left <= ttl, "believes for {left:?}, the lease lasts {ttl:?}");
+    assert!(left <= ttl, "valid for {left:?}, the lease lasts {ttl:?}");
     let next = follow(&two, &name, &guard);
 
     let reason = within(ttl + NOISE, "the guard to say that it lost", guard.lost()).await;
     assert_eq!(reason, LossReason::DeadlinePassed);
     assert!(start.elapsed() <= asked + ttl + NOISE);
-    // A lease that ends far too early would be as bad as one that does not end.
+    // A lease must not end far too early, either.
     assert!(start.elapsed() >= ttl / 2, "lost after {:?}", start.elapsed());
     let next = within(ttl + LEASE_SLACK, "the next holder", next).await.unwrap();
     assert!(next.token() > guard.token());
-    let released = Arc::into_inner(guard).expect("nobody else has the guard").release().await.unwrap();
+    let released = Arc::into_inner(guard).expect("the only reference").release().await.unwrap();
     assert_eq!(released, Released::AlreadyLost);
     assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     give_back(next).await;
@@ -100,7 +100,7 @@ pub(super) async fn a_forgotten_guard_ends_with_its_session(harness: &dyn Harnes
     let token = guard.token();
     mem::forget(guard);
     must_be_busy(&two, &name).await;
-    within(SOON, "the farewell", one.close()).await.unwrap();
+    within(SOON, "close", one.close()).await.unwrap();
     // Long before the session would have timed out.
     let next = take_within(LONG, &two, &name).await;
     assert!(next.token() > token);
@@ -116,7 +116,7 @@ pub(super) async fn an_extended_lease_lasts_longer(harness: &dyn Harness) {
     let until = within(SOON, "the extension", guard.extend(4 * ttl)).await.unwrap();
     must_be_extended(harness, &guard, until, before + 3 * ttl);
     assert!(until > first || !has_ttl(harness), "{first:?} became {until:?}");
-    assert!(until <= Clock::boot().now() + 4 * ttl, "believes longer than the extension lasts");
+    assert!(until <= Clock::boot().now() + 4 * ttl, "valid for longer than the extension");
     tokio::time::sleep(2 * ttl).await;
     assert!(guard.is_valid());
     must_be_busy(&two, &name).await;
@@ -152,7 +152,7 @@ pub(super) async fn a_lock_that_lasts_takes_another_ttl(harness: &dyn Harness) {
     let guard = take(&one, &name).await;
     for ttl in [3 * ttl, ttl] {
         let until = within(SOON, "the extension", guard.extend(ttl)).await.unwrap();
-        assert!(until <= Clock::boot().now() + ttl, "believes longer than the extension lasts");
+        assert!(until <= Clock::boot().now() + ttl, "valid for longer than the extension");
     }
     // It is renewed all the same.
     tokio::time::sleep(3 * ttl).await;
@@ -166,12 +166,12 @@ pub(super) async fn a_lock_that_lasts_takes_another_ttl(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-/// Whether every lock has a lease of its own; if not, its deadline is that of the session, which moves on by itself.
+/// Whether every lock has its own lease. If not, its deadline is that of the session, which advances by itself.
 fn has_ttl(harness: &dyn Harness) -> bool {
     matches!(harness.capabilities().lease, LeaseKind::Ttl { .. })
 }
 
-/// The answer to an extension is the deadline from then on, no nearer than `at_least`.
+/// The result of an extension is the new deadline, not before `at_least`.
 pub(super) fn must_be_extended(
     harness: &dyn Harness,
     guard: &Guard,
@@ -244,7 +244,7 @@ pub(super) async fn run_reports_a_body_that_ended_too_late(harness: &dyn Harness
     let hold = harness.short_lease() / 2;
     let mutex = locks.mutex_with(&name, LockOptions::new().max_hold(hold)).unwrap();
     let guard = within(SOON, "the lock", mutex.acquire()).await.unwrap();
-    // Nothing else is polled meanwhile: only a look at the clock afterwards shows the loss.
+    // Nothing else is polled meanwhile: only the check of the clock afterwards finds the loss.
     let body = async {
         std::thread::sleep(hold + NOISE);
         7
@@ -319,9 +319,8 @@ pub(super) async fn signals_of_a_guard_end_before_its_release_is_answered(harnes
 }
 
 pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
-    // The holder of a session counts from an earlier request, one that the server has surely noted. So it believes for
-    // less than the timeout anyway, and its session does not outlive a longer delay: what is asked for only now and
-    // then, and answered late, must not be taken for silence.
+    // A session's validity counts from an earlier request that the quorum has committed, and so is less than the timeout
+    // anyway. The delay must be longer than its heartbeats need, but no answer may be late enough to look like silence.
     let (lease, delay) = match harness.capabilities().lease.is_session() {
         false => (Duration::from_secs(2), Duration::from_millis(100)),
         true => (Duration::from_secs(6), Duration::from_millis(600)),
@@ -330,14 +329,11 @@ pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
     let (locks, name) = (client_with(&*link, lease).await, fresh());
     give_back(take(&locks, &name).await).await;
     link.fault(Fault::DelayReplies(delay)).await;
-    // What is under way from before the delay is answered by then.
+    // Requests from before the delay are answered by then.
     tokio::time::sleep(lease).await;
     let guard = take(&locks, &name).await;
     let left = guard.remaining();
-    assert!(
-        left + delay <= lease,
-        "believes for {left:?} after a reply that came {delay:?} late, of {lease:?}"
-    );
+    assert!(left + delay <= lease, "valid for {left:?} of {lease:?} after a reply that was {delay:?} late");
     link.fault(Fault::None).await;
     drop(guard);
     nothing_left(harness, &name).await;
@@ -348,14 +344,14 @@ async fn take_fixed(locks: &Client, name: &str, ttl: Duration) -> Guard {
     within(SOON, "the lock", mutex.acquire()).await.unwrap()
 }
 
-/// Waits for the lock behind `holder`, who must no longer believe in it when it comes.
+/// Waits for the lock behind `holder`, which must not be valid when it is granted.
 pub(super) fn follow(locks: &Client, name: &str, holder: &Arc<Guard>) -> JoinHandle<Guard> {
     let (mutex, holder) = (locks.mutex(name), Arc::clone(holder));
     tokio::spawn(async move {
         let next = mutex.acquire().await.unwrap();
         assert!(
             !holder.is_valid(),
-            "the next has the lock, and the one before believes in it for {:?}",
+            "the next client has the lock, and the old guard is valid for {:?}",
             holder.remaining()
         );
         next

@@ -1,4 +1,4 @@
-//! All modes of one name are one lock.
+//! Mutex, read/write lock and semaphore of one name are one lock.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::helpers::{
 };
 use super::sharers::Share;
 
-pub(super) async fn modes_are_there_or_refused(harness: &dyn Harness) {
+pub(super) async fn modes_are_supported_or_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let capabilities = locks.capabilities().clone();
     match capabilities.shared.why_not() {
@@ -47,7 +47,7 @@ fn must_refuse<T>(answer: Result<T, Error>, why: &str) {
     let error = answer.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let text = error.to_string();
-    assert!(!why.is_empty() && text.contains(why), "the text does not say why: {text}");
+    assert!(!why.is_empty() && text.contains(why), "the message has no reason: {text}");
     assert!(
         text.starts_with(&format!("{}: ", error.backend())),
         "the text does not name the backend: {text}"
@@ -74,7 +74,7 @@ pub(super) async fn a_mutex_and_a_write_lock_are_one(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-/// A way to take a lock.
+/// A mode of acquiring a lock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Alone,
@@ -133,7 +133,7 @@ pub(super) async fn waiters_of_all_modes_take_turns(harness: &dyn Harness) {
             sleep(NOISE / 6).await;
             give_back(guard).await;
         });
-        // Not every backend says when a waiter stands in its queue.
+        // Not every backend shows when a waiter has joined its queue.
         sleep(NOISE).await;
     }
     drop(sender);

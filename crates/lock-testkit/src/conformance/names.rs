@@ -1,4 +1,4 @@
-//! Any text is a name.
+//! Any text is a valid name.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use lock_core::{ErrorKind, LockName, LockOptions};
 use super::Harness;
 use super::helpers::{client, give_back, must_be_busy, nothing_left, take};
 
-pub(super) async fn odd_names_are_locks_of_their_own(harness: &dyn Harness) {
+pub(super) async fn odd_names_are_distinct_locks(harness: &dyn Harness) {
     // Some of these names would meet those of other cases.
     let store = harness.private().await;
     let (one, two) = (client(&*store).await, client(&*store).await);
@@ -129,7 +129,7 @@ fn odd_names() -> Vec<String> {
         "\u{ffff}",
         "\u{10ffff}",
         "\u{feff}",
-        // What backends call things themselves.
+        // Names that backends use themselves.
         "a-lock-0000000000",
         "_c_00000000-0000-0000-0000-000000000000-lock-0000000001",
         "lock-0000000002",

@@ -1,4 +1,4 @@
-//! What a backend can do is declared, and all else refused.
+//! Capabilities are declared, and impossible options refused.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use super::client::Client;
 use super::helpers::{LONG, SOON, client, client_with, fresh, give_back, nothing_left, take, within};
 
 pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
-    let (told, declared) = (client(harness).await.capabilities().clone(), harness.capabilities());
-    assert_eq!(told.backend, declared.backend);
-    assert_eq!(told.cross_process, declared.cross_process);
-    assert_eq!(told.fifo, declared.fifo);
-    assert_eq!(told.counts_waiters, declared.counts_waiters);
-    assert_eq!(told.shared.is_supported(), declared.shared.is_supported());
-    assert_eq!(told.permits.is_supported(), declared.permits.is_supported());
-    assert_eq!(told.revocation.is_supported(), declared.revocation.is_supported());
-    assert_eq!(told.names_sharers, declared.names_sharers);
-    assert_eq!(told.breaks_one.is_supported(), declared.breaks_one.is_supported());
-    assert_eq!(told.listing.is_supported(), declared.listing.is_supported());
+    let (reported, declared) = (client(harness).await.capabilities().clone(), harness.capabilities());
+    assert_eq!(reported.backend, declared.backend);
+    assert_eq!(reported.cross_process, declared.cross_process);
+    assert_eq!(reported.fifo, declared.fifo);
+    assert_eq!(reported.counts_waiters, declared.counts_waiters);
+    assert_eq!(reported.shared.is_supported(), declared.shared.is_supported());
+    assert_eq!(reported.permits.is_supported(), declared.permits.is_supported());
+    assert_eq!(reported.revocation.is_supported(), declared.revocation.is_supported());
+    assert_eq!(reported.names_sharers, declared.names_sharers);
+    assert_eq!(reported.breaks_one.is_supported(), declared.breaks_one.is_supported());
+    assert_eq!(reported.listing.is_supported(), declared.listing.is_supported());
     assert_eq!(
-        matches!(told.lease, LeaseKind::Session { .. }),
+        matches!(reported.lease, LeaseKind::Session { .. }),
         matches!(declared.lease, LeaseKind::Session { .. }),
-        "{told:?} was declared as {declared:?}"
+        "{reported:?} was declared as {declared:?}"
     );
-    // The lease that was asked for is the lease that is told.
+    // The capabilities show the requested lease.
     for asked in [harness.short_lease(), LONG] {
         let locks = client_with(harness, asked).await;
         assert_eq!(locks.capabilities().lease.default_ttl(), asked);

@@ -1,4 +1,4 @@
-//! A limited number at once.
+//! Semaphores.
 
 use std::mem;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn must_hold(guards: &[Guard]) {
     assert!(guards.iter().all(Guard::is_valid), "a holder lost its permit: {guards:?}");
 }
 
-pub(super) async fn all_who_try_at_once_get_a_permit(harness: &dyn Harness) {
+pub(super) async fn all_clients_that_try_at_once_get_a_permit(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     for _ in 0..5 {
         let mut trying = JoinSet::new();
@@ -105,7 +105,7 @@ pub(super) async fn an_expired_permit_goes_to_the_next_waiter(harness: &dyn Harn
     let (one, two, three, name) =
         (short_client(harness).await, client(harness).await, client(harness).await, fresh());
     let ttl = harness.short_lease();
-    // Which is not renewed: nothing happens until the other one ends.
+    // Not renewed, so that nothing happens until the other permit expires.
     let alive = Permit(2).take_fixed(&two, &name, 6 * LONG).await;
     let dead = Permit(2).take_fixed(&one, &name, ttl).await;
     let (start, token) = (Instant::now(), dead.token());

@@ -1,4 +1,4 @@
-//! Several processes, some of which are killed or frozen.
+//! Several processes, some of which are killed or stopped.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ pub(super) async fn a_killed_reader_is_followed(harness: &dyn Harness) {
     let token = hold(&reader, Order::Read { name: name.clone() }).await;
     sleep(2 * harness.short_lease()).await;
     reader.kill();
-    // Not before both have ended, one by its lease, the other by its release.
+    // Not before both holds have ended, one by its lease, the other by its release.
     let writer = two.rw(&name);
     let writer = tokio::spawn(async move { writer.write().await });
     sleep(harness.short_lease() + LEASE_SLACK / 2).await;
@@ -126,7 +126,7 @@ pub(super) async fn a_killed_waiter_is_no_obstacle(harness: &dyn Harness) {
     sleep(NOISE).await;
     waiter.kill();
     give_back(guard).await;
-    // Its place in the queue lasts as long as its lease.
+    // Its queue entry lasts as long as its lease.
     give_back(take_within(harness.short_lease() + LEASE_SLACK, &two, &name).await).await;
     nothing_left(harness, &name).await;
 }
@@ -141,21 +141,21 @@ pub(super) async fn a_stopped_holder_knows_that_it_lost(harness: &dyn Harness) {
     holder.stop();
     let next = take_within(harness.short_lease() + LEASE_SLACK, &locks, &name).await;
     assert!(next.token() > token, "token {} came after {token}", next.token());
-    // It asks its guard as soon as it can move again.
+    // It checks its guard as soon as it continues.
     tell(&holder, &Order::Report).await;
     sleep(harness.short_lease()).await;
     holder.cont();
-    let Answer::Reported { valid, standing } =
+    let Answer::Reported { valid, state } =
         hear(&holder, |answer| matches!(answer, Answer::Reported { .. })).await
     else {
-        unreachable!("heard what was asked for")
+        unreachable!("the answer that was waited for")
     };
-    assert!(!valid, "the next has the lock, and the one that slept believes in it: {standing}");
+    assert!(!valid, "the next client has the lock, and the guard of the stopped one is valid: {state}");
     tell(&holder, &Order::Release).await;
     hear(&holder, |answer| matches!(answer, Answer::Released { was_ours: false })).await;
     assert_eq!(next.verify().await.unwrap(), GuardState::Valid, "the late release freed the next holder");
     give_back(next).await;
-    // The process is as good as new.
+    // The process can acquire again.
     acquire(harness, &holder, &name).await;
     tell(&holder, &Order::Release).await;
     hear(&holder, |answer| matches!(answer, Answer::Released { was_ours: true })).await;

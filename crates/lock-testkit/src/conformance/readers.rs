@@ -44,7 +44,7 @@ pub(super) async fn readers_share_a_lock(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn all_readers_who_try_at_once_get_the_lock(harness: &dyn Harness) {
+pub(super) async fn all_readers_that_try_at_once_get_the_lock(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     for _ in 0..5 {
         let mut trying = JoinSet::new();
@@ -60,7 +60,7 @@ pub(super) async fn all_readers_who_try_at_once_get_the_lock(harness: &dyn Harne
         }
         let mut guards = Vec::new();
         while let Some(tried) = within(SOON, "the answers", trying.join_next()).await {
-            guards.push(tried.unwrap().unwrap().expect("nobody writes, and nobody waits to"));
+            guards.push(tried.unwrap().unwrap().expect("no writer holds the lock or waits for it"));
         }
         for guard in guards {
             give_back(guard).await;
@@ -156,7 +156,7 @@ pub(super) async fn a_cancelled_writer_lets_readers_in(harness: &dyn Harness) {
         let waited = within(SOON, "the deadline", cancel_after(k, waiting)).await;
         done = waited.is_some();
         assert!(waited.transpose().unwrap().flatten().is_none(), "one reads");
-        // What was cancelled may be taken back a moment later.
+        // The roll-back may take a moment.
         for locks in [&two, &three] {
             let tried = || Reader.try_take(locks, &name);
             give_back(eventually(SOON, "a reader to be let in", tried).await).await;
@@ -238,7 +238,7 @@ pub(super) async fn a_dead_reader_blocks_until_its_lease_ends(harness: &dyn Harn
     give_back(alive).await;
     give_back(within(SOON, "the writer to get the lock", writer).await.unwrap()).await;
 
-    // Nobody else reads.
+    // Without another reader.
     let dead = Reader.take_fixed(&one, &name, ttl).await;
     let (start, token) = (Instant::now(), dead.token());
     mem::forget(dead);
@@ -278,7 +278,8 @@ pub(super) async fn readers_and_writers_are_not_exchanged(harness: &dyn Harness)
     assert!(upgraded.is_none(), "a reader waits for itself when it asks to write");
     assert!(reader.is_valid());
     give_back(reader).await;
-    let writer = lock.try_write_until(Instant::now() + SOON).await.unwrap().expect("nobody reads");
+    let writer =
+        lock.try_write_until(Instant::now() + SOON).await.unwrap().expect("no reader holds the lock");
     Reader.must_be_busy(&locks, &name).await;
     let downgraded =
         within(SOON, "the deadline", lock.try_read_until(Instant::now() + moment)).await.unwrap();
@@ -327,7 +328,7 @@ pub(super) async fn readers_never_see_a_half_done_write(harness: &dyn Harness) {
         ended.expect("no task fails");
     }
     assert_eq!(halves[0].load(Ordering::SeqCst), 32, "updates were lost: two wrote");
-    assert!(most.load(Ordering::SeqCst) > 1, "nobody shared the lock");
+    assert!(most.load(Ordering::SeqCst) > 1, "no two readers shared the lock");
     nothing_left(harness, &name).await;
 }
 

@@ -1,4 +1,4 @@
-//! All the ways in which a holder lets go.
+//! Release, drop and panic of a holder.
 
 use std::panic;
 use std::thread;
@@ -13,7 +13,7 @@ use super::helpers::{
     take_within, within,
 };
 
-pub(super) async fn a_second_release_frees_nobody(harness: &dyn Harness) {
+pub(super) async fn a_second_release_releases_nothing(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let mut lease = take_lease(&one, &name, LeasePolicy::default()).await;
     let first = within(SOON, "the release", lease.release()).await.unwrap();
@@ -30,7 +30,7 @@ pub(super) async fn a_second_release_frees_nobody(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn a_late_release_frees_nobody(harness: &dyn Harness) {
+pub(super) async fn a_late_release_releases_nothing(harness: &dyn Harness) {
     let (one, two, three) = (client(harness).await, client(harness).await, client(harness).await);
     let (by_release, by_drop) = (fresh(), fresh());
     for name in [&by_release, &by_drop] {
@@ -56,7 +56,7 @@ pub(super) async fn a_dropped_guard_releases(harness: &dyn Harness) {
     for _ in 0..3 {
         drop(take(&one, &name).await);
         give_back(take(&two, &name).await).await;
-        // The next of the same client must not meet the lock that is on its way back.
+        // The next acquisition of the same client must not find the lock whose release is in flight.
         drop(take(&one, &name).await);
         drop(take(&one, &name).await);
     }

@@ -1,4 +1,4 @@
-//! Holders that are asked to give their lock up.
+//! Requests to holders to release their lock.
 
 use lock_core::ErrorKind;
 
@@ -6,44 +6,44 @@ use super::Harness;
 use super::helpers::{NOISE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, within};
 use tokio::time::sleep;
 
-pub(super) async fn holders_can_be_asked_or_asking_is_refused(harness: &dyn Harness) {
+pub(super) async fn revocation_can_be_requested_or_is_refused(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
     assert!(!guard.is_revoke_requested());
     match two.capabilities().revocation.why_not() {
         None => {
             assert!(two.request_revocation(&name).await.unwrap(), "the lock is held");
-            within(SOON, "the wish", guard.revoke_requested()).await;
+            within(SOON, "the request", guard.revoke_requested()).await;
             assert!(guard.is_revoke_requested());
         }
         Some(why) => {
             let error = two.request_revocation(&name).await.map(drop).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert!(!why.is_empty() && error.to_string().contains(why), "{error}");
-            let wish = tokio::time::timeout(NOISE, guard.revoke_requested()).await;
-            assert!(wish.is_err() && !guard.is_revoke_requested(), "nobody could ask");
+            let requested = tokio::time::timeout(NOISE, guard.revoke_requested()).await;
+            assert!(requested.is_err() && !guard.is_revoke_requested(), "the request was refused");
         }
     }
-    assert!(guard.is_valid(), "a wish takes nothing away");
+    assert!(guard.is_valid(), "a request does not release the lock");
     must_be_busy(&two, &name).await;
     give_back(guard).await;
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn only_those_who_hold_the_lock_are_asked(harness: &dyn Harness) {
+pub(super) async fn only_holders_are_asked_to_release(harness: &dyn Harness) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
-    assert!(!two.request_revocation(&name).await.unwrap(), "nobody holds the lock");
+    assert!(!two.request_revocation(&name).await.unwrap(), "the lock is free");
     let guard = take(&one, &name).await;
     let mutex = two.mutex(&name);
     let waiter = tokio::spawn(async move { mutex.acquire().await.unwrap() });
     sleep(NOISE).await;
     assert!(one.request_revocation(&name).await.unwrap());
-    within(SOON, "the wish", guard.revoke_requested()).await;
+    within(SOON, "the request", guard.revoke_requested()).await;
     give_back(guard).await;
     let next = within(SOON, "the lock", waiter).await.unwrap();
     sleep(NOISE).await;
-    assert!(!next.is_revoke_requested(), "it was asked of another");
+    assert!(!next.is_revoke_requested(), "the request was for the holder before");
     give_back(next).await;
-    assert!(!one.request_revocation(&name).await.unwrap(), "nobody holds the lock");
+    assert!(!one.request_revocation(&name).await.unwrap(), "the lock is free");
     nothing_left(harness, &name).await;
 }

@@ -1,4 +1,4 @@
-//! What those who share a lock have in common, be it as readers or by permits.
+//! What readers and holders of permits have in common: each case runs for both.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ use crate::cancel::cancel_after;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Share {
     Reader,
-    /// With so many.
+    /// With this maximum.
     Permit(u32),
 }
 
@@ -62,7 +62,7 @@ impl Share {
 
     pub(super) async fn must_be_busy(self, locks: &Client, name: &str) {
         let guard = self.try_take(locks, name).await;
-        assert!(guard.is_none(), "{self:?} shares the lock with one that it must not: {guard:?}");
+        assert!(guard.is_none(), "{self:?} shares the lock with an incompatible holder: {guard:?}");
     }
 
     pub(super) async fn take_for(
@@ -77,7 +77,7 @@ impl Share {
         }
     }
 
-    /// Waits for it, as long as it takes.
+    /// Waits without a limit.
     pub(super) async fn acquire(self, locks: &Client, name: &str) -> Result<Guard> {
         match self {
             Self::Reader => locks.rw(name).read().await,
@@ -85,7 +85,7 @@ impl Share {
         }
     }
 
-    /// Waits for it in the background.
+    /// Waits in the background.
     pub(super) fn wait(self, locks: &Client, name: &str) -> JoinHandle<Guard> {
         let (locks, name) = (locks.clone(), name.to_owned());
         tokio::spawn(async move { self.acquire(&locks, &name).await.unwrap() })
@@ -105,9 +105,9 @@ pub(super) async fn renewed_each(harness: &dyn Harness, share: Share) {
         while start.elapsed() < 3 * lease {
             must_be_busy(&other, &name).await;
             for guard in guards.iter().chain([&left]) {
-                let standing = guard.state();
-                assert!(guard.is_valid(), "lost after {:?}: {standing:?}", start.elapsed());
-                assert!(guard.remaining() <= lease, "believes for another {:?}", guard.remaining());
+                let state = guard.state();
+                assert!(guard.is_valid(), "lost after {:?}: {state:?}", start.elapsed());
+                assert!(guard.remaining() <= lease, "valid for another {:?}", guard.remaining());
             }
             sleep(lease / 3).await;
         }
@@ -182,7 +182,11 @@ pub(super) async fn tokens_grow_and_differ(harness: &dyn Harness, share: Share) 
         running.spawn(async move {
             let guard = within(PATIENCE, "a turn", share.acquire(&locks, &name)).await.unwrap();
             assert!(guard.token() > last, "token {} came after {last}", guard.token());
-            assert!(tokens.lock().unwrap().insert(guard.token()), "token {} was given twice", guard.token());
+            assert!(
+                tokens.lock().unwrap().insert(guard.token()),
+                "token {} was granted twice",
+                guard.token()
+            );
             sleep(LOOK).await;
             give_back(guard).await;
         });
@@ -211,7 +215,7 @@ pub(super) async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
         assert!(state.is_held(), "some hold the lock: {state:?}");
         let Some((owner, holder)) = state.holders.iter().find_map(|holder| Some((holder.owner()?, holder)))
         else {
-            // Not every store keeps who all of them are.
+            // Not every store keeps the owners of all holders.
             assert!(
                 !known && !harness.capabilities().names_sharers,
                 "the last who came is one of ours: {state:?}"
@@ -223,7 +227,7 @@ pub(super) async fn inspect_shows_one(harness: &dyn Harness, share: Share) {
         let (_, guard) =
             holders.remove(shown.unwrap_or_else(|| panic!("none of the holders is shown: {state:?}")));
         assert_eq!(holder.token, Some(guard.token()), "the token is not that of the holder");
-        assert!(guard.is_valid(), "a look disturbs nobody");
+        assert!(guard.is_valid(), "inspect must not change the lock");
         give_back(guard).await;
     }
     for (_, guard) in holders {
@@ -368,7 +372,7 @@ const MOST_POLLS: usize = 1_000;
 
 pub(super) async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share) {
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
-    // Where the lock is to be had, beside a holder and alone.
+    // When the lock is available: beside a holder, and alone.
     for beside in [false, true] {
         let mut done = false;
         for k in 0..MOST_POLLS {
@@ -377,7 +381,7 @@ pub(super) async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share)
             done = acquired.is_some();
             drop(acquired.transpose().unwrap());
             if let Some(holder) = holder {
-                // There is room for one, as soon as what was cancelled is taken back.
+                // One more may hold it, as soon as the cancelled acquisition is rolled back.
                 give_back(share.take(&two, &name).await).await;
                 assert!(holder.is_valid());
                 give_back(holder).await;
@@ -390,7 +394,7 @@ pub(super) async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share)
         }
         assert!(done, "the lock was not acquired after {MOST_POLLS} polls");
     }
-    // Where it has to be waited for.
+    // When it has to wait.
     let guard = take(&one, &name).await;
     let mut done = false;
     for k in 0..MOST_POLLS {
@@ -407,7 +411,7 @@ pub(super) async fn cancelled_leave_nothing(harness: &dyn Harness, share: Share)
     give_back(guard).await;
     give_back(take(&two, &name).await).await;
     nothing_left(harness, &name).await;
-    // Where it comes at this moment, to several.
+    // When it is granted to several waiters at this moment.
     for round in 0..20 {
         let guard = take(&one, &name).await;
         let (leaves, stays) = (share.wait(&two, &name), share.wait(&one, &name));

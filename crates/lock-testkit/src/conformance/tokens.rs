@@ -17,7 +17,7 @@ pub(super) async fn tokens_grow_from_holder_to_holder(harness: &dyn Harness) {
         let locks = newcomer.as_ref().unwrap_or(&clients[round % 2]);
         let guard = take(locks, &name).await;
         let seen = clients[0].inspect(&name).await.unwrap();
-        // One of several masters may be ahead, that of the holder is told all the same.
+        // One of several masters may be ahead, but the holder's token is shown.
         assert!(seen.token >= Some(guard.token()), "{seen:?}: inspect is behind {}", guard.token());
         let of_holder = seen.holders.first().and_then(|holder| holder.token);
         assert_eq!(of_holder.or(seen.token), Some(guard.token()), "inspect and guard differ: {seen:?}");
@@ -53,7 +53,7 @@ pub(super) async fn tokens_of_waiters_grow(harness: &dyn Harness) {
 }
 
 pub(super) async fn raised_tokens_are_not_granted_again(harness: &dyn Harness) {
-    // A store may raise the tokens of all its locks, and then shows larger ones for those that are held already.
+    // A private store: raising may affect all its locks, and then inspect shows larger tokens for held ones.
     let private = harness.private().await;
     let harness = &*private;
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
@@ -85,6 +85,6 @@ pub(super) fn must_grow(tokens: &[Token]) {
     for pair in tokens.windows(2) {
         assert!(pair[0] < pair[1], "token {} came after {}", pair[1], pair[0]);
     }
-    // The type promises it; a backend may build tokens elsewhere.
+    // The type guarantees it, but a backend may compute tokens elsewhere.
     assert!(tokens.iter().all(|token| i64::try_from(token.get()).is_ok()), "{tokens:?} must fit an i64");
 }

@@ -1,4 +1,4 @@
-//! How long, and in which order.
+//! Deadlines, and the order of waiters.
 
 use std::time::Duration;
 
@@ -25,14 +25,11 @@ pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) {
         };
         let took = start.elapsed();
         assert!(acquired.unwrap().is_none(), "two hold the lock");
-        assert!(took >= patience, "gave up after {took:?}, asked to wait {patience:?}");
+        assert!(took >= patience, "gave up after {took:?} instead of {patience:?}");
         let limit = patience + Duration::from_millis(20) + round_trip + NOISE;
-        assert!(
-            took <= limit,
-            "waited {took:?}, asked to wait {patience:?} (a round trip takes {round_trip:?})"
-        );
+        assert!(took <= limit, "waited {took:?} instead of {patience:?} (a round trip takes {round_trip:?})");
     }
-    // Also where the lock is held by the same client, which never asks the server.
+    // The same when this client holds the lock, so that it never asks the server.
     let start = Instant::now();
     assert!(one.mutex(&name).try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
     let took = start.elapsed();
@@ -52,7 +49,7 @@ pub(super) async fn a_passed_deadline_asks_once(harness: &dyn Harness) {
     let start = Instant::now();
     assert!(two.mutex(&name).try_acquire_until(passed).await.unwrap().is_none(), "two hold the lock");
     let took = start.elapsed();
-    // A few round trips at most: nothing is waited for.
+    // A few round trips at most, without a wait.
     assert!(took < 3 * round_trip + NOISE, "a passed deadline was waited for {took:?}");
     give_back(guard).await;
     nothing_left(harness, &name).await;
@@ -85,7 +82,7 @@ pub(super) async fn a_waiter_gets_the_released_lock(harness: &dyn Harness) {
 pub(super) async fn tasks_of_one_client_take_turns(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
-    // Who shares a lock lets the next of its own tasks ask, and not every backend counts those who do.
+    // A sharing client lets the next of its tasks ask the server, and not every backend counts that one.
     let asking = harness.handle() == Handle::Permit && !harness.capabilities().counts_waiters;
     let (sender, mut order) = mpsc::unbounded_channel();
     for number in 0..8 {
@@ -123,7 +120,7 @@ pub(super) async fn clients_take_turns(harness: &dyn Harness) {
             sender.send(number).unwrap();
             give_back(guard).await;
         });
-        // Not every backend says when a waiter stands in its queue.
+        // Not every backend shows when a waiter has joined its queue.
         sleep(NOISE).await;
     }
     drop(sender);
@@ -135,10 +132,10 @@ pub(super) async fn clients_take_turns(harness: &dyn Harness) {
     assert_eq!(turns, [0, 1, 2, 3], "not in the order in which they asked");
 }
 
-pub(super) async fn waiters_are_told_how_many_are_before_them(harness: &dyn Harness) {
+pub(super) async fn waiters_learn_their_position(harness: &dyn Harness) {
     let (one, name) = (client(harness).await, fresh());
     let guard = take(&one, &name).await;
-    let (sender, mut told) = mpsc::unbounded_channel();
+    let (sender, mut positions) = mpsc::unbounded_channel();
     let mut waiters = Vec::new();
     for place in 1..=3 {
         let (locks, sender) = (client(harness).await, sender.clone());
@@ -146,15 +143,15 @@ pub(super) async fn waiters_are_told_how_many_are_before_them(harness: &dyn Harn
         let mutex = locks.mutex_with(&name, LockOptions::new().on_queued(tell)).unwrap();
         waiters.push(tokio::spawn(async move { mutex.acquire().await.unwrap() }));
         let mine = async {
-            while let Some((waiter, before)) = told.recv().await {
+            while let Some((waiter, before)) = positions.recv().await {
                 if waiter == place {
                     return before;
                 }
-                assert_eq!(before, waiter, "the place of one who waits has changed, and nobody has left");
+                assert_eq!(before, waiter, "a waiter's position changed, though no waiter left");
             }
             unreachable!("there is a sender left")
         };
-        assert_eq!(within(SOON, "the place in the queue", mine).await, place);
+        assert_eq!(within(SOON, "the position in the queue", mine).await, place);
     }
     give_back(guard).await;
     for waiter in waiters {

@@ -1,4 +1,4 @@
-//! The far end of the cross-process cases.
+//! The worker process of the cross-process cases.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
@@ -14,21 +14,21 @@ use super::Handle;
 use super::client::Client;
 use crate::history::{Event, EventKind, Mode, Recorder, ReleaseOutcome, now_ns};
 
-/// What a worker is told to do.
+/// What a case sends to a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(super) enum Order {
-    /// Take the lock, and keep it.
+    /// Acquire the lock, and hold it.
     Acquire { name: String, handle: Handle },
-    /// Take the lock together with other readers, and keep it.
+    /// Acquire the lock as a reader, and hold it.
     Read { name: String },
-    /// Tell whether the lock is still believed to be held.
+    /// Report whether the guard is valid.
     Report,
     /// Release the lock.
     Release,
-    /// Add one to the number in a file, under the lock, so many times.
+    /// Add one to the number in a file, under the lock, this many times.
     Count { name: String, handle: Handle, file: PathBuf, history: PathBuf, times: u32 },
-    /// Enter and leave a room, whose visitors a file counts, with a permit, so many times.
+    /// Enter and leave a room, whose visitors a file counts, with a permit, this many times.
     Visit { name: String, permits: u32, file: PathBuf, history: PathBuf, times: u32 },
 }
 
@@ -36,27 +36,25 @@ pub(super) enum Order {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(super) enum Answer {
-    /// It has a client, and waits for orders.
+    /// It is connected, and waits for orders.
     Ready,
     /// It holds the lock.
     Held { token: u64 },
-    /// What its guard says.
-    Reported { valid: bool, standing: String },
-    /// Whether the lock was its own until it released it.
+    /// The state of its guard.
+    Reported { valid: bool, state: String },
+    /// Whether it held the lock until the release.
     Released { was_ours: bool },
     /// It has counted.
     Counted,
     /// It has been in the room, and out again.
     Visited,
-    /// It could not do what it was told.
+    /// The order failed.
     Failed { error: String },
 }
 
-/// Does what the cases ask of another process: reads orders from standard input and answers on standard output, until
-/// its input ends.
+/// Executes the orders of the cases: reads them from standard input and answers on standard output, until its input ends.
 ///
-/// To be called by the program that [`Harness::worker`](super::Harness::worker) starts, in a tokio runtime of several
-/// threads.
+/// To be called by the program that [`Harness::worker`](super::Harness::worker) starts, in a multi-threaded tokio runtime.
 ///
 /// # Errors
 ///
@@ -105,12 +103,9 @@ fn hold(held: &mut Option<Guard>, acquired: lock_core::Result<Guard>) -> Answer 
 }
 
 fn report(held: Option<&Guard>) -> Answer {
-    // The first look after a long sleep, as a holder that is about to write would do.
+    // The first check after a long pause, as by a holder that is about to write.
     let valid = held.is_some_and(Guard::is_valid);
-    Answer::Reported {
-        valid,
-        standing: held.map_or_else(String::new, |guard| format!("{:?}", guard.state())),
-    }
+    Answer::Reported { valid, state: held.map_or_else(String::new, |guard| format!("{:?}", guard.state())) }
 }
 
 async fn release(held: Option<Guard>) -> Answer {
@@ -198,7 +193,7 @@ impl Resource {
         self.atomically(Self::content)
     }
 
-    /// When it was decided, and whether the number was written.
+    /// The time of the decision, and whether the number was written.
     fn write(&mut self, number: u64, token: u64) -> io::Result<(u64, bool)> {
         self.atomically(|resource| {
             let (_, last) = resource.content()?;
@@ -210,7 +205,7 @@ impl Resource {
         })
     }
 
-    /// Counts one more visitor; beside their number stands the largest that it ever was.
+    /// Adds a visitor; the second number is the largest number of visitors so far.
     fn enter(&mut self) -> io::Result<()> {
         self.atomically(|room| {
             let (inside, most) = room.content()?;
