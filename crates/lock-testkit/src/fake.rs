@@ -1,9 +1,8 @@
-//! A Redis in memory: it runs real scripts, on tokio's clock, over streams that lose and delay at will.
+//! A Redis in memory: it runs real scripts, on tokio's clock, over streams with faults.
 //!
-//! It is for tests that need many runs, or a clock that they can turn: a second of waiting costs nothing when tokio's
-//! clock is paused, and a run is the same for the same seed. It speaks RESP2 and RESP3, knows
-//! the commands that locks use, and runs scripts in the Lua that Redis uses. Whether it answers as Redis does is tested
-//! against Redis.
+//! It is for tests that need many runs or control of the clock: a second takes no time when tokio's clock is paused, and a
+//! seed always gives the same run. It speaks RESP2 and RESP3, has the commands that locks use, and runs scripts in the Lua
+//! version of Redis. Tests compare its answers with those of Redis.
 //!
 //! ```
 //! use lock_testkit::fake::{Faults, FakeRedis};
@@ -18,9 +17,8 @@
 //! # });
 //! ```
 //!
-//! Not there: databases other than 0, replicas, clusters, blocking commands, transactions, ACLs beyond one password,
-//! eviction, tracking in the modes that have to be asked for, and the libraries that Redis adds to Lua. What is not there
-//! is refused with an error.
+//! It lacks databases other than 0, replicas, clusters, blocking commands, transactions, ACLs beyond one password, eviction,
+//! tracking other than the default mode, and the libraries that Redis adds to Lua. Using them is an error.
 
 mod commands;
 mod connection;
@@ -54,12 +52,12 @@ pub struct FakeRedis {
 #[derive(Debug)]
 struct Shared {
     server: Mutex<Server>,
-    /// Somebody watches keys, or the clock was stepped: the next end of a key may be sooner.
+    /// Notified when a client tracks keys or the clock was stepped: the next key may expire sooner.
     wake: Arc<Notify>,
 }
 
 impl FakeRedis {
-    /// A server that asks for no password.
+    /// A server without a password.
     ///
     /// # Panics
     ///
@@ -72,14 +70,14 @@ impl FakeRedis {
         Self { shared }
     }
 
-    /// Asks clients for this password.
+    /// Requires this password.
     #[must_use]
     pub fn with_password(self, password: impl Into<String>) -> Self {
         self.server().password = Some(password.into());
         self
     }
 
-    /// One of several servers, which its `run_id` tells from those with other numbers.
+    /// Sets the number of one of several servers, which distinguishes its `run_id`.
     #[must_use]
     pub fn numbered(self, number: u64) -> Self {
         let mut server = self.server();
@@ -89,7 +87,7 @@ impl FakeRedis {
         self
     }
 
-    /// Connects over a stream that has no faults.
+    /// Connects over a stream without faults.
     ///
     /// # Errors
     ///
@@ -105,13 +103,13 @@ impl FakeRedis {
         Link::new(self.clone(), label.into(), seed)
     }
 
-    /// Runs one command for the test, without a connection; an error reply is an answer too.
+    /// Runs one command for the test, without a connection. The reply may be an error reply.
     pub fn command(&self, words: &[&str]) -> Reply {
         let words: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.server().serve_test(&words).into()
     }
 
-    /// Takes the server down: every connection ends, and what was on its way is lost.
+    /// Stops the server: all connections end, and data in flight is lost.
     pub fn crash(&self) {
         self.server().crash();
     }
@@ -132,7 +130,7 @@ impl FakeRedis {
         self.start_again(keep_data);
     }
 
-    /// [`restart`](Self::restart) without the data, which nobody can see: it says that it is the server of before.
+    /// [`restart`](Self::restart) without data and without a trace: `run_id` and uptime stay the same.
     pub fn restart_unseen(&self) {
         let mut server = self.server();
         let (run_id, started) = (server.run_id.clone(), server.started);
@@ -140,10 +138,10 @@ impl FakeRedis {
         server.keys.clear();
         server.start();
         (server.run_id, server.started) = (run_id, started);
-        server.note(|| "the server is up empty, and does not tell that it was down".to_owned());
+        server.note(|| "the server is up empty, with the same run_id".to_owned());
     }
 
-    /// Steps the server's wall clock, forwards or, when negative, backwards. Keys end by that clock.
+    /// Steps the server's wall clock, by which keys expire; a negative step goes backwards.
     pub fn step_clock(&self, millis: i64) {
         let mut server = self.server();
         server.clock.step(millis.saturating_mul(1000));
@@ -151,15 +149,15 @@ impl FakeRedis {
         self.shared.wake.notify_one();
     }
 
-    /// Lets a key end now, as if its time were over. Says whether there was one.
+    /// Expires a key now. Returns whether it existed.
     pub fn expire(&self, key: &str) -> bool {
         let mut server = self.server();
         server.tick();
         let was = server.keys.exists(key.as_bytes()) && server.keys.remove(key.as_bytes());
         if was {
-            server.note(|| format!("the key {key} ends early"));
+            server.note(|| format!("the key {key} expires early"));
         }
-        server.tell_watchers(0);
+        server.notify_trackers(0);
         was
     }
 
@@ -170,13 +168,12 @@ impl FakeRedis {
         server.keys.keys().iter().map(|key| server::text(key)).collect()
     }
 
-    /// How many connections the server has.
+    /// The number of connections.
     pub fn connections(&self) -> usize {
         self.server().sessions.len()
     }
 
-    /// Writes into the trace from now on what happens: connections, commands and their answers, pushes, faults. Each
-    /// line begins with `name`, which tells servers apart.
+    /// Writes connections, commands, answers, pushes and faults into the trace from now on. Each line begins with `name`.
     pub fn keep(&self, trace: &Trace, name: impl Into<String>) {
         self.server().trace = Some((trace.clone(), name.into()));
     }
@@ -207,7 +204,7 @@ impl Drop for Shared {
     }
 }
 
-/// Ends the keys that somebody watches in time: nobody else would notice.
+/// Expires tracked keys in time, so that their trackers are notified.
 async fn reap(shared: Weak<Shared>, wake: Arc<Notify>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
@@ -231,7 +228,7 @@ mod tests {
     use super::*;
     use crate::redis::reply::write_command;
 
-    /// Sends commands one after the other and reads what comes back within a second of silence.
+    /// Sends commands and reads until a second of silence.
     async fn say(stream: &mut DuplexStream, commands: &[&[&str]]) -> String {
         let mut bytes = Vec::new();
         for command in commands {
@@ -260,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_end_by_the_clock_that_tests_turn() {
+    async fn keys_expire_by_the_clock_of_the_test() {
         let redis = FakeRedis::new();
         drop(redis.command(&["SET", "k", "v", "PX", "1000"]));
         tokio::time::advance(Duration::from_millis(400)).await;
@@ -272,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_read_a_key_hears_once_that_it_changed_ended_or_went() {
+    async fn a_tracker_is_notified_once_of_a_change_an_expiry_or_a_flush() {
         let redis = FakeRedis::new();
         let mut stream = redis.connect().unwrap();
         let hello = say(&mut stream, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON"]]).await;
@@ -297,16 +294,16 @@ mod tests {
         let mut byte = [0];
         stream.read_exact(&mut byte).await.unwrap();
         assert!((2_900..5_100).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
-        assert_eq!(hear(&mut stream).await, &invalidated[1..], "the end of a key is a change");
+        assert_eq!(hear(&mut stream).await, &invalidated[1..], "an expiry is a change");
 
         drop(redis.command(&["FLUSHALL"]));
         assert_eq!(hear(&mut stream).await, ">2 $10 invalidate _ ");
         drop(redis.command(&["SET", "k", "3"]));
-        assert_eq!(hear(&mut stream).await, "", "who has not read it does not hear of it");
+        assert_eq!(hear(&mut stream).await, "", "the key was not read since");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn messages_come_to_those_who_listen() {
+    async fn messages_reach_subscribers() {
         let redis = FakeRedis::new();
         let (mut old, mut new) = (redis.connect().unwrap(), redis.connect().unwrap());
         assert_eq!(
@@ -323,7 +320,11 @@ mod tests {
         assert_eq!(redis.command(&["PUBSUB", "NUMSUB", "a"]).array().unwrap()[1].int(), Some(0));
         drop(old);
         tokio::task::yield_now().await;
-        assert_eq!(redis.command(&["PUBLISH", "b", "x"]).int(), Some(0), "who has gone is not counted");
+        assert_eq!(
+            redis.command(&["PUBLISH", "b", "x"]).int(),
+            Some(0),
+            "a closed connection is not counted"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -347,7 +348,7 @@ mod tests {
         assert!(redis.keys().is_empty() && redis.connect().is_ok());
     }
 
-    /// What a link with one fault does to `INCR n`: what the client hears, and what `n` is afterwards.
+    /// The effect of one fault on `INCR n`: the reply, whether the connection is closed, and `n`.
     async fn spoiled(faults: Faults) -> (String, bool, Option<i64>) {
         let redis = FakeRedis::new();
         let link = redis.link("one", 1);
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn links_delay_and_stall_and_deliver_what_the_client_no_longer_waits_for() {
+    async fn links_delay_and_stall_and_deliver_requests_of_closed_clients() {
         let redis = FakeRedis::new();
         let link = redis.link("one", 1);
         link.set_faults(Faults { delay_ms: 10..=10, ..Faults::default() });
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn passwords_are_asked_for() {
+    async fn passwords_are_required() {
         let redis = FakeRedis::new().with_password("open");
         let mut stream = redis.connect().unwrap();
         assert_eq!(say(&mut stream, &[&["GET", "k"]]).await, "-NOAUTH Authentication required. ");

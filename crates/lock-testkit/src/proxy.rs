@@ -1,4 +1,4 @@
-//! A TCP proxy that breaks connections the way networks do, at the request that the test chooses.
+//! A TCP proxy that breaks connections as networks do, at the request that the test chooses.
 
 mod connection;
 mod frames;
@@ -18,16 +18,16 @@ use crate::error::{Error, Result};
 
 /// A proxy between clients and one server, with faults that are switched while connections are open.
 ///
-/// It knows where a request begins and ends, so it can lose the reply to a certain request: the ambiguous outcome
-/// that every lock client must survive. Requests and replies are forwarded whole.
+/// It parses frames, so that it can lose the reply to a certain request: the unknown outcome that every lock client must
+/// survive. Requests and replies are forwarded whole.
 ///
-/// The proxy runs on a thread of its own: it goes on while the test's runtime is blocked or its clock is paused,
-/// and it needs no runtime to start. All methods take effect before they return. It ends when it is dropped.
+/// The proxy runs on its own thread: it continues while the test's runtime is blocked or its clock is paused, and it needs
+/// no runtime to start. All methods take effect before they return. It ends when it is dropped.
 ///
 /// # What a fault can do
 ///
-/// A proxy fault does nothing to a connection that TCP over a bad network could not do. In particular a byte stream
-/// never goes on after a gap: a connection that lost bytes stays silent in that direction until it is reset.
+/// A fault does only what TCP over a bad network could do. In particular a byte stream never continues after a gap: a
+/// connection that lost bytes stays silent in that direction until it is reset.
 pub struct FaultProxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
@@ -35,21 +35,21 @@ pub struct FaultProxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the proxied connections speak.
+/// The protocol of the proxied connections.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// RESP2 or RESP3. Push frames and pub/sub messages are not taken for replies.
+    /// RESP2 or RESP3. Push frames and pub/sub messages do not count as replies.
     ///
-    /// `MONITOR` and `CLIENT REPLY OFF` are not understood: after them replies are matched wrongly.
+    /// `MONITOR` and `CLIENT REPLY OFF` are not supported: after them replies are matched wrongly.
     Redis,
     /// ZooKeeper's client protocol. Four-letter words pass through.
     ZooKeeper,
-    /// Anything else: bytes are forwarded as they come and no request is seen.
+    /// Anything else: bytes are forwarded as they come, without requests.
     Opaque,
 }
 
-/// Which way bytes travel.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Direction {
     /// From the client to the server.
@@ -58,19 +58,19 @@ pub enum Direction {
     ToClient,
 }
 
-/// What becomes of a connection whose reply was swallowed.
+/// What happens to a connection whose reply was swallowed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Then {
     /// Both sides are reset.
     Reset,
-    /// The client is told in an orderly way that the server closes, as by one that shuts down.
+    /// The client gets a FIN, as from a server that shuts down.
     Fin,
-    /// The connection stays open, and nothing more comes from the server. Requests still reach it.
+    /// The connection stays open, and nothing more comes from the server. Requests still reach the server.
     Hang,
 }
 
 impl FaultProxy {
-    /// Starts a proxy on a loopback port of its own that forwards to `upstream`.
+    /// Starts a proxy on a free loopback port that forwards to `upstream`.
     ///
     /// # Errors
     ///
@@ -103,25 +103,25 @@ impl FaultProxy {
         self.addr.port()
     }
 
-    /// Delivers every byte in this direction so much later, until the delay is set again.
+    /// Delays every byte in this direction, until the delay is set again.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.shared.faults.send_modify(|faults| faults.delay[direction as usize] = delay);
     }
 
-    /// Closes all connections in an orderly way, as a server that shuts down.
+    /// Closes all connections by FIN, as a server that shuts down.
     pub fn fin(&self) {
         self.shared.end_all(Fate::Fin);
     }
 
-    /// Resets all connections, as a machine that has restarted. What is held or delayed is lost.
+    /// Resets all connections, as a machine that has restarted. Held and delayed bytes are lost.
     pub fn rst(&self) {
         self.shared.end_all(Fate::Rst);
     }
 
-    /// While on, bytes in this direction vanish, also those that say that a connection is closed; connections stay.
+    /// While on, everything in this direction is lost, FIN and RST included; connections stay open.
     ///
-    /// When it goes off, connections that lost something are reset and the others go on. For bytes that arrive after
-    /// all, see [`hold`](Self::hold).
+    /// When switched off, connections that lost bytes are reset and the others continue. For bytes that arrive later, see
+    /// [`hold`](Self::hold).
     pub fn black_hole(&self, direction: Direction, on: bool) {
         self.shared.faults.send_modify(|faults| faults.black_hole[direction as usize] = on);
         if !on {
@@ -129,14 +129,14 @@ impl FaultProxy {
         }
     }
 
-    /// Keeps the bytes of this direction back until [`deliver`](Self::deliver).
+    /// Holds the bytes of this direction back until [`deliver`](Self::deliver).
     ///
-    /// They arrive even if the sender has closed its side by then: a held request still reaches the server.
+    /// They arrive even if the sender has closed by then: a held request still reaches the server.
     pub fn hold(&self, direction: Direction) {
         self.shared.faults.send_modify(|faults| faults.hold[direction as usize] = true);
     }
 
-    /// Delivers what is held, in both directions, and holds no more.
+    /// Delivers held bytes, in both directions, and ends the hold.
     pub fn deliver(&self) {
         self.shared.faults.send_modify(|faults| faults.hold = [false; 2]);
     }
@@ -156,16 +156,16 @@ impl FaultProxy {
         self.shared.add_rule(Rule::nth(n, Action::SwallowReply(then)));
     }
 
-    /// Forwards the next request for which `matches` says yes and swallows its reply.
+    /// Forwards the next matching request and swallows its reply.
     ///
-    /// `matches` sees the bytes of the whole request; see [`redis_command`] and [`zk_opcode`].
+    /// `matches` gets the bytes of the whole request; see [`redis_command`] and [`zk_opcode`].
     pub fn swallow_when(&self, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static, then: Then) {
         self.shared.add_rule(Rule::when(matches, Action::SwallowReply(then)));
     }
 
     /// Forwards the `n`-th request from now (1 is the next one), then resets the client without a reply.
     ///
-    /// The server gets the whole request and then the end of the stream, so that it surely carries it out.
+    /// The server gets the whole request and then the end of the stream, so that it certainly executes it.
     ///
     /// # Panics
     ///
@@ -174,31 +174,31 @@ impl FaultProxy {
         self.shared.add_rule(Rule::nth(n, Action::Cut));
     }
 
-    /// Forwards the next request for which `matches` says yes, then resets the client without a reply.
+    /// Forwards the next matching request, then resets the client without a reply.
     ///
-    /// `matches` sees the bytes of the whole request; see [`redis_command`] and [`zk_opcode`].
+    /// `matches` gets the bytes of the whole request; see [`redis_command`] and [`zk_opcode`].
     pub fn cut_when(&self, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
         self.shared.add_rule(Rule::when(matches, Action::Cut));
     }
 
-    /// How many replies were swallowed and requests cut so far: by this a test sees that its fault has come to pass.
+    /// How many replies were swallowed and requests cut so far: shows a test that its fault has happened.
     pub fn fired(&self) -> u64 {
         self.shared.fired.load(Ordering::SeqCst)
     }
 
-    /// While on, messages that the server sends unasked vanish: Redis push frames and pub/sub messages; ZooKeeper watch
-    /// events. They count as [pushes](Self::pushes) all the same.
+    /// While on, pushes are lost: Redis push frames and pub/sub messages; ZooKeeper watch events. They are counted as
+    /// [pushes](Self::pushes) all the same.
     pub fn lose_pushes(&self, on: bool) {
         self.shared.faults.send_modify(|faults| faults.lose_pushes = on);
     }
 
-    /// While on, new connections are reset at once. Open ones stay.
+    /// While on, new connections are reset at once. Open ones stay open.
     pub fn refuse(&self, on: bool) {
         self.shared.faults.send_modify(|faults| faults.refuse = on);
     }
 
-    /// Ends all faults: held bytes are delivered, delays end, pending swallows and cuts are forgotten, and connections
-    /// that lost something are reset.
+    /// Ends all faults: held bytes are delivered, delays end, pending swallows and cuts are removed, and connections that
+    /// lost bytes are reset.
     pub fn heal(&self) {
         self.shared.rules().clear();
         self.shared.faults.send_replace(Faults::default());
@@ -210,7 +210,7 @@ impl FaultProxy {
         self.shared.requests.load(Ordering::SeqCst)
     }
 
-    /// How many messages the server has sent unasked: Redis push frames and pub/sub messages; ZooKeeper watch events.
+    /// How many pushes the server has sent: Redis push frames and pub/sub messages; ZooKeeper watch events.
     pub fn pushes(&self) -> u64 {
         self.shared.pushes.load(Ordering::SeqCst)
     }
@@ -222,7 +222,7 @@ impl FaultProxy {
         }
     }
 
-    /// How many connections are open, counting those whose end has not got through yet.
+    /// How many connections are open, those included whose end has not been forwarded yet.
     pub fn connections(&self) -> usize {
         self.shared.table().len()
     }
@@ -285,7 +285,7 @@ pub mod opcode {
     pub const CLOSE_SESSION: i32 = -11;
 }
 
-/// What the proxy's thread and the test's threads share.
+/// The state that the proxy's thread and the test's threads share.
 struct Shared {
     upstream: SocketAddr,
     protocol: Protocol,
@@ -316,21 +316,21 @@ struct Control {
     queued: [AtomicUsize; 2],
 }
 
-/// How a connection ends before its time.
+/// How the proxy ends a connection.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Fin,
     Rst,
-    /// The client is reset; the server reads all that was sent to it and then the end of the stream.
+    /// The client is reset; the server gets all requests and then the end of the stream.
     Cut,
 }
 
 type Predicate = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 struct Rule {
-    /// Which requests count; without it, all do.
+    /// Which requests count; all without it.
     matches: Option<Predicate>,
-    /// The rule fires at this match, counted down to it.
+    /// The rule fires at this match; counted down.
     nth: u64,
     action: Action,
 }
@@ -368,8 +368,8 @@ impl Shared {
         self.rules().push(rule);
     }
 
-    /// What the rules say about this request. Every rule sees every request; the oldest that fires wins.
-    fn judge(&self, request: &[u8]) -> Option<Action> {
+    /// The action for this request. Every rule sees every request; the oldest that fires wins.
+    fn apply_rules(&self, request: &[u8]) -> Option<Action> {
         let mut action = None;
         self.rules().retain_mut(|rule| {
             let fires = rule.fires(request);

@@ -1,7 +1,7 @@
-//! Runs of a real backend in virtual time: what they have in common, whatever the backend.
+//! Simulations: runs of a real backend in virtual time.
 //!
-//! A seed determines a run. What it is made of (servers, links, faults) is the backend's own; here are the clients, who take
-//! locks in all the ways there are, the judgement on what came of it, and the runs of thousands of seeds.
+//! A seed determines a run. Servers, links and faults belong to the backend. This module has the clients, which acquire
+//! locks in all possible ways, the checks after a run, and the loop over thousands of seeds.
 
 mod client;
 mod scenario;
@@ -14,15 +14,15 @@ pub use self::scenario::{Scenario, a_seed_is_always_the_same_story, find, no_see
 pub use self::seeds::{Seeds, in_parallel};
 pub use self::stage::{Habits, Leases, Outcome, Stage, lock_name};
 
-/// Runs a future in virtual time. All that is chosen by chance, in the locks as well, follows from the seed.
+/// Runs a future in virtual time. All random choices, those of the locks included, follow from the seed.
 ///
 /// # Panics
 ///
-/// When there is no runtime.
+/// When the runtime cannot be built.
 pub fn in_virtual_time<T>(seed: u64, run: impl Future<Output = T>) -> T {
     lock_core::random::seed(seed);
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    // Tokio chooses by chance in which order it wakes who waits for the same thing.
+    // Tokio wakes tasks that wait for the same event in a random order.
     #[cfg(tokio_unstable)]
     runtime.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
     let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime without I/O starts");

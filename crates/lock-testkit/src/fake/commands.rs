@@ -20,20 +20,20 @@ use super::server::{Call, text};
 /// One command.
 pub(super) struct Command {
     pub(super) name: &'static str,
-    /// The number of words, the name included; at least so many when negative.
+    /// The number of words, the name included; the minimum when negative.
     pub(super) arity: i64,
     pub(super) kind: Kind,
     pub(super) run: fn(&mut Call<'_>, &[Bytes]) -> Answer,
 }
 
-/// What a command does to keys.
+/// The kind of a command.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     /// Reads keys, which a tracking connection then watches.
     Read(Keys),
     /// Anything else that a script may do.
     Other,
-    /// Is about the connection: not for scripts.
+    /// Concerns the connection: not for scripts.
     Connection,
 }
 
@@ -109,7 +109,7 @@ fn syntax<T>() -> Result<T, String> {
     Err(SYNTAX.to_owned())
 }
 
-/// A number, as strictly as Redis reads it: no sign, blank or zero too many.
+/// Parses an integer as strictly as Redis: no plus sign, blanks or leading zeros.
 fn integer(word: &[u8]) -> Result<i64, String> {
     integer_in(word).ok_or_else(|| NOT_AN_INTEGER.to_owned())
 }
@@ -137,7 +137,7 @@ fn is(word: &[u8], name: &str) -> bool {
     word.eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// The places from `start` to `stop`, both included and both counted from the end when negative.
+/// The indices from `start` to `stop`, both inclusive, and counted from the end when negative.
 fn span(start: i64, stop: i64, length: usize) -> std::ops::Range<usize> {
     let length = length as i64;
     let place = |index: i64| if index < 0 { index + length } else { index };
@@ -149,7 +149,7 @@ fn ok() -> Answer {
     Ok(Reply::OK())
 }
 
-/// Whether a name fits a pattern of `*`, `?` and `\`.
+/// Whether a name matches a pattern of `*`, `?` and `\`.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern, name) {
         ([], []) => true,

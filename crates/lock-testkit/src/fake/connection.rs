@@ -1,4 +1,4 @@
-//! One connection: requests come in, wait their time, and are carried out in order; so are the answers.
+//! A connection: requests and replies are delayed, and delivered in order.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ use super::link::{Fate, Link};
 use super::reply::Bytes;
 use super::server::Accepted;
 
-/// A peer that is not heard of any more is given up by the server after this.
+/// The server closes a silent connection after this.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// A request, or the end of them, on its way to the server.
+/// A request in flight, or the end of the stream.
 struct Request {
     at: Instant,
     fate: Fate,
@@ -29,19 +29,19 @@ pub(super) async fn serve(link: Link, accepted: Accepted, stream: DuplexStream) 
     let Accepted { id, outbox, mut alive } = accepted;
     let (reader, writer) = tokio::io::split(stream);
     let (requests, queue) = mpsc::unbounded_channel();
-    // Answers are written into the void once the link has lost one.
+    // Once the link has lost a reply, all later ones are discarded.
     let silent = AtomicBool::new(false);
     tokio::select! {
         biased;
         () = ended(&mut alive) => {}
-        () = carry_out(&link, id, queue, &silent) => {}
+        () = execute(&link, id, queue, &silent) => {}
         () = receive(&link, reader, requests) => {}
         () = answer(&link, outbox, writer, &silent) => {}
     }
     link.redis().server().hang_up(id);
 }
 
-/// Reads requests, also those that nobody waits for any more, and puts them on their way.
+/// Reads requests and queues them, those of closed clients included.
 async fn receive(
     link: &Link,
     reader: impl tokio::io::AsyncRead + Unpin,
@@ -59,8 +59,8 @@ async fn receive(
     }
 }
 
-/// Carries requests out in order, until the last of them or a reset.
-async fn carry_out(link: &Link, id: u64, mut queue: mpsc::UnboundedReceiver<Request>, silent: &AtomicBool) {
+/// Executes requests in order, until the last one or a reset.
+async fn execute(link: &Link, id: u64, mut queue: mpsc::UnboundedReceiver<Request>, silent: &AtomicBool) {
     while let Some(Request { at, fate, words }) = queue.recv().await {
         link.passes(at).await;
         let Some(words) = words else { return };
@@ -85,7 +85,7 @@ async fn carry_out(link: &Link, id: u64, mut queue: mpsc::UnboundedReceiver<Requ
     }
 }
 
-/// Neither side hears of the other. Each finds out when it is tired of waiting.
+/// The connection is silent in both directions until a timeout.
 async fn vanish(silent: &AtomicBool) {
     silent.store(true, Ordering::Relaxed);
     sleep(KEEPALIVE).await;
@@ -102,7 +102,7 @@ async fn answer(
         last = last.max(sent + link.reply());
         link.passes(last).await;
         if !silent.load(Ordering::Relaxed) && writer.write_all(&bytes).await.is_err() {
-            // The client is gone; what it sent is carried out all the same.
+            // The client has closed, but its requests are executed all the same.
             silent.store(true, Ordering::Relaxed);
         }
     }
@@ -112,7 +112,7 @@ async fn ended(alive: &mut watch::Receiver<()>) {
     while alive.changed().await.is_ok() {}
 }
 
-/// Reads one command: an array of strings.
+/// Reads one command, an array of strings. Parsed here and not by a driver: see [`crate::redis::reply`].
 async fn read_command(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Vec<Bytes>> {
     let count = read_number(reader, b'*').await?;
     let mut words = Vec::with_capacity(count);

@@ -1,28 +1,27 @@
-//! Random numbers that are the same for the same seed, on every machine and in every version.
+//! Random numbers by seed, the same on every machine and in every version.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A stream of random choices that a seed determines.
+/// A stream of random numbers that a seed determines.
 ///
-/// The generator is SplitMix64: seeds that once found something must find it again, whatever becomes of other
-/// people's generators.
+/// Written by hand (SplitMix64), as a seed that found a failure must find it again: `rand` may change its generators.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The stream of this seed.
+    /// The stream of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Another stream, which depends on this one and on the salt.
+    /// A new stream, which depends on this one and on the salt.
     #[must_use]
     pub fn fork(&mut self, salt: u64) -> Self {
         Self(self.number() ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Any number.
+    /// A random number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -31,7 +30,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from zero to `end`, without `end`.
+    /// A number from zero to `end`, exclusive.
     ///
     /// # Panics
     ///
@@ -45,7 +44,7 @@ impl Dice {
         range.start() + self.below(range.end() - range.start() + 1)
     }
 
-    /// So many milliseconds, in steps of one microsecond.
+    /// A duration in this range of milliseconds, in steps of one microsecond.
     pub fn millis(&mut self, range: RangeInclusive<u64>) -> Duration {
         Duration::from_micros(self.within(range.start() * 1000..=range.end() * 1000))
     }
@@ -56,11 +55,11 @@ impl Dice {
         ((self.number() >> 11) as f64) < probability * (1_u64 << 53) as f64
     }
 
-    /// One of these.
+    /// A random element.
     ///
     /// # Panics
     ///
-    /// When there are none.
+    /// When the slice is empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len() as u64) as usize]
     }
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_always_gives_the_same() {
+    fn a_seed_always_gives_the_same_numbers() {
         let mut dice = Dice::new(7);
         assert_eq!([dice.number(), dice.number()], [7_191_089_600_892_374_487, 309_689_372_594_955_804]);
         let mut again = Dice::new(7);

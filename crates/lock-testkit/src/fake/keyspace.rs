@@ -1,4 +1,4 @@
-//! The keys, their values and when they end.
+//! The keys, their values and their expiry.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,17 +8,17 @@ use super::reply::Bytes;
 #[derive(Debug, Default)]
 pub(super) struct Keyspace {
     entries: BTreeMap<Bytes, Entry>,
-    /// The keys that changed since they were last taken, in order; who watches them is told.
+    /// The keys that changed since `take_changed`, in order; their trackers are notified.
     changed: Vec<Bytes>,
     now_ms: i64,
 }
 
-/// What is behind a key.
+/// The value of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Data {
     Text(Bytes),
     List(VecDeque<Bytes>),
-    /// In the order of insertion, as a small hash of Redis has it.
+    /// In the order of insertion, as in a small hash of Redis.
     Hash(Vec<(Bytes, Bytes)>),
     Sorted(BTreeMap<Bytes, f64>),
     Set(BTreeSet<Bytes>),
@@ -30,10 +30,10 @@ struct Entry {
     ends_ms: Option<i64>,
 }
 
-/// The answer to a command for another type of value.
+/// The error of a command on another type of value.
 pub(super) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-/// For one type of value: a look at it, and a change of it that makes it when there is none.
+/// Accessors of one type of value: a read, and an edit that creates a missing value.
 macro_rules! typed {
     ($look:ident, $edit:ident, $variant:ident, $type:ty) => {
         pub(super) fn $look(&mut self, key: &[u8]) -> Result<Option<&$type>, String> {
@@ -44,8 +44,8 @@ macro_rules! typed {
             }
         }
 
-        /// Changes the value. It is made if there was none and removed when it is empty afterwards; the key has
-        /// changed if `edit` says so.
+        /// Edits the value: creates a missing one, and removes an empty one afterwards. `edit` returns whether the key
+        /// has changed.
         pub(super) fn $edit<T>(
             &mut self,
             key: &[u8],
@@ -84,7 +84,7 @@ impl Keyspace {
         }
     }
 
-    /// Sets the time of all that follows; it may go back.
+    /// Sets the current time, which may go backwards.
     pub(super) fn set_now(&mut self, now_ms: i64) {
         self.now_ms = now_ms;
     }
@@ -93,9 +93,9 @@ impl Keyspace {
         self.now_ms
     }
 
-    /// The value of a key that has not ended.
+    /// The value of a key that has not expired.
     pub(super) fn look(&mut self, key: &[u8]) -> Option<&Data> {
-        // As in Redis, the millisecond of the end still belongs to the key.
+        // As in Redis, the key still exists in the millisecond of its expiry.
         if self.entries.get(key).is_some_and(|entry| entry.ends_ms.is_some_and(|end| self.now_ms > end)) {
             self.remove(key);
         }
@@ -106,7 +106,7 @@ impl Keyspace {
         self.look(key).is_some()
     }
 
-    /// When a key ends: `None` without a key, `Some(None)` when it does not end.
+    /// The expiry of a key: `None` without a key, `Some(None)` without an expiry.
     pub(super) fn ends(&mut self, key: &[u8]) -> Option<Option<i64>> {
         self.look(key)?;
         self.entries.get(key).map(|entry| entry.ends_ms)
@@ -117,7 +117,7 @@ impl Keyspace {
         self.changed.push(key.to_vec());
     }
 
-    /// Lets a key end then; at once if that has passed. Says whether there is such a key.
+    /// Sets the expiry of a key, and removes the key if that has passed. Returns whether it existed.
     pub(super) fn set_end(&mut self, key: &[u8], ends_ms: Option<i64>) -> bool {
         if !self.exists(key) {
             return false;
@@ -132,7 +132,7 @@ impl Keyspace {
         true
     }
 
-    /// Removes a key, whether it has ended or not.
+    /// Removes a key, expired or not.
     pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         let was = self.entries.remove(key).is_some();
         if was {
@@ -145,13 +145,13 @@ impl Keyspace {
         self.entries.clear();
     }
 
-    /// The keys that have not ended.
+    /// The keys that have not expired.
     pub(super) fn keys(&mut self) -> Vec<Bytes> {
         let keys: Vec<_> = self.entries.keys().cloned().collect();
         keys.into_iter().filter(|key| self.exists(key)).collect()
     }
 
-    /// When the first of these keys ends.
+    /// The first expiry of these keys.
     pub(super) fn first_end<'a>(&self, keys: impl IntoIterator<Item = &'a Bytes>) -> Option<i64> {
         keys.into_iter().filter_map(|key| self.entries.get(key)?.ends_ms).min()
     }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_ends_after_its_last_millisecond() {
+    fn a_key_expires_after_its_last_millisecond() {
         let mut keys = Keyspace::default();
         keys.put(b"k", Data::Text(b"v".to_vec()), Some(100));
         keys.set_now(100);

@@ -12,30 +12,30 @@ use tokio::time::Instant;
 
 use super::{Dice, FakeRedis, connection};
 
-/// What can go wrong on a link. The chances are for each request, the first one that comes true counts.
+/// The faults of a link, as probabilities for each request. The first that happens counts.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// How long a request takes to the server, and a reply or a push back, in milliseconds.
+    /// The delay of each request, reply and push, in milliseconds.
     pub delay_ms: RangeInclusive<u64>,
-    /// A request takes [`stall_ms`](Self::stall_ms) longer, and all behind it wait.
+    /// A request takes [`stall_ms`](Self::stall_ms) longer, and delays all behind it.
     pub stall: f64,
     /// See [`stall`](Self::stall).
     pub stall_ms: RangeInclusive<u64>,
-    /// A request never arrives, nor does anything after it: the connection is silent from then on.
+    /// A request is lost, and everything after it: the connection stays silent.
     pub lose_request: f64,
-    /// A request is carried out; neither its reply nor anything after it arrives.
+    /// A request is executed, but its reply and everything after it is lost.
     pub lose_reply: f64,
-    /// The connection is reset before the request is carried out.
+    /// The connection is reset before the request is executed.
     pub reset_before: f64,
-    /// The connection is reset after the request was carried out.
+    /// The connection is reset after the request was executed.
     pub reset_after: f64,
     /// A new connection is refused.
     pub refuse: f64,
 }
 
-/// The network between one client and the server: makes connections, and spoils them.
+/// The network between one client and the server, with faults.
 ///
-/// Clones are the same link. What goes wrong, and when, follows from the seed and from what the client sends.
+/// Clones are the same link. The faults follow from the seed and from what the client sends.
 #[derive(Clone, Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -46,8 +46,8 @@ struct Shared {
     redis: FakeRedis,
     label: String,
     state: Mutex<State>,
-    /// The stall has changed: who waits looks again. All are woken in the order in which they wait; a watch would choose
-    /// an order by chance.
+    /// Notified when the stall has changed. It wakes tasks in the order in which they wait; a watch channel would choose a
+    /// random order.
     changed: Notify,
 }
 
@@ -55,11 +55,11 @@ struct Shared {
 struct State {
     faults: Faults,
     dice: Dice,
-    /// Until when nothing passes.
+    /// The end of the stall.
     stalled: Option<Instant>,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Arrives,
@@ -79,7 +79,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::ConnectionRefused`] while the server is down, or by chance.
+    /// [`io::ErrorKind::ConnectionRefused`] while the server is down, or by a fault.
     pub fn connect(&self) -> io::Result<DuplexStream> {
         let refused = self.roll(|faults, dice| dice.chance(faults.refuse));
         let accepted = if refused { None } else { self.shared.redis.server().accept(&self.shared.label) };
@@ -89,23 +89,23 @@ impl Link {
         Ok(ours)
     }
 
-    /// Sets what goes wrong from now on.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// Lets nothing pass for so long, in neither direction; it is delivered afterwards.
+    /// Holds everything back for this long, in both directions; it is delivered afterwards.
     pub fn stall(&self, span: Duration) {
         self.note(&format!("stalls for {span:?}"));
         self.set_stalled(Some(Instant::now() + span));
     }
 
-    /// Ends a [`stall`](Self::stall) before its time.
+    /// Ends a [`stall`](Self::stall) early.
     pub fn resume(&self) {
         self.set_stalled(None);
     }
 
-    /// Resets all connections of this link: what is on its way is lost.
+    /// Resets all connections of this link: data in flight is lost.
     pub fn reset(&self) {
         self.note("is reset");
         self.redis().server().hang_up_all(&self.shared.label);
@@ -115,7 +115,7 @@ impl Link {
         &self.shared.redis
     }
 
-    /// What becomes of the next request, and how long it takes.
+    /// The fate and delay of the next request.
     pub(super) fn request(&self) -> (Fate, Duration) {
         self.roll(|faults, dice| {
             let mut delay = dice.millis(faults.delay_ms.clone());
@@ -133,12 +133,12 @@ impl Link {
         })
     }
 
-    /// How long the next reply takes.
+    /// The delay of the next reply.
     pub(super) fn reply(&self) -> Duration {
         self.roll(|faults, dice| dice.millis(faults.delay_ms.clone()))
     }
 
-    /// Waits until it is so late and the link is not stalled.
+    /// Waits until this time, and until the link is not stalled.
     pub(super) async fn passes(&self, at: Instant) {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
@@ -175,7 +175,7 @@ impl Link {
 }
 
 impl Faults {
-    /// Some that the dice choose. Of each fault there are runs without it: what many faults hide, a single one may show.
+    /// Random faults. Each fault is absent from some runs: one fault may show what many hide.
     pub fn some(dice: &mut Dice) -> Self {
         let mut chance = |most: f64| if dice.chance(0.5) { 0.0 } else { most };
         let (stall, lose_request, lose_reply) = (chance(0.03), chance(0.01), chance(0.01));

@@ -1,15 +1,15 @@
-//! What the fake answers, in both protocols.
+//! The fake's replies, in both protocols.
 
 use crate::redis::Reply as Resp2;
 
 /// Bytes: a key, a value, a word of a command.
 pub(super) type Bytes = Vec<u8>;
 
-/// An answer, before the protocol of the connection is known.
+/// A reply, independent of the connection's protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reply {
     Nil,
-    /// A null where an array was expected: RESP2 writes it in another way.
+    /// A null in place of an array, which RESP2 writes differently.
     NilArray,
     Int(i64),
     Simple(String),
@@ -22,7 +22,7 @@ pub(super) enum Reply {
     Error(String),
 }
 
-/// An answer or the text of an error.
+/// A reply or the text of an error.
 pub(super) type Answer = Result<Reply, String>;
 
 impl Reply {
@@ -48,7 +48,7 @@ impl Reply {
         Self::Int(i64::from(flag))
     }
 
-    /// Writes the reply as the protocol has it.
+    /// Writes the reply in this protocol.
     pub(super) fn write(&self, resp3: bool, to: &mut Bytes) {
         match self {
             Self::Nil => to.extend_from_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" }),
@@ -76,7 +76,7 @@ impl Reply {
         }
     }
 
-    /// The reply in the types that RESP2 and scripts know.
+    /// The reply in the types of RESP2 and scripts.
     pub(super) fn plain(self) -> Self {
         match self {
             Self::Map(pairs) => {

@@ -1,7 +1,7 @@
-//! Scripts: Lua 5.1 with Redis' own library and its conversions.
+//! Scripts: Lua 5.1 with the `redis` library and its conversions.
 //!
-//! What our scripts use is here: the base, string, table and math libraries and `redis.*`. Of the libraries that Redis
-//! adds, such as `cjson`, there are none; a script that needs one fails and says so.
+//! The base, string, table and math libraries and `redis.*` exist. Other libraries of Redis, such as `cjson`, do not: a
+//! script that needs one fails.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ pub(super) fn compile(hash: &str, source: &[u8]) -> Result<(), String> {
     ENGINE.with(|engine| engine.function(hash, source).map(drop))
 }
 
-/// Runs a script. Nothing else happens on the server until it ends.
+/// Runs a script atomically.
 pub(super) fn run(call: &mut Call<'_>, hash: &str, source: &[u8], keys: &[Bytes], args: &[Bytes]) -> Answer {
     ENGINE.with(|engine| {
         let function = engine.function(hash, source)?;
@@ -33,20 +33,20 @@ pub(super) fn run(call: &mut Call<'_>, hash: &str, source: &[u8], keys: &[Bytes]
 }
 
 thread_local! {
-    // One for each thread: a state of Lua cannot be shared, and compiling is what costs.
+    // One per thread: a Lua state cannot be shared, and compiling is expensive.
     static ENGINE: Engine = Engine::new().expect("Lua starts");
 }
 
 struct Engine {
     lua: Lua,
-    /// Where `redis.pcall` is put for each run.
+    /// The `redis` table; each run sets its `pcall`.
     library: Table,
-    /// Calls a function and gives back what it raised, whatever its type.
+    /// Calls a function and returns what it raised, whatever its type.
     guarded: Function,
     compiled: RefCell<HashMap<String, Function>>,
 }
 
-/// What can be written in Lua: the rest of the library, and that scripts make no globals.
+/// The rest of the library in Lua, and the ban on globals.
 const PRELUDE: &str = "
 local redis = {}
 local type, error, pcall, tostring, sub = type, error, pcall, tostring, string.sub
@@ -135,7 +135,7 @@ impl Engine {
         Ok(function)
     }
 
-    /// What the script returned, or what it raised.
+    /// Returns the result of the script, or what it raised.
     fn run(
         &self,
         call: &mut Call<'_>,
@@ -178,7 +178,7 @@ fn command_of(words: &MultiValue) -> Result<Vec<Bytes>, String> {
     words.iter().map(word).collect()
 }
 
-/// A reply as a script sees it: no value is `false`, a status line and an error are tables.
+/// Converts a reply for a script: null is `false`, a status line and an error are tables.
 fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
     Ok(match reply.plain() {
         Reply::Int(number) => Value::Number(number as f64),
@@ -196,7 +196,7 @@ fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
     })
 }
 
-/// What a script returns as a reply: numbers lose their fraction, `false` is no value, an array ends at its first `nil`.
+/// Converts the result of a script: numbers lose their fraction, `false` is null, an array ends at its first `nil`.
 fn from_lua(value: &Value, depth: usize) -> Reply {
     match value {
         Value::String(text) => Reply::bulk(text.as_bytes()),
@@ -235,7 +235,7 @@ fn field(table: &Table, name: &str) -> Option<String> {
     Some(value.as_string()?.to_string_lossy())
 }
 
-/// What a script raised by itself.
+/// The message that a script raised.
 fn line_of(value: &Value) -> String {
     match value {
         Value::String(text) => first_line(&text.to_string_lossy()),

@@ -1,4 +1,4 @@
-//! The server: its data, its scripts, and who is connected to it.
+//! The server: data, scripts and connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::keyspace::Keyspace;
 use super::reply::{Answer, Bytes, Reply};
 use super::trace::Trace;
 
-/// When the server's clock began: some day in 2023. Tokens are microseconds since 1970.
+/// The server's clock starts in 2023. Tokens are microseconds since 1970.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
 /// One fake server.
@@ -22,22 +22,22 @@ pub(super) struct Server {
     /// Loaded scripts by their SHA-1.
     pub(super) scripts: BTreeMap<String, Arc<[u8]>>,
     pub(super) sessions: BTreeMap<u64, Session>,
-    /// For each key who has read it and is to be told once when it changes.
+    /// For each key the connections that have read it, to be notified once when it changes.
     watched: BTreeMap<Bytes, BTreeSet<u64>>,
     pub(super) password: Option<String>,
     pub(super) config: BTreeMap<String, String>,
     pub(super) clock: ServerClock,
     pub(super) run_id: String,
     pub(super) started: Instant,
-    /// The server is down: nobody can connect.
+    /// The server is down: connections are refused.
     pub(super) down: bool,
-    /// The time of the command that runs, in microseconds since 1970; it stands still while a script runs.
+    /// The time of the current command, in microseconds since 1970; constant during a script.
     pub(super) now_us: i64,
     /// Which of several servers it is.
     pub(super) number: u64,
     starts: u64,
     last_session: u64,
-    /// Where what happens is written down, and what the server is called there.
+    /// The trace, and the server's name in it.
     pub(super) trace: Option<(Trace, String)>,
 }
 
@@ -51,9 +51,9 @@ pub(super) struct ServerClock {
 /// What the server knows about one connection.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Where its answers and pushes go, with the time at which they were given.
+    /// Its replies and pushes, with their times.
     outbox: mpsc::UnboundedSender<(Instant, Bytes)>,
-    /// Ends the connection when it goes.
+    /// Ends the connection when dropped.
     _alive: watch::Sender<()>,
     pub(super) label: String,
     pub(super) name: Bytes,
@@ -65,7 +65,7 @@ pub(super) struct Session {
     pub(super) shard_channels: BTreeSet<Bytes>,
 }
 
-/// What the server gives to a new connection.
+/// The ends of a new connection.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) id: u64,
@@ -74,7 +74,7 @@ pub(super) struct Accepted {
     pub(super) alive: watch::Receiver<()>,
 }
 
-/// One command that runs, on behalf of a connection.
+/// The execution of a command for a connection.
 pub(super) struct Call<'a> {
     pub(super) server: &'a mut Server,
     /// Zero is the test itself, which has no connection.
@@ -108,7 +108,7 @@ impl Server {
         server
     }
 
-    /// Ends all connections and forgets what only a running server knows.
+    /// Ends all connections and drops all state but the data.
     pub(super) fn crash(&mut self) {
         self.note(|| "the server goes down".to_owned());
         self.sessions.clear();
@@ -165,43 +165,43 @@ impl Server {
         }
     }
 
-    /// Runs a command that came over a connection, and puts the answer into its outbox.
+    /// Runs a command of a connection, and puts the reply into its outbox.
     pub(super) fn serve(&mut self, id: u64, words: &[Bytes]) {
         let Some(session) = self.sessions.get(&id) else { return };
         let label = session.label.clone();
         let reply = self.run(id, words);
         self.note(|| format!("{label}/{id}: {} -> {}", commands::show(words), shown(&reply)));
         self.send(id, &reply);
-        self.tell_watchers(id);
+        self.notify_trackers(id);
     }
 
     /// Runs a command for the test.
     pub(super) fn serve_test(&mut self, words: &[Bytes]) -> Reply {
         let reply = self.run(0, words);
-        self.tell_watchers(0);
+        self.notify_trackers(0);
         reply
     }
 
-    /// Sets the time for what follows.
+    /// Updates the current time.
     pub(super) fn tick(&mut self) {
         self.now_us = self.clock.now_us();
         self.keys.set_now(self.now_us / 1000);
     }
 
-    /// Removes the watched keys that have ended, and gives the time until the next one does.
+    /// Removes expired tracked keys, and returns the time until the next one expires.
     pub(super) fn reap(&mut self) -> Option<Duration> {
         self.tick();
         let watched: Vec<_> = self.watched.keys().cloned().collect();
         for key in watched {
             self.keys.look(&key);
         }
-        self.tell_watchers(0);
+        self.notify_trackers(0);
         let end = self.keys.first_end(self.watched.keys())?;
         Some(Duration::from_micros(((end + 1) * 1000 - self.now_us).max(0) as u64))
     }
 
-    /// Tells who has read one of the keys that changed. The connection that changed them hears it after its answer.
-    pub(super) fn tell_watchers(&mut self, changer: u64) {
+    /// Notifies the trackers of changed keys. The connection that changed a key is notified after its reply.
+    pub(super) fn notify_trackers(&mut self, changer: u64) {
         for key in self.keys.take_changed() {
             for id in self.watched.remove(&key).unwrap_or_default() {
                 let hears = |session: &Session| session.tracking && !(session.noloop && id == changer);
@@ -213,8 +213,8 @@ impl Server {
         }
     }
 
-    /// Tells everybody who tracks that all keys are gone.
-    pub(super) fn tell_flushed(&mut self) {
+    /// Notifies all trackers that all keys were removed.
+    pub(super) fn notify_flush(&mut self) {
         drop(self.keys.take_changed());
         self.watched.clear();
         let trackers: Vec<_> = self.sessions.iter().filter(|(_, session)| session.tracking).collect();
@@ -235,7 +235,7 @@ impl Server {
         !self.watched.is_empty()
     }
 
-    /// Sends a push. Without RESP3 only messages of channels come through.
+    /// Sends a push. Over RESP2 only pub/sub messages are sent.
     pub(super) fn push(&self, id: u64, elements: Vec<Reply>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let invalidation = elements.first() == Some(&Reply::bulk("invalidate"));
@@ -264,7 +264,7 @@ impl Server {
         let Some(session) = self.sessions.get(&id) else { return };
         let mut bytes = Bytes::new();
         reply.write(session.resp3, &mut bytes);
-        // A connection that ends has no use for it.
+        // Fails when the connection has ended.
         let _ = session.outbox.send((Instant::now(), bytes));
     }
 
@@ -359,7 +359,7 @@ impl Call<'_> {
 
 const WHILE_LISTENING: [&str; 5] = ["subscribe", "unsubscribe", "ssubscribe", "sunsubscribe", "ping"];
 
-/// Bytes as far as they are text.
+/// Bytes as text, lossily.
 pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -92,11 +92,11 @@ struct Link<'a> {
     shared: &'a Shared,
     control: &'a Control,
     ledger: Mutex<Ledger>,
-    /// Told when the receiver of a direction has closed its own sending side.
+    /// Notified when the receiver of a direction has closed its own sending side.
     gone: [Notify; 2],
 }
 
-/// What travels through a queue.
+/// An element of a queue.
 struct Parcel {
     sent: Instant,
     load: Load,
@@ -111,7 +111,7 @@ enum Load {
 }
 
 impl Link<'_> {
-    /// Forwards until both sides have closed and have been told so.
+    /// Forwards until both sides have closed and have received the other's close.
     async fn run(&self, client: &mut TcpStream, server: &mut TcpStream) {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
@@ -131,7 +131,7 @@ impl Link<'_> {
         let mut buffer = Vec::with_capacity(BUFFER);
         while let Ok(1..) = from.read_buf(&mut buffer).await {
             let mut start = 0;
-            // Frames that need no special care travel together: `pending..start` of them.
+            // Frames without a fault are forwarded together: `pending..start`.
             let mut pending = 0;
             while let Some((length, request)) = requests.next(&buffer[start..]) {
                 let end = start + length;
@@ -140,7 +140,8 @@ impl Link<'_> {
                     self.shared.requests.fetch_add(1, Ordering::SeqCst);
                 }
                 let lost = self.loses(DIRECTION);
-                let action = if counted && !lost { self.shared.judge(&buffer[start..end]) } else { None };
+                let action =
+                    if counted && !lost { self.shared.apply_rules(&buffer[start..end]) } else { None };
                 if lost {
                     self.push(DIRECTION, &queue, Load::Bytes(buffer[pending..start].to_vec()));
                     pending = end;
@@ -162,8 +163,8 @@ impl Link<'_> {
             self.push(DIRECTION, &queue, Load::Bytes(buffer[pending..start].to_vec()));
             buffer.drain(..start);
         }
-        // A client that was killed may leave by a reset. The server gets the end of the stream instead, because a reset
-        // could overtake a request that is still on its way.
+        // A killed client may reset the connection. The server gets the end of the stream instead, as a reset could overtake
+        // a request in flight.
         self.finish(DIRECTION, &queue, buffer, Load::Fin);
     }
 
@@ -212,7 +213,7 @@ impl Link<'_> {
         self.finish(DIRECTION, &queue, buffer, end);
     }
 
-    /// Passes on how the sender closed, after the part of a message that it left behind.
+    /// Forwards the sender's close, after an incomplete last message.
     fn finish(&self, direction: Direction, queue: &UnboundedSender<Parcel>, rest: Vec<u8>, end: Load) {
         if !self.loses(direction) {
             self.push(direction, queue, Load::Bytes(rest));
@@ -221,7 +222,7 @@ impl Link<'_> {
         self.gone[direction.reverse() as usize].notify_one();
     }
 
-    /// Whether what is sent now in this direction vanishes.
+    /// Whether bytes in this direction are lost now.
     fn loses(&self, direction: Direction) -> bool {
         let lost = &self.control.lost[direction as usize];
         if self.shared.faults.borrow().black_hole[direction as usize] {
@@ -246,7 +247,7 @@ impl Link<'_> {
         while let Some(Parcel { sent, load }) = queue.recv().await {
             due(&mut faults, direction, sent).await;
             match load {
-                // When the receiver is gone the bytes have nowhere to go; its end comes from the other reader.
+                // Fails when the receiver has closed, which the other reader reports.
                 Load::Bytes(bytes) => {
                     let _ = to.write_all(&bytes).await;
                     self.control.queued[direction as usize].fetch_sub(bytes.len(), Ordering::SeqCst);
@@ -269,7 +270,7 @@ impl Link<'_> {
                 }
             }
         }
-        // The end was lost on its way: the receiver must not learn of it, so its side stays open until it closes.
+        // The close was lost: the receiver must not learn of it, so that its side stays open until it closes.
         self.gone[direction as usize].notified().await;
     }
 
@@ -297,7 +298,7 @@ impl Control {
     }
 }
 
-/// Waits until a parcel may be delivered, by the faults as they are at that time.
+/// Waits until a parcel may be delivered, by the faults at that time.
 async fn due(faults: &mut watch::Receiver<super::Faults>, direction: Direction, sent: Instant) {
     loop {
         let now = *faults.borrow_and_update();
@@ -322,7 +323,7 @@ fn reset(stream: TcpStream) {
     let _ = set_socket_linger(&stream, Some(Duration::ZERO));
 }
 
-/// Reads the rest, so that closing does not turn into a reset because of bytes that nobody has read.
+/// Reads the rest: closing a socket with unread bytes would reset the connection.
 async fn drain(mut stream: TcpStream) {
     let mut sink = [0; 4096];
     let _ = timeout(DRAIN_DEADLINE, async { while let Ok(1..) = stream.read(&mut sink).await {} }).await;

@@ -1,4 +1,7 @@
-//! Where messages begin and end in a stream of bytes, and what they are.
+//! Finds the messages in a stream of bytes, and classifies them.
+//!
+//! RESP is parsed by hand: frames are only measured, in buffers that may end in the middle of one, and the parser of the
+//! driver under test must not judge itself.
 
 use super::Protocol;
 
@@ -14,11 +17,11 @@ pub(super) struct Requests {
 pub(super) enum Request {
     /// A request that gets the next reply.
     InTurn,
-    /// A request that gets confirmations of their own kind: a subscription.
+    /// A subscription, which gets confirmations instead of a reply.
     Subscription,
-    /// A request whose reply carries its number.
+    /// A request whose reply has its number.
     Numbered(i32),
-    /// What is no request: a ZooKeeper connect or ping, bytes that nobody understands.
+    /// No request: a ZooKeeper connect or ping, or unknown bytes.
     Other,
 }
 
@@ -32,15 +35,15 @@ pub(super) struct Replies {
 /// One message of a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Reply {
-    /// The reply to the oldest request that has none yet.
+    /// The reply to the oldest open request.
     InTurn,
-    /// A RESP2 array that looks like a pub/sub message: on a connection that has subscribed, it is one.
+    /// A RESP2 array that looks like a pub/sub message, and is one on a connection with a subscription.
     Pubsub { confirmation: bool },
-    /// What nobody asked for.
+    /// A push.
     Push { confirmation: bool },
     /// The reply to the request with this number.
     Numbered(i32),
-    /// What is no reply: a ZooKeeper connect or ping answer, bytes that nobody understands.
+    /// No reply: a ZooKeeper connect or ping answer, or unknown bytes.
     Other,
 }
 
@@ -129,7 +132,7 @@ pub(super) fn int(frame: &[u8], offset: usize) -> Option<i32> {
     Some(i32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// What the beginning of a buffer is.
+/// The beginning of a buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Frame {
     /// A message of this length.
@@ -145,7 +148,7 @@ enum Settled {
     Raw(usize),
 }
 
-/// Gives up on framing, for the rest of the connection, once the bytes are not what they should be.
+/// Stops framing for the rest of the connection when the bytes are not the protocol.
 fn settle(found: Frame, protocol: &mut Protocol, bytes: &[u8]) -> Option<Settled> {
     match found {
         _ if bytes.is_empty() => None,
@@ -181,7 +184,7 @@ fn resp_request(bytes: &[u8]) -> Frame {
 /// The RESP value at `start`; the length of a whole one counts from the beginning of `bytes`.
 fn resp_value(bytes: &[u8], start: usize) -> Frame {
     let mut at = start;
-    // How many values are still to come: one, and the elements of the aggregates among them.
+    // The number of values to come: one, and the elements of aggregates.
     let mut left = 1_usize;
     while left > 0 {
         let Some(line) = bytes[at..].windows(2).position(|pair| pair == b"\r\n") else {
@@ -206,7 +209,7 @@ fn resp_value(bytes: &[u8], start: usize) -> Frame {
             }),
             b'*' | b'~' | b'>' => elements(1),
             b'%' => elements(2),
-            // Attributes stand before the value that they belong to.
+            // Attributes precede the value that they belong to.
             b'|' => elements(2).map(|n| n + 1),
             _ => None,
         };
@@ -298,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn redis_requests_are_told_apart() {
+    fn redis_requests_are_distinguished() {
         let mut requests = Requests::new(Protocol::Redis);
         assert_eq!(requests.next(b"*1\r\n$4\r\nPING\r\n*1\r\n"), Some((14, Request::InTurn)));
         assert_eq!(requests.next(b"*2\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n"), Some((26, Request::Subscription)));
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn redis_replies_are_told_from_pushes() {
+    fn redis_replies_are_distinguished_from_pushes() {
         let kind = |bytes: &[u8]| Replies::new(Protocol::Redis).next(bytes).unwrap().1;
         assert_eq!(kind(b"+OK\r\n"), Reply::InTurn);
         assert_eq!(kind(b"*1\r\n$1\r\nx\r\n"), Reply::InTurn);
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn zookeeper_frames_are_told_apart() {
+    fn zookeeper_frames_are_distinguished() {
         fn frame(xid: i32, opcode: i32) -> Vec<u8> {
             [8_i32, xid, opcode].iter().flat_map(|n| n.to_be_bytes()).collect()
         }

@@ -1,18 +1,18 @@
-//! Which reply belongs to which request.
+//! Matches replies with requests.
 
 use std::collections::VecDeque;
 
 use super::Then;
 use super::frames::{Reply, Request};
 
-/// The requests of one connection that have no reply yet.
+/// The open requests of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     open: VecDeque<(Request, Option<Then>)>,
     subscribed: bool,
 }
 
-/// What to do with a message of the server.
+/// What happens to a message of the server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReplyFate {
     Forward { push: bool },
@@ -20,7 +20,7 @@ pub(super) enum ReplyFate {
 }
 
 impl Ledger {
-    /// Notes a request on its way to the server, and what is to become of its reply.
+    /// Adds a request that is sent to the server, and what happens to its reply.
     pub(super) fn sent(&mut self, request: Request, swallow: Option<Then>) {
         if request == Request::Other {
             return;

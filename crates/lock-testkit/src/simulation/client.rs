@@ -1,4 +1,4 @@
-//! One task of a client: it takes locks, holds them and gives them back, in all the ways there are.
+//! A task of a client: it acquires, holds and releases locks, in all possible ways.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -24,7 +24,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Takes locks until the time is over.
+    /// Acquires locks until the end of the run.
     pub(super) async fn run(mut self) {
         let end = BootInstant::from_boot(self.stage.habits.until);
         while self.stage.clock.now() < end {
@@ -73,7 +73,7 @@ impl Task {
         self.record(lock, EventKind::Acquired { token, valid_until_ns, mode: share });
         self.stage.granted(lock, &guard);
         let mut alone = share == Share::Exclusive;
-        // Some use what they no longer hold; their guards must have told them.
+        // Some tasks ignore a loss, of which their guards must have notified them.
         let careless = self.is_fixed() || self.dice.chance(0.3);
         for _ in 0..self.dice.below(4) {
             let span = self.dice.millis(0..=600);
@@ -89,12 +89,12 @@ impl Task {
             if self.is_fixed() {
                 continue;
             }
-            self.believe(lock, &guard);
+            self.record_validity(lock, &guard);
             if writes && self.dice.chance(0.4) {
                 self.downgrade(lock, &mut guard).await;
                 alone = false;
             }
-            // Who shares a lock may have been granted a lower token a moment before.
+            // Not with sharers: one may have been granted a lower token a moment before.
             if alone && self.is_of_a_session() && self.dice.chance(0.1) {
                 self.raise(lock, &guard).await;
             }
@@ -107,12 +107,12 @@ impl Task {
                 2 => drop(guard.verify().await),
                 _ => {}
             }
-            self.believe(lock, &guard);
+            self.record_validity(lock, &guard);
         }
         self.finish(lock, guard).await;
     }
 
-    /// Goes on as a reader, or tries to: called again it does nothing more.
+    /// Downgrades to a reader, or tries to; repeated calls have no effect.
     async fn downgrade(&mut self, lock: &str, guard: &mut Guard) {
         self.record(lock, EventKind::DowngradeCalled);
         let polls = self.dice.below(6) as usize;
@@ -121,10 +121,10 @@ impl Task {
             1 => drop(timeout(self.dice.millis(0..=100), guard.downgrade()).await),
             _ => drop(guard.downgrade().await),
         }
-        self.believe(lock, guard);
+        self.record_validity(lock, guard);
     }
 
-    /// Lets all later tokens be above its own by some more, or tries to.
+    /// Raises the floor of later tokens, or tries to.
     async fn raise(&mut self, lock: &str, guard: &Guard) {
         let floor = Token::new(guard.token().get() + self.dice.within(1..=1_000_000));
         let polls = self.dice.below(12) as usize;
@@ -136,10 +136,10 @@ impl Task {
         if matches!(raised, Some(Ok(()))) {
             self.stage.raised(lock, guard, floor);
         }
-        self.believe(lock, guard);
+        self.record_validity(lock, guard);
     }
 
-    /// Until when this guard is believed to hold the lock.
+    /// The end of the guard's validity, with the run's deliberate mistake.
     fn until(&self, guard: &Guard) -> BootInstant {
         match self.stage.habits.leases {
             Leases::SessionAndBeyond(span) => guard.valid_until() + span,
@@ -147,9 +147,8 @@ impl Task {
         }
     }
 
-    /// Notes until when the guard believes that it holds the lock, or that it no longer does: an extension that was
-    /// not answered may have brought the end nearer.
-    fn believe(&self, lock: &str, guard: &Guard) {
+    /// Records the guard's validity or loss: an unanswered extension may have brought the end nearer.
+    fn record_validity(&self, lock: &str, guard: &Guard) {
         self.record(lock, EventKind::Extended { valid_until_ns: nanos(self.until(guard)) });
         let stubborn = matches!(self.stage.habits.leases, Leases::SessionAndBeyond(_));
         if !stubborn && !guard.is_valid() {
@@ -159,7 +158,7 @@ impl Task {
 
     async fn finish(&mut self, lock: &str, guard: Guard) {
         if !self.is_fixed() {
-            self.believe(lock, &guard);
+            self.record_validity(lock, &guard);
         }
         self.record(lock, EventKind::ReleaseCalled);
         let polls = self.dice.below(6) as usize;
@@ -176,7 +175,7 @@ impl Task {
         self.record(lock, EventKind::Released { outcome });
     }
 
-    /// Half to twice the time to live of the run.
+    /// Half to twice the ttl of the run.
     fn some_ttl(&mut self) -> Duration {
         let ttl = self.stage.habits.ttl;
         (*self.dice.pick(&[ttl / 2, ttl, ttl * 2])).max(Duration::from_millis(100))
@@ -206,14 +205,14 @@ impl Task {
     }
 }
 
-/// For how long somebody waits for a lock.
+/// How long an acquisition waits.
 enum Wait {
     Never,
     For(Duration),
     Forever,
 }
 
-/// Asks for a lock, to be shared in this way; for one alone by the write side of its read/write lock, if it `writes`.
+/// Acquires a lock in this mode; an exclusive one as the writer of a read/write lock, if it `writes`.
 async fn ask(
     locks: &Locks,
     lock: &str,
@@ -258,7 +257,7 @@ async fn ask(
     }
 }
 
-/// Polls a future `polls` times, then not for so long, as when the task is starved, and then as usual.
+/// Polls a future `polls` times, then pauses as when the task is starved, and then polls as usual.
 async fn pause_after<F: Future>(polls: usize, span: Duration, future: F) -> F::Output {
     let mut future = pin!(future);
     if let Some(output) = (FirstPolls { future: future.as_mut(), left: polls }).await {
@@ -283,7 +282,7 @@ impl<F: Future> Future for FirstPolls<'_, F> {
         self.left -= 1;
         match self.future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            // The last poll has been: nobody waits for the wake-up that it asked for.
+            // After the last poll its wake-up is ignored.
             Poll::Pending if self.left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }

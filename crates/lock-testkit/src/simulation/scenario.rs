@@ -1,30 +1,30 @@
-//! Scenarios, one for each seed: that all of them end well, that a wrong kind does not, and the story of a single one.
+//! Scenarios, one per seed: all seeds of a sound lock keep their promises, and some seed finds each deliberate defect.
 
 use std::fmt::Debug;
 use std::time::Instant;
 
 use super::{Outcome, Seeds};
 
-/// One run of a backend, as its seed determines it: who takes part, what they do and what goes wrong.
+/// A run of a backend, as its seed determines it: clients, actions and faults.
 pub trait Scenario: Debug + Sized {
-    /// What runs are to show. The default is that every promise is kept.
+    /// A deliberate defect. The default is a sound lock.
     type Mode: Copy + Debug + Default;
 
     /// The scenario of a seed.
     fn new(seed: u64, mode: Self::Mode) -> Self;
 
-    /// Runs it, and notes what happens if it is asked to.
+    /// Runs it, with a trace on request.
     fn run(&self, with_log: bool) -> Outcome;
 }
 
-/// Runs all of the seeds, or tells the story of the one that was asked for.
+/// Runs all seeds, or prints the trace of the seed in `SEED`.
 ///
 /// # Panics
 ///
-/// When one breaks a promise, or when none was in danger.
+/// When a run breaks a promise, or when no run overtook a lost holder.
 pub fn no_seed_breaks_a_promise<S: Scenario>(seeds: &Seeds) {
     if let Some(seed) = Seeds::one() {
-        return tell::<S>(seed);
+        return print_trace::<S>(seed);
     }
     let start = Instant::now();
     let outcomes = seeds.all(|seed| sound::<S>(seed, false));
@@ -32,21 +32,24 @@ pub fn no_seed_breaks_a_promise<S: Scenario>(seeds: &Seeds) {
     let holds: usize = outcomes.iter().map(|outcome| outcome.report.holds).sum();
     let overtaken: usize = outcomes.iter().map(|outcome| outcome.report.l1.count).sum();
     println!(
-        "{count} seeds, {rate:.0} a second: {holds} holds, {overtaken} of which overtook a holder that had lost its lock"
+        "{count} seeds, {rate:.0} per second: {holds} holds, {overtaken} of them while a holder that had lost its lock went on"
     );
-    assert!(overtaken > 0, "no holder was ever overtaken: the faults are too weak to prove anything");
+    assert!(
+        overtaken > 0,
+        "no holder ever lost its lock to another: the faults are too weak to prove anything"
+    );
 }
 
-/// Runs a few seeds twice.
+/// Runs some seeds twice.
 ///
 /// # Panics
 ///
-/// When more of them take another course than tokio's own dice account for.
+/// When more traces differ than tokio's own random choices explain.
 pub fn a_seed_is_always_the_same_story<S: Scenario>() {
     let story = |seed| sound::<S>(seed, true).log;
     let differ: Vec<u64> = (0..40).filter(|seed| story(*seed) != story(*seed)).collect();
     println!("seeds that are not replayed alike: {differ:?}");
-    // Without the flag of .cargo/config.toml tokio wakes some tasks of the same instant in an order of chance.
+    // Without the flag of .cargo/config.toml tokio wakes tasks of the same instant in a random order.
     let most = if cfg!(tokio_unstable) { 0 } else { 10 };
     assert!(differ.len() <= most, "{differ:?}");
 }
@@ -67,7 +70,7 @@ fn sound<S: Scenario>(seed: u64, with_log: bool) -> Outcome {
     S::new(seed, S::Mode::default()).run(with_log)
 }
 
-fn tell<S: Scenario>(seed: u64) {
+fn print_trace<S: Scenario>(seed: u64) {
     let scenario = S::new(seed, S::Mode::default());
     println!("{scenario:#?}");
     let outcome = scenario.run(true);

@@ -1,4 +1,4 @@
-//! Many seeds, on all cores; those that failed once are kept in a file and always run first.
+//! Runs many seeds on all cores. Seeds that have failed are kept in a file and always run first.
 
 use std::fs::{OpenOptions, read_to_string};
 use std::io::Write;
@@ -12,8 +12,8 @@ use super::Outcome;
 
 /// The seeds of a simulation.
 ///
-/// `SEED=n` asks for one of them, whose story is told, `SEEDS=n` for so many, `SEED_SECONDS=n` for as many new ones as that
-/// time allows.
+/// Environment variables: `SEED=n` runs one seed and prints its trace, `SEEDS=n` runs this many, `SEED_SECONDS=n` runs new
+/// ones for this long.
 #[derive(Clone, Debug)]
 pub struct Seeds {
     file: PathBuf,
@@ -21,35 +21,34 @@ pub struct Seeds {
     patience: Option<Duration>,
 }
 
-/// More than any time allows.
+/// More than can run in any time.
 const MOST_NEW: u64 = 1 << 22;
 
 impl Seeds {
-    /// Those of this file, which has one in each line, and this many from zero on. What follows a `#` in the file
-    /// says why.
+    /// The seeds of this file, one per line with comments after `#`, and this many from zero on.
     pub fn new(file: impl Into<PathBuf>, count: u64) -> Self {
         Self { file: file.into(), count, patience: None }
     }
 
-    /// As [`new`](Self::new), and the environment decides how many.
+    /// As [`new`](Self::new), but environment variables can change the number.
     pub fn many(file: impl Into<PathBuf>, count: u64) -> Self {
         let patience = number_in("SEED_SECONDS").map(Duration::from_secs);
         Self { file: file.into(), count: number_in("SEEDS").unwrap_or(count), patience }
     }
 
-    /// The one that was asked for.
+    /// The seed of `SEED`.
     pub(super) fn one() -> Option<u64> {
         number_in("SEED")
     }
 
-    /// Runs all of them and gives their outcomes, in their order.
+    /// Runs all seeds and returns their outcomes in order.
     ///
     /// # Panics
     ///
-    /// When one does not keep its promises: with its number, which is also written into the file.
+    /// When a run breaks a promise: with its seed, which is also added to the file.
     pub(super) fn all(&self, run: impl Fn(u64) -> Outcome + Sync) -> Vec<Outcome> {
         let known = known_seeds(&self.file);
-        // Those of other runs, if time decides how many there are.
+        // New seeds, when the time is limited instead of their number.
         let first = self.patience.map_or(0, |_| crate::now_ns() % (1 << 32));
         let count = self.patience.map_or(self.count, |_| MOST_NEW);
         let seeds: Vec<u64> = known.iter().copied().chain(first..first + count).collect();
@@ -67,7 +66,7 @@ impl Seeds {
         let held = outcomes.map(|(seed, outcome)| {
             if !outcome.holds() {
                 remember(&self.file, seed, &known);
-                panic!("seed {seed} breaks a promise; SEED={seed} tells its story\n{outcome}");
+                panic!("seed {seed} breaks a promise; SEED={seed} prints its trace\n{outcome}");
             }
             outcome
         });

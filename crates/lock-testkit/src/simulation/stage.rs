@@ -1,4 +1,4 @@
-//! What the clients of a run share, and what has to be right when it is over.
+//! The shared state of a run's clients, and the checks after the run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,82 +17,82 @@ use crate::checker::{HistoryReport, check};
 use crate::fake::{Dice, Trace};
 use crate::history::{Event, EventKind, History, Mode as Share};
 
-/// What clients do in a run.
+/// The behaviour of the clients of a run.
 #[derive(Clone, Debug)]
 pub struct Habits {
-    /// The usual time to live; some ask for half of it or for twice as much. Not for those of a session.
+    /// The usual ttl; some requests have half or twice of it. Ignored with a session.
     pub ttl: Duration,
-    /// How many locks there are.
+    /// The number of locks.
     pub locks: usize,
-    /// How they are taken.
+    /// The modes of acquisition.
     pub shares: &'static [Share],
-    /// Whether some are held for a limited time, which makes their last leases as short as can be.
+    /// Whether some locks have a `max_hold`, which makes their last leases as short as possible.
     pub limited: bool,
-    /// How leases are asked for and believed in.
+    /// The kind of leases.
     pub leases: Leases,
-    /// Until when locks are taken, on the clock of the run.
+    /// The end of the last acquisitions, on the clock of the run.
     pub until: Duration,
 }
 
-/// How leases are asked for and believed in.
+/// The kind of leases in a run, with some deliberate mistakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leases {
-    /// Renewed ones and fixed ones, extended at will.
+    /// Renewed and fixed leases, some of which are extended.
     Any,
-    /// Fixed ones only, so that the first deadline is the last.
+    /// Fixed leases only, so that the first deadline is the last.
     Fixed,
-    /// Fixed ones, with the mistake to count them from when the answer came, not from when the request was sent.
+    /// Fixed leases, with the mistake to count them from the reply instead of the request.
     FixedFromReply,
-    /// Those of a session, which last as long as it does.
+    /// Leases of a session.
     Session,
-    /// Those of a session, with the mistake to believe in them for so much longer than may be.
+    /// Leases of a session, with the mistake to treat them as valid for this much longer.
     SessionAndBeyond(Duration),
 }
 
-/// What the clients of a run share.
+/// The shared state of a run.
 #[derive(Debug)]
 pub struct Stage {
     pub(super) habits: Habits,
     pub(super) clock: Clock,
     trace: Option<Trace>,
     events: Mutex<Vec<Event>>,
-    /// Until when clients stand still.
+    /// The ends of the clients' pauses.
     paused: Mutex<HashMap<usize, Instant>>,
     floors: Mutex<Floors>,
 }
 
-/// What tokens were raised to.
+/// The floors that tokens were raised to.
 #[derive(Debug, Default)]
 struct Floors {
     /// By lock.
     highest: BTreeMap<String, Token>,
-    /// Who was granted a token that is not above that.
+    /// Grants with a token that is not above the floor.
     faults: Vec<String>,
 }
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The judgement on its history.
+    /// The report on its history.
     pub report: HistoryReport,
-    /// What is wrong besides: locks that nobody gets, things that are left over.
+    /// Other failures: locks that are not granted, things left behind.
     pub faults: Vec<String>,
-    /// What happened, if it was asked for.
+    /// The trace, if requested.
     pub log: Vec<String>,
 }
 
 impl Stage {
-    /// A stage on which nothing has happened yet.
+    /// The state at the start of a run.
     pub fn new(habits: Habits, clock: Clock, trace: Option<Trace>) -> Self {
         let (events, paused, floors) = (Mutex::default(), Mutex::default(), Mutex::default());
         Self { habits, clock, trace, events, paused, floors }
     }
 
-    /// Lets every client take locks in so many tasks, until the time for it is over, and says what hangs.
+    /// Has every client acquire locks in this many tasks until the end of the run. Returns what hangs.
     ///
     /// # Panics
     ///
-    /// When a task does.
+    /// When a task panics.
     pub async fn play(self: &Arc<Self>, clients: &[Locks], tasks: usize, dice: &mut Dice) -> Vec<String> {
         let mut faults = Vec::new();
         for task in self.work(clients, tasks, dice) {
@@ -116,11 +116,11 @@ impl Stage {
         work
     }
 
-    /// Lets no task of a client that [`play`](Self::play) has begun be polled for so long, counted from now whatever was
-    /// said before. A process that is stopped does less: here what the client does in the background goes on, such as
-    /// renewals, and reaches the servers unless its links are stalled as well.
+    /// Pauses the tasks of a client that [`play`](Self::play) has started: they are not polled for this long from now on,
+    /// which replaces an earlier pause. Unlike in a stopped process, background work such as renewals continues, and
+    /// reaches the servers unless the client's links are stalled as well.
     pub fn pause(&self, client: usize, span: Duration) {
-        self.note(|| format!("client {client} stands still for {span:?}"));
+        self.note(|| format!("client {client} is paused for {span:?}"));
         let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
         paused.insert(client, Instant::now() + span);
     }
@@ -130,8 +130,7 @@ impl Stage {
         paused.get(&client).copied().filter(|until| *until > Instant::now())
     }
 
-    /// Lets every client take every lock, now that nothing goes wrong any more, and says who does not get which within
-    /// the limit.
+    /// Has every client acquire every lock after the end of all faults. Returns which are not granted within the limit.
     pub async fn look_for_locks_that_nobody_gets(&self, clients: &[Locks], limit: Duration) -> Vec<String> {
         let mut faults = Vec::new();
         for (client, locks) in clients.iter().enumerate() {
@@ -148,15 +147,15 @@ impl Stage {
                 self.granted(&lock, &guard);
                 self.record(client, LAST_TASK, &lock, EventKind::ReleaseCalled);
                 if !matches!(timeout(limit, guard.release()).await, Ok(Ok(_))) {
-                    faults.push(format!("client {client} cannot give {lock} back"));
+                    faults.push(format!("client {client} cannot release {lock}"));
                 }
             }
         }
         faults
     }
 
-    /// Lets every client give up an acquisition, and says what of it is still there after a pause: it is undone at once,
-    /// not only when its lease is over.
+    /// Has every client drop an acquisition, and returns what is left of it after a pause: it must be rolled back at once,
+    /// not only when its lease ends.
     pub async fn look_for_what_a_cancelled_acquisition_leaves(
         &self,
         clients: &[Locks],
@@ -179,7 +178,7 @@ impl Stage {
         faults
     }
 
-    /// Closes all clients, and says what of their connections is still there after a pause.
+    /// Closes all clients, and returns what is left of their connections after a pause.
     pub async fn look_for_connections_that_are_left(
         &self,
         clients: Vec<Locks>,
@@ -200,7 +199,7 @@ impl Stage {
         faults
     }
 
-    /// Records what happened now, in the history and in the trace.
+    /// Records an event with the current time in the history and in the trace.
     pub fn record(&self, client: usize, task: usize, lock: &str, kind: EventKind) {
         let at_ns = nanos(self.clock.now());
         self.note(|| format!("client {client}.{task} {lock}: {}", short(&kind)));
@@ -209,7 +208,7 @@ impl Stage {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
-    /// Notes that the holder of a lock, if it still is that, has raised its token.
+    /// Records that the holder of a lock, if it is valid, has raised the floor of its tokens.
     pub(super) fn raised(&self, lock: &str, guard: &Guard, floor: Token) {
         if !guard.is_valid() {
             return;
@@ -220,7 +219,7 @@ impl Stage {
         *highest = floor.max(*highest);
     }
 
-    /// Looks whether the token of a new holder is above all that those before it have raised theirs to.
+    /// Checks that the token of a new holder is above the floor.
     pub(super) fn granted(&self, lock: &str, guard: &Guard) {
         let mut floors = self.floors.lock().unwrap_or_else(PoisonError::into_inner);
         let (token, highest) = (guard.token(), floors.highest.get(lock).copied());
@@ -236,7 +235,7 @@ impl Stage {
         }
     }
 
-    /// The judgement on what happened, with what was found wrong besides.
+    /// Checks the history. `faults` are failures found otherwise.
     pub fn judge(&self, mut faults: Vec<String>) -> Outcome {
         faults.append(&mut self.floors.lock().unwrap_or_else(PoisonError::into_inner).faults);
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -245,7 +244,7 @@ impl Stage {
     }
 }
 
-/// What a lock of a run is called.
+/// The name of a lock.
 pub fn lock_name(number: usize) -> String {
     ["a", "b"][number].to_owned()
 }
@@ -277,7 +276,7 @@ async fn acquire(locks: &Locks, lock: &str) -> Guard {
     }
 }
 
-/// Runs a future that is not polled while its client stands still.
+/// Runs a future that is not polled while its client is paused.
 async fn unless_paused(stage: Arc<Stage>, client: usize, future: impl Future<Output = ()>) {
     let mut future = pin!(future);
     let mut over = pin!(sleep(Duration::ZERO));
@@ -303,7 +302,7 @@ fn short(kind: &EventKind) -> String {
             token.unwrap_or_default(),
             valid_until_ns.as_ref().map_or_else(String::new, until)
         ),
-        EventKind::Extended { valid_until_ns } => format!("believes until {}", until(valid_until_ns)),
+        EventKind::Extended { valid_until_ns } => format!("valid until {}", until(valid_until_ns)),
         other => format!("{other:?}"),
     }
 }
@@ -316,7 +315,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_stands_still_does_nothing() {
+    async fn a_paused_client_does_nothing() {
         let (second, clock) = (Duration::from_secs(1), Clock::tokio());
         let habits = Habits {
             ttl: second,

@@ -1,4 +1,4 @@
-//! The connection, and the server as a whole.
+//! Commands on the connection, and on the server as a whole.
 
 use super::super::reply::{Answer, Bytes, Reply};
 use super::super::server::{Call, text};
@@ -121,7 +121,7 @@ fn client(call: &mut Call<'_>, words: &[Bytes]) -> Answer {
     }
 }
 
-/// The default mode only: what a connection reads, it watches.
+/// The default mode only: a connection tracks the keys that it reads.
 fn tracking(call: &mut Call<'_>, state: &[u8], options: &[Bytes]) -> Answer {
     let on = match () {
         () if is(state, "ON") => true,
@@ -132,7 +132,7 @@ fn tracking(call: &mut Call<'_>, state: &[u8], options: &[Bytes]) -> Answer {
         return Err(format!("ERR the fake does not know CLIENT TRACKING with {}", text(option)));
     }
     let client = call.client()?;
-    // What it has read stays known: a connection that tracks again hears of it.
+    // Keys that it has read stay tracked for when tracking is enabled again.
     (client.tracking, client.noloop) = (on, !options.is_empty());
     ok()
 }

@@ -1,4 +1,4 @@
-//! Keys of any type, and when they end.
+//! Keys of any type, and their expiry.
 
 use super::super::reply::{Answer, Bytes, Reply};
 use super::super::server::Call;
@@ -32,7 +32,7 @@ pub(super) const COMMANDS: &[Command] = &[
     other("flushdb", -1, flush),
 ];
 
-/// When a key is to end: after so many units of so many milliseconds, or at such a time.
+/// An expiry: relative or absolute, in units of this many milliseconds.
 #[derive(Clone, Copy)]
 pub(super) enum End {
     After(i64),
@@ -89,6 +89,6 @@ fn expire(call: &mut Call<'_>, words: &[Bytes], end: End) -> Answer {
 
 fn flush(call: &mut Call<'_>, _: &[Bytes]) -> Answer {
     call.keys().clear();
-    call.server.tell_flushed();
+    call.server.notify_flush();
     ok()
 }

@@ -1,4 +1,4 @@
-//! Channels.
+//! Pub/sub.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) const COMMANDS: &[Command] = &[
     other("pubsub", -2, pubsub),
 ];
 
-/// One of the two sorts of channels.
+/// Plain or sharded channels.
 struct Sort {
     prefix: &'static str,
     of: fn(&Session) -> &BTreeSet<Bytes>,
@@ -41,7 +41,7 @@ fn listeners(call: &Call<'_>, channel: &Bytes, sort: &Sort) -> Vec<u64> {
     listening.map(|(id, _)| *id).collect()
 }
 
-/// Confirms every channel by itself; the last confirmation is given back as the answer.
+/// Confirms each channel separately; the last confirmation is the reply.
 fn subscribe(call: &mut Call<'_>, words: &[Bytes], sort: &Sort) -> Answer {
     confirm(call, &words[1..], sort, "subscribe", |channels, channel| {
         channels.insert(channel.clone());
