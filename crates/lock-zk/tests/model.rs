@@ -1,7 +1,7 @@
 //! Models of the recipe and of the session, searched without a gap.
 //!
-//! What a wrong variant leads to is shown in `docs/SAFETY.md`, by the search that finds it; the test fails
-//! when the page says something else, and `UPDATE=1` rewrites it.
+//! What a wrong variant leads to is written into `docs/SAFETY.md` by the search that finds it; the test fails
+//! when the page says something else, and `UPDATE=1` writes it anew.
 
 #[path = "model/page.rs"]
 mod page;
@@ -14,7 +14,7 @@ use stateright::{Checker, HasDiscoveries, Model, Path};
 
 use crate::page::assert_page;
 use crate::recipe::{Recipe, Seen, Variant};
-use crate::session::{Believed, Sessions};
+use crate::session::{Sessions, Validity};
 
 #[test]
 fn two_faults_and_a_follower_that_lags_break_nothing() {
@@ -54,47 +54,47 @@ fn taking_the_end_of_a_writer_for_a_grant_is_unsafe() {
 }
 
 #[test]
-fn no_client_believes_longer_than_the_leader() {
-    for (believed, pauses) in
-        [(Believed::Proven, true), (Believed::Proven, false), (Believed::ThreeQuarters, false)]
+fn no_session_is_valid_for_longer_than_at_the_leader() {
+    for (valid_until, pauses) in
+        [(Validity::Proven, true), (Validity::Proven, false), (Validity::ThreeQuarters, false)]
     {
-        let checker = Sessions { believed, pauses, cut_off: true }.checker().spawn_bfs().join();
-        println!("{believed:?}: {} states", checker.unique_state_count());
+        let checker = Sessions { valid_until, pauses, cut_off: true }.checker().spawn_bfs().join();
+        println!("{valid_until:?}: {} states", checker.unique_state_count());
         checker.assert_properties();
     }
 }
 
 #[test]
-fn believing_for_the_whole_timeout_is_unsafe() {
-    assert_page("whole-timeout", &overrun(Believed::Whole, false));
+fn a_validity_of_the_whole_timeout_is_unsafe() {
+    assert_page("whole-timeout", &overrun(Validity::Whole, false));
 }
 
 #[test]
-fn believing_from_the_answer_on_is_unsafe() {
-    assert_page("from-the-answer", &overrun(Believed::FromAnswer, true));
+fn a_validity_from_the_answer_on_is_unsafe() {
+    assert_page("from-the-answer", &overrun(Validity::FromAnswer, true));
 }
 
 #[test]
 fn three_quarters_are_too_much_after_a_pause() {
-    assert_page("after-a-pause", &overrun(Believed::ThreeQuarters, true));
+    assert_page("after-a-pause", &overrun(Validity::ThreeQuarters, true));
 }
 
 #[test]
 fn taking_a_sync_for_a_proof_is_unsafe() {
-    let sessions = Sessions { believed: Believed::ProvenBySync, pauses: true, cut_off: true };
+    let sessions = Sessions { valid_until: Validity::ProvenBySync, pauses: true, cut_off: true };
     assert_page("sync-as-proof", &overrun_of(sessions));
 }
 
-/// The shortest way to a client that treats an expired session as valid.
-fn overrun(believed: Believed, pauses: bool) -> Vec<String> {
-    overrun_of(Sessions { believed, pauses, cut_off: false })
+/// The shortest way to a client that treats an ended session as valid.
+fn overrun(valid_until: Validity, pauses: bool) -> Vec<String> {
+    overrun_of(Sessions { valid_until, pauses, cut_off: false })
 }
 
 fn overrun_of(sessions: Sessions) -> Vec<String> {
-    let believed = sessions.believed;
+    let valid_until = sessions.valid_until;
     let found = sessions.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let path = found.discovery("nobody believes longer than the leader");
-    let path = path.unwrap_or_else(|| panic!("{believed:?} breaks nothing"));
+    let path = found.discovery("no session is valid for longer than at the leader");
+    let path = path.unwrap_or_else(|| panic!("{valid_until:?} breaks nothing"));
     let moral = session::Action::moral(path.last_state());
     let told = steps(path).map(|(before, action, after)| action.tell(&before, &after));
     told.filter(|line| !line.is_empty()).chain([moral]).collect()

@@ -19,9 +19,9 @@ pub(crate) const MASTERS: usize = 5;
 pub(crate) const QUORUM: u8 = 3;
 /// The time to live of a key, in ticks.
 const TTL: u8 = 3;
-/// The drift margin: a key may end so much earlier than it should, and a client believes for so much less.
+/// The drift margin: a key may expire this much early, and a client counts its lease as this much shorter.
 const MARGIN: u8 = 1;
-/// For how long a client believes in a lease.
+/// How long a client treats a lease as valid.
 const BELIEF: u8 = TTL - MARGIN;
 
 /// The protocol, with the faults that are allowed to it.
@@ -56,18 +56,18 @@ pub(crate) struct State<const CLIENTS: usize> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Client {
     Idle,
-    /// It has sent its claims, and believes for so much longer if it wins.
+    /// It has sent its claims; if it wins, its guard is valid for this much longer.
     Asking {
         left: u8,
     },
-    /// It believes that it holds the lock, for so much longer.
+    /// Its guard is valid, for this much longer.
     Holding {
         left: u8,
         extending: Option<Extending>,
     },
 }
 
-/// An extension that was sent, and for how much longer it would let its client believe.
+/// An extension in flight, and how much longer it would make the guard valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Extending {
     left: u8,
@@ -112,7 +112,7 @@ pub(crate) enum Action {
     Confirm { client: usize },
     /// A client gives an extension up.
     Forget { client: usize },
-    /// A client stops believing, and sends a release to all masters.
+    /// A guard becomes invalid, and its client sends a release to all masters.
     Release { client: usize },
     /// A release arrives.
     Erase { master: usize },
@@ -123,7 +123,7 @@ pub(crate) enum Action {
 }
 
 /// The property that is checked.
-pub(crate) const EXCLUSION: &str = "no two clients believe at the same time";
+pub(crate) const EXCLUSION: &str = "no two guards are valid at the same time";
 
 impl<const CLIENTS: usize> Redlock<CLIENTS> {
     /// Nothing goes wrong that Redlock promises to withstand.
@@ -197,11 +197,8 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
                 Line::at(master, "a claim of an attempt that is over is granted by".into())
             }
             Action::Win { client } => {
-                let so = if next.holders() > 1 { ": now both do" } else { "" };
-                Line::new(format!(
-                    "{} counts a quorum of votes and believes that it holds the lock{so}",
-                    name(client)
-                ))
+                let so = if next.holders() > 1 { ": now both are" } else { "" };
+                Line::new(format!("{} counts a quorum of votes, and its guard is valid{so}", name(client)))
             }
             Action::GiveUp { client } => Line::new(format!("{} gives up", name(client))),
             Action::Extend { client } => {
@@ -211,7 +208,7 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
                 Line::at(master, format!("{}'s key is extended by", name(client))).with(fast(drifts))
             }
             Action::Confirm { client } => Line::new(format!(
-                "{} counts a quorum that has extended its key, and believes on",
+                "{} counts a quorum that has extended its key, and its guard stays valid",
                 name(client)
             )),
             Action::Forget { client } => Line::new(format!("{} gives its extension up", name(client))),
@@ -259,7 +256,7 @@ impl<const CLIENTS: usize> Model for Redlock<CLIENTS> {
                 |_, state: &Self::State| state.outlives_a_key(),
             ),
             Property::sometimes(
-                "one vote is missing while another client believes",
+                "one vote is missing while another guard is valid",
                 |_, state: &Self::State| state.holders() == 1 && state.someone_has_all_votes_but_one(),
             ),
         ]

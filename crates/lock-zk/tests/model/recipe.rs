@@ -74,7 +74,7 @@ pub(crate) struct Node {
     /// When it was made and when it went, in transactions behind the follower's last.
     made: u8,
     gone: Option<u8>,
-    /// Whether an operator removed it while it was the lowest: its owner held the lock, and hears of it later.
+    /// Whether an operator removed it while it was the lowest: its owner held the lock, and learns of it later.
     revoked: bool,
 }
 
@@ -818,11 +818,14 @@ impl Action {
             Self::Downgrade(number) => {
                 let Phase::Hold { node } = before.clients[number].phase else { unreachable!("it holds it") };
                 let reader = before.nodes.len();
-                format!("{} goes on as a reader: node {reader} takes the place of node {node}.", name(number))
+                format!(
+                    "{} continues as a reader: node {reader} takes the place of node {node}.",
+                    name(number)
+                )
             }
             Self::Answer(number) => match before.clients[number].phase {
                 Phase::Made { alone: true, .. } => {
-                    format!("{} gets the answer: nobody else is in the queue.", name(number))
+                    format!("{} gets the answer: the queue is empty but for it.", name(number))
                 }
                 _ => format!("{} gets the answer.", name(number)),
             },
@@ -841,9 +844,13 @@ impl Action {
                 format!("{} watches its own node, node {}{far}.", name(number), watch.near)
             }
             Self::Tell(number, which) => {
-                format!("{} is told what it missed: {} is gone.", name(number), which.tell(before, number))
+                format!(
+                    "{} is notified of what it missed: {} was deleted.",
+                    name(number),
+                    which.tell(before, number)
+                )
             }
-            Self::Wake(number) => format!("{} acts on what it was told.", name(number)),
+            Self::Wake(number) => format!("{} acts on its notification.", name(number)),
             Self::Confirm(number) => format!("{} has its session confirmed.", name(number)),
             Self::Release(number) | Self::Delete(number) => format!("{} deletes its node.", name(number)),
             Self::Apply => "The follower catches up with one transaction.".to_owned(),
@@ -861,7 +868,7 @@ impl Action {
             },
             Self::GiveUpSession(number) => {
                 format!(
-                    "{} has not heard of the servers for long and gives its session up. They have not yet.",
+                    "{} has not heard from the servers for long and gives up its session, which they still keep.",
                     name(number)
                 )
             }

@@ -1,4 +1,4 @@
-//! How long a session is valid, and how long the servers keep it.
+//! How long a client treats its session as valid, and how long the servers keep it.
 //!
 //! The leader ends a session that it has not heard of for a session timeout. A client that is connected to a follower
 //! is heard of there; the follower tells the leader of all sessions that it has heard, every half tick, which is a
@@ -6,7 +6,7 @@
 //! follower that dies takes what it heard last with it.
 //!
 //! A leader may be cut off from all but the server of the client, or be that server. The others elect another one, which
-//! gives the session its whole timeout and hears of it no more. The old one goes on answering what needs no majority.
+//! gives the session its whole timeout and learns of it no more. The old one goes on answering what needs no majority.
 
 use stateright::{Model, Property};
 
@@ -18,9 +18,9 @@ const HALF_TICK: u8 = 2;
 const BEAT: u8 = 1;
 const HORIZON: u8 = 3 * TIMEOUT - 1;
 
-/// Until when a client treats its session as valid.
+/// How a client computes the validity of its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Believed {
+pub(crate) enum Validity {
     /// For three quarters of the timeout from when a request was sent that was answered.
     ThreeQuarters,
     /// For the whole of the timeout.
@@ -36,7 +36,7 @@ pub(crate) enum Believed {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Sessions {
-    pub(crate) believed: Believed,
+    pub(crate) valid_until: Validity,
     /// Whether the client or the network may pause, so that nothing is sent for a while.
     pub(crate) pauses: bool,
     /// Whether the leader may be cut off.
@@ -51,7 +51,7 @@ pub(crate) struct State {
     cut_off: bool,
     /// When the leader ends the session.
     ends: u8,
-    believed: u8,
+    valid_until: u8,
     request: Option<Request>,
     /// When the last request was sent; there is one for a unit of time at most.
     last: u8,
@@ -91,13 +91,13 @@ impl Model for Sessions {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let whole = matches!(self.believed, Believed::Whole | Believed::Proven | Believed::ProvenBySync);
+        let whole = matches!(self.valid_until, Validity::Whole | Validity::Proven | Validity::ProvenBySync);
         vec![State {
             now: 0,
             follower: Follower::Up { heard: false },
             cut_off: false,
             ends: TIMEOUT,
-            believed: if whole { TIMEOUT } else { TIMEOUT / 4 * 3 },
+            valid_until: if whole { TIMEOUT } else { TIMEOUT / 4 * 3 },
             request: None,
             last: 0,
             answered: Vec::new(),
@@ -114,12 +114,12 @@ impl Model for Sessions {
             actions.push(Action::CutOff);
         }
         // A client that is cut off does not know that the session expired.
-        let answers = match self.believed {
-            Believed::ProvenBySync => state.cut_off || state.now < state.ends,
+        let answers = match self.valid_until {
+            Validity::ProvenBySync => state.cut_off || state.now < state.ends,
             _ => !state.cut_off && state.now < state.ends,
         };
         match state.request {
-            None if state.now < state.believed && state.last < state.now => actions.push(Action::Send),
+            None if state.now < state.valid_until && state.last < state.now => actions.push(Action::Send),
             Some(Request { answered: false, .. }) if up && answers => actions.push(Action::Arrive),
             Some(Request { answered: true, .. }) => actions.push(Action::Answer),
             _ => {}
@@ -144,15 +144,15 @@ impl Model for Sessions {
             }
             Action::Answer => {
                 let request = state.request.take()?;
-                let until = match self.believed {
-                    Believed::ThreeQuarters => request.sent + TIMEOUT / 4 * 3,
-                    Believed::Whole => request.sent + TIMEOUT,
-                    Believed::FromAnswer => state.now + TIMEOUT / 4 * 3,
-                    Believed::Proven | Believed::ProvenBySync => request.proven + TIMEOUT,
+                let until = match self.valid_until {
+                    Validity::ThreeQuarters => request.sent + TIMEOUT / 4 * 3,
+                    Validity::Whole => request.sent + TIMEOUT,
+                    Validity::FromAnswer => state.now + TIMEOUT / 4 * 3,
+                    Validity::Proven | Validity::ProvenBySync => request.proven + TIMEOUT,
                 };
                 // An expired session stays expired.
-                if state.now < state.believed {
-                    state.believed = state.believed.max(until);
+                if state.now < state.valid_until {
+                    state.valid_until = state.valid_until.max(until);
                 }
                 state.answered.push((request.sent, state.now));
             }
@@ -165,11 +165,11 @@ impl Model for Sessions {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("nobody believes longer than the leader", |_, state: &State| {
-                state.now >= state.believed || state.now < state.ends
+            Property::always("no session is valid for longer than at the leader", |_, state: &State| {
+                state.now >= state.valid_until || state.now < state.ends
             }),
             Property::sometimes("a session lasts", |_, state: &State| {
-                state.now > TIMEOUT + TIMEOUT / 2 && state.now < state.believed
+                state.now > TIMEOUT + TIMEOUT / 2 && state.now < state.valid_until
             }),
             Property::sometimes("a session ends", |_, state: &State| state.now >= state.ends),
         ]
@@ -199,15 +199,17 @@ impl Action {
     pub(crate) fn tell(self, before: &State, after: &State) -> String {
         match self {
             Self::Send => format!("At {} the client sends a request.", before.now),
-            Self::Arrive if before.cut_off => "The server hears it, and its leader answers alone.".to_owned(),
-            Self::Arrive => "The follower hears it, passes it on and answers.".to_owned(),
+            Self::Arrive if before.cut_off => {
+                "The server receives it, and its leader answers alone.".to_owned()
+            }
+            Self::Arrive => "The follower receives it, forwards it and answers.".to_owned(),
             Self::Answer => format!(
-                "The client has the answer at {}, and believes in its session until {}.",
-                after.now, after.believed
+                "The client has the answer at {}, and treats its session as valid until {}.",
+                after.now, after.valid_until
             ),
             Self::Tick if after.ends != before.ends => {
                 format!(
-                    "At {} the follower tells the leader, which keeps the session until {}.",
+                    "At {} the follower reports to the leader, which keeps the session until {}.",
                     after.now, after.ends
                 )
             }
@@ -223,8 +225,8 @@ impl Action {
     /// What the last state of a counterexample shows.
     pub(crate) fn moral(last: &State) -> String {
         format!(
-            "At {} the leader ends the session, and the client believes in it until {}.",
-            last.ends, last.believed
+            "At {} the leader ends the session, and the client treats it as valid until {}.",
+            last.ends, last.valid_until
         )
     }
 }
