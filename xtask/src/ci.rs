@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: all that a commit must pass, cheapest first.
+//! `cargo xtask ci`: everything that a commit must pass, cheapest first.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,13 +6,12 @@ use std::process::{Command, Stdio};
 
 use crate::failure::Failure;
 use crate::steps::{Steps, cargo, command_line, workspace};
-use crate::{compare, peers, setup, test};
+use crate::{compare, msrv, peers, setup, test};
 
 /// Runs every step.
 ///
-/// No step sets RUSTFLAGS, and the features of the whole workspace are always `--all-features`: dependencies are
-/// built once for checking, once for the tests, once for the release build, and not again. The release build is made while
-/// the tests wait.
+/// No step sets RUSTFLAGS, and the features of the whole workspace are always `--all-features`, so that dependencies are
+/// built once for checking, once for the tests and once for the release build. The release build runs beside the tests.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut steps = Steps::start();
     steps.command("format", cargo(["fmt", "--all", "--check"]))?;
@@ -45,6 +44,10 @@ pub(crate) fn run() -> Result<(), Failure> {
         lints.args(["--features", "redis,redlock,zk,sasl", "--target", target, "--", "-D", "warnings"]);
         steps.command(&format!("lints for {target}"), lints)?;
     }
+    match msrv::toolchain()? {
+        Some(toolchain) => steps.command(&format!("check by Rust {toolchain}"), msrv::check(&toolchain)?)?,
+        None => steps.leave_out(format!("check by Rust {0}: rustup toolchain install {0}", msrv::VERSION)),
+    }
     let mut docs = cargo(words("doc --workspace --no-deps --all-features"));
     docs.env("RUSTDOCFLAGS", "-D warnings");
     steps.command("docs", docs)?;
@@ -54,14 +57,14 @@ pub(crate) fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tools that take long to build, and what they check: spelling; licences and advisories.
+/// Tools that are run when they are installed: they take long to build. Spelling; licences and advisories.
 const TOOLS: [(&str, &[&str]); 2] = [("typos", &[]), ("cargo-deny", &["check"])];
 
-/// Other platforms that the library is built for. Nothing runs there, and the feature `tls` is left out: its cryptography
-/// needs a C compiler for the platform.
+/// Other platforms, for which the library is only checked. Without the feature `tls`, whose cryptography needs a C compiler
+/// for the platform.
 const PLATFORMS: [&str; 2] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
 
-/// Whether the standard library of this target is there.
+/// Whether the standard library of this target is installed.
 fn is_installed(target: &str) -> Result<bool, Failure> {
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.args(["--print", "target-libdir", "--target", target]).current_dir(workspace());
@@ -139,7 +142,7 @@ impl Tree {
 
     fn judge(&self, tree: &str) -> Result<(), Failure> {
         let crates: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
-        // Without this an empty or renamed tree would pass.
+        // Otherwise an empty tree or a renamed crate would pass.
         if let Some(absent) = self.must.iter().find(|name| !crates.contains(*name)) {
             return Err(Failure::new(format!(
                 "polylock with {} does not depend on {absent}, so the check of its dependencies proves nothing",
@@ -173,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_target_is_installed_or_not() {
-        // The one that this was built for, and one that nobody has: it comes without a standard library.
+        // The host, and a target that has no standard library.
         let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         assert!(is_installed(&host).unwrap());
         assert!(!is_installed("armv7-rtems-eabihf").unwrap());
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn crates_that_only_sound_alike_do_not_count() {
+    fn crates_with_similar_names_do_not_count() {
         ZK.judge("polylock v0.1.0\nlock-zk v0.1.0\nredis-protocol v6.0.0\n").unwrap();
     }
 

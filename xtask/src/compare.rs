@@ -1,4 +1,4 @@
-//! `cargo xtask compare`: the harness, with its servers in place.
+//! `cargo xtask compare`: runs the harness after the set-up.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ peers), builds the harness in release mode and runs it with the arguments below.
 
 ";
 
-/// Set-up, then this process *becomes* the harness: its signals, its exit code, nobody in between.
+/// Runs the set-up, then replaces this process by the harness, which thus gets all signals and sets the exit code.
 pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         print!("{HELP}");
@@ -39,7 +39,7 @@ pub(crate) fn harness(args: &[OsString]) -> Command {
     without_dice(command)
 }
 
-/// What is measured is tokio as users have it, not as simulations need it: see .cargo/config.toml.
+/// Measures tokio as users build it, without the flag for simulations in .cargo/config.toml.
 fn without_dice(mut command: Command) -> Command {
     if std::env::var_os("RUSTFLAGS").is_none() {
         command.env("RUSTFLAGS", "");

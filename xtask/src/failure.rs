@@ -1,4 +1,4 @@
-//! What went wrong, for the person who typed the command.
+//! The error of a command.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -11,22 +11,22 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Something did not work: exit code 1.
+    /// A failure: exit code 1.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 1 }
     }
 
-    /// The command line is not one that we understand: exit code 2.
+    /// A wrong command line: exit code 2.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 2 }
     }
 
-    /// Ctrl-C: the exit code that shells use for it.
+    /// Ctrl-C: the exit code of shells for it.
     pub(crate) fn interrupted() -> Self {
         Self { message: "interrupted".into(), code: 130 }
     }
 
-    /// The code for the shell.
+    /// The exit code of the process.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }

@@ -1,7 +1,7 @@
-//! Ctrl-C while a child works.
+//! Ctrl-C while a child process runs.
 //!
-//! The terminal sends SIGINT to the whole process group. The child must be left to clean up, so this process does
-//! not die of the signal: it notes it, waits for the child as always, and then stops.
+//! The terminal sends SIGINT to the whole process group. The child cleans up; this process notes the signal, waits for the
+//! child as always, and then stops.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -10,16 +10,16 @@ use signal_hook::consts::SIGINT;
 
 use crate::failure::Failure;
 
-/// From here on Ctrl-C is noted and not obeyed at once.
+/// Defers Ctrl-C from here on, until [`check`].
 ///
-/// A handler, unlike an ignored signal, is not inherited: children keep their own reaction to Ctrl-C.
+/// Children do not inherit a handler, unlike an ignored signal: they keep their own reaction to Ctrl-C.
 pub(crate) fn defer() -> Result<(), Failure> {
     signal_hook::flag::register(SIGINT, Arc::clone(&SEEN))
         .map(drop)
         .map_err(|error| Failure::new(format!("cannot listen for Ctrl-C: {error}")))
 }
 
-/// Fails once Ctrl-C was pressed.
+/// Fails if Ctrl-C was pressed.
 pub(crate) fn check() -> Result<(), Failure> {
     if SEEN.load(Ordering::SeqCst) { Err(Failure::interrupted()) } else { Ok(()) }
 }

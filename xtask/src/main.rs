@@ -4,6 +4,7 @@ mod ci;
 mod compare;
 mod failure;
 mod interrupt;
+mod msrv;
 mod peers;
 mod setup;
 mod soak;
@@ -16,18 +17,18 @@ use std::process::ExitCode;
 use failure::Failure;
 
 const HELP: &str = "\
-The project's own commands. Each one first installs what is missing (redis-server, ZooKeeper, Java) where it may.
+The project's commands. Each one first installs what is missing (redis-server, ZooKeeper, Java), where permitted.
 `test --full`, `ci` and `setup` also install Python, Node.js, a Java compiler and Curator, and the lock clients that
 tests/peers/ pins into the folder peers/ of the target directory.
 
 Usage: cargo xtask <COMMAND> [ARGS...]
 
 Commands:
-  compare [ARGS...]  Measure the backends side by side; `compare --help` lists the arguments
-  soak [ARGS...]     Use the locks under faults, and judge; `soak --help` lists the arguments
-  test [ARGS...]     Run the first tier of the tests, all with --full, or those of a name; `test --help` tells more
-  ci                 All that a commit must pass: format, lints, features, docs, dependencies, test, compare --quick
-  setup              Only install what is missing
+  compare [ARGS...]  Measure the backends side by side; see `compare --help`
+  soak [ARGS...]     Use the locks under faults, and check their histories; see `soak --help`
+  test [ARGS...]     Run the first tier of the tests, all with --full, or those of a name; see `test --help`
+  ci                 Everything that a commit must pass: format, lints, features, docs, dependencies, test, compare --quick
+  setup              Install what is missing, and nothing else
   help               Print this text
 
 Environment:
@@ -61,14 +62,14 @@ fn run(command: Option<&str>, args: Vec<OsString>) -> Result<(), Failure> {
             print!("{HELP}");
             Ok(())
         }
-        Some(unknown) => Err(Failure::usage(format!("there is no command `{unknown}`\n\n{HELP}"))),
-        None => Err(Failure::usage(format!("a command is missing\n\n{HELP}"))),
+        Some(unknown) => Err(Failure::usage(format!("unknown command `{unknown}`\n\n{HELP}"))),
+        None => Err(Failure::usage(format!("missing command\n\n{HELP}"))),
     }
 }
 
 fn without_args(command: &str, args: &[OsString]) -> Result<(), Failure> {
     match args.first() {
         None => Ok(()),
-        Some(arg) => Err(Failure::usage(format!("`{command}` takes no arguments, not even {arg:?}"))),
+        Some(arg) => Err(Failure::usage(format!("`{command}` takes no arguments, but got {arg:?}"))),
     }
 }

@@ -1,23 +1,25 @@
-//! The lock clients of other languages that the interop tests run against.
+//! Installs the lock clients of other languages for the interop tests.
 //!
-//! `tests/peers/` pins them. They are installed below the target directory, and nowhere else, but for Curator, which
-//! comes with the system: there is only the program that drives it. What was installed is noted only after all went
-//! well; the tests look at that note as well, so that they never run with other versions.
+//! `tests/peers/` pins their versions. They are installed below the target directory, except for Curator, a package of the
+//! system, of which only the program that uses it is compiled. A note of the installed versions is written at the end; the
+//! tests check it, so that they never run with other versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::setup::{curator_class_path, ensure_interpreters, output_of, succeeds};
 use crate::steps::{cargo, command_line, workspace};
 
-/// Installs the clients that are not there in the versions that are pinned.
+/// Installs the clients that are missing in the pinned versions.
 ///
 /// # Errors
 ///
-/// When a client, or what it runs on, cannot be installed from here: the message says what to do.
+/// When a client or its interpreter cannot be installed: the message says what to do.
 pub(crate) fn ensure() -> Result<(), Failure> {
     ensure_interpreters()?;
     let target = target()?;
@@ -30,7 +32,7 @@ pub(crate) fn ensure() -> Result<(), Failure> {
 /// The clients of one language.
 struct Kind {
     folder: &'static str,
-    /// The file with the versions; the note of what was installed is a copy of it.
+    /// The file with the versions. The note of installed versions is a copy of it.
     pins: &'static str,
     clients: &'static str,
     /// The commands that install into the folder.
@@ -93,14 +95,14 @@ impl Kind {
     fn is_installed(&self, folder: &Path) -> Result<bool, Failure> {
         let wanted = read(&pins(self.pins))?;
         let noted = fs::read(folder.join(NOTE)).is_ok_and(|noted| noted == wanted);
-        // The interpreter may have been replaced since.
+        // The interpreter may have changed since.
         Ok(noted && output_of(&mut (self.probe)(folder)).is_ok_and(|output| output.status.success()))
     }
 
     fn failure(&self, command: &Command) -> Failure {
         Failure::new(format!(
-            "`{}` failed; what it says about it is above\n\nThe interop tests need {}, as asked for by \
-             tests/peers/{}. See to it that {}, then run the same command again.",
+            "`{}` failed; its output is above\n\nThe interop tests need {}, in the versions of tests/peers/{}. Make sure that \
+             {}, then run the same command again.",
             command_line(command),
             self.clients,
             self.pins,
@@ -140,7 +142,7 @@ fn probe_node(folder: &Path) -> Command {
     command
 }
 
-/// The options are in a file that the test starts the program with, so that only we have to know where Curator is.
+/// Writes Java's options into a file, so that the tests need not know where Curator is.
 fn install_java(folder: &Path) -> Result<Vec<Command>, Failure> {
     let class_path = format!("{}:{}", folder.display(), curator_class_path());
     let options = folder.join(OPTIONS);
@@ -153,24 +155,24 @@ fn install_java(folder: &Path) -> Result<Vec<Command>, Failure> {
     Ok(vec![program])
 }
 
-/// It says that it is ready, and ends with its input.
+/// It prints that it is ready, and ends with its input.
 fn probe_java(folder: &Path) -> Command {
     let mut command = Command::new("java");
     command.arg(format!("@{}", folder.join(OPTIONS).display())).arg("Peer");
     command
 }
 
-/// Where cargo builds: the one thing that tells is cargo.
+/// Cargo's target directory.
 fn target() -> Result<PathBuf, Failure> {
     let mut command = cargo(["metadata", "--no-deps", "--format-version", "1"]);
     let output = output_of(&mut command)?;
-    target_in(&String::from_utf8_lossy(&output.stdout))
-        .map(PathBuf::from)
+    target_in(&output.stdout)
         .ok_or_else(|| Failure::new(format!("`{}` names no target directory", command_line(&command))))
 }
 
-fn target_in(metadata: &str) -> Option<&str> {
-    metadata.split_once(r#""target_directory":""#)?.1.split('"').next()
+fn target_in(metadata: &[u8]) -> Option<PathBuf> {
+    let metadata: Value = serde_json::from_slice(metadata).ok()?;
+    metadata["target_directory"].as_str().map(PathBuf::from)
 }
 
 fn pins(file: &str) -> PathBuf {
@@ -196,9 +198,9 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("cannot {what} {}: {error}", path.display()))
 }
 
-/// Beside the installed packages: the versions that they were installed from.
+/// The file beside the installed packages with their versions.
 const NOTE: &str = "installed";
-/// Beside a compiled program: the options that Java finds it with.
+/// The file beside a compiled program with Java's options.
 const OPTIONS: &str = "options";
 
 #[cfg(test)]
@@ -208,8 +210,8 @@ mod tests {
     #[test]
     fn the_target_directory_is_read_from_what_cargo_says() {
         let metadata = r#"{"packages":[],"target_directory":"/somewhere/target","version":1}"#;
-        assert_eq!(target_in(metadata), Some("/somewhere/target"));
-        assert_eq!(target_in("error: no such command"), None);
+        assert_eq!(target_in(metadata.as_bytes()), Some("/somewhere/target".into()));
+        assert_eq!(target_in(b"error: no such command"), None);
     }
 
     #[test]
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_installed_to_its_end_is_installed_again() {
+    fn an_incomplete_installation_is_repeated() {
         for kind in KINDS {
             assert!(!kind.is_installed(Path::new("/nowhere")).unwrap());
         }

@@ -1,9 +1,8 @@
-//! The servers that the tests and the comparison start, and what the peers run on: found, or installed, or explained.
+//! Finds the servers and interpreters that tests and measurements need, installs what is missing, or prints instructions.
 //!
-//! Only what is missing is installed, and only with Debian's own packages. The packaged Redis service is not wanted:
-//! the tests start their own servers on ports of their own. Without systemd (a container) Debian blocks it by
-//! itself; under systemd the unit is masked while its package is installed and disabled afterwards. The package
-//! `zookeeper` has no service.
+//! Installs only with Debian's own packages. The packaged Redis service must not run, as the tests start their own servers.
+//! Without systemd (a container) Debian does not start it; under systemd the unit is masked while its package is installed
+//! and disabled afterwards. The package `zookeeper` has no service.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -15,11 +14,11 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::steps::command_line;
 
-/// Finds what the servers need, installs what is missing, and says what there is.
+/// Finds what the servers need, installs what is missing, and prints the versions.
 ///
 /// # Errors
 ///
-/// When something is missing and cannot be installed from here: the message has the commands to type.
+/// When something is missing and cannot be installed: the message has the commands to type.
 pub(crate) fn ensure() -> Result<(), Failure> {
     let linux = cfg!(target_os = "linux").then_some(Part::Setpriv);
     ensure_parts(&[Part::Redis, Part::Java, Part::ZooKeeper].into_iter().chain(linux).collect::<Vec<_>>())
@@ -44,8 +43,8 @@ fn ensure_parts(parts: &[Part]) -> Result<(), Failure> {
     let still: Vec<Part> = self::missing(&found);
     if !still.is_empty() {
         return Err(Failure::new(format!(
-            "the packages are installed, but {} cannot be found\n\n{}",
-            names(&still),
+            "the packages are installed, but {} not found\n\n{}",
+            are(&still),
             instructions(&still)
         )));
     }
@@ -57,19 +56,19 @@ fn ensure_parts(parts: &[Part]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What must be there.
+/// A required program or package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Redis,
     Java,
     ZooKeeper,
-    /// Ties the life of a server to that of the test that started it.
+    /// Ends a server with the test that started it.
     Setpriv,
-    /// With its modules for virtual environments, which Debian has in a package of their own.
+    /// With its modules for virtual environments, a separate package of Debian.
     Python,
     Node,
     Npm,
-    /// The compiler, which Debian has in a package of its own.
+    /// The compiler, a separate package of Debian.
     Javac,
     Curator,
 }
@@ -103,7 +102,7 @@ impl Part {
         }
     }
 
-    /// `dnf` takes a file in place of a name, which holds for Redis and for Valkey in its place, and for any npm.
+    /// `dnf` accepts a file in place of a name, which fits Redis and Valkey, and any npm.
     fn fedora_package(self) -> Option<&'static str> {
         match self {
             Self::Redis => Some("/usr/bin/redis-server"),
@@ -147,7 +146,7 @@ impl Part {
     }
 }
 
-/// Every part with its version, or nothing when it is missing; an error when it is there and of no use.
+/// Every part with its version; `None` when it is missing. An unusable part is an error.
 type Found = Vec<(Part, Option<String>)>;
 
 fn look(parts: &[Part]) -> Result<Found, Failure> {
@@ -175,14 +174,14 @@ fn redis_version() -> Result<Option<String>, Failure> {
     let output = output_of(Command::new(&program).arg("--version"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let Some(version) = text.split_whitespace().find_map(|word| word.strip_prefix("v=")) else {
-        return Err(unusable(&program, "does not tell its version", &output));
+        return Err(unusable(&program, "does not print its version", &output));
     };
     require(&program.display().to_string(), version, REDIS_MINIMUM, "`SET` with both NX and GET")?;
     Ok(Some(version.to_owned()))
 }
 
 fn java_version() -> Option<String> {
-    // On macOS there is a `java` without any Java behind it: it only fails.
+    // macOS has a `java` that only fails without a Java installation.
     let output = output_of(Command::new(in_path("java")?).arg("-version")).ok()?;
     if !output.status.success() {
         return None;
@@ -202,10 +201,10 @@ fn zookeeper_version(java: bool) -> Result<Option<String>, Failure> {
         None => return Ok(None),
     };
     if !java {
-        return Ok(Some("of a version that only Java can tell".into()));
+        return Ok(Some("of unknown version, without Java".into()));
     }
     let mut command = Command::new("java");
-    // The quickest start: no optimizing compiler for a program of one line.
+    // For a fast start: no optimizing compiler.
     command.arg("-XX:TieredStopAtLevel=1").arg("-cp").arg(&class_path).arg(VERSION_CLASS);
     let output = output_of(&mut command)?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -242,7 +241,7 @@ fn node_version() -> Result<Option<String>, Failure> {
     let output = output_of(Command::new(&program).arg("--version"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let Some(version) = text.trim().strip_prefix('v').filter(|_| output.status.success()) else {
-        return Err(unusable(&program, "does not tell its version", &output));
+        return Err(unusable(&program, "does not print its version", &output));
     };
     require(&program.display().to_string(), version, NODE_MINIMUM, "the clients of the interop test")?;
     Ok(Some(version.to_owned()))
@@ -259,7 +258,7 @@ fn javac_version() -> Option<String> {
     output.status.success().then(|| text.trim().trim_start_matches("javac ").to_owned())
 }
 
-/// Whether it is of use, the compilation of the program that drives it will tell.
+/// Compiling the program that uses it shows whether it is usable.
 fn curator_version() -> Option<String> {
     if curator_chosen().is_some() {
         return Some("of an unknown version".into());
@@ -271,9 +270,9 @@ fn curator_version() -> Option<String> {
         .next()
 }
 
-/// Where Java finds Curator, with all that it needs.
+/// The class path of Curator and its dependencies.
 pub(crate) fn curator_class_path() -> String {
-    // The manifest of the first names all the other jars that it needs, but for one that takes what it logs.
+    // The manifest of the first jar names its dependencies, except for a logger.
     curator_chosen().unwrap_or_else(|| {
         ["curator-recipes", "slf4j-simple"].map(|jar| format!("{DEBIAN_JARS}/{jar}.jar")).join(":")
     })
@@ -286,11 +285,11 @@ fn curator_chosen() -> Option<String> {
 fn install(missing: &[Part]) -> Result<(), Failure> {
     let why_not = match privilege() {
         _ if in_path("apt-get").is_none() => "this system has no apt-get",
-        None => "this is not root, and sudo is not there or asks for a password",
+        None => "this is not root, and sudo is missing or asks for a password",
         Some(prefix) => return install_with_apt(missing, prefix),
     };
     Err(Failure::new(format!(
-        "{} missing, and cannot be installed from here: {why_not}\n\n{}",
+        "{} missing, and cannot be installed: {why_not}\n\n{}",
         are(missing),
         instructions(missing)
     )))
@@ -314,7 +313,7 @@ fn install_with_apt(missing: &[Part], prefix: &[&str]) -> Result<(), Failure> {
 
 fn apt(prefix: &[&str], missing: &[Part]) -> Result<(), Failure> {
     let apt = [&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"], APT_OPTIONS].concat();
-    // One foreign package source that cannot be reached fails the update, but not what we need from it.
+    // An unreachable package source fails the update, but need not fail the installation.
     attempt(prefix, &[&apt[..], &["update"]].concat());
     interrupt::check()?;
     let packages: Vec<&str> = missing.iter().map(|part| part.debian_package()).collect();
@@ -322,11 +321,7 @@ fn apt(prefix: &[&str], missing: &[Part]) -> Result<(), Failure> {
     let line = [prefix, &install].concat().join(" ");
     let done = attempt(prefix, &install);
     interrupt::check()?;
-    if done {
-        Ok(())
-    } else {
-        Err(Failure::new(format!("`{line}` failed; what apt-get says about it is above")))
-    }
+    if done { Ok(()) } else { Err(Failure::new(format!("`{line}` failed; its output is above"))) }
 }
 
 fn attempt(prefix: &[&str], words: &[&str]) -> bool {
@@ -336,7 +331,7 @@ fn attempt(prefix: &[&str], words: &[&str]) -> bool {
     succeeds(&mut command)
 }
 
-/// Runs a command that may fail; its output goes where ours goes, and what it prints is not our result.
+/// Runs a command that may fail. Its output goes to standard error.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(std::io::stderr());
     eprintln!("    {}", command_line(command));
@@ -353,7 +348,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     }
 }
 
-/// What to put before a command so that it runs as root, when that is possible without asking anybody.
+/// The prefix of a command that must run as root, if that is possible without a password.
 fn privilege() -> Option<&'static [&'static str]> {
     let root = output_of(Command::new("id").arg("-u")).is_ok_and(|id| id.stdout.trim_ascii() == b"0");
     if root {
@@ -424,7 +419,7 @@ fn unusable(path: &Path, problem: &str, output: &Output) -> Failure {
     Failure::new(format!("{} {problem}: {first}", path.display()))
 }
 
-/// Runs a command without input, and gives what it printed.
+/// Runs a command without input, and returns its output.
 pub(crate) fn output_of(command: &mut Command) -> Result<Output, Failure> {
     command
         .stdin(Stdio::null())
@@ -432,7 +427,7 @@ pub(crate) fn output_of(command: &mut Command) -> Result<Output, Failure> {
         .map_err(|error| Failure::new(format!("cannot run `{}`: {error}", command_line(command))))
 }
 
-/// Where a program is, by `PATH`.
+/// Finds a program in `PATH`.
 pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     find(program, &path)
@@ -444,12 +439,12 @@ fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
     })
 }
 
-/// The variable that the tests read as well: where ZooKeeper is when it is not where Debian puts it.
+/// The variable, which the tests read as well, for a ZooKeeper that is not a Debian package.
 const CLASSPATH: &str = "ZOOKEEPER_CLASSPATH";
-/// As it is for ZooKeeper, for Curator.
+/// The same for Curator.
 const CURATOR_CLASSPATH: &str = "CURATOR_CLASSPATH";
 const DEBIAN_JARS: &str = "/usr/share/java";
-/// Its manifest names all the other jars that it needs.
+/// Its manifest names its dependencies.
 const DEBIAN_JAR: &str = "/usr/share/java/zookeeper.jar";
 const VERSION_CLASS: &str = "org.apache.zookeeper.version.VersionInfoMain";
 const REDIS_PACKAGE: &str = "redis-server";
@@ -459,7 +454,7 @@ const ZOOKEEPER_MINIMUM: (u32, u32) = (3, 6);
 const PYTHON_MINIMUM: (u32, u32) = (3, 10);
 const NODE_MINIMUM: (u32, u32) = (16, 0);
 const PYTHON_VERSION: &str = "import sys, venv, ensurepip; print('.'.join(map(str, sys.version_info[:3])))";
-/// Another apt-get may be at work, on a fresh machine above all.
+/// Another apt-get may be running, above all on a new machine.
 const APT_OPTIONS: &[&str] = &["-q", "-o", "DPkg::Lock::Timeout=300"];
 const DOWNLOAD: &[&str] = &[
     "curl -fsSL https://archive.apache.org/dist/zookeeper/zookeeper-3.8.4/apache-zookeeper-3.8.4-bin.tar.gz | tar xz",
@@ -521,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_files_that_can_be_run() {
+    fn programs_are_executable_files() {
         assert!(find("sh", OsStr::new("/nowhere:/bin:/usr/bin")).is_some());
         assert_eq!(find("passwd", OsStr::new("/etc")), None);
         assert_eq!(find("etc", OsStr::new("/")), None);

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the harness lets processes use locks under faults, with its servers in place.
+//! `cargo xtask soak`: runs the soak of the harness after the set-up.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use crate::failure::Failure;
 use crate::{compare, setup};
 
-/// Set-up, then this process *becomes* the harness: its signals, its exit code, nobody in between.
+/// Runs the set-up, then replaces this process by the harness.
 pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
     if !args.iter().any(|arg| arg == "--help" || arg == "-h") {
         setup::ensure()?;

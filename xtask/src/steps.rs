@@ -1,4 +1,4 @@
-//! Named steps, timed, the first failure ends the run.
+//! Named steps with their times. The first failure ends the run.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// No step yet; the clock runs.
+    /// Starts the clock.
     pub(crate) fn start() -> Self {
         Self { started: Instant::now(), done: Vec::new(), left_out: Vec::new() }
     }
@@ -57,13 +57,13 @@ impl Steps {
             }
             Err(failure) => {
                 let done = self.done.len();
-                eprintln!("    FAILED after {} ({done} steps before it were fine)\n", seconds(took));
+                eprintln!("    FAILED after {} ({done} steps before it passed)\n", seconds(took));
                 Err(failure)
             }
         }
     }
 
-    /// Notes a step that cannot run here, and why.
+    /// Records a step that cannot run here, with the reason.
     pub(crate) fn leave_out(&mut self, what: String) {
         eprintln!("\n==> left out: {what}");
         self.left_out.push(what);
@@ -81,12 +81,12 @@ impl Steps {
     }
 }
 
-/// The cargo that runs us, at the root of the workspace.
+/// The cargo that runs this program, at the root of the workspace.
 pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(workspace());
-    // What cargo told this program about itself: a build script that asks for it (ring's does) would run again, and all
-    // that depends on it be built again, whenever cargo is called from here after it was called by hand.
+    // Cargo's variables about this program. A build script that depends on them (ring's does) would run again, and all that
+    // depends on it be rebuilt, whenever cargo is called by this program after it was called by hand.
     for (name, _) in std::env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|ours| name.to_string_lossy().starts_with(ours)) {
             command.env_remove(name);
@@ -95,7 +95,7 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
     command
 }
 
-/// A command as one would type it.
+/// A command as it would be typed.
 pub(crate) fn command_line(command: &Command) -> String {
     let program = PathBuf::from(command.get_program());
     let program = program.file_name().unwrap_or_else(|| command.get_program()).to_string_lossy();
@@ -108,12 +108,12 @@ pub(crate) fn command_line(command: &Command) -> String {
 
 /// The root of the workspace.
 pub(crate) fn workspace() -> PathBuf {
-    // What cargo says at run time is right even after the folder was moved.
+    // The variable at run time is right even after the folder was moved.
     let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     PathBuf::from(package).join("..")
 }
 
-/// As all steps show their time.
+/// `1.5 s`
 pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
@@ -130,16 +130,16 @@ mod tests {
     }
 
     #[test]
-    fn cargo_does_not_learn_who_called_it() {
-        let gone: Vec<_> =
+    fn cargo_does_not_inherit_variables_of_this_program() {
+        let removed: Vec<_> =
             cargo(["build"]).get_envs().map(|(name, value)| (name.to_owned(), value.is_none())).collect();
         for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_MAJOR"] {
-            assert!(gone.contains(&(name.into(), true)), "{name} is not in {gone:?}");
+            assert!(removed.contains(&(name.into(), true)), "{name} is not in {removed:?}");
         }
     }
 
     #[test]
-    fn the_first_failure_is_returned_and_nothing_counts_after_it() {
+    fn failures_name_the_command_and_do_not_count() {
         let mut steps = Steps::start();
         steps.command("fine", Command::new("true")).unwrap();
         let failure = steps.command("broken", Command::new("false")).unwrap_err();

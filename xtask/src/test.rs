@@ -2,12 +2,12 @@
 //!
 //! | tier | runs | needs |
 //! |---|---|---|
-//! | none named | all but what is marked `#[ignore = "full: ..."]`, and not the harness | redis-server, ZooKeeper |
-//! | `--full` | everything, as CI does | the lock clients of other languages too |
-//! | `--deep` | simulations, with new seeds until the time is over | nothing |
+//! | first (default) | all tests without `#[ignore = "full: ..."]`, except for the harness | redis-server, ZooKeeper |
+//! | `--full` | everything, as CI does | the lock clients of other languages, too |
+//! | `--deep` | simulations with new seeds for some minutes | nothing |
 //!
-//! A test says itself that it is slow or needs other clients, by `#[ignore]`, so that plain `cargo test` runs the first
-//! tier as well.
+//! Slow tests and those that need other clients are marked by `#[ignore]`, so that plain `cargo test` runs the first tier,
+//! too.
 
 mod lanes;
 mod output;
@@ -28,49 +28,49 @@ const USAGE: &str = "\
 Usage: cargo xtask test [--full] [NAME...]
        cargo xtask test --deep [--minutes N]
 
-Without arguments: the first tier, some ten minutes. With --full: all, as CI runs them. With --deep: new seeds for N minutes (10).
-NAME is that of a package (its first tier, all with --full), of a test program, or a part of the names of tests;
-what it matches runs in whatever tier it is.";
+Without arguments: the first tier, some ten minutes. With --full: all, as in CI. With --deep: new seeds for N minutes (10).
+NAME is a package (its first tier, all with --full), a test program, or a part of the names of tests; what it matches runs
+whatever its tier.";
 
 /// How many of the slowest tests are shown.
 const SLOWEST: usize = 10;
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug, PartialEq)]
-enum Wish {
+enum TestRequest {
     Tier { full: bool },
     Named { full: bool, names: Vec<String> },
     Deep { minutes: f64 },
     Help,
 }
 
-/// Runs what the arguments ask for.
+/// Runs the tests that the arguments select.
 pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
-    let wish = Wish::read(args)?;
+    let request = TestRequest::read(args)?;
     let mut steps = Steps::start();
-    match wish {
-        Wish::Help => {
+    match request {
+        TestRequest::Help => {
             println!("{USAGE}");
             return Ok(());
         }
-        Wish::Tier { full: false } => first(&mut steps)?,
-        Wish::Tier { full: true } => {
+        TestRequest::Tier { full: false } => first(&mut steps)?,
+        TestRequest::Tier { full: true } => {
             steps.run("set-up", setup::ensure)?;
             steps.run("peers", peers::ensure)?;
             full(&mut steps, Vec::new())?;
         }
-        Wish::Named { full, names } => {
+        TestRequest::Named { full, names } => {
             for name in names {
                 named(&mut steps, &name, full)?;
             }
         }
-        Wish::Deep { minutes } => deep(&mut steps, minutes)?,
+        TestRequest::Deep { minutes } => deep(&mut steps, minutes)?,
     }
     steps.summary();
     Ok(())
 }
 
-impl Wish {
+impl TestRequest {
     fn read(args: &[OsString]) -> Result<Self, Failure> {
         let (mut full, mut deep, mut minutes, mut names) = (false, false, None, Vec::new());
         let usage = |what: String| Failure::usage(format!("{what}\n\n{USAGE}"));
@@ -85,21 +85,21 @@ impl Wish {
                         args.next().and_then(|text| text.parse().ok()).filter(|number| *number > 0.0);
                     minutes = Some(number.ok_or_else(|| usage("--minutes needs a number".into()))?);
                 }
-                flag if flag.starts_with('-') => return Err(usage(format!("there is no flag `{flag}`"))),
+                flag if flag.starts_with('-') => return Err(usage(format!("unknown flag `{flag}`"))),
                 name => names.push(name.to_owned()),
             }
         }
         match (deep, full, names.is_empty()) {
             (true, false, true) => Ok(Self::Deep { minutes: minutes.unwrap_or(10.0) }),
-            (true, ..) => Err(usage("--deep goes with --minutes alone".into())),
-            (false, ..) if minutes.is_some() => Err(usage("--minutes goes with --deep".into())),
+            (true, ..) => Err(usage("--deep can be combined with --minutes only".into())),
+            (false, ..) if minutes.is_some() => Err(usage("--minutes requires --deep".into())),
             (false, full, true) => Ok(Self::Tier { full }),
             (false, full, false) => Ok(Self::Named { full, names }),
         }
     }
 }
 
-/// The first tier. The harness is left out: with the clients that it measures it takes as long to build as all else.
+/// Runs the first tier. Without the harness, which takes as long to build as everything else.
 fn first(steps: &mut Steps) -> Result<(), Failure> {
     steps.run("set-up", setup::ensure)?;
     let selection = Selection::all().without("lock-bench");
@@ -109,7 +109,7 @@ fn first(steps: &mut Steps) -> Result<(), Failure> {
     steps.command("examples in the docs", selection.docs())
 }
 
-/// All tests and examples, and `beside` them these commands, at the lowest priority.
+/// Runs all tests and examples, and `beside` them these commands at the lowest priority.
 pub(crate) fn full(steps: &mut Steps, beside: Vec<Command>) -> Result<(), Failure> {
     let selection = Selection::all();
     let programs = build(steps, &selection)?;
@@ -117,7 +117,7 @@ pub(crate) fn full(steps: &mut Steps, beside: Vec<Command>) -> Result<(), Failur
     steps.command("examples in the docs", selection.docs())
 }
 
-/// What this name matches.
+/// Runs the tests that match this name.
 fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
     let selection = Selection::of(name)?;
     steps.run("set-up", setup::ensure)?;
@@ -132,14 +132,12 @@ fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
         None => program.job(),
     })?;
     if results.ran == 0 {
-        return Err(Failure::new(format!(
-            "no test has `{name}` in its name, and no package or test program is called so"
-        )));
+        return Err(Failure::new(format!("no package, test program or test matches `{name}`")));
     }
     Ok(())
 }
 
-/// The simulations share the time.
+/// Runs the simulations with new seeds; they share the time.
 fn deep(steps: &mut Steps, minutes: f64) -> Result<(), Failure> {
     let programs = build(steps, &Selection::simulations())?;
     let each =
@@ -156,9 +154,9 @@ fn deep(steps: &mut Steps, minutes: f64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long simulations look for a seed that fails: see `Seeds` of the test kit.
+/// How long simulations run new seeds: see `Seeds` of the test kit.
 const SEED_SECONDS: &str = "SEED_SECONDS";
-/// The test of each simulation that does.
+/// The test of each simulation that does so.
 const MANY_SEEDS: &str = "none_of_many_seeds_breaks_a_promise";
 
 fn build(steps: &mut Steps, selection: &Selection) -> Result<Vec<Program>, Failure> {
@@ -191,17 +189,20 @@ fn execute(
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Wish, String> {
+    fn read(line: &str) -> Result<TestRequest, String> {
         let args: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
-        Wish::read(&args).map_err(|failure| failure.to_string())
+        TestRequest::read(&args).map_err(|failure| failure.to_string())
     }
 
     #[test]
     fn the_command_line_names_a_tier_or_tests() {
-        assert_eq!(read(""), Ok(Wish::Tier { full: false }));
-        assert_eq!(read("--full"), Ok(Wish::Tier { full: true }));
-        assert_eq!(read("lock_core"), Ok(Wish::Named { full: false, names: vec!["lock_core".into()] }));
-        assert_eq!(read("--deep --minutes 2.5"), Ok(Wish::Deep { minutes: 2.5 }));
+        assert_eq!(read(""), Ok(TestRequest::Tier { full: false }));
+        assert_eq!(read("--full"), Ok(TestRequest::Tier { full: true }));
+        assert_eq!(
+            read("lock_core"),
+            Ok(TestRequest::Named { full: false, names: vec!["lock_core".into()] })
+        );
+        assert_eq!(read("--deep --minutes 2.5"), Ok(TestRequest::Deep { minutes: 2.5 }));
         for wrong in ["--deep --full", "--minutes 3", "--deep --minutes x", "--deep a", "--fast"] {
             assert!(read(wrong).unwrap_err().contains("Usage:"), "{wrong}");
         }

@@ -1,14 +1,12 @@
-//! Test programs in two lanes.
+//! Runs test programs in two lanes.
 //!
-//! Cargo runs test programs one after another, and most of them wait: for sessions to end, leases to expire, servers to
-//! start. Here those that talk to real servers run in the first lane, one after another. In the second, at the lowest
-//! priority, run those that only compute, and what the caller has to build by then: no test that measures time notices it.
+//! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here the programs
+//! with real servers run in the first lane, one after another. The second lane, at the lowest priority, has the programs that
+//! only compute, and builds of the caller: they do not disturb tests that measure time.
 //!
-//! The test programs end with this process, however it ends: otherwise a run that was killed would leave one behind, with its
-//! servers.
+//! The test programs end with this process, however it ends: a killed run leaves no servers.
 //!
-//! A program stays one process: its tests share its servers, and a runner that gives every test a process of its own
-//! would start a ZooKeeper for each.
+//! Each program is one process, as its tests share servers: with a process per test each would start a ZooKeeper.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
@@ -20,7 +18,7 @@ use super::output::Results;
 use crate::steps::{command_line, seconds};
 use crate::{interrupt, setup};
 
-/// One thing to run, which can fail.
+/// A command to run.
 #[derive(Debug)]
 pub(super) struct Job {
     name: String,
@@ -33,18 +31,18 @@ impl Job {
         Self { name, command, in_background }
     }
 
-    /// A command that is no test, in the background.
+    /// A background command that is no test.
     pub(super) fn beside(command: Command) -> Self {
         Self { name: command_line(&command), command, in_background: true }
     }
 
-    /// With the tests that are left out otherwise.
+    /// Includes ignored tests.
     pub(super) fn with_ignored(mut self) -> Self {
         self.command.arg("--include-ignored");
         self
     }
 
-    /// With the tests alone that have this in their names.
+    /// Runs only tests with this in their names.
     pub(super) fn only(mut self, filter: &str) -> Self {
         self.command.arg(filter);
         self
@@ -65,21 +63,21 @@ impl Job {
         self.command.get_args()
     }
 
-    /// Runs it in the foreground, and shows what it prints meanwhile.
-    fn run(mut self) -> Report {
+    /// Runs it in the foreground, and shows its output.
+    fn run(mut self) -> JobReport {
         eprintln!("\n    {}", self.name);
-        // Its tests wait more than they work.
+        // Tests mostly wait.
         if std::env::var_os(THREADS).is_none() {
             let processors = thread::available_parallelism().map_or(1, usize::from);
             self.command.env(THREADS, (2 * processors).to_string());
         }
-        let report = Report::of(self.name, tied_to_us(self.command), |line| eprintln!("{line}"));
+        let report = JobReport::of(self.name, tied_to_us(self.command), |line| eprintln!("{line}"));
         eprintln!("    {}", seconds(report.took));
         report
     }
 }
 
-/// Runs all jobs, also when one has failed: what the others say is worth knowing.
+/// Runs all jobs, even when one has failed.
 pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
     let (behind, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.in_background);
     let (report, reports) = channel();
@@ -89,37 +87,37 @@ pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
         for job in waiting {
             if interrupt::check().is_ok() {
                 job.run().add_to(&mut results);
-                late.extend(reports.try_iter().inspect(Report::show));
+                late.extend(reports.try_iter().inspect(JobReport::show));
             }
         }
-        late.extend(reports.iter().inspect(Report::show));
+        late.extend(reports.iter().inspect(JobReport::show));
     });
-    // In the same order whichever lane was the faster.
+    // In the same order, whichever lane was faster.
     late.iter().for_each(|report| report.add_to(&mut results));
     results
 }
 
-/// Runs one after the other at the lowest priority.
-fn run_behind(jobs: Vec<Job>, reports: &Sender<Report>) {
+/// Runs jobs one after the other at the lowest priority.
+fn run_behind(jobs: Vec<Job>, reports: &Sender<JobReport>) {
     for job in jobs {
         if interrupt::check().is_ok() {
             let command = tied_to_us(at_lowest_priority(&job.command));
-            // Nobody who gave up waits for the report.
-            let _ = reports.send(Report::of(job.name, command, |_| {}));
+            // Fails when the receiver has given up.
+            let _ = reports.send(JobReport::of(job.name, command, |_| {}));
         }
     }
 }
 
-/// What a job came to.
+/// The output and outcome of a job.
 #[derive(Debug)]
-struct Report {
+struct JobReport {
     name: String,
     lines: Vec<String>,
     outcome: io::Result<ExitStatus>,
     took: Duration,
 }
 
-impl Report {
+impl JobReport {
     /// Runs the command to its end.
     fn of(name: String, mut command: Command, show: impl Fn(&str) + Sync) -> Self {
         let started = Instant::now();
@@ -142,7 +140,7 @@ impl Report {
         Self { name, lines, outcome, took: started.elapsed() }
     }
 
-    /// Prints what a job in the background printed.
+    /// Prints the output of a background job.
     fn show(&self) {
         eprintln!("\n    {}, in the background, {}", self.name, seconds(self.took));
         self.lines.iter().for_each(|line| eprintln!("{line}"));
@@ -150,7 +148,7 @@ impl Report {
 
     fn add_to(&self, results: &mut Results) {
         if let Err(error) = &self.outcome {
-            eprintln!("    {} cannot be run: {error}", self.name);
+            eprintln!("    cannot run {}: {error}", self.name);
         }
         let succeeded = self.outcome.as_ref().is_ok_and(ExitStatus::success);
         results.add(&self.name, &self.lines, succeeded);
@@ -174,17 +172,18 @@ fn at_lowest_priority(command: &Command) -> Command {
     run_by(nice, command)
 }
 
-/// Has the kernel kill what the command runs as soon as this process is gone, where that is possible. It does so when the
-/// *thread* that started it ends, which therefore has to wait for it.
+/// Has the kernel kill the command when this process ends, where `setpriv` is installed. The kernel does so when the *thread*
+/// that started it ends, which must therefore wait for it. The test kit does the same for servers (`process.rs`), but would
+/// make this program slow to build.
 fn tied_to_us(command: Command) -> Command {
-    // The standard library sets a parent-death signal only through unsafe code.
+    // The standard library can set a parent-death signal only by unsafe code.
     let Some(setpriv) = setup::in_path("setpriv") else { return command };
     let mut tie = Command::new(setpriv);
     tie.args(["--pdeathsig", "KILL", "--"]);
     run_by(tie, &command)
 }
 
-/// The command, started by another one that takes it as its last arguments.
+/// Appends a command to the arguments of another one that runs it.
 fn run_by(mut runner: Command, command: &Command) -> Command {
     runner.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -206,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_failure_is_reported_and_stops_nobody() {
+    fn every_failure_is_reported_and_stops_no_other_job() {
         let job = |name: &str, program: &str| Job::test(name.into(), Command::new(program), false);
         let behind = |name: &str, program: &str| Job::test(name.into(), Command::new(program), true);
         let jobs = vec![
@@ -235,7 +234,7 @@ mod tests {
         }
         us.kill().unwrap();
         us.wait().unwrap();
-        // Whatever writes to it must be gone before it ends.
+        // It ends when all writers have ended.
         let (ended, end) = channel();
         thread::spawn(move || ended.send(io::copy(&mut output, &mut io::sink()).is_ok()));
         assert!(end.recv_timeout(Duration::from_secs(5)).expect("it goes on"));
@@ -254,7 +253,7 @@ mod tests {
     const RUNS_FOR_LONG: &str = "XTASK_RUNS_FOR_LONG";
 
     #[test]
-    fn the_background_yields_to_everybody() {
+    fn the_background_has_the_lowest_priority() {
         let mut command = Command::new("sh");
         command.args(["-c", "nice; echo $WORD; pwd"]).env("WORD", "kept").current_dir("/");
         let output = at_lowest_priority(&command).output().unwrap();

@@ -1,4 +1,4 @@
-//! What test programs print: which tests ran, how long each took, and what the failed ones say.
+//! Reads the output of test programs: which tests ran, how long each took, and what failed ones print.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::steps::seconds;
 #[derive(Debug, Default)]
 pub(super) struct Results {
     pub(super) ran: usize,
-    /// By their reasons, how many tests were not run.
+    /// The number of skipped tests by reason.
     pub(super) left_out: BTreeMap<String, usize>,
     slowest: Vec<(Duration, String)>,
     failed: Vec<Failed>,
@@ -21,27 +21,27 @@ pub(super) struct Results {
 struct Failed {
     program: String,
     tests: Vec<String>,
-    /// What its tests said.
+    /// The output of its failed tests.
     said: Vec<String>,
 }
 
-/// So much of what one program says is repeated at the end.
+/// How many lines of a program are repeated at the end.
 const MOST_LINES: usize = 200;
 
 impl Results {
-    /// Adds a program whose output this is.
+    /// Adds the output of a program.
     pub(super) fn add(&mut self, program: &str, lines: &[String], succeeded: bool) {
         let mut tests = Vec::new();
         for line in lines {
             let Some(result) = TestLine::read(line) else { continue };
-            match result.verdict {
-                Verdict::Ignored => {
+            match result.outcome {
+                TestOutcome::Ignored => {
                     let reason = result.reason.unwrap_or_else(|| "ignored".into());
                     *self.left_out.entry(reason).or_default() += 1;
                     continue;
                 }
-                Verdict::Failed => tests.push(result.name.to_owned()),
-                Verdict::Passed => {}
+                TestOutcome::Failed => tests.push(result.name.to_owned()),
+                TestOutcome::Passed => {}
             }
             self.ran += 1;
             self.slowest.extend(result.took.map(|took| (took, format!("{program}: {}", result.name))));
@@ -53,7 +53,7 @@ impl Results {
         }
     }
 
-    /// Prints the tests that took longest.
+    /// Prints the slowest tests.
     pub(super) fn show(&mut self, slowest: usize) {
         self.slowest.sort_unstable_by(|one, other| other.cmp(one));
         if !self.slowest.is_empty() {
@@ -64,7 +64,7 @@ impl Results {
         }
     }
 
-    /// Fails when a program has, and repeats what its tests said.
+    /// Fails when a program has failed, and repeats the output of its failed tests.
     pub(super) fn judge(&self) -> Result<(), Failure> {
         if self.failed.is_empty() {
             return Ok(());
@@ -87,17 +87,17 @@ impl Failed {
     }
 }
 
-/// A line on one test: `test NAME ... ok <0.123s>`, `test NAME ... ignored, REASON`.
+/// The line of a test: `test NAME ... ok <0.123s>`, `test NAME ... ignored, REASON`.
 #[derive(Debug, PartialEq)]
 struct TestLine<'a> {
     name: &'a str,
-    verdict: Verdict,
+    outcome: TestOutcome,
     reason: Option<String>,
     took: Option<Duration>,
 }
 
 #[derive(Debug, PartialEq)]
-enum Verdict {
+enum TestOutcome {
     Passed,
     Failed,
     Ignored,
@@ -107,15 +107,15 @@ impl<'a> TestLine<'a> {
     fn read(line: &'a str) -> Option<Self> {
         let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
         let name = name.trim_end();
-        let verdict = match rest.split([' ', ',']).next()? {
-            "ok" => Verdict::Passed,
-            "FAILED" => Verdict::Failed,
-            "ignored" => Verdict::Ignored,
+        let outcome = match rest.split([' ', ',']).next()? {
+            "ok" => TestOutcome::Passed,
+            "FAILED" => TestOutcome::Failed,
+            "ignored" => TestOutcome::Ignored,
             _ => return None,
         };
         let reason = rest.strip_prefix("ignored, ").map(str::to_owned);
         let took = rest.split_once('<').and_then(|(_, time)| time.strip_suffix("s>")?.parse().ok());
-        Some(Self { name, verdict, reason, took: took.map(Duration::from_secs_f64) })
+        Some(Self { name, outcome, reason, took: took.map(Duration::from_secs_f64) })
     }
 }
 
@@ -127,9 +127,9 @@ mod tests {
     fn a_line_on_a_test_is_read() {
         let read = |line| TestLine::read(line).unwrap();
         let passed = read("test queue::waits ... ok <1.500s>");
-        assert_eq!((passed.name, passed.verdict), ("queue::waits", Verdict::Passed));
+        assert_eq!((passed.name, passed.outcome), ("queue::waits", TestOutcome::Passed));
         assert_eq!(passed.took, Some(Duration::from_millis(1500)));
-        assert_eq!(read("test a ... FAILED <0.001s>").verdict, Verdict::Failed);
+        assert_eq!(read("test a ... FAILED <0.001s>").outcome, TestOutcome::Failed);
         assert_eq!(read("test zk::dyn::a  ... ok").name, "zk::dyn::a");
         let ignored = read("test a ... ignored, full: takes a minute");
         assert_eq!(ignored.reason.as_deref(), Some("full: takes a minute"));

@@ -1,15 +1,17 @@
-//! The test programs: which there are, which a name asks for, and how they are built.
+//! The test programs: selects them by name, and builds them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{fs, io};
+
+use serde_json::Value;
 
 use super::lanes::Job;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::steps::{cargo, command_line, workspace};
 
-/// Tests that do nothing but compute, in virtual time if in any.
+/// Tests that only compute, without real servers and real time.
 const COMPUTING: &[&str] = &[
     "crates/lock-redis/tests/simulation.rs",
     "crates/lock-redlock/tests/models.rs",
@@ -19,40 +21,36 @@ const COMPUTING: &[&str] = &[
     "crates/lock-zk/tests/simulation.rs",
 ];
 
-/// Tests that print figures, or what happened, also when all is well.
-const TELLING: &[&str] =
-    &["crates/lock-redlock/tests/contention.rs", "crates/lock-redlock/tests/failover.rs"];
+/// Tests whose output is shown although they pass.
+const SHOWN: &[&str] = &["crates/lock-redlock/tests/contention.rs", "crates/lock-redlock/tests/failover.rs"];
 
 /// Tests with the lock clients of other languages.
 const WITH_PEERS: &[&str] = &["tests/interop.rs", "tests/interop_zk.rs"];
 
-/// Test programs that have a harness of their own, in which libtest's unstable options are unknown.
+/// Test programs without libtest, and so without its unstable options.
 const OWN_HARNESS: &[&str] = &["tests/conformance.rs", "tests/interop.rs", "tests/interop_zk.rs"];
 
-/// A program that cargo made of tests.
+/// A program of tests that cargo has built.
 #[derive(Debug, PartialEq)]
 pub(super) struct Program {
     executable: PathBuf,
-    /// The folder of its package, in which cargo runs it.
+    /// The folder of its package, in which it runs.
     package: PathBuf,
     source: PathBuf,
 }
 
 impl Program {
-    /// The program of a line of cargo's JSON, if it is about one. Read without a JSON library, so that xtask builds in a
-    /// second or two.
+    /// Reads a line of cargo's JSON; `None` unless it is about a test program.
     fn of_message(message: &str) -> Option<Self> {
-        let (_, profile) = message.split_once(r#""profile":{"#)?;
-        let is_test = profile.split('}').next()?.contains(r#""test":true"#);
-        let text = |name: &str| {
-            let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
-            rest.split_once('"').map(|(text, _)| PathBuf::from(text))
-        };
-        let executable = text("executable").filter(|_| is_test)?;
+        let message: Value = serde_json::from_str(message).ok()?;
+        if message["profile"]["test"] != true {
+            return None;
+        }
+        let path = |value: &Value| value.as_str().map(PathBuf::from);
         Some(Self {
-            executable,
-            package: text("manifest_path")?.parent()?.to_owned(),
-            source: text("src_path")?,
+            executable: path(&message["executable"])?,
+            package: path(&message["manifest_path"])?.parent()?.to_owned(),
+            source: path(&message["target"]["src_path"])?,
         })
     }
 
@@ -69,17 +67,17 @@ impl Program {
         self.is_in(WITH_PEERS)
     }
 
-    /// To be run as cargo would.
+    /// Runs it as cargo would.
     pub(super) fn job(&self) -> Job {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         let computes = self.is_in(COMPUTING);
-        // The test harness keeps what tests print to itself when they pass.
-        if computes || self.is_in(TELLING) {
+        // Otherwise libtest hides the output of tests that pass.
+        if computes || self.is_in(SHOWN) {
             command.arg("--show-output");
         }
         if !self.is_in(OWN_HARNESS) {
-            // The variable opens libtest's unstable options to a stable compiler.
+            // The variable enables libtest's unstable options on stable Rust.
             command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
         }
         Job::test(self.name(), command, computes)
@@ -92,7 +90,7 @@ pub(super) struct Selection {
     args: Vec<String>,
     filter: Option<String>,
     is_package: bool,
-    /// Whether all programs are there that the lists of this file name.
+    /// Whether it must have all programs that the lists of this file name.
     is_whole: bool,
 }
 
@@ -110,7 +108,7 @@ impl Selection {
         self
     }
 
-    /// What this name matches: a package, test programs, or those programs whose sources have it in the name of a test.
+    /// Selects by name: a package, a test program, or the programs whose sources have it in the name of a function.
     pub(super) fn of(name: &str) -> Result<Self, Failure> {
         let packages =
             packages().map_err(|error| Failure::new(format!("cannot look for packages: {error}")))?;
@@ -127,7 +125,7 @@ impl Selection {
         let function = name.rsplit("::").next().unwrap_or(name);
         let mut programs: Vec<String> =
             tests.iter().filter(|test| defines(test, function)).map(|test| stem(test)).collect();
-        // Its cases are functions of the test kit, in modules that are named after backends and flavours.
+        // The cases are functions of the test kit; their names begin with backends and flavours.
         let suite = workspace().join("crates/lock-testkit/src/conformance");
         if name.contains("::") || any_file(&suite, &|file| mentions(file, function)) {
             programs.push("conformance".into());
@@ -142,11 +140,11 @@ impl Selection {
                 args.extend(if is_library { vec!["--lib".into()] } else { vec!["--bin".into(), package] });
             }
         }
-        // A name that is put together by a macro is in no source.
+        // Names made by macros are in no source.
         Ok(Self { args, filter: Some(name.to_owned()), ..Self::default() })
     }
 
-    /// A part of the names of the tests to run.
+    /// The part of the names of the tests to run.
     pub(super) fn filter(&self) -> Option<&str> {
         self.filter.as_deref()
     }
@@ -168,7 +166,7 @@ impl Selection {
         command
     }
 
-    /// Builds the tests, and the examples, as `cargo test` does.
+    /// Builds the tests and the examples, as `cargo test` does.
     pub(super) fn build(&self) -> Result<Vec<Program>, Failure> {
         let mut command = self.command();
         command.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
@@ -185,11 +183,11 @@ impl Selection {
         }
         let messages = String::from_utf8_lossy(&output.stdout);
         let mut programs: Vec<_> = messages.lines().filter_map(Program::of_message).collect();
-        // Cargo reports them as they are built, in another order each time.
+        // Cargo reports them in the order of their completion.
         programs.sort_by(|one, other| one.source.cmp(&other.source));
         let is_there = |source: &&&str| programs.iter().any(|program| program.source.ends_with(source));
-        let mut named = [COMPUTING, TELLING, WITH_PEERS, OWN_HARNESS].into_iter().flatten();
-        // Otherwise a test that was renamed would be slow, or its figures missing, and nobody would know why.
+        let mut named = [COMPUTING, SHOWN, WITH_PEERS, OWN_HARNESS].into_iter().flatten();
+        // Otherwise a renamed test would silently run in the wrong lane or without its output.
         match named.find(|source| !is_there(source)).filter(|_| self.is_whole) {
             Some(absent) => Err(Failure::new(format!(
                 "`{line}` built no {absent}, which xtask/src/test/programs.rs names"
@@ -226,7 +224,7 @@ fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Whether this test program has such a part of a name, in its own file or in its folder.
+/// Whether a function of this test program has this in its name, in its file or its folder.
 fn defines(test: &Path, part: &str) -> bool {
     mentions(test, part) || any_file(&test.with_extension(""), &|file| mentions(file, part))
 }
@@ -258,14 +256,14 @@ mod tests {
     const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///p/crates/lock-zk#0.1.0","manifest_path":"/p/crates/lock-zk/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"model","src_path":"/p/crates/lock-zk/tests/model.rs","edition":"2024","doc":false,"doctest":false,"test":true},"profile":{"opt_level":"1","debuginfo":1,"debug_assertions":true,"overflow_checks":true,"test":true},"features":["tls"],"filenames":["/t/model-1"],"executable":"/t/model-1","fresh":true}"#;
 
     #[test]
-    fn a_test_program_is_told_from_what_else_cargo_makes() {
+    fn test_programs_are_recognised_among_cargos_messages() {
         let program = Program::of_message(MESSAGE).unwrap();
         assert_eq!(program.executable, PathBuf::from("/t/model-1"));
         assert_eq!(program.package, PathBuf::from("/p/crates/lock-zk"));
         assert!(program.is_in(COMPUTING));
         let library = MESSAGE.replace(r#""executable":"/t/model-1""#, r#""executable":null"#);
         assert_eq!(Program::of_message(&library), None);
-        // Only its own profile says that a program is of tests; an example may have some.
+        // The profile says whether a program is a test; an example may contain some.
         let example = MESSAGE
             .replace(r#""overflow_checks":true,"test":true"#, r#""overflow_checks":true,"test":false"#);
         assert_eq!(Program::of_message(&example), None);
@@ -273,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_print_is_shown_where_it_is_worth_reading() {
+    fn the_output_of_some_programs_is_shown() {
         let shows = |source: &str| {
             let program = Program {
                 executable: "true".into(),
@@ -282,7 +280,7 @@ mod tests {
             };
             program.job().args().any(|arg| arg == "--show-output")
         };
-        for source in COMPUTING.iter().chain(TELLING) {
+        for source in COMPUTING.iter().chain(SHOWN) {
             assert!(shows(source), "{source}");
         }
         assert!(!shows("crates/lock-redlock/tests/masters.rs"));
