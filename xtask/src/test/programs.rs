@@ -293,6 +293,6 @@ mod tests {
         assert_eq!(args("topologies"), "--workspace --test topologies");
         assert_eq!(args("closed_locks_refuse"), "--workspace --test conformance");
         assert!(args("zk::dyn").contains("--test conformance"));
-        assert_eq!(args("the_background_yields"), "--workspace --bin xtask");
+        assert_eq!(args("the_background_has"), "--workspace --bin xtask");
     }
 }
