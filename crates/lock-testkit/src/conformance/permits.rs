@@ -178,6 +178,6 @@ pub(super) async fn permits_are_never_exceeded(harness: &dyn Harness) {
     while let Some(ended) = running.join_next().await {
         ended.expect("no task fails");
     }
-    assert_eq!(most.load(Ordering::SeqCst), 3, "so many were inside at once");
+    assert_eq!(most.load(Ordering::SeqCst), 3, "the largest number of holders at once");
     nothing_left(harness, &name).await;
 }

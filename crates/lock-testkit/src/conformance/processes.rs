@@ -22,13 +22,7 @@ pub(super) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
     let (name, dir) = (fresh(), tempfile::tempdir().unwrap());
     let file = dir.path().join("counter");
     let history = |number: u32| dir.path().join(format!("history-{number}"));
-    let mut workers = Vec::new();
-    for _ in 0..PROCESSES {
-        workers.push(started(harness, LONG).await);
-    }
-    for worker in &workers {
-        hear(worker, |answer| matches!(answer, Answer::Ready)).await;
-    }
+    let workers = all_ready(harness).await;
     for (number, worker) in (0..).zip(&workers) {
         let (name, handle, file, history) = (name.clone(), harness.handle(), file.clone(), history(number));
         tell(worker, &Order::Count { name, handle, file, history, times: TIMES }).await;
@@ -94,13 +88,7 @@ pub(super) async fn processes_never_exceed_the_permits(harness: &dyn Harness) {
     let (name, dir) = (fresh(), tempfile::tempdir().unwrap());
     let file = dir.path().join("room");
     let history = |number: u32| dir.path().join(format!("history-{number}"));
-    let mut workers = Vec::new();
-    for _ in 0..PROCESSES {
-        workers.push(started(harness, LONG).await);
-    }
-    for worker in &workers {
-        hear(worker, |answer| matches!(answer, Answer::Ready)).await;
-    }
+    let workers = all_ready(harness).await;
     for (number, worker) in (0..).zip(&workers) {
         let (name, file, history) = (name.clone(), file.clone(), history(number));
         tell(worker, &Order::Visit { name, permits: PERMITS, file, history, times: TIMES }).await;
@@ -109,8 +97,8 @@ pub(super) async fn processes_never_exceed_the_permits(harness: &dyn Harness) {
         hear(worker, |answer| matches!(answer, Answer::Visited)).await;
     }
     let (inside, most) = Resource::open(&file).unwrap().read().unwrap();
-    assert_eq!(inside, 0, "who entered has left");
-    assert_eq!(most, u64::from(PERMITS), "so many were inside at once");
+    assert_eq!(inside, 0, "all visitors have left");
+    assert_eq!(most, u64::from(PERMITS), "the largest number of visitors at once");
     let report = crate::checker::check(&History::load((0..PROCESSES).map(history)).unwrap());
     assert_eq!(report.holds, (PROCESSES * TIMES) as usize);
     report.assert_holds();
@@ -164,6 +152,18 @@ pub(super) async fn a_stopped_holder_knows_that_it_lost(harness: &dyn Harness) {
 
 async fn started(harness: &dyn Harness, lease: Duration) -> Worker {
     Worker::spawn(&harness.worker(lease).await).unwrap_or_else(|error| panic!("no worker: {error}"))
+}
+
+/// As many workers as there are `PROCESSES`, which connect at the same time.
+async fn all_ready(harness: &dyn Harness) -> Vec<Worker> {
+    let mut workers = Vec::new();
+    for _ in 0..PROCESSES {
+        workers.push(started(harness, LONG).await);
+    }
+    for worker in &workers {
+        hear(worker, |answer| matches!(answer, Answer::Ready)).await;
+    }
+    workers
 }
 
 async fn ready(harness: &dyn Harness, lease: Duration) -> Worker {

@@ -24,8 +24,22 @@ struct Request {
     words: Option<Vec<Bytes>>,
 }
 
+impl Link {
+    /// Connects to the server.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::ConnectionRefused`] while the server is down, or by a fault.
+    pub fn connect(&self) -> io::Result<DuplexStream> {
+        let accepted = self.accept().ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionRefused))?;
+        let (ours, theirs) = tokio::io::duplex(BUFFER);
+        drop(tokio::spawn(serve(self.clone(), accepted, theirs)));
+        Ok(ours)
+    }
+}
+
 /// Serves a connection until it ends.
-pub(super) async fn serve(link: Link, accepted: Accepted, stream: DuplexStream) {
+async fn serve(link: Link, accepted: Accepted, stream: DuplexStream) {
     let Accepted { id, outbox, mut alive } = accepted;
     let (reader, writer) = tokio::io::split(stream);
     let (requests, queue) = mpsc::unbounded_channel();
@@ -132,3 +146,5 @@ async fn read_number(reader: &mut (impl AsyncBufRead + Unpin), kind: u8) -> io::
     let number = digits.and_then(|digits| digits.trim_end().parse().ok());
     number.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
+
+const BUFFER: usize = 1 << 20;

@@ -1,16 +1,15 @@
 //! The network between one client and the server.
 
-use std::io;
 use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::io::DuplexStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Dice, FakeRedis, connection};
+use super::server::Accepted;
+use super::{Dice, FakeRedis};
 
 /// The faults of a link, as probabilities for each request. The first that happens counts.
 #[derive(Clone, Debug)]
@@ -75,20 +74,6 @@ impl Link {
         Self { shared: Arc::new(Shared { redis, label, state: Mutex::new(state), changed: Notify::new() }) }
     }
 
-    /// Connects to the server.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::ConnectionRefused`] while the server is down, or by a fault.
-    pub fn connect(&self) -> io::Result<DuplexStream> {
-        let refused = self.roll(|faults, dice| dice.chance(faults.refuse));
-        let accepted = if refused { None } else { self.shared.redis.server().accept(&self.shared.label) };
-        let accepted = accepted.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionRefused))?;
-        let (ours, theirs) = tokio::io::duplex(BUFFER);
-        drop(tokio::spawn(connection::serve(self.clone(), accepted, theirs)));
-        Ok(ours)
-    }
-
     /// Sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
@@ -109,6 +94,12 @@ impl Link {
     pub fn reset(&self) {
         self.note("is reset");
         self.redis().server().hang_up_all(&self.shared.label);
+    }
+
+    /// Opens a connection on the server, unless it is refused.
+    pub(super) fn accept(&self) -> Option<Accepted> {
+        let refused = self.roll(|faults, dice| dice.chance(faults.refuse));
+        if refused { None } else { self.redis().server().accept(&self.shared.label) }
     }
 
     pub(super) fn redis(&self) -> &FakeRedis {
@@ -209,5 +200,3 @@ impl Default for Faults {
         }
     }
 }
-
-const BUFFER: usize = 1 << 20;

@@ -7,25 +7,61 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lock_core::{BootInstant, Guard, LockOptions, Locks, Released, Result, Token};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::stage::{Leases, Stage, lock_name, nanos};
+use super::stage::{Leases, Stage, lock_name, nanos, unless_paused};
 use crate::cancel_after;
 use crate::fake::Dice;
 use crate::history::{EventKind, Mode as Share, ReleaseOutcome};
 
+impl Stage {
+    /// Has every client acquire locks in this many tasks until the end of the run. Returns what hangs.
+    ///
+    /// # Panics
+    ///
+    /// When a task panics.
+    pub async fn play(self: &Arc<Self>, clients: &[Locks], tasks: usize, dice: &mut Dice) -> Vec<String> {
+        let mut faults = Vec::new();
+        for task in self.spawn_tasks(clients, tasks, dice) {
+            match timeout(LONGEST_RUN, task).await {
+                Ok(ended) => ended.expect("a task does not panic"),
+                Err(_) => faults.push("a task hangs".to_owned()),
+            }
+        }
+        faults
+    }
+
+    fn spawn_tasks(
+        self: &Arc<Self>,
+        clients: &[Locks],
+        tasks: usize,
+        dice: &mut Dice,
+    ) -> Vec<JoinHandle<()>> {
+        let mut work = Vec::new();
+        for (client, locks) in clients.iter().enumerate() {
+            for task in 0..tasks {
+                let (stage, locks, dice) = (Arc::clone(self), locks.clone(), dice.fork(task as u64));
+                let task = Task { stage: Arc::clone(&stage), locks, client, task, dice };
+                work.push(tokio::spawn(unless_paused(stage, client, task.run())));
+            }
+        }
+        work
+    }
+}
+
 /// One task of a client.
-pub(super) struct Task {
-    pub(super) stage: Arc<Stage>,
-    pub(super) locks: Locks,
-    pub(super) client: usize,
-    pub(super) task: usize,
-    pub(super) dice: Dice,
+struct Task {
+    stage: Arc<Stage>,
+    locks: Locks,
+    client: usize,
+    task: usize,
+    dice: Dice,
 }
 
 impl Task {
     /// Acquires locks until the end of the run.
-    pub(super) async fn run(mut self) {
+    async fn run(mut self) {
         let end = BootInstant::from_boot(self.stage.habits.until);
         while self.stage.clock.now() < end {
             sleep(self.dice.millis(0..=150)).await;
@@ -288,3 +324,5 @@ impl<F: Future> Future for FirstPolls<'_, F> {
         }
     }
 }
+
+const LONGEST_RUN: Duration = Duration::from_secs(120);

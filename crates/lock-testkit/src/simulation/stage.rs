@@ -9,10 +9,8 @@ use std::task::ready;
 use std::time::Duration;
 
 use lock_core::{BootInstant, Clock, Guard, Locks, Token};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::client::Task;
 use crate::checker::{HistoryReport, check};
 use crate::fake::{Dice, Trace};
 use crate::history::{Event, EventKind, History, Mode as Share};
@@ -86,34 +84,6 @@ impl Stage {
     pub fn new(habits: Habits, clock: Clock, trace: Option<Trace>) -> Self {
         let (events, paused, floors) = (Mutex::default(), Mutex::default(), Mutex::default());
         Self { habits, clock, trace, events, paused, floors }
-    }
-
-    /// Has every client acquire locks in this many tasks until the end of the run. Returns what hangs.
-    ///
-    /// # Panics
-    ///
-    /// When a task panics.
-    pub async fn play(self: &Arc<Self>, clients: &[Locks], tasks: usize, dice: &mut Dice) -> Vec<String> {
-        let mut faults = Vec::new();
-        for task in self.work(clients, tasks, dice) {
-            match timeout(LONGEST_RUN, task).await {
-                Ok(ended) => ended.expect("a task does not panic"),
-                Err(_) => faults.push("a task hangs".to_owned()),
-            }
-        }
-        faults
-    }
-
-    fn work(self: &Arc<Self>, clients: &[Locks], tasks: usize, dice: &mut Dice) -> Vec<JoinHandle<()>> {
-        let mut work = Vec::new();
-        for (client, locks) in clients.iter().enumerate() {
-            for task in 0..tasks {
-                let (stage, locks, dice) = (Arc::clone(self), locks.clone(), dice.fork(task as u64));
-                let task = Task { stage: Arc::clone(&stage), locks, client, task, dice };
-                work.push(tokio::spawn(unless_paused(stage, client, task.run())));
-            }
-        }
-        work
     }
 
     /// Pauses the tasks of a client that [`play`](Self::play) has started: they are not polled for this long from now on,
@@ -277,7 +247,7 @@ async fn acquire(locks: &Locks, lock: &str) -> Guard {
 }
 
 /// Runs a future that is not polled while its client is paused.
-async fn unless_paused(stage: Arc<Stage>, client: usize, future: impl Future<Output = ()>) {
+pub(super) async fn unless_paused(stage: Arc<Stage>, client: usize, future: impl Future<Output = ()>) {
     let mut future = pin!(future);
     let mut over = pin!(sleep(Duration::ZERO));
     poll_fn(|cx| {
@@ -308,7 +278,6 @@ fn short(kind: &EventKind) -> String {
 }
 
 const LAST_TASK: usize = 99;
-const LONGEST_RUN: Duration = Duration::from_secs(120);
 
 #[cfg(test)]
 mod tests {
