@@ -27,7 +27,7 @@ Commands:
   compare [ARGS...]  Measure the backends side by side; see `compare --help`
   soak [ARGS...]     Use the locks under faults, and check their histories; see `soak --help`
   test [ARGS...]     Run the first tier of the tests, all with --full, or those of a name; see `test --help`
-  ci                 Everything that a commit must pass: format, lints, features, docs, dependencies, test, compare --quick
+  ci                 Everything that a commit must pass: format, lints, features, docs, minimum Rust, test, compare --quick
   setup              Install what is missing, and nothing else
   help               Print this text
 

@@ -193,7 +193,7 @@ fn a_black_hole_hides_that_a_side_has_closed() {
     proxy.black_hole(Direction::ToClient, true);
     server.kill();
     client.assert_silent();
-    // Nobody is left to be deceived once the client has gone too.
+    // After the client has closed, the loss no longer matters.
     drop(client);
     until(|| proxy.connections() == 0);
 }
