@@ -50,7 +50,7 @@ fn ensure_parts(parts: &[Part]) -> Result<(), Failure> {
     }
     let line: Vec<String> = found
         .iter()
-        .filter_map(|(part, version)| Some(format!("{} {}", part.name(), version.as_ref()?)))
+        .filter_map(|(part, version)| Some(format!("{} {}", part.names().name, version.as_ref()?)))
         .collect();
     eprintln!("    set-up: {}", line.join(", "));
     Ok(())
@@ -73,76 +73,42 @@ enum Part {
     Curator,
 }
 
-impl Part {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Redis => "redis-server",
-            Self::Java => "java",
-            Self::ZooKeeper => "ZooKeeper",
-            Self::Setpriv => "setpriv",
-            Self::Python => "python3 with venv",
-            Self::Node => "node",
-            Self::Npm => "npm",
-            Self::Javac => "javac",
-            Self::Curator => "Curator",
-        }
-    }
-
-    fn debian_package(self) -> &'static str {
-        match self {
-            Self::Redis => REDIS_PACKAGE,
-            Self::Java => "default-jre-headless",
-            Self::ZooKeeper => "zookeeper",
-            Self::Setpriv => "util-linux",
-            Self::Python => "python3-venv",
-            Self::Node => "nodejs",
-            Self::Npm => "npm",
-            Self::Javac => "default-jdk-headless",
-            Self::Curator => "libcurator-recipes-java",
-        }
-    }
-
+/// The names of a part, for people and for package managers. Without a package it is missing there, or comes with another.
+struct Names {
+    name: &'static str,
+    debian: &'static str,
     /// `dnf` accepts a file in place of a name, which fits Redis and Valkey, and any npm.
-    fn fedora_package(self) -> Option<&'static str> {
-        match self {
-            Self::Redis => Some("/usr/bin/redis-server"),
-            Self::Java => Some("java-headless"),
-            Self::ZooKeeper => None,
-            Self::Setpriv => Some("util-linux"),
-            Self::Python => Some("python3"),
-            Self::Node => Some("nodejs"),
-            Self::Npm => Some("/usr/bin/npm"),
-            Self::Javac => Some("java-devel"),
-            Self::Curator => None,
-        }
-    }
+    fedora: Option<&'static str>,
+    arch: Option<&'static str>,
+    brew: Option<&'static str>,
+}
 
-    fn arch_package(self) -> Option<&'static str> {
-        match self {
-            Self::Redis => Some("valkey"),
-            Self::Java => Some("jre-openjdk-headless"),
-            Self::ZooKeeper => None,
-            Self::Setpriv => Some("util-linux"),
-            Self::Python => Some("python"),
-            Self::Node => Some("nodejs"),
-            Self::Npm => Some("npm"),
-            Self::Javac => Some("jdk-openjdk"),
-            Self::Curator => None,
-        }
-    }
-
-    fn brew_package(self) -> Option<&'static str> {
-        match self {
-            Self::Redis => Some("redis"),
-            Self::Java => Some("openjdk"),
-            Self::ZooKeeper => Some("zookeeper"),
-            Self::Setpriv => None,
-            Self::Python => Some("python"),
-            // It brings npm.
-            Self::Node => Some("node"),
-            Self::Npm | Self::Curator => None,
-            Self::Javac => Some("openjdk"),
-        }
+impl Part {
+    fn names(self) -> Names {
+        let (name, debian, [fedora, arch, brew]) = match self {
+            Self::Redis => (
+                "redis-server",
+                REDIS_PACKAGE,
+                [Some("/usr/bin/redis-server"), Some("valkey"), Some("redis")],
+            ),
+            Self::Java => (
+                "java",
+                "default-jre-headless",
+                [Some("java-headless"), Some("jre-openjdk-headless"), Some("openjdk")],
+            ),
+            Self::ZooKeeper => ("ZooKeeper", "zookeeper", [None, None, Some("zookeeper")]),
+            Self::Setpriv => ("setpriv", "util-linux", [Some("util-linux"), Some("util-linux"), None]),
+            Self::Python => {
+                ("python3 with venv", "python3-venv", [Some("python3"), Some("python"), Some("python")])
+            }
+            Self::Node => ("node", "nodejs", [Some("nodejs"), Some("nodejs"), Some("node")]),
+            Self::Npm => ("npm", "npm", [Some("/usr/bin/npm"), Some("npm"), None]),
+            Self::Javac => {
+                ("javac", "default-jdk-headless", [Some("java-devel"), Some("jdk-openjdk"), Some("openjdk")])
+            }
+            Self::Curator => ("Curator", "libcurator-recipes-java", [None, None, None]),
+        };
+        Names { name, debian, fedora, arch, brew }
     }
 }
 
@@ -316,7 +282,7 @@ fn apt(prefix: &[&str], missing: &[Part]) -> Result<(), Failure> {
     // An unreachable package source fails the update, but need not fail the installation.
     attempt(prefix, &[&apt[..], &["update"]].concat());
     interrupt::check()?;
-    let packages: Vec<&str> = missing.iter().map(|part| part.debian_package()).collect();
+    let packages: Vec<&str> = missing.iter().map(|part| part.names().debian).collect();
     let install = [&apt[..], &["install", "-y", "--no-install-recommends"], &packages].concat();
     let line = [prefix, &install].concat().join(" ");
     let done = attempt(prefix, &install);
@@ -360,7 +326,7 @@ fn privilege() -> Option<&'static [&'static str]> {
 }
 
 fn instructions(missing: &[Part]) -> String {
-    let debian: Vec<&str> = missing.iter().map(|part| part.debian_package()).collect();
+    let debian: Vec<&str> = missing.iter().map(|part| part.names().debian).collect();
     let debian = format!(
         "sudo apt-get update && sudo apt-get install -y --no-install-recommends {}",
         debian.join(" ")
@@ -369,15 +335,15 @@ fn instructions(missing: &[Part]) -> String {
     let curator = lines(Part::Curator, DOWNLOAD_CURATOR);
     let by_hand = [lines(Part::ZooKeeper, DOWNLOAD), curator].concat();
     let from_brew = [lines(Part::ZooKeeper, FROM_BREW), curator].concat();
-    let packages = |command: &str, of: fn(Part) -> Option<&'static str>| {
-        let names: Vec<&str> = missing.iter().filter_map(|part| of(*part)).collect();
+    let packages = |command: &str, of: fn(Names) -> Option<&'static str>| {
+        let names: Vec<&str> = missing.iter().filter_map(|part| of(part.names())).collect();
         (!names.is_empty()).then(|| format!("{command} {}", names.join(" ")))
     };
     let mut text = String::from("Install what is missing, then run the same command again.\n");
     section(&mut text, "Debian, Ubuntu:", Some(debian), &[]);
-    section(&mut text, "Fedora, RHEL:", packages("sudo dnf install -y", Part::fedora_package), &by_hand);
-    section(&mut text, "Arch:", packages("sudo pacman -S --needed", Part::arch_package), &by_hand);
-    section(&mut text, "macOS:", packages("brew install", Part::brew_package), &from_brew);
+    section(&mut text, "Fedora, RHEL:", packages("sudo dnf install -y", |names| names.fedora), &by_hand);
+    section(&mut text, "Arch:", packages("sudo pacman -S --needed", |names| names.arch), &by_hand);
+    section(&mut text, "macOS:", packages("brew install", |names| names.brew), &from_brew);
     text
 }
 
@@ -393,7 +359,7 @@ fn section(text: &mut String, title: &str, install: Option<String>, more: &[&str
 }
 
 fn names(parts: &[Part]) -> String {
-    parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(", ")
+    parts.iter().map(|part| part.names().name).collect::<Vec<_>>().join(", ")
 }
 
 fn are(parts: &[Part]) -> String {
