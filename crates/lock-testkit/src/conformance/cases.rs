@@ -104,17 +104,17 @@ impl fmt::Debug for Trial {
 }
 
 macro_rules! cases {
-    ($($theme:ident, $worth:ident { $($case:ident: $needs:ident $(=> $run:ident($arg:expr))?,)* })*) => {
+    ($($theme:ident, $worth:ident { $($case:ident: $needs:ident $(=> $run:ident($($arg:expr),+))?,)* })*) => {
         /// Every case.
         pub const CASES: &[Case] = &[$($(Case {
             name: stringify!($case),
             needs: $needs,
             worth: $worth,
-            run: |harness| Box::pin(cases!(@run $theme harness $case $($run $arg)?)),
+            run: |harness| Box::pin(cases!(@run $theme harness $case $($run $($arg),+)?)),
         },)*)*];
     };
     (@run $theme:ident $harness:ident $case:ident) => { $theme::$case($harness) };
-    (@run $theme:ident $harness:ident $case:ident $run:ident $arg:expr) => { $theme::$run($harness, $arg) };
+    (@run $theme:ident $harness:ident $case:ident $run:ident $($arg:expr),+) => { $theme::$run($harness, $($arg),+) };
 }
 
 cases! {
@@ -280,12 +280,12 @@ cases! {
         inspect_shows_all_of_the_permits: permits => inspect_shows_all(PERMIT),
         one_of_the_readers_is_broken: readers => one_is_broken(Share::Reader),
         one_of_the_permits_is_broken: permits => one_is_broken(PERMIT),
-        breaking_ends_all_readers: readers,
-        breaking_ends_all_permits: permits,
-        readers_deleted_by_an_operator_notice: readers,
-        permits_deleted_by_an_operator_notice: permits,
+        breaking_ends_all_readers: readers => all_end(Share::Reader, true),
+        breaking_ends_all_permits: permits => all_end(PERMIT, true),
+        readers_deleted_by_an_operator_notice: readers => all_end(Share::Reader, false),
+        permits_deleted_by_an_operator_notice: permits => all_end(PERMIT, false),
         cancelled_readers_leave_nothing: readers => cancelled_leave_nothing(Share::Reader),
-        cancelled_permits_leave_nothing: permits,
+        cancelled_permits_leave_nothing: permits => cancelled_leave_nothing(Share::Permit(2)),
     }
     processes, once {
         a_killed_reader_is_followed: readers_elsewhere,

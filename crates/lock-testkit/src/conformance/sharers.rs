@@ -324,23 +324,7 @@ pub(super) async fn one_is_broken(harness: &dyn Harness, share: Share) {
     nothing_left(harness, &name).await;
 }
 
-pub(super) async fn breaking_ends_all_readers(harness: &dyn Harness) {
-    all_end(harness, Share::Reader, true).await;
-}
-
-pub(super) async fn breaking_ends_all_permits(harness: &dyn Harness) {
-    all_end(harness, PERMIT, true).await;
-}
-
-pub(super) async fn readers_deleted_by_an_operator_notice(harness: &dyn Harness) {
-    all_end(harness, Share::Reader, false).await;
-}
-
-pub(super) async fn permits_deleted_by_an_operator_notice(harness: &dyn Harness) {
-    all_end(harness, PERMIT, false).await;
-}
-
-async fn all_end(harness: &dyn Harness, share: Share, broken: bool) {
+pub(super) async fn all_end(harness: &dyn Harness, share: Share, broken: bool) {
     let (one, two, name) = (short_client(harness).await, short_client(harness).await, fresh());
     let guards =
         [share.take(&one, &name).await, share.take(&two, &name).await, share.take(&one, &name).await];
@@ -360,11 +344,6 @@ async fn all_end(harness: &dyn Harness, share: Share, broken: bool) {
     assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     give_back(next).await;
     nothing_left(harness, &name).await;
-}
-
-pub(super) async fn cancelled_permits_leave_nothing(harness: &dyn Harness) {
-    // Beside one other holder.
-    cancelled_leave_nothing(harness, Share::Permit(2)).await;
 }
 
 /// No operation is polled nearly as often.
