@@ -214,7 +214,7 @@ async fn a_connection_that_fails_says_why() {
     master.kill();
     for (url, kind, says) in [
         (format!("redis://{gone}"), ErrorKind::Unavailable, "connection refused"),
-        ("redis+unix:///no/such.sock".into(), ErrorKind::Unavailable, "no such socket file"),
+        ("redis+unix:///no/such.sock".into(), ErrorKind::Unavailable, "socket file does not exist"),
         (
             "redis://no-such-host.invalid:1?connect_timeout=30s".into(),
             ErrorKind::Unavailable,

@@ -1,4 +1,4 @@
-//! An acquisition: from the request to the lease.
+//! Acquires a lock: from the request to the lease.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::attempt::Acquisition;
 use crate::context::Context;
 use crate::wait::Waiting;
 
-/// Acquires a lock, and waits for it for as long as the request says.
+/// Acquires a lock, and waits for it as long as the request allows.
 pub(crate) async fn acquire(
     context: &Arc<Context>,
     keys: Arc<Keys>,
@@ -24,9 +24,9 @@ pub(crate) async fn acquire(
         Ok(LockAnswer::Granted(token)) if !context.server.waits_for_replicas() => {
             attempt.granted(&what, sent, token).map(|lease| Acquired::Held(Box::new(lease)))
         }
-        // Boxed, as the wait would make each acquisition large.
+        // Boxed, to keep the future of an acquisition small.
         Ok(answer) => Box::pin(Waiting::new(what, listener).go_on(attempt, sent, answer)).await,
-        // An outage is sat out once the server has told that the lock is busy, and not before.
+        // An outage is tolerated only after the server has answered that the lock is busy.
         Err(error) => {
             attempt.failed(&error);
             Err(error)

@@ -1,4 +1,4 @@
-//! One identity that asks for a lock: what it sends, what it gets, and what it takes back.
+//! One attempt to acquire a lock: its owner id, its requests and its rollback.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use redis_link::push::{Listener, Mailbox};
 
 use crate::config::RedisWait;
 use crate::context::Context;
-use crate::error::{surely_not_begun, too_late};
+use crate::error::{changed_nothing, too_late};
 use crate::lease::RedisLease;
 use crate::request::{Ask, Entry, Extension, Hold, Moment};
 use crate::rollback::RollbackGuard;
 
-/// A lock that is granted to one who waits is kept for it for this long at least, until it confirms.
+/// The shortest grace period: how long a granted lock is kept for a waiter until it confirms.
 const SHORTEST_GRACE: Duration = Duration::from_secs(1);
 
-/// What is asked for, and by whom.
+/// What an acquisition asks for.
 pub(crate) struct Acquisition<'a> {
     pub(crate) context: &'a Arc<Context>,
     pub(crate) keys: Arc<Keys>,
@@ -27,18 +27,18 @@ pub(crate) struct Acquisition<'a> {
     ttl: Duration,
 }
 
-/// One identity on the server. It is given up with the first request whose outcome is unknown.
+/// An owner id and what is known of it. It is given up after the first request with an unknown outcome.
 pub(crate) struct Attempt {
     pub(crate) rollback: RollbackGuard,
-    /// When its first request was sent: nothing was granted to it before.
+    /// When the first request was sent: no grant is older.
     pub(crate) since: Option<BootInstant>,
-    pub(crate) queued: Option<Queued>,
+    pub(crate) queue_entry: Option<QueueEntry>,
 }
 
-/// A place in the queue, or the wish for one.
-pub(crate) struct Queued {
-    entry: Arc<str>,
-    /// How long a lock is kept for us until we confirm.
+/// The entry in the wait queue, as every request carries it.
+pub(crate) struct QueueEntry {
+    text: Arc<str>,
+    /// How long a granted lock is kept until this waiter confirms.
     pub(crate) grace: Duration,
     pub(crate) mailbox: Mailbox,
 }
@@ -49,17 +49,17 @@ impl<'a> Acquisition<'a> {
         Self { context, keys, request, info, ttl }
     }
 
-    /// Hears that the lock becomes free, of one who waits in no queue, if there is a connection for that.
+    /// With `wait=notify`, listens for the release of the lock, if the channel is live already.
     pub(crate) fn listener(&self) -> Option<Listener> {
         let listens = self.context.wait == RedisWait::Notify && self.request.wait != Wait::Never;
         let push = listens.then(|| self.context.push.get(&self.keys)).flatten();
         push.and_then(|push| push.listen_if_live(self.keys.channel()))
     }
 
-    /// A new identity, of which nothing has been sent yet.
+    /// A new attempt, with its own owner id.
     pub(crate) fn attempt(&self) -> Attempt {
         let rollback = RollbackGuard::new(&self.context.server, &self.keys, self.ttl);
-        Attempt { rollback, since: None, queued: None }
+        Attempt { rollback, since: None, queue_entry: None }
     }
 
     fn entry<'e>(&'e self, owner: OwnerId, inbox: &'e str) -> Entry<'e> {
@@ -75,8 +75,7 @@ impl<'a> Acquisition<'a> {
 }
 
 impl Attempt {
-    /// Asks for the lock, and for a place in the queue if it is busy; or confirms what it `is_confirmation` that it has. One
-    /// round trip.
+    /// Asks for the lock, and queues up if it is busy; with `is_confirmation`, confirms a grant. One round trip.
     pub(crate) async fn ask(
         &mut self,
         what: &Acquisition<'_>,
@@ -84,8 +83,8 @@ impl Attempt {
     ) -> (Moment, Result<LockAnswer>) {
         let server = &what.context.server;
         if server.generation(&what.keys).is_none() {
-            // Nothing is to be undone before there is a connection. Boxed, as what is rare here would make each
-            // acquisition large.
+            // Before the rollback is armed: nothing can be sent without a connection. Boxed, to keep the future of an
+            // acquisition small.
             if let Err(error) = Box::pin(server.reach(&what.keys)).await {
                 return (server.moment(), Err(error));
             }
@@ -94,8 +93,8 @@ impl Attempt {
         if what.context.wait == RedisWait::Queue && !what.request.wait.is_expired() {
             self.queue_up(what);
         }
-        if let Some(queued) = &self.queued {
-            self.rollback.queues(&queued.entry, what.context.push.acquisitions());
+        if let Some(queue_entry) = &self.queue_entry {
+            self.rollback.queues(&queue_entry.text, what.context.push.acquisitions());
         }
         let sent = server.moment();
         self.since.get_or_insert(sent.at);
@@ -105,27 +104,27 @@ impl Attempt {
             mode: what.request.mode,
             ttl: what.ttl,
             info: &what.info,
-            entry: self.queued.as_ref().map(|queued| &*queued.entry),
+            entry: self.queue_entry.as_ref().map(|queue_entry| &*queue_entry.text),
             is_confirmation,
         };
         (sent, server.ask(sent, &ask).await)
     }
 
-    /// Waits until the replicas that are asked for have the lock that was granted. It is taken back when they do not.
+    /// Waits until the configured number of replicas have the granted lock; takes it back if they do not.
     pub(crate) async fn replicated(self, what: &Acquisition<'_>) -> Result<Self> {
         let Acquisition { context, keys, request, ttl, .. } = what;
         let lease = Extension { keys, owner: self.rollback.owner, hold: Hold::of(request.mode), ttl: *ttl };
         match context.server.await_replicas(&lease).await {
             Ok(()) => Ok(self),
             Err(error) => {
-                // At once, so that who asks again does not meet it.
+                // At once, so that it does not block a retry.
                 self.rollback.now().await;
                 Err(error)
             }
         }
     }
 
-    /// The lock that was granted to a request sent at this moment.
+    /// The lease of a lock that was granted to a request sent at this moment.
     pub(crate) fn granted(self, what: &Acquisition<'_>, sent: Moment, token: Token) -> Result<RedisLease> {
         let Acquisition { context, keys, request, ttl, .. } = what;
         let until = context.server.valid_until(sent, *ttl);
@@ -136,13 +135,13 @@ impl Attempt {
         Ok(lease.registered(self.rollback.disarm()))
     }
 
-    /// Notes that a request failed, and says whether the attempt can go on.
+    /// Notes that a request failed, and reports whether the attempt can continue.
     pub(crate) fn failed(&mut self, error: &Error) -> bool {
         if error.outcome() != Outcome::NotApplied {
             return false;
         }
-        if surely_not_begun(error) {
-            // With the place in the queue, if there is one.
+        if changed_nothing(error) {
+            // A queue entry of an earlier request may remain.
             self.rollback.answered();
         } else {
             self.rollback.refused();
@@ -150,25 +149,24 @@ impl Attempt {
         true
     }
 
-    /// Has the request put us into the queue, if we hear what is told to us there: whoever does not is
-    /// taken for dead.
+    /// Adds the queue entry to the request, if the inbox is live: the server takes waiters without a listener for dead.
     fn queue_up(&mut self, what: &Acquisition<'_>) {
         let Some(push) = what.context.push.get(&what.keys) else { return };
         let inbox = push.inbox(&what.keys);
-        match &mut self.queued {
-            // What is told from here on is news: the answer may not know of it yet.
-            Some(queued) if queued.mailbox.is_of(&push, &inbox) => queued.mailbox.mark_seen(),
+        match &mut self.queue_entry {
+            // Notifications from here on are new: the answer may not reflect them.
+            Some(queue_entry) if queue_entry.mailbox.is_of(&push, &inbox) => queue_entry.mailbox.mark_seen(),
             // Another node of the cluster has the lock now.
-            Some(queued) => {
+            Some(queue_entry) => {
                 if let Some(mailbox) = push.mailbox(&inbox, self.rollback.owner) {
-                    queued.mailbox = mailbox;
+                    queue_entry.mailbox = mailbox;
                 }
             }
             None => {
                 let mailbox = push.mailbox(&inbox, self.rollback.owner);
-                self.queued = mailbox.map(|mailbox| {
+                self.queue_entry = mailbox.map(|mailbox| {
                     let entry = what.entry(self.rollback.owner, &inbox);
-                    Queued { entry: entry.to_string().into(), grace: entry.grace, mailbox }
+                    QueueEntry { text: entry.to_string().into(), grace: entry.grace, mailbox }
                 });
             }
         }

@@ -1,4 +1,4 @@
-//! The backend: connects, and offers what a server does.
+//! The Redis backend.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,27 +25,29 @@ use crate::set_nx_px::SCRIPTS;
 use crate::setnx_timestamp::danger;
 
 /// Why a lock of [`RedisRecipe::SetnxTimestamp`] has one holder.
-const ONE_TIME: &str = "the key of the recipe setnx-timestamp has room for the time of one holder";
+const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores the time of one holder";
 
-/// The backend for one Redis server, for a master behind sentinels, or for a cluster.
+/// The backend for one Redis server, a master behind sentinels, or a cluster.
 ///
-/// A lock is as durable as that server: after a failover, or a restart without its data, two may hold
-/// it. Fencing tokens still grow then, as they follow the server's clock.
+/// A lock is as durable as the server. After a failover, or a restart without data, two may hold it at once. Fencing tokens
+/// still grow then, as they follow the server's clock: let the resource check them.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example() -> lock_core::Result<()> {
 /// use lock_core::Locks;
 /// use lock_redis::{Redis, RedisConfig};
 ///
-/// let redis = Redis::connect(RedisConfig::from_url("redis://127.0.0.1:6379")?).await?;
-/// let locks = Locks::new(redis); // as `RedisConfig::connect` does
+/// # async fn example() -> lock_core::Result<()> {
+/// let redis = Redis::connect(RedisConfig::from_url("redis://localhost")?).await?;
+/// let locks = Locks::new(redis);
 /// let guard = locks.mutex("orders/42").acquire().await?;
-/// # guard.release().await?;
+/// guard.release().await?;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// [`RedisConfig::connect`] does the first two lines in one.
 #[derive(Debug)]
 pub struct Redis {
     capabilities: Capabilities,
@@ -53,8 +55,8 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Connects to the server, and warns when waiters will have to poll. That is found out on a
-    /// second connection, at the same time, which is closed afterwards.
+    /// Connects to the server, and warns if waiters will have to poll. A second connection tests that concurrently, and is
+    /// closed afterwards.
     ///
     /// # Errors
     ///
@@ -82,13 +84,13 @@ impl Redis {
         let server = Arc::new(Server::new(Arc::clone(&client), recipe, config.wait_replicas));
         let returns = Arc::clone(&server);
         let push = Pushes::new(client, config.connect_timeout, &Arc::default(), returns);
-        let looking_ahead = async {
+        let checking_rights = async {
             if wait != RedisWait::Poll {
-                push.look_ahead(wait == RedisWait::Queue).await;
+                push.warn_if_polling(wait == RedisWait::Queue).await;
             }
             Ok(())
         };
-        tokio::try_join!(server.connect(), looking_ahead)?;
+        tokio::try_join!(server.connect(), checking_rights)?;
         let context = Context {
             push,
             renewers: Renewers::new(Arc::clone(&server), config.clock.clone()),
@@ -165,9 +167,9 @@ impl RedisConfig {
         Ok(Locks::new(Redis::connect(self).await?))
     }
 
-    /// The same locks without a connection yet: it is made by their first use, whose errors then tell what is wrong with it.
+    /// The same locks without a connection: the first use connects, and returns the errors of connecting.
     ///
-    /// For a service that starts before its server. Needs no runtime; every use does.
+    /// For a service that starts before its server. This method needs no runtime; every use of the locks does.
     ///
     /// ```
     /// # use lock_redis::RedisConfig;
@@ -192,7 +194,7 @@ fn capabilities(config: &RedisConfig) -> Capabilities {
     capabilities.fifo = config.wait_by() == RedisWait::Queue;
     capabilities.counts_waiters = match config.wait_by() {
         RedisWait::Queue => true,
-        // In a cluster they may listen at another node than the one that is asked.
+        // In a cluster, waiters may listen at another node than the one that is inspected.
         RedisWait::Notify => !matches!(config.topology, Topology::Cluster(_)),
         RedisWait::Poll => false,
     };

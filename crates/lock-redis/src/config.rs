@@ -18,13 +18,12 @@ use crate::recipe::{Recipe, RecipeUnit, RedisRecipe};
 use crate::set_nx_px::SetNxPx;
 use crate::setnx_timestamp::SetnxTimestamp;
 
-/// How long replicas are given when nothing else is said.
+/// The default timeout for replicas.
 const WAIT_REPLICAS_TIMEOUT: Duration = Duration::from_millis(100);
-/// Hosts that follow NTP differ by a tenth of that; a leap second that only some of them smear makes it
-/// this.
+/// The default clock skew. Hosts with NTP differ by a tenth of it; a leap second that only some of them smear adds up to it.
 const CLOCK_SKEW: Duration = Duration::from_secs(1);
 const LARGEST_SKEW: Duration = Duration::from_secs(24 * 3600);
-/// How long a lock is left free for other clients when nothing else is said: for longer than they sleep between two tries.
+/// The default of `leave_free_for`: longer than other clients sleep between two tries.
 const FREE_FOR: Duration = Duration::from_millis(150);
 const LONGEST_FREE: Duration = Duration::from_secs(2);
 const OPTIONS: [&str; 13] = [
@@ -43,59 +42,78 @@ const OPTIONS: [&str; 13] = [
     "wait_replicas_timeout",
 ];
 
-/// How a lock that is held by another process is waited for.
+/// How to wait for a lock that another process holds.
 ///
 /// # Examples
 ///
 /// ```
-/// # use lock_redis::{RedisConfig, RedisWait};
+/// use lock_redis::{RedisConfig, RedisWait};
+///
+/// let config = RedisConfig::from_url("redis://localhost")?.wait(RedisWait::Poll);
+/// // The same as a URL option:
 /// let config = RedisConfig::from_url("redis://localhost?wait=poll")?;
-/// let same = RedisConfig::from_url("redis://localhost")?.wait(RedisWait::Poll);
-/// # Ok::<_, lock_core::Error>(())
+/// # let _ = config;
+/// # Ok::<(), lock_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RedisWait {
-    /// Processes stand in a queue on the server, and a release hands the lock over to the first. Falls
-    /// back to polling where the server allows no SUBSCRIBE or PUBLISH.
+    /// Waiters queue up on the server, and a release hands the lock over to the first. Falls back to polling if the server
+    /// refuses SUBSCRIBE or PUBLISH.
     #[default]
     Queue,
-    /// A release is published, and all who wait ask at once. Falls back to polling where the server
-    /// allows no SUBSCRIBE. Clients that wait in another way, or that may not PUBLISH, publish nothing: their
-    /// releases are found out within two seconds.
+    /// A release is published, and all waiters ask at once. Falls back to polling if the server refuses SUBSCRIBE. Clients
+    /// with another wait option, or without the right to PUBLISH, publish nothing: waiters notice their releases within
+    /// two seconds.
     Notify,
-    /// Who waits asks again and again, at random intervals of 50 to 250 ms.
+    /// Waiters ask again at random intervals of 50 to 250 ms.
     Poll,
 }
 
-/// The options of the Redis backend.
+/// The configuration of the Redis backend.
 ///
-/// URL, with `redis` or, for TLS, `rediss`:
+/// # Examples
+///
+/// ```no_run
+/// use lock_redis::RedisConfig;
+/// use std::time::Duration;
+///
+/// # async fn example() -> lock_core::Result<()> {
+/// let config = RedisConfig::from_url("redis://me:s3cret@localhost/2")?.ttl(Duration::from_secs(10));
+/// let locks = config.connect().await?;
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # URLs
+///
+/// With `redis` or, for TLS, `rediss`:
 ///
 /// * `redis://[user:password@]host[:port][/database]`: one server.
-/// * `redis+unix://[user:password@]/path/to/redis.sock[?db=0]`: one server, by its Unix socket.
-/// * `redis+sentinel://[user:password@]s1:26379,s2:26379,s3:26379/name[/database]`: the master that
-///   these sentinels call `name`. The credentials are those of the master; the sentinels' own are the
-///   options `sentinel_user` and `sentinel_password`.
-/// * `redis+cluster://[user:password@]h1:p1,h2:p2`: a cluster, by some of its nodes.
+/// * `redis+unix://[user:password@]/path/to/redis.sock[?db=0]`: one server, over its Unix socket.
+/// * `redis+sentinel://[user:password@]s1:26379,s2:26379,s3:26379/name[/database]`: the master `name` of these sentinels.
+///   The credentials are those of the master; the options `sentinel_user` and `sentinel_password` are for the sentinels.
+/// * `redis+cluster://[user:password@]h1:p1,h2:p2`: a cluster, given by some of its nodes.
 ///
-/// Options follow as in `?ttl=10s`; those of TLS are told at [`Tls`](crate::Tls):
+/// Options follow, as in `?ttl=10s`. [`Tls`](crate::Tls) has those of TLS.
 ///
 /// | option | default | |
 /// |---|---|---|
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
-/// | `prefix` | `lock:` | what stands before the lock name in the key |
-/// | `wait` | `queue` | how a lock is waited for: `queue`, `notify` or `poll`, see [`RedisWait`] |
-/// | `local_handovers` | `16` | how many tasks of one process may have the lock in a row before others get a chance; 0 or 1 to ask the server each time |
+/// | `prefix` | `lock:` | prefix of the lock name in the key |
+/// | `wait` | `queue` | how to wait for a lock: `queue`, `notify` or `poll`, see [`RedisWait`] |
+/// | `local_handovers` | `16` | how many tasks of one process may hold the lock in a row before other processes get a chance; with 0 or 1 every task asks the server |
 /// | `leave_free` | `0%` | how many releases leave the lock free for a moment, see [`leave_free`](Self::leave_free) |
 /// | `leave_free_for` | `150ms` | how long that moment is |
-/// | `recipe` | `set-nx-px` | what is written into the key: `set-nx-px` or, for older fleets, `setnx-timestamp`, see [`RedisRecipe`] |
-/// | `recipe_unit` | `ms` | what the times of `setnx-timestamp` are counted in: `ms` or `s`, see [`RecipeUnit`] |
-/// | `clock_skew` | `1s` | by how much the clocks of clients of `setnx-timestamp` are assumed to differ at most |
+/// | `recipe` | `set-nx-px` | the format of the key: `set-nx-px` or, for existing fleets only, `setnx-timestamp`, see [`RedisRecipe`] |
+/// | `recipe_unit` | `ms` | the unit of the times of `setnx-timestamp`: `ms` or `s`, see [`RecipeUnit`] |
+/// | `clock_skew` | `1s` | the largest assumed difference between the clocks of clients of `setnx-timestamp` |
 /// | `connect_timeout` | `1s` | how long to wait for a connection |
 /// | `command_timeout` | `1s` | how long to wait for an answer |
-/// | `wait_replicas` | `0` | how many replicas are to have a lock before it counts, see [`wait_replicas`](Self::wait_replicas) |
-/// | `wait_replicas_timeout` | `100ms` | how long they are given |
+/// | `wait_replicas` | `0` | how many replicas must have a lock before it counts as granted, see [`wait_replicas`](Self::wait_replicas) |
+/// | `wait_replicas_timeout` | `100ms` | how long to wait for them |
 ///
 /// `Debug` does not show the password.
 ///
@@ -131,7 +149,7 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// The defaults for this server, or for these sentinels or this cluster.
+    /// The defaults for this server, these sentinels, or this cluster.
     #[must_use]
     pub fn new(topology: impl Into<Topology>) -> Self {
         Self {
@@ -154,18 +172,18 @@ impl RedisConfig {
         }
     }
 
-    /// Reads a URL.
+    /// Parses a [URL](Self#urls).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`].
+    /// [`ErrorKind::InvalidConfig`] with a hint, or [`ErrorKind::Unsupported`] for TLS in a build without it.
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
         let scheme = Scheme::of(BACKEND, &url)?;
         let mut access = Access::default();
-        // Replaced below: the options say how to get in.
+        // Replaced below, when the options are known.
         let mut config = Self::new(Topology::Cluster(Vec::new()));
-        let (mut replicas, mut patience) = (0, WAIT_REPLICAS_TIMEOUT);
+        let (mut replicas, mut replicas_timeout) = (0, WAIT_REPLICAS_TIMEOUT);
         let (mut percent, mut moment) = (0, FREE_FOR);
         let options = [&OPTIONS[..], &scheme.options()].concat();
         url.options(BACKEND, &options, |key, value| {
@@ -208,104 +226,101 @@ impl RedisConfig {
                 }
                 "clock_skew" => config.clock_skew = Some(value.duration()?),
                 "wait_replicas" => replicas = value.parse("use a number of replicas")?,
-                "wait_replicas_timeout" => patience = value.duration()?,
+                "wait_replicas_timeout" => replicas_timeout = value.duration()?,
                 "connect_timeout" => config.connect_timeout = value.duration()?,
                 _ => config.command_timeout = value.duration()?,
             }
             Ok(())
         })?;
-        config = config.wait_replicas(replicas, patience).leave_free(percent, moment);
+        config = config.wait_replicas(replicas, replicas_timeout).leave_free(percent, moment);
         config.topology = scheme.topology(BACKEND, &url, &access)?;
         config.check()?;
         Ok(config)
     }
 
-    /// Takes the connection for commands from this pool. One is taken out for good; the pool may make
-    /// a new one in its place. Timeouts of the pool apply as well as ours.
+    /// Takes the connection for commands from this pool, which may open another in its place. The connection is not
+    /// returned. The timeouts of the pool apply in addition to those here.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// What makes the connections, instead of the driver: for tests, and for transports of your own.
-    /// A pool is not used then.
+    /// Opens the connections with this dialer, and not with the driver or a pool: for tests, and for transports of your own.
     #[must_use]
     pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
         self.dial = Some(dial);
         self
     }
 
-    /// How long a lock outlives a holder that died, when nothing else is said.
+    /// The default ttl: how long a lock outlives a holder that died.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// What stands before the lock name in the key. Every client that shares the locks needs the same.
+    /// The prefix of the lock name in the key. All clients that share locks need the same.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How a lock that is held by another process is waited for.
+    /// How to wait for a lock that another process holds.
     #[must_use]
     pub fn wait(mut self, wait: RedisWait) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// How many tasks of this process may have the lock in a row, passed on in one round trip each, before
-    /// other processes get a chance; with 0 or 1 every task asks the server.
+    /// How many tasks of this process may hold the lock in a row before other processes get a chance. A hand-over between
+    /// them takes one round trip. With 0 or 1 every task asks the server.
     #[must_use]
     pub fn local_handovers(mut self, most: u32) -> Self {
         self.local_handovers = Some(most);
         self
     }
 
-    /// Leaves the lock free for a moment after so many percent of all releases, chosen at random, so that clients of other
-    /// libraries can take it. With 0, the default, none does.
+    /// Leaves the lock free for a moment after this percentage of all releases, chosen at random, so that clients of other
+    /// libraries can acquire it. The default is 0.
     ///
     /// A release hands the lock over to the next waiter of this library, and the key is never free while there is one.
-    /// Other clients try again and again, and may never find it free. With this option they do: waiters of this library
-    /// hold back for the `moment`. Choose a moment that is longer than the
-    /// pause between two tries of the other clients: redis-py sleeps for 100 ms, node-redlock for 200 to 400 ms.
+    /// Clients of other libraries, which poll, may never find it free. With this option, waiters of this library hold back
+    /// for the `moment`. Choose a moment longer than the pause between two tries of the other clients: redis-py sleeps for
+    /// 100 ms, node-redlock for 200 to 400 ms.
     ///
-    /// The moment is lost time when nobody takes the lock: nobody of this library can acquire it then, and `try_acquire`
-    /// finds it busy. Set the option alike on all clients of this library, and only on locks that others share.
+    /// During the moment no client of this library can acquire the lock, and `try_acquire` finds it busy. Use the same
+    /// setting in all clients of this library, and only for locks that clients of other libraries share.
     #[must_use]
     pub fn leave_free(mut self, percent: u8, moment: Duration) -> Self {
         self.leave_free = (percent > 0).then_some(LeaveFree { percent, moment });
         self
     }
 
-    /// What is written into the key of a lock. Another than the default is for fleets that run it already.
+    /// The format of the key of a lock. Change it only for fleets that already use another one.
     #[must_use]
     pub fn recipe(mut self, recipe: RedisRecipe) -> Self {
         self.recipe = recipe;
         self
     }
 
-    /// What the times of [`RedisRecipe::SetnxTimestamp`] are counted in. Every client that shares the locks
-    /// needs the same.
+    /// The unit of the times of [`RedisRecipe::SetnxTimestamp`]. All clients that share locks need the same.
     #[must_use]
     pub fn recipe_unit(mut self, unit: RecipeUnit) -> Self {
         self.recipe_unit = Some(unit);
         self
     }
 
-    /// By how much the clocks of the hosts of [`RedisRecipe::SetnxTimestamp`] are assumed to differ at most. A
-    /// holder believes in its lock for so much less than the ttl, and a lock that is over is left alone for
-    /// so much longer.
+    /// The largest assumed difference between the clocks of the hosts of [`RedisRecipe::SetnxTimestamp`]. A lease is shorter
+    /// than its ttl by this, and an expired lock is taken over later by this.
     #[must_use]
     pub fn clock_skew(mut self, most: Duration) -> Self {
         self.clock_skew = Some(most);
         self
     }
 
-    /// Where [`RedisRecipe::SetnxTimestamp`] takes the time from: for tests.
+    /// The wall clock of [`RedisRecipe::SetnxTimestamp`]: for tests.
     #[must_use]
     pub fn wall_clock(mut self, clock: WallClock) -> Self {
         self.wall_clock = clock;
@@ -326,20 +341,18 @@ impl RedisConfig {
         self
     }
 
-    /// Waits until so many replicas have a lock before it counts as granted (`WAIT`). When fewer have it
-    /// within `patience`, it is given back and the acquisition fails with an error that can be retried.
-    /// With 0, the default, nothing is waited for.
+    /// Waits until this many replicas have a lock before it counts as granted (`WAIT`). If fewer have it within `timeout`,
+    /// the lock is released and the acquisition fails with a retryable error. The default is 0.
     ///
-    /// This narrows the time in which a failover loses a lock that was just granted. It does not prove
-    /// that none is lost: a replica that does not have the lock may be the one that is promoted,
-    /// and renewals are not waited for. Let the resource check the fencing token.
+    /// This shortens the time in which a failover loses a lock that was just granted. It is no guarantee: another replica
+    /// may be promoted, and renewals do not wait for replicas. Let the resource check the fencing token.
     #[must_use]
-    pub fn wait_replicas(mut self, replicas: u32, patience: Duration) -> Self {
-        self.wait_replicas = Some((replicas, patience)).filter(|(replicas, _)| *replicas > 0);
+    pub fn wait_replicas(mut self, replicas: u32, timeout: Duration) -> Self {
+        self.wait_replicas = Some((replicas, timeout)).filter(|(replicas, _)| *replicas > 0);
         self
     }
 
-    /// The clock that leases are counted on.
+    /// The clock of the leases.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -352,9 +365,9 @@ impl RedisConfig {
         check_timeout(BACKEND, "connect_timeout", self.connect_timeout)?;
         check_timeout(BACKEND, "command_timeout", self.command_timeout)?;
         let lasts = self.ttl.saturating_sub(self.skew());
-        if self.wait_replicas.is_some_and(|(_, patience)| patience.as_millis() == 0 || patience >= lasts) {
+        if self.wait_replicas.is_some_and(|(_, timeout)| timeout.as_millis() == 0 || timeout >= lasts) {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message("the time that replicas are given is zero, or longer than the lock lasts")
+                .with_message("wait_replicas_timeout is zero, or not shorter than the lease")
                 .with_hint("give wait_replicas_timeout a few milliseconds, well below the ttl"));
         }
         if let Some(LeaveFree { percent, moment }) = self.leave_free {
@@ -367,13 +380,13 @@ impl RedisConfig {
             }
             if self.wait_by() != RedisWait::Queue {
                 return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                    .with_message("leave_free has waiters hold back, and only those in the queue can")
+                    .with_message("leave_free needs waiters that queue up (wait=queue)")
                     .with_hint("leave it out, or use wait=queue"));
             }
         }
         if self.topology.named().is_empty() {
             return Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
-                .with_message("no server is named")
+                .with_message("the configuration names no server")
                 .with_hint("name at least one"));
         }
         if self.pool.is_some() && !matches!(self.topology, Topology::Single(_)) {
@@ -398,7 +411,7 @@ impl RedisConfig {
         }
     }
 
-    /// By how much less than its time to live a lease is believed in.
+    /// How much shorter than its ttl a lease is.
     pub(crate) fn skew(&self) -> Duration {
         match self.recipe {
             RedisRecipe::SetNxPx => Duration::ZERO,
@@ -417,29 +430,26 @@ impl RedisConfig {
         }
     }
 
-    /// Refuses options that the recipe cannot honour.
+    /// Rejects options that the recipe does not support.
     fn check_recipe(&self) -> Result<()> {
         let invalid = |what, hint| {
             Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(what).with_hint(hint))
         };
         match self.recipe {
             RedisRecipe::SetNxPx if self.recipe_unit.is_some() || self.clock_skew.is_some() => invalid(
-                "recipe_unit and clock_skew mean nothing to the recipe set-nx-px, which writes no times",
-                "leave them out; or name recipe=setnx-timestamp, if an older fleet runs that",
+                "recipe_unit and clock_skew do not apply to the recipe set-nx-px, which writes no times",
+                "leave them out, or add recipe=setnx-timestamp for a fleet that uses it",
             ),
             RedisRecipe::SetnxTimestamp if !matches!(self.wait, None | Some(RedisWait::Poll)) => invalid(
-                "the recipe setnx-timestamp has no queue, and its clients tell nobody of a release",
+                "the recipe setnx-timestamp has no queue, and its clients do not publish releases",
                 "leave wait out, or use wait=poll",
             ),
             RedisRecipe::SetnxTimestamp if !matches!(self.local_handovers, None | Some(0)) => invalid(
-                "a lock of the recipe setnx-timestamp is not passed on inside a process",
+                "the recipe setnx-timestamp has no hand-over within a process",
                 "leave local_handovers out, or set it to 0",
             ),
             RedisRecipe::SetnxTimestamp if self.clock_skew.is_some_and(|skew| skew > LARGEST_SKEW) => {
-                invalid(
-                    "a clock_skew of more than a day is none",
-                    "repair the clocks, or leave clock_skew out",
-                )
+                invalid("clock_skew is longer than a day", "correct the clocks, or leave clock_skew out")
             }
             _ => Ok(()),
         }
@@ -454,7 +464,7 @@ pub(crate) struct LeaveFree {
 }
 
 impl LeaveFree {
-    /// The moment, if it is the turn of this lease to leave the lock free.
+    /// Draws at random whether a lease leaves the lock free, and for how long.
     pub(crate) fn draw(self) -> Option<Duration> {
         (lock_core::random::rng().random_range(0..100) < self.percent).then_some(self.moment)
     }
@@ -502,7 +512,7 @@ mod tests {
         let read = |options: &str| RedisConfig::from_url(&format!("redis://h?{options}")).unwrap().leave_free;
         let every = |percent| Some(LeaveFree { percent, moment: FREE_FOR });
         assert_eq!([read(""), read("leave_free=0%"), read("leave_free=10%")], [None, None, every(10)]);
-        assert_eq!(read("leave_free=10%25"), every(10), "as an escaped URL has it");
+        assert_eq!(read("leave_free=10%25"), every(10), "percent-encoded");
         let half = LeaveFree { percent: 50, moment: Duration::from_millis(300) };
         assert_eq!(read("leave_free=50%&leave_free_for=300ms"), Some(half));
         let drawn = (0..10_000).filter(|_| half.draw() == Some(half.moment)).count();

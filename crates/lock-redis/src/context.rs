@@ -1,4 +1,4 @@
-//! What the acquisitions and leases of one backend share.
+//! The shared state of the acquisitions and leases of one backend.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::error::{BACKEND, MIN_TTL, check_ttl};
 use crate::renew::Renewers;
 use crate::server::Server;
 
-/// One server, and how its locks are used.
+/// The server, and the options of its locks.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) server: Arc<Server>,
@@ -22,13 +22,13 @@ pub(crate) struct Context {
     pub(crate) renewers: Renewers,
     pub(crate) prefix: String,
     pub(crate) ttl: Duration,
-    /// By how much a lease is shorter than its ttl, as the clocks of clients differ.
+    /// How much shorter than its ttl a lease is, as the clocks of the clients differ.
     pub(crate) clock_skew: Duration,
     pub(crate) wait: RedisWait,
     pub(crate) local_handovers: u32,
     pub(crate) leave_free: Option<LeaveFree>,
     pub(crate) clock: Clock,
-    /// The danger of the recipe, if it has one.
+    /// The warning about the recipe, if it has one.
     pub(crate) danger: Option<Finding>,
     pub(crate) owners: OwnerCache,
     /// In microseconds.
@@ -41,7 +41,7 @@ impl Context {
         keys.check(BACKEND).map(|()| keys)
     }
 
-    /// The time that a lease begins with: its ttl minus the clock skew.
+    /// The initial ttl of a lease, minus the clock skew.
     pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
         let ttl = policy.ttl.unwrap_or(self.ttl).saturating_sub(self.clock_skew);
         policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
@@ -53,12 +53,12 @@ impl Context {
         Ok(ttl.saturating_sub(self.clock_skew))
     }
 
-    /// About how long a round trip takes; a busy server counts for a while.
+    /// The approximate round trip; slow answers count for a while.
     pub(crate) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
     }
 
-    /// Notes how long an answer took that was asked for at `sent`.
+    /// Notes the round trip of a request that was sent at `sent`.
     pub(crate) fn note_round_trip(&self, sent: BootInstant) {
         let took = self.clock.now().saturating_duration_since(sent).as_micros();
         let before = self.round_trip.load(Ordering::Relaxed);

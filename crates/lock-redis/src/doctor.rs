@@ -1,4 +1,4 @@
-//! The examination of the server, and of what its user may do.
+//! Examines the server, and the rights of its user.
 
 use lock_core::{DoctorReport, Result};
 

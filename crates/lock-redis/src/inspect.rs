@@ -1,4 +1,4 @@
-//! What can be done to a lock without holding it: inspect, break, list.
+//! Inspects, breaks and lists locks.
 
 use lock_core::backend::MAX_LISTED;
 use lock_core::{Capabilities, Error, ErrorKind, LockMode, LockName, LockState, OwnerId, Result, Token};
@@ -29,8 +29,8 @@ impl Context {
             return Err(not_a_lock(BACKEND, &seen.kind));
         }
         let Some(owner) = holder_with(&seen, token)? else { return Ok(false) };
-        // It compares the owner, which no two acquisitions have in common. When the first of two sendings got no answer,
-        // the lock was the owner's a moment ago and is not now.
+        // It compares the owner id, which is unique. `None`: the request was sent twice, and the first sending removed the
+        // lock that was seen a moment ago.
         Ok(self.server.release(&keys, owner, None).await?.unwrap_or(true))
     }
 
@@ -42,17 +42,18 @@ impl Context {
     }
 }
 
-/// The owner id of the holder with this token, if the server keeps it.
+/// The owner id of the holder with this token, if it holds the lock.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] when one of several holders may have that token of which only the last is kept.
+/// [`ErrorKind::Unsupported`] if another than the last of several holders may have the token: the server stores only the
+/// last one.
 fn holder_with(seen: &Inspection, token: Token) -> Result<Option<OwnerId>> {
     let is_last = seen.token == Some(token);
     let holds = match seen.mode {
         Some(LockMode::Shared | LockMode::Permit { .. }) if !is_last => {
             let is_old = seen.token.is_none_or(|last| token < last);
-            // Who is granted the lock alone is the last.
+            // The owner of the last token is excluded: its token is known, and differs.
             let others = seen.shares.iter().any(|(owner, _)| *owner != seen.owner);
             return if is_old && others { Err(not_kept(token)) } else { Ok(None) };
         }
@@ -67,9 +68,9 @@ fn holder_with(seen: &Inspection, token: Token) -> Result<Option<OwnerId>> {
 fn not_kept(token: Token) -> Error {
     Error::new(ErrorKind::Unsupported, BACKEND)
         .with_message(format!(
-            "several share the lock, and the server keeps only the token of the last of them: it does not tell who has {token}"
+            "several holders share the lock, and the server stores only the last token: the holder of {token} is unknown"
         ))
-        .with_hint("break the lock for all of them, or wait until the lease of the one has ended")
+        .with_hint("break the lock for all of them, or wait until that lease has expired")
 }
 
 #[cfg(test)]
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_holders_only_the_last_is_told_by_its_token() {
+    fn of_several_holders_only_the_last_is_known_by_its_token() {
         let id = "0123456789abcdef0123456789abcdef";
         let fence = (17, id);
         let with = |inspection: &Inspection, token| holder_with(inspection, Token::new(token));
@@ -97,9 +98,9 @@ mod tests {
         assert_eq!(with(&both, 16).unwrap_err().kind(), ErrorKind::Unsupported);
         assert_eq!(with(&both, 18).unwrap(), None, "it was never granted");
         let left = shared(&[("ffff", 300)], fence);
-        assert_eq!(with(&left, 17).unwrap(), None, "the last has gone");
+        assert_eq!(with(&left, 17).unwrap(), None, "the last has left");
         assert_eq!(with(&left, 16).unwrap_err().kind(), ErrorKind::Unsupported);
         let alone = shared(&[(id, 300)], fence);
-        assert_eq!(with(&alone, 16).unwrap(), None, "there is nobody else");
+        assert_eq!(with(&alone, 16).unwrap(), None, "there is no other holder");
     }
 }

@@ -1,4 +1,4 @@
-//! A lock that is held on one server.
+//! The lease of a lock on one server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::renew::{Downgrading, HeldLock, Sharing};
 use crate::request::{Ask, Extension, Hold, Rotated};
 use crate::rollback::RollbackGuard;
 
-/// A lock that is held.
+/// The lease of a lock.
 #[derive(Debug)]
 pub(crate) struct RedisLease {
     context: Arc<Context>,
@@ -28,35 +28,35 @@ pub(crate) struct RedisLease {
     cell: ValidityCell,
     validity: Validity,
     renewal: Renewal,
-    releasing: Option<Releasing>,
-    /// How often the lock was passed on inside this process before it came here.
+    pending: Option<PendingRelease>,
+    /// The number of hand-overs within this process in a row, up to this lease.
     handovers: u32,
-    /// Whether it had to be waited for, so that others most likely wait for it too.
+    /// Whether the acquisition had to wait. Then there are probably other waiters.
     contended: bool,
-    /// For how long its release leaves the lock free for clients that stand in no queue, if it does.
+    /// How long the release leaves the lock free for clients without a queue entry, if it does.
     leaves_free: Option<Duration>,
-    /// As one that has waited in the queue: a grant that it is notified of is its own.
+    /// Keeps a late grant to this owner from being returned.
     _registration: Option<Registration>,
 }
 
-/// A release that was sent and is not answered yet.
+/// A release that was sent and has no answer yet.
 #[derive(Clone, Copy, Debug)]
-struct Releasing {
+struct PendingRelease {
     was_valid: bool,
-    /// From then on the key has ended by itself.
+    /// By then the key has expired.
     over: BootInstant,
     /// Whether an earlier request may have removed the key.
     maybe_done: bool,
 }
 
 impl RedisLease {
-    /// Has the server keep the lock for the whole time to live, soon and in the background.
+    /// Confirms a hand-over in the background: renews the lock for its full ttl now.
     pub(crate) fn confirm(&self) {
         self.held.notify_next();
         self.renewal.hasten();
     }
 
-    /// The lease of a lock that was requested at `sent` and is the owner's until then at least.
+    /// Creates the lease of a lock that was requested at `sent` and is valid until `until`.
     pub(crate) fn begin(
         context: &Arc<Context>,
         keys: &Arc<Keys>,
@@ -76,7 +76,7 @@ impl RedisLease {
             token,
             validity: cell.validity(),
             cell,
-            releasing: None,
+            pending: None,
             handovers: 0,
             contended: false,
             leaves_free: context.leave_free.and_then(LeaveFree::draw),
@@ -84,7 +84,7 @@ impl RedisLease {
         }
     }
 
-    /// Has the registration of its acquisition from now on.
+    /// Takes over the registration of its acquisition.
     pub(crate) fn registered(self, registration: Option<Registration>) -> Self {
         if let Some(registration) = &registration {
             registration.holds(self.validity.clone());
@@ -124,17 +124,17 @@ impl Lease for RedisLease {
     }
 
     async fn downgrade(&mut self) -> Result<()> {
-        // As a renewal: none that knows only of the other form of the lock is on its way beside it.
+        // As a renewal, so that no renewal in the exclusive mode is in flight at the same time.
         let downgrading = Downgrading::begin(&self.held);
         let renewed = self.renewal.renew().await;
         let sharing = downgrading.end();
         match renewed.deadline(BACKEND) {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Lost => Err(error),
-            // A renewal by itself may have done it meanwhile.
+            // A background renewal may have downgraded it meanwhile.
             Err(error) => Err(error.with_outcome(match sharing {
                 Sharing::No => Outcome::NotApplied,
-                Sharing::Asked | Sharing::Perhaps => Outcome::Unknown,
+                Sharing::Requested | Sharing::Possible => Outcome::Unknown,
             })),
         }
     }
@@ -147,7 +147,7 @@ impl Lease for RedisLease {
         };
         let (server, keys, owner) = (&self.context.server, &self.held.keys, self.held.owner);
         let ours = match (self.leaves_free, self.contended) {
-            // Boxed, as what is rare here would make each release large.
+            // Boxed, to keep the future of a release small.
             (Some(moment), _) => Box::pin(server.release_and_leave_free(keys, owner, moment)).await?,
             (None, true) => server.release_to_next(keys, owner).await?,
             (None, false) => server.release(keys, owner, None).await?,
@@ -180,8 +180,8 @@ impl Lease for RedisLease {
 }
 
 impl RedisLease {
-    /// Notes that a request leaves that may release the lock; or what is known without one.
-    fn begin_release(&mut self) -> std::result::Result<Releasing, Released> {
+    /// Notes that a request that releases the lock is about to be sent; `Err` if the outcome is known without one.
+    fn begin_release(&mut self) -> std::result::Result<PendingRelease, Released> {
         let standing = self.validity.state();
         if standing == GuardState::Lost(LossReason::Removed) {
             return Err(Released::AlreadyLost);
@@ -189,28 +189,28 @@ impl RedisLease {
         let now = self.context.clock.now();
         let over = now + self.renewal.longest_ttl() + self.context.server.command_timeout();
         let was_valid = !matches!(standing, GuardState::Lost(_));
-        let sent = *self.releasing.get_or_insert(Releasing { was_valid, over, maybe_done: false });
+        let sent = *self.pending.get_or_insert(PendingRelease { was_valid, over, maybe_done: false });
         if now >= sent.over {
             return Err(sent.in_time());
         }
-        self.releasing = Some(Releasing { maybe_done: true, ..sent });
+        self.pending = Some(PendingRelease { maybe_done: true, ..sent });
         Ok(sent)
     }
 
-    /// Only what is surely held is passed on, and it is tried once. After so many in a row the server
-    /// decides who is next: others may wait there, in its queue or in ways of their own.
+    /// Whether to try a hand-over within the process: once, and only of a valid lease. After the configured number in a row
+    /// the server chooses the next holder, as other processes may be waiting.
     fn can_hand_over_to(&self, next: &AcquireRequest) -> bool {
         next.mode == Mode::Exclusive
             && self.held.hold() == Hold::Alone
             && self.handovers + 1 < self.context.local_handovers
             && self.leaves_free.is_none()
-            && self.releasing.is_none()
+            && self.pending.is_none()
             && self.validity.is_valid()
     }
 
-    /// Passes the lock on in one request; `None` when a release has to find out what became of it.
+    /// Hands the lock over in one request; `None` if the outcome is unknown and a release has to follow.
     async fn try_hand_over(&mut self, next: &AcquireRequest) -> Result<Option<HandOver>> {
-        let Ok(releasing) = self.begin_release() else { return Ok(None) };
+        let Ok(pending) = self.begin_release() else { return Ok(None) };
         let (context, keys) = (Arc::clone(&self.context), Arc::clone(&self.held.keys));
         let ttl = context.ttl_of(&next.lease);
         let info = context.owners.of(&next.owner);
@@ -233,9 +233,9 @@ impl RedisLease {
                 let lease = Extension { keys: &keys, owner: rollback.owner, hold: Hold::Alone, ttl };
                 let replicated = context.server.await_replicas(&lease).await;
                 if replicated.is_err() || context.clock.now() >= until {
-                    // It is of no use to the next: it is taken back.
+                    // The next task cannot use it: take it back.
                     rollback.now().await;
-                    return Ok(Some(HandOver::Released(releasing.in_time())));
+                    return Ok(Some(HandOver::Released(pending.in_time())));
                 }
                 let lease = Self::begin(&context, &keys, next, (rollback.owner, token), (sent.at, until));
                 let mut lease = lease.contended(self.contended).registered(rollback.disarm());
@@ -250,17 +250,17 @@ impl RedisLease {
             Err(error) => {
                 if error.outcome() == Outcome::NotApplied {
                     rollback.answered();
-                    self.releasing = Some(releasing);
+                    self.pending = Some(pending);
                 }
-                tracing::debug!(%error, "the lock is not passed on");
+                tracing::debug!(%error, "the hand-over within the process failed; the lock is released");
                 Ok(None)
             }
         }
     }
 }
 
-impl Releasing {
-    /// What a release that was in time answers.
+impl PendingRelease {
+    /// The result of a release that reached the server before the key expired.
     fn in_time(self) -> Released {
         if self.was_valid { Released::Released } else { Released::AlreadyLost }
     }

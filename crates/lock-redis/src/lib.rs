@@ -1,11 +1,10 @@
 //! Distributed locks on Redis: one server, a master behind sentinels, or a cluster.
 //!
-//! The lock is a plain string with a time to live, so that clients in any language that use
-//! `SET key value NX PX ttl` exclude us and are excluded. Everything that compares runs as a script
-//! on the server. A fleet that still keeps the time of expiry in the key can be joined, see [`RedisRecipe`].
+//! The lock is a plain string key with a time to live. Clients in any language that use `SET key value NX PX ttl` exclude
+//! this library, and are excluded by it. Requests that compare run as scripts on the server. [`RedisRecipe`] has a second
+//! format, for fleets that store the time of expiry in the key.
 //!
-//! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section on the
-//! single instance.
+//! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section on the single instance.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;

@@ -1,4 +1,4 @@
-//! How a lock stands in its key: the recipes, and the seam behind which they differ.
+//! The recipes: the formats of the key of a lock, and the requests that differ between them.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,65 +11,63 @@ use redis_link::script::Call;
 
 use crate::request::{Ask, Extension, Moment};
 
-/// What is written into the key of a lock. All who share a lock need the same.
+/// The format of the key of a lock. All clients that share a lock need the same.
 ///
 /// # Examples
 ///
+/// Join a fleet of the legacy recipe, with its URL options or with methods:
+///
 /// ```
-/// # use lock_redis::{RedisConfig, RedisRecipe};
-/// let config = RedisConfig::from_url("redis://localhost?recipe=setnx-timestamp&prefix=lock.")?;
-/// let same = RedisConfig::from_url("redis://localhost")?.recipe(RedisRecipe::SetnxTimestamp).prefix("lock.");
-/// # Ok::<_, lock_core::Error>(())
+/// use lock_redis::{RecipeUnit, RedisConfig, RedisRecipe};
+///
+/// let config = RedisConfig::from_url("redis://localhost?recipe=setnx-timestamp&recipe_unit=s")?;
+/// let config = RedisConfig::from_url("redis://localhost")?
+///     .recipe(RedisRecipe::SetnxTimestamp)
+///     .recipe_unit(RecipeUnit::Seconds);
+/// # let _ = config;
+/// # Ok::<(), lock_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RedisRecipe {
-    /// An identity of its own for each acquisition, in a key that ends by itself: `SET key value NX PX ttl`.
+    /// A unique owner id for each acquisition, in a key that expires: `SET key value NX PX ttl`.
     #[default]
     SetNxPx,
-    /// The time at which the lock ends, in a key that does not end by itself: `SETNX key time`, and once
-    /// that time is over `GETSET key time`. For fleets that run it already, and not for anything else.
+    /// The time at which the lock ends, in a key that does not expire: `SETNX key time`, and after that time
+    /// `GETSET key time`. Only for fleets that already use it.
     ///
-    /// **Two may hold the lock at once.** The clocks of the clients decide when it is over, so that one
-    /// whose clock is ahead takes it from a holder that still believes. We believe for less than we write
-    /// and take over later than we read, by [`clock_skew`](crate::RedisConfig::clock_skew) each: so clocks
-    /// that differ by no more are harmless to us and to those who share a lock with us, though not to two
-    /// clients of other make. A clock that is stepped forward while a lock is held is noticed when the
-    /// lock is next renewed.
+    /// **Two may hold the lock at once.** The clients' clocks decide when a lock has ended: a client whose clock is ahead
+    /// takes it from a holder whose lease is still valid. This library holds a lock for less time than it writes, and
+    /// takes one over later than it reads, each by [`clock_skew`](crate::RedisConfig::clock_skew). So it is safe, with
+    /// itself and with clients of other libraries, if the clocks differ by no more than that. Two clients of other
+    /// libraries are not safe with each other. A clock that is stepped forward is noticed at the next renewal.
     ///
-    /// The value does not say whose it is. Ours are told apart by the key of the token, which names the
-    /// acquisition and what it wrote last. A client of other make that wrote, to the millisecond, what we
-    /// wrote last, after our lock was removed under us, is taken for us: then we believe with it, and our
-    /// release is its release. And one that asks for a lock that is over, and loses, overwrites the time
-    /// of the winner: if that is us, we take the lock for lost with the next renewal, and leave it to end.
+    /// The value does not name its owner. The fence key does: it stores the acquisition and the last value that it wrote.
+    /// Two confusions with clients of other libraries remain:
     ///
-    /// Waiters ask again and again; there is no queue, no sharing and no handing over within a process. A
-    /// holder that dies leaves the key behind, as it does with every client of this recipe.
+    /// * The lock was removed, and another client then wrote the same time to the millisecond: this library takes the lock
+    ///   for its own, treats it as valid, and releases it.
+    /// * Another client asks for an expired lock just after this library took it, and overwrites the time: the next renewal
+    ///   reports the lock as lost, and the key remains until its time is over.
+    ///
+    /// Waiters poll. There is no queue, no sharing and no hand-over within a process. A holder that dies leaves the key
+    /// behind, as with every client of this recipe.
     SetnxTimestamp,
 }
 
-/// What the times of [`RedisRecipe::SetnxTimestamp`] are counted in. A value of another unit is never taken for
-/// a time that is over.
-///
-/// # Examples
-///
-/// ```
-/// # use lock_redis::{RecipeUnit, RedisConfig, RedisRecipe};
-/// let config = RedisConfig::from_url("redis://localhost")?;
-/// let config = config.recipe(RedisRecipe::SetnxTimestamp).recipe_unit(RecipeUnit::Seconds);
-/// # Ok::<_, lock_core::Error>(())
-/// ```
+/// The unit of the times of [`RedisRecipe::SetnxTimestamp`]. A value in another unit never counts as expired. [`RedisRecipe`]
+/// has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecipeUnit {
     /// Milliseconds since 1970.
     #[default]
     Millis,
-    /// Seconds since 1970. We write whole ones, and read those with a fraction too.
+    /// Seconds since 1970: whole ones are written, and fractions are also read.
     Seconds,
 }
 
-/// The requests of a recipe: which script is called, and with what.
+/// The requests of a recipe.
 pub(crate) trait Recipe: fmt::Debug + Send + Sync {
     /// Asks for a lock, confirms a grant, or queues up.
     fn ask(&self, ask: &Ask<'_>, sent: Moment) -> Call;
@@ -77,28 +75,28 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
     /// Removes a lock, a share of it, or the `entry` of the wait queue.
     fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call;
 
-    /// Has a lease end later.
+    /// Extends a lease.
     fn extend(&self, lease: &Extension<'_>, sent: Moment) -> Call;
 
     /// Raises the last token to `floor`.
     fn raise(&self, keys: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Call;
 
-    /// Inspects a lock; with an owner, only what concerns that.
+    /// Inspects a lock; with an owner, only that owner's part.
     fn inspect(&self, keys: &Keys, owner: &str) -> Call;
 
     /// Removes a lock, whoever holds it.
     fn break_lock(&self, keys: &Keys) -> Call;
 
-    /// Now, for a request that is about to be sent.
+    /// The present, for a request that is about to be sent.
     fn moment(&self, clock: &Clock) -> Moment {
         Moment { at: clock.now(), wall: Duration::ZERO }
     }
 
-    /// When a lease ends that was requested at this moment.
+    /// The end of a lease that was requested at this moment.
     fn valid_until(&self, sent: Moment, ttl: Duration, _: &Clock) -> BootInstant {
         valid_until(sent.at, ttl)
     }
 
-    /// Sees the answer to a request for a lock.
+    /// Called with every answer to a request for a lock.
     fn answered(&self, _sent: Moment, _answer: &Value) {}
 }

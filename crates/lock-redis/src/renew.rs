@@ -1,4 +1,4 @@
-//! The renewal of leases: one pipeline to each node for all that are due.
+//! Renews leases: one pipeline to each node for all that are due.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -10,11 +10,11 @@ use lock_core::renewal::{Renew, Renewal, Renewed, Renewer, Terms};
 use lock_core::{Clock, Error, Outcome, OwnerId, Result, ValidityCell};
 use redis_link::keys::Keys;
 
-use crate::error::surely_not_begun;
+use crate::error::changed_nothing;
 use crate::request::{Extension, Hold};
 use crate::server::Server;
 
-/// A renewer for each node of a cluster, so that a node that hangs holds up no renewal at another; one for one server.
+/// One renewer, or in a cluster one for each node, so that a node that hangs does not delay renewals at the others.
 #[derive(Debug)]
 pub(crate) struct Renewers {
     server: Arc<Server>,
@@ -23,20 +23,20 @@ pub(crate) struct Renewers {
 }
 
 impl Renewers {
-    /// Those at this server; none is made before there is a lease.
+    /// Creates an empty set; a renewer starts with the first lease on its node.
     pub(crate) fn new(server: Arc<Server>, clock: Clock) -> Self {
         Self { server, clock, by_node: Mutex::default() }
     }
 
-    /// Takes a lease on, whose validity is written to `cell`, beside those of the node that has the lock now. If its slot
-    /// moves it is renewed all the same.
+    /// Adds a lease, whose validity is written to `cell`, to the renewer of its present node. It is renewed even if its slot
+    /// moves.
     pub(crate) fn add(&self, keys: &Keys, held: Arc<HeldLock>, terms: Terms, cell: ValidityCell) -> Renewal {
         let node = self.server.node_name(keys).unwrap_or_default();
         let renewer = || Renewer::new(RenewOnServer { server: Arc::clone(&self.server) }, self.clock.clone());
         self.by_node().entry(node).or_insert_with(renewer).add(held, terms, cell)
     }
 
-    /// Ends the renewal of all leases: they end when their time to live is over.
+    /// Stops the renewal of all leases, which then expire.
     pub(crate) fn stop_all(&self) {
         self.by_node().values().for_each(Renewer::stop_all);
     }
@@ -46,13 +46,13 @@ impl Renewers {
     }
 }
 
-/// What leases are renewed by: those of one server that are due go out in one pipeline.
+/// Renews a batch of leases on one server in one pipeline.
 #[derive(Debug)]
 pub(crate) struct RenewOnServer {
     pub(crate) server: Arc<Server>,
 }
 
-/// A lock that is held, as its renewals know it.
+/// A held lock, as its renewals need it.
 #[derive(Debug)]
 pub(crate) struct HeldLock {
     pub(crate) keys: Arc<Keys>,
@@ -60,29 +60,29 @@ pub(crate) struct HeldLock {
     form: Mutex<Form>,
 }
 
-/// How a lock is held, as far as is known.
+/// The mode in which a lock is held, as far as is known.
 #[derive(Debug)]
 struct Form {
     sharing: Sharing,
     /// Whether every renewal is a downgrade.
     downgrading: bool,
-    /// Whether the next renewal tells the first of those who wait that it is.
+    /// Whether the next renewal notifies the first waiter.
     notifies_next: bool,
 }
 
-/// Whether a lock may be held with others.
+/// Whether a lock may be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
     No,
-    /// A downgrade is on its way, the first one.
-    Asked,
-    /// It is so, or a downgrade was sent of which nobody knows that it was not carried out.
-    Perhaps,
+    /// The first downgrade is in flight.
+    Requested,
+    /// It is shared, or an earlier downgrade may have been applied.
+    Possible,
 }
 
 impl HeldLock {
     pub(crate) fn new(keys: &Arc<Keys>, owner: OwnerId, hold: Hold) -> Arc<Self> {
-        let sharing = if hold == Hold::Alone { Sharing::No } else { Sharing::Perhaps };
+        let sharing = if hold == Hold::Alone { Sharing::No } else { Sharing::Possible };
         let form = Mutex::new(Form { sharing, downgrading: false, notifies_next: false });
         Arc::new(Self { keys: Arc::clone(keys), owner, form })
     }
@@ -91,19 +91,19 @@ impl HeldLock {
         self.form().hold()
     }
 
-    /// Has the next renewal notify the next waiter that it is the first in the queue.
+    /// Makes the next renewal notify the next waiter that it is now the first in the queue.
     pub(crate) fn notify_next(&self) {
         self.form().notifies_next = true;
     }
 
-    /// Notes that a renewal is about to leave, and says of what it is one. None other is on its way.
+    /// Notes that a renewal is about to be sent, and returns the hold that it renews. No other one is in flight.
     fn sends(&self) -> Hold {
         let mut form = self.form();
         form.sharing = match form.sharing {
-            Sharing::No if form.downgrading => Sharing::Asked,
+            Sharing::No if form.downgrading => Sharing::Requested,
             Sharing::No => Sharing::No,
-            // The one before was never answered.
-            Sharing::Asked | Sharing::Perhaps => Sharing::Perhaps,
+            // The previous renewal got no answer.
+            Sharing::Requested | Sharing::Possible => Sharing::Possible,
         };
         match form.hold() {
             Hold::Alone if mem::take(&mut form.notifies_next) => Hold::HandedOver,
@@ -111,13 +111,13 @@ impl HeldLock {
         }
     }
 
-    /// Notes what became of that renewal.
+    /// Notes the outcome of that renewal.
     fn answered(&self, renewed: &Renewed) {
         let mut form = self.form();
-        if form.sharing == Sharing::Asked {
+        if form.sharing == Sharing::Requested {
             form.sharing = match renewed {
-                Renewed::Unknown(error) if surely_not_begun(error) => Sharing::No,
-                _ => Sharing::Perhaps,
+                Renewed::Unknown(error) if changed_nothing(error) => Sharing::No,
+                _ => Sharing::Possible,
             };
         }
     }
@@ -132,7 +132,7 @@ impl Form {
         match self.sharing {
             _ if self.downgrading => Hold::Downgrading,
             Sharing::No => Hold::Alone,
-            Sharing::Asked | Sharing::Perhaps => Hold::Shared,
+            Sharing::Requested | Sharing::Possible => Hold::Shared,
         }
     }
 }
@@ -146,7 +146,7 @@ impl<'a> Downgrading<'a> {
         Self(held)
     }
 
-    /// From here on no renewal is one, and what is said of the lock by now stays so.
+    /// Ends it: later renewals are no downgrades. Returns the final state.
     pub(crate) fn end(self) -> Sharing {
         let mut form = self.0.form();
         form.downgrading = false;
@@ -175,7 +175,7 @@ impl Renew for RenewOnServer {
             })
             .collect();
         let mut renewed = self.extend(&leases).await;
-        // One that also tells the next needs more keys than any other, and the rights to them: it is not to fail for that.
+        // A renewal that also notifies needs more keys and rights. If it is refused, renew without the notification.
         let is_refused = |number: &usize| {
             let is_refused = |error: &Error| error.outcome() == Outcome::NotApplied;
             leases[*number].hold == Hold::HandedOver

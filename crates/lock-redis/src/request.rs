@@ -1,4 +1,4 @@
-//! What a lock asks of the server.
+//! The requests for locks, and their parameters.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,51 +8,51 @@ use lock_core::{BootInstant, Mode, OwnerId, Token};
 use redis_link::keys::Keys;
 use redis_link::wire::{fence_ttl, millis};
 
-/// The mode of one holder alone, as the scripts have it.
+/// The exclusive mode, as the scripts encode it.
 pub(crate) const EXCLUSIVE: &str = "x";
 
-/// A request for a lock by an owner that may queue up.
+/// A request for a lock.
 #[derive(Debug)]
 pub struct Ask<'a> {
     /// The keys of the lock.
     pub keys: &'a Keys,
-    /// The identity of the acquisition.
+    /// The owner id of the acquisition.
     pub owner: OwnerId,
-    /// With whom the lock may be held.
+    /// The lock mode.
     pub mode: Mode,
     /// The time to live.
     pub ttl: Duration,
-    /// What `inspect` shows of the owner.
+    /// The owner info, which `inspect` shows.
     pub info: &'a str,
-    /// The entry of the wait queue while the lock is busy; `None` for an owner that does not wait.
+    /// The entry for the wait queue if the lock is busy; `None` for an owner that does not wait.
     pub entry: Option<&'a str>,
-    /// Whether the owner was notified that it has the lock, which this then confirms.
+    /// Whether it confirms a grant that the owner was notified of.
     pub is_confirmation: bool,
 }
 
 /// An entry of the wait queue of a lock.
 #[derive(Debug)]
 pub struct Entry<'a> {
-    /// The identity of the acquisition.
+    /// The owner id of the acquisition.
     pub owner: OwnerId,
-    /// With whom the lock may be held.
+    /// The lock mode.
     pub mode: Mode,
-    /// How long the lock is kept for the owner once it is granted, until the owner confirms.
+    /// How long a granted lock is kept until the owner confirms.
     pub grace: Duration,
-    /// The time to live that the owner is going to ask for.
+    /// The time to live that the owner will ask for.
     pub ttl: Duration,
     /// The channel on which its process listens.
     pub inbox: &'a str,
-    /// What `inspect` shows of the owner.
+    /// The owner info, which `inspect` shows.
     pub info: &'a str,
 }
 
-/// A lease that is to end later.
+/// An extension of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Extension<'a> {
     /// The keys of the lock.
     pub keys: &'a Keys,
-    /// The identity of the acquisition.
+    /// The owner id of the acquisition.
     pub owner: OwnerId,
     /// How the owner holds the lock.
     pub hold: Hold,
@@ -60,21 +60,21 @@ pub struct Extension<'a> {
     pub ttl: Duration,
 }
 
-/// How an owner holds a lock whose lease is to end later.
+/// How an owner holds the lock whose lease is extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hold {
     /// Exclusively.
     Alone,
-    /// Exclusively, since it was handed over: the next waiter does not know yet that it is the first in the queue.
+    /// Exclusively, after a hand-over: the next waiter is yet to be notified that it is the first in the queue.
     HandedOver,
-    /// With others, or perhaps.
+    /// Shared, or perhaps shared.
     Shared,
-    /// Exclusively until now, and with other readers from now on.
+    /// Exclusively until now, and shared with other readers from now on.
     Downgrading,
 }
 
-/// What a hand-over from one owner to the next did.
+/// The outcome of a hand-over within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotated {
     /// The lock is the next owner's, with this token.
@@ -83,11 +83,11 @@ pub enum Rotated {
     NotOurs,
 }
 
-/// When a request is sent.
+/// The time of sending of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     pub(crate) at: BootInstant,
-    /// Since 1970; zero where the recipe writes no times.
+    /// Since 1970; zero for a recipe that writes no times.
     pub(crate) wall: Duration,
 }
 
@@ -102,7 +102,7 @@ impl Hold {
 }
 
 impl fmt::Display for Entry<'_> {
-    /// As the scripts read it.
+    /// The form that the scripts parse.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (owner, mode, inbox, info) = (self.owner, mode_name(self.mode), self.inbox, self.info);
         let (grace, lasting) = (millis(self.grace), fence_ttl(self.ttl));
@@ -110,7 +110,7 @@ impl fmt::Display for Entry<'_> {
     }
 }
 
-/// A mode as the scripts have it.
+/// A lock mode, as the scripts encode it.
 pub(crate) fn mode_name(mode: Mode) -> Cow<'static, str> {
     match mode {
         Mode::Shared => "r".into(),

@@ -1,4 +1,4 @@
-//! Taking back what an acquisition may have left on the server.
+//! Rolls back an acquisition: removes what it may have left on the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use tokio::runtime::Handle;
 
 use crate::server::Server;
 
-/// One acquisition, which is taken back when this is dropped: the lock, or the place in the queue.
+/// Rolls back one acquisition when it is dropped: removes its lock and its queue entry.
 #[derive(Debug)]
 pub(crate) struct RollbackGuard {
     server: Arc<Server>,
     keys: Arc<Keys>,
     pub(crate) owner: OwnerId,
-    /// What may stand in the queue.
+    /// The entry that may be in the wait queue.
     entry: Option<Arc<str>>,
-    /// From before it may stand there.
+    /// Begins before the entry is sent.
     registration: Option<Registration>,
     ttl: Duration,
-    /// `None` when nothing can be left.
+    /// `None` if there is nothing to remove.
     sent: Option<Sent>,
     runtime: Option<Handle>,
 }
 
 impl RollbackGuard {
-    /// For an acquisition with an identity of its own, of which nothing has been sent yet.
+    /// A guard with a fresh owner id, before its first request.
     pub(crate) fn new(server: &Arc<Server>, keys: &Arc<Keys>, ttl: Duration) -> Self {
         Self {
             server: Arc::clone(server),
@@ -42,34 +42,34 @@ impl RollbackGuard {
         }
     }
 
-    /// Notes that a request is about to leave.
+    /// Notes that a request is about to be sent.
     pub(crate) fn arm(&mut self) {
         self.sent = Some(Sent::InDoubt { connection: self.server.generation(&self.keys) });
     }
 
-    /// Notes that the request that is about to leave may put this into the queue: what is granted to it there is wanted.
+    /// Notes that the next request may add this entry to the wait queue, and registers the owner for its grant.
     pub(crate) fn queues(&mut self, entry: &Arc<str>, acquisitions: &Arc<Acquisitions>) {
         self.entry = Some(Arc::clone(entry));
         self.registration.get_or_insert_with(|| acquisitions.register(self.owner));
     }
 
-    /// Notes that the request was answered: nothing is left but a place in the queue.
+    /// Notes that the request was answered: at most the queue entry remains.
     pub(crate) fn answered(&mut self) {
         self.sent = self.entry.is_some().then_some(Sent::Answered);
     }
 
-    /// Notes that the request was refused, perhaps when a part of it was done.
+    /// Notes that the request was refused, perhaps after a part of it was applied.
     pub(crate) fn refused(&mut self) {
         self.sent = self.sent.map(|_| Sent::Answered);
     }
 
-    /// Gives the acquisition to a holder, which has its registration from now on.
+    /// Ends the guard without a rollback, and passes the registration on to the holder.
     pub(crate) fn disarm(mut self) -> Option<Registration> {
         self.sent = None;
         self.registration.take()
     }
 
-    /// Takes it back at once, as far as one request can; the rest goes on in the background.
+    /// Rolls back now with one request; if that is not enough, the rest runs in the background.
     pub(crate) async fn now(mut self) {
         let released = self.server.release(&self.keys, self.owner, self.entry.as_deref()).await;
         let may_be_more = |sent| may_be_more(&self.server, &self.keys, self.entry.as_deref(), sent);
@@ -88,7 +88,7 @@ impl Drop for RollbackGuard {
         if let Some(registration) = &registration {
             registration.ends(sent);
         }
-        // From now on, as the task may not have begun when the locks are closed.
+        // Counted before the task starts, as the locks may be closed first.
         let mut counted = Some(server.cleanup().count());
         drop(runtime.spawn(async move {
             let _registration = registration;
@@ -105,8 +105,8 @@ impl Drop for RollbackGuard {
     }
 }
 
-/// Whether what was found just now may not be all: who stands in the queue may have got the lock there, while a claim of
-/// the same owner is on its way yet.
+/// Whether more may remain after a removal found something: the queue entry may have been granted the lock, while a request
+/// of the same owner is still in flight.
 fn may_be_more(server: &Server, keys: &Keys, entry: Option<&str>, sent: Sent) -> bool {
     entry.is_some() && !sent.is_settled_on(server.generation(keys))
 }

@@ -1,4 +1,4 @@
-//! The server as locks use it: sends their requests, and reads the answers.
+//! Sends the requests for locks to the server, and parses the answers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::recipe::Recipe;
 use crate::request::{Ask, Extension, Moment, Rotated};
 use crate::set_nx_px::{self, SCRIPTS, SetNxPx};
 
-/// How long the return of an unclaimed grant is tried: by then the grant has expired.
+/// How long to try to return an unclaimed grant: by then the grant has expired.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The server, or the nodes of a cluster, and how locks stand there.
+/// The server, or the nodes of a cluster, with the recipe of its locks.
 #[derive(Debug)]
 pub struct Server {
     client: Arc<RedisClient>,
     recipe: Box<dyn Recipe>,
-    /// How many replicas are to have a lock before it counts as granted, and how long they are given.
+    /// How many replicas must have a lock before it counts as granted, and how long to wait for them.
     wait_replicas: Option<(u32, Duration)>,
 }
 
@@ -43,28 +43,28 @@ impl Server {
         Self { client, recipe, wait_replicas }
     }
 
-    /// One server with the usual recipe, for tests. `publishes_free` as with `wait=notify`.
+    /// One server with the default recipe, for tests. `publishes_free` as with `wait=notify`.
     ///
     /// # Errors
     ///
-    /// When the driver refuses the address.
+    /// When the driver rejects the address.
     pub fn single(info: ConnectionInfo, publishes_free: bool) -> Result<Self> {
         let client = RedisClient::new(ClientOptions::new(BACKEND, SCRIPTS, info))?;
         Ok(Self::new(Arc::new(client), Box::new(SetNxPx { publishes_free }), None))
     }
 
-    /// Now, for a request that is about to be sent.
+    /// The present, for a request that is about to be sent.
     #[must_use]
     pub fn moment(&self) -> Moment {
         self.recipe.moment(self.clock())
     }
 
-    /// When a lease ends that was requested at this moment.
+    /// The end of a lease that was requested at this moment.
     pub(crate) fn valid_until(&self, sent: Moment, ttl: Duration) -> BootInstant {
         self.recipe.valid_until(sent, ttl, self.clock())
     }
 
-    /// Asks for a lock, confirms a grant, or queues up, whatever fits: one round trip. The lease counts from `sent`.
+    /// Asks for a lock, and queues up if it is busy; or confirms a grant. One round trip. The lease counts from `sent`.
     ///
     /// # Errors
     ///
@@ -72,9 +72,9 @@ impl Server {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the lock may be granted: [take it back](RedisClient::take_back).
+    /// When the future is dropped, the lock may have been granted: [take it back](RedisClient::take_back).
     pub async fn ask(&self, sent: Moment, ask: &Ask<'_>) -> Result<LockAnswer> {
-        // Never sent twice: a request of which two copies may be on their way cannot be taken back for sure.
+        // Never sent twice: with two copies in flight, a rollback could miss one.
         match self.send(&self.recipe.ask(ask, sent)).await {
             Ok(answer) => {
                 self.recipe.answered(sent, &answer);
@@ -89,12 +89,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// With an unknown outcome it may have been handed over: [take back](RedisClient::take_back) that of the next owner,
-    /// and release the first.
+    /// With an unknown outcome it may have been handed over: [take back](RedisClient::take_back) the lock of the next
+    /// owner, and release that of the first.
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, as with an unknown outcome.
+    /// When the future is dropped, the outcome is unknown.
     pub async fn rotate(&self, owner: OwnerId, next: &Ask<'_>) -> Result<Rotated> {
         let answer = self.send(&set_nx_px::rotate(owner, next)).await;
         let answer = answer.map_err(|failure| self.endpoint().failed(failure))?;
@@ -105,45 +105,45 @@ impl Server {
         .ok_or_else(|| self.endpoint().unexpected(&answer))
     }
 
-    /// Whether a lock counts as granted only when replicas have it.
+    /// Whether a lock counts as granted only after replicas have it.
     pub(crate) const fn waits_for_replicas(&self) -> bool {
         self.wait_replicas.is_some()
     }
 
-    /// Waits until the replicas that the configuration asks for have a granted lock: one round trip to the server and one
-    /// from it to the replicas.
+    /// Waits until the configured number of replicas have a granted lock: one round trip to the server, and one from it to
+    /// the replicas.
     ///
-    /// A failover may lose the lock all the same: another replica than one of those that have it may be promoted.
+    /// A failover may still lose the lock, if it promotes another replica.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when fewer have it in time, or the master does not have it any more. The
-    /// lock may still exist: [take it back](RedisClient::take_back).
+    /// `Unavailable` if fewer have it in time, or the master has lost it. The lock may still exist: [take it
+    /// back](RedisClient::take_back).
     ///
     /// # Cancel safety
     ///
     /// This method is cancel safe.
     pub async fn await_replicas(&self, lease: &Extension<'_>) -> Result<()> {
         match self.wait_replicas {
-            // Boxed, as what is rare here would make each acquisition large.
-            Some((wanted, patience)) => Box::pin(self.replicated(lease, wanted, patience)).await,
+            // Boxed, to keep the future of an acquisition small.
+            Some((wanted, timeout)) => Box::pin(self.replicated(lease, wanted, timeout)).await,
             None => Ok(()),
         }
     }
 
-    async fn replicated(&self, lease: &Extension<'_>, wanted: u32, patience: Duration) -> Result<()> {
+    async fn replicated(&self, lease: &Extension<'_>, wanted: u32, timeout: Duration) -> Result<()> {
         let call = self.recipe.extend(lease, self.moment());
-        let (answer, have) = self.replicate(lease.keys, &call, wanted, patience).await?;
+        let (answer, have) = self.replicate(lease.keys, &call, wanted, timeout).await?;
         match wire::flag(&answer) {
             Some(true) if have >= wanted => Ok(()),
-            Some(true) => Err(not_replicated(self.endpoint(), have, wanted, patience)),
+            Some(true) => Err(not_replicated(self.endpoint(), have, wanted, timeout)),
             Some(false) => Err(lost_before_replicated(self.endpoint())),
             None => Err(self.endpoint().unexpected(&answer)),
         }
     }
 
-    /// Has locks end later, all in one round trip, and reports for each whether it is the owner's. The leases count from
-    /// `sent`.
+    /// Extends leases, all in one round trip, and reports for each whether the owner still holds its lock. The leases count
+    /// from `sent`.
     ///
     /// # Errors
     ///
@@ -158,8 +158,8 @@ impl Server {
         Ok(self.run_all(&calls).await?.into_iter().map(|answer| answer.and_then(read)).collect())
     }
 
-    /// Releases a lock, a share of it or the `entry` of the wait queue, and reports whether the lock was the owner's: one
-    /// round trip. `None` when the lock is not the owner's any more and an earlier sending of this request may be why.
+    /// Releases a lock, a share of it, or the `entry` of the wait queue: one round trip. Reports whether the owner held the
+    /// lock; `None` if it does not, and an earlier sending of this request may be the reason.
     ///
     /// # Errors
     ///
@@ -167,13 +167,13 @@ impl Server {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the lock may or may not be released; call it again.
+    /// When the future is dropped, the lock may or may not be released. Call it again.
     pub async fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Result<Option<bool>> {
         self.removed(&self.recipe.release(keys, owner, entry)).await
     }
 
-    /// As [`release`](Self::release), for a contended lock: the server notifies the next waiter before
-    /// it writes the answer, so that on a busy host the waiter gets its turn on the processor before the caller.
+    /// As [`release`](Self::release), for a contended lock: the server notifies the next waiter before it answers, so that
+    /// on a busy host the waiter runs before the caller.
     ///
     /// # Errors
     ///
@@ -186,8 +186,8 @@ impl Server {
         self.removed(&self.recipe.release(keys, owner, None).answered_last()).await
     }
 
-    /// As [`release`](Self::release), of a lock that is then left free for this long: waiters in its queue hold back, and
-    /// other clients can acquire it.
+    /// As [`release`](Self::release), but leaves the lock free for this long: waiters in its queue hold back, and other
+    /// clients can acquire it.
     ///
     /// # Errors
     ///
@@ -211,7 +211,7 @@ impl Server {
         Ok(Some(ours).filter(|ours| *ours || !resent))
     }
 
-    /// Raises the last token to `floor` while the lock is the owner's, and reports whether it is.
+    /// Raises the last token to `floor` if the owner holds the lock, and reports whether it does.
     ///
     /// # Errors
     ///
@@ -224,11 +224,11 @@ impl Server {
         self.read(&self.recipe.raise(keys, owner, floor, ttl), wire::flag).await
     }
 
-    /// Inspects a lock: one round trip. With an owner, only whether that holds the lock, and the last grant.
+    /// Inspects a lock: one round trip. With an owner, only whether that owner holds the lock, and the last grant.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked, or refuses.
+    /// When the server cannot be reached, or refuses.
     ///
     /// # Cancel safety
     ///
@@ -238,8 +238,7 @@ impl Server {
         self.read(&self.recipe.inspect(keys, &owner), Inspection::read).await
     }
 
-    /// Removes a lock, whoever holds it, and gives the type of the key that was there. A key
-    /// that is no string is left alone.
+    /// Removes a lock, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
     ///
     /// # Errors
     ///

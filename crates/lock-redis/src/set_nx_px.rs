@@ -1,4 +1,4 @@
-//! The usual recipe, `SET key owner NX PX ttl`: its scripts, and how they are called.
+//! The default recipe, `SET key owner NX PX ttl`: its scripts and their calls.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) static SCRIPTS: ScriptList =
 
 static ASK: LazyLock<Script> =
     script!(clock ask_fast mint_fast number mint value lock waiter ask_held queue ask);
-/// Does the same as [`ASK`], sooner when the lock is the owner's already.
+/// Does the same as [`ASK`], faster if the owner holds the lock already.
 static CONFIRM: LazyLock<Script> =
     script!(value waiter confirm clock ask_fast mint_fast number mint lock ask_held queue ask);
 static RELEASE: LazyLock<Script> =
@@ -70,7 +70,7 @@ impl Recipe for SetNxPx {
     }
 
     fn extend(&self, lease: &Extension<'_>, _: Moment) -> Call {
-        // Only keys that exist, but for the queue: a cluster refuses others while it moves their slot.
+        // Only keys that exist, except for the queue: a cluster refuses others while their slot migrates.
         let [lock, fence, queue, holders] = lease.keys.all();
         let call = match lease.hold {
             Hold::Alone => EXTEND.on(&[lock, fence]),
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rights_are_those_that_the_scripts_use() {
+    fn the_hint_names_the_rights_that_the_scripts_need() {
         let address = "redis://127.0.0.1:1".into_connection_info().unwrap();
         let client = RedisClient::new(ClientOptions::new("redis", SCRIPTS, address)).unwrap();
         let refused = redis::make_extension_error("NOPERM".into(), Some("no permissions".into()));
@@ -136,7 +136,7 @@ mod tests {
         for right in ["+evalsha", "+script|load", "+set", "+get", "+del", "+pexpire", "+time", "+publish"] {
             assert!(rights.contains(right), "{right} is missing: {rights}");
         }
-        // Which of the two is called depends on the inbox.
+        // PUBLISH or SPUBLISH, depending on the inbox.
         for right in ["+spublish", "+ssubscribe", "+sunsubscribe", "+client|tracking"] {
             assert!(rights.contains(right), "{right} is missing: {rights}");
         }

@@ -1,4 +1,4 @@
-//! The legacy recipe `SETNX key time`, in which the clients' clocks decide: its scripts, its times, its limits.
+//! The legacy recipe `SETNX key time`, which depends on the clients' clocks: its scripts, times and limits.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,8 +37,8 @@ impl SetnxTimestamp {
         Self { unit, skew, clock, warned: AtomicBool::new(false) }
     }
 
-    /// What is written by one who believes for `ttl`: it is over for others only when it is over for us, by
-    /// any clock that differs by no more than the skew. Older fleets add one, and so do we.
+    /// The value to write for a lease of `ttl`: by any clock within the skew, it is over only after the lease. As in
+    /// existing fleets, one is added.
     fn value(&self, sent: Moment, ttl: Duration) -> u128 {
         let ends = sent.wall + ttl + self.skew;
         match self.unit {
@@ -47,12 +47,12 @@ impl SetnxTimestamp {
         }
     }
 
-    /// In ms since 1970: a lock that ends before is over, by any clock that differs by no more than the skew.
+    /// A lock that ends before this is over, by any clock within the skew. In ms since 1970.
     fn over_before(&self) -> u128 {
         self.clock.now().saturating_sub(self.skew).as_millis()
     }
 
-    /// In ms.
+    /// The unit in ms.
     fn unit(&self) -> u32 {
         match self.unit {
             RecipeUnit::Millis => 1,
@@ -60,24 +60,23 @@ impl SetnxTimestamp {
         }
     }
 
-    /// How long one may still believe who wrote a value for `ttl`. A clock that was stepped forward since has
-    /// used it up.
+    /// What is left of a lease of `ttl` by the wall clock. A clock that was stepped forward uses the lease up.
     fn left(&self, sent: Moment, ttl: Duration) -> Duration {
         (sent.wall + ttl).saturating_sub(self.clock.now())
     }
 
-    /// With the value that is written.
+    /// Adds the value to write, and its time of sending.
     fn with_value(&self, call: Call, sent: Moment, ttl: Duration) -> Call {
         let micros = u64::try_from(sent.at.since_boot().as_micros()).unwrap_or(u64::MAX);
         call.arg(self.value(sent, ttl).to_string()).arg(micros)
     }
 
-    /// With the time before which a lock is over.
+    /// Adds the unit, and the time before which a lock is over.
     fn with_limit(&self, call: Call) -> Call {
         call.arg(self.unit()).arg(self.over_before().to_string())
     }
 
-    /// Warns once if the server's clock differs from ours by more than is assumed of any two.
+    /// Warns once if the server's clock and that of this host differ by more than the skew.
     fn compare(&self, sent: Moment, server: Duration) {
         let (ahead, behind) = (sent.wall.saturating_sub(server), server.saturating_sub(self.clock.now()));
         if ahead.max(behind) > self.skew && !self.warned.swap(true, Ordering::Relaxed) {
@@ -86,7 +85,7 @@ impl SetnxTimestamp {
                 by = ?ahead.max(behind),
                 clock_skew = ?self.skew,
                 "the clock of this host is {which} the server's by more than clock_skew: two may hold a lock of the \
-                 recipe setnx-timestamp at once; check what keeps the clocks (chrony, ntpd) of all hosts"
+                 recipe setnx-timestamp at once; check the time synchronisation (chrony, ntpd) of all hosts"
             );
         }
     }
@@ -121,7 +120,7 @@ impl Recipe for SetnxTimestamp {
     }
 
     fn moment(&self, clock: &Clock) -> Moment {
-        // In this order: a pause between the two makes a lease end early rather than late.
+        // In this order: a pause between the two readings makes a lease end early, not late.
         let at = clock.now();
         Moment { at, wall: self.clock.now() }
     }
@@ -137,12 +136,12 @@ impl Recipe for SetnxTimestamp {
     }
 }
 
-/// The keys of a lock that this recipe has.
+/// The keys that this recipe uses.
 fn keys(keys: &Keys) -> [&str; 2] {
     [keys.lock(), keys.fence()]
 }
 
-/// The server's clock, where the answer tells it.
+/// The server's clock, if the answer has it.
 fn servers_clock(answer: &Value) -> Option<Duration> {
     let Value::Array(parts) = answer else { return None };
     let [Value::Int(1), _, micros] = parts.as_slice() else { return None };
@@ -150,14 +149,14 @@ fn servers_clock(answer: &Value) -> Option<Duration> {
     micros.parse().ok().map(Duration::from_micros)
 }
 
-/// What those who use the recipe have to know.
+/// The warning to users of the recipe.
 pub(crate) fn danger() -> Finding {
     Finding::new(
         FindingLevel::Warning,
         "",
-        "recipe=setnx-timestamp is for fleets that run it already: two may hold a lock at once when the clocks of \
+        "recipe=setnx-timestamp is only for fleets that already use it: two may hold a lock at once if the clocks of \
              their hosts differ",
-        "once no other client is left, go over to recipe=set-nx-px",
+        "when no other client uses it any more, change to recipe=set-nx-px",
     )
 }
 
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_written_as_older_fleets_write_them() {
+    fn values_are_written_as_existing_fleets_write_them() {
         let (millis, sent) = timestamps(RecipeUnit::Millis);
         assert_eq!(millis.value(sent, TTL), 1_700_000_011_401);
         let (seconds, sent) = timestamps(RecipeUnit::Seconds);
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_forward_uses_a_lease_up_and_a_step_back_prolongs_nothing_that_is_counted() {
+    fn a_step_forward_uses_up_the_lease_and_a_step_back_does_not_prolong_it() {
         let (timestamps, mut sent) = timestamps(RecipeUnit::Millis);
         sent.wall -= Duration::from_secs(4);
         assert_eq!(timestamps.left(sent, TTL), Duration::from_secs(6));

@@ -1,4 +1,4 @@
-//! The wait of one acquisition.
+//! Waits for a busy lock.
 
 use std::mem;
 use std::time::Duration;
@@ -7,46 +7,46 @@ use lock_core::{Acquired, Error, Result, Token, Wait};
 use redis_link::drift::valid_until;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::push::{Listener, Notification};
-use redis_link::waiting::{ROUNDED, WaitState, longest_pause, pause_between, within};
+use redis_link::waiting::{ROUNDING, WaitState, longest_pause, pause_between, within};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::attempt::{Acquisition, Attempt, Queued};
+use crate::attempt::{Acquisition, Attempt, QueueEntry};
 use crate::config::RedisWait;
 use crate::lease::RedisLease;
 use crate::request::Moment;
 
-/// The first in the queue has the key watched when the lock does not come within this time; within twice that time after
-/// each change that was of no use, up to the longest: those who share a lock change its key whenever they renew it.
+/// The first waiter watches the key after this time without a grant. The time doubles after every change that did not
+/// free the lock: holders of a shared lock change its key with each renewal.
 const WATCH_AFTER: Duration = Duration::from_millis(10);
 const LONGEST_WATCH_AFTER: Duration = Duration::from_millis(500);
 
-/// One acquisition of a lock that is not to be had at once.
+/// One acquisition of a lock that is busy.
 pub(crate) struct Waiting<'a> {
     what: Acquisition<'a>,
     attempt: Option<Attempt>,
     listener: Option<Listener>,
-    /// Tells when the inbox is heard.
+    /// Notified when the inbox is live.
     opening: Option<Listener>,
-    /// When to ask again, unless there is news before.
+    /// When to ask again without a notification.
     again_at: Instant,
-    /// The lock is busy, and who asks is the first in the queue.
+    /// The lock is busy, and this waiter is the first in the queue.
     is_first: bool,
     watch_after: Duration,
-    /// The key was not there when it was to be watched, and yet the lock is busy.
+    /// The key did not exist when it was to be watched, and yet the lock is busy.
     watched_in_vain: bool,
-    /// We were told that the lock is ours, and have not asked since.
+    /// The lock was granted by a notification, and not asked for since.
     was_granted: bool,
-    /// The token that we were told.
-    passed: Option<Token>,
+    /// The token of a hand-over.
+    handed_over: Option<Token>,
     state: WaitState,
 }
 
-/// What became of one request.
-enum Asked {
+/// The outcome of one request.
+enum RequestOutcome {
     Granted(RedisLease),
     Busy,
-    /// The connection broke under it; nothing is left of it.
+    /// The connection broke; the request was rolled back.
     Broken,
 }
 
@@ -62,12 +62,12 @@ impl<'a> Waiting<'a> {
             watch_after: WATCH_AFTER,
             watched_in_vain: false,
             was_granted: false,
-            passed: None,
+            handed_over: None,
             state: WaitState::default(),
         }
     }
 
-    /// Goes on after the first answer.
+    /// Continues after the first answer.
     pub(crate) async fn go_on(
         mut self,
         attempt: Attempt,
@@ -86,15 +86,15 @@ impl<'a> Waiting<'a> {
         self.give_up()
     }
 
-    /// Asks for the lock: `None` when it is busy, or an outage is to be sat out.
+    /// Asks for the lock: `None` if it is busy, or during a tolerated outage.
     ///
     /// # Errors
     ///
-    /// When there is no sense in waiting.
+    /// An error that ends the wait.
     async fn ask(&mut self) -> Result<Option<RedisLease>> {
         if let Some((mut lease, attempt)) = self.take_over() {
-            // The holder may keep this thread busy from now on: the confirmation leaves before, as the renewal and the
-            // connection get their turn, one after the other: now and then who yields goes on before all are through.
+            // The caller may block this thread from now on. Yield first, so that the confirmation is sent: once for the
+            // renewal task and once for the connection.
             yield_now().await;
             yield_now().await;
             lease = lease.registered(attempt.rollback.disarm());
@@ -108,7 +108,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Waits until it makes sense to ask again, and says whether there is time to.
+    /// Waits until it is worth asking again, and reports whether there is time left.
     async fn wait(&mut self) -> bool {
         if self.what.request.wait == Wait::Never {
             return false;
@@ -116,20 +116,20 @@ impl<'a> Waiting<'a> {
         let end = self.what.request.wait.deadline();
         loop {
             let at = end.map_or(self.again_at, |end| end.min(self.again_at));
-            let Some(news) = self.next_news(at).await else { break };
-            match news {
+            let Some(notification) = self.next_notification(at).await else { break };
+            match notification {
                 Notification::Ask => break,
                 Notification::Granted => {
                     self.was_granted = true;
                     break;
                 }
                 Notification::HandedOver(token) => {
-                    (self.was_granted, self.passed) = (true, Some(token));
+                    (self.was_granted, self.handed_over) = (true, Some(token));
                     break;
                 }
                 Notification::AskIn(span) => {
                     self.is_first = true;
-                    self.again_at = self.again_at.min(Instant::now() + span.min(longest_pause()) + ROUNDED);
+                    self.again_at = self.again_at.min(Instant::now() + span.min(longest_pause()) + ROUNDING);
                 }
             }
         }
@@ -140,15 +140,15 @@ impl<'a> Waiting<'a> {
         self.state.into_outage().map_or(Ok(Acquired::Busy), Err)
     }
 
-    /// The lock that was passed on to us, if it is ours for a while surely: then it is confirmed by its first renewal, in
-    /// the background. With it comes what takes it back until it has a holder.
+    /// Takes over the lock after a hand-over, if enough of the grace period is surely left. The first renewal confirms it in
+    /// the background. The attempt that is returned rolls it back until it has a holder.
     ///
-    /// A message may be on its way for any time. But nothing was granted to this attempt before its first request was
-    /// sent, and what was granted to it was for so long.
+    /// The notification may have been delayed for any time. But the grant is not older than the attempt's first request,
+    /// and lasts for the grace period.
     fn take_over(&mut self) -> Option<(RedisLease, Attempt)> {
-        let token = self.passed.take()?;
-        let Attempt { since, queued, .. } = self.attempt.as_ref()?;
-        let (since, grace) = ((*since)?, queued.as_ref()?.grace);
+        let token = self.handed_over.take()?;
+        let Attempt { since, queue_entry, .. } = self.attempt.as_ref()?;
+        let (since, grace) = ((*since)?, queue_entry.as_ref()?.grace);
         let (until, now) = (valid_until(since, grace), self.what.context.clock.now());
         let is_enough = now + (grace / 2).max(self.what.context.round_trip() * 8) <= until;
         if !is_enough || !self.what.request.lease.renewed || self.what.context.server.waits_for_replicas() {
@@ -172,28 +172,28 @@ impl<'a> Waiting<'a> {
         self.once_more(asked).await
     }
 
-    /// Asks once more if the connection was broken: it may have been idle for too long.
-    async fn once_more(&mut self, mut asked: Asked) -> Result<Option<RedisLease>> {
-        if matches!(asked, Asked::Broken) {
+    /// Asks once more after a broken connection: the server may just have closed it as idle.
+    async fn once_more(&mut self, mut asked: RequestOutcome) -> Result<Option<RedisLease>> {
+        if matches!(asked, RequestOutcome::Broken) {
             asked = self.ask_once().await?;
         }
         match asked {
-            Asked::Granted(lease) => Ok(Some(lease)),
-            Asked::Busy => Ok(None),
-            Asked::Broken => Err(self.what.context.server.broken()),
+            RequestOutcome::Granted(lease) => Ok(Some(lease)),
+            RequestOutcome::Busy => Ok(None),
+            RequestOutcome::Broken => Err(self.what.context.server.broken()),
         }
     }
 
-    async fn ask_once(&mut self) -> Result<Asked> {
+    async fn ask_once(&mut self) -> Result<RequestOutcome> {
         let mut attempt = self.attempt.take().unwrap_or_else(|| self.what.attempt());
-        // What is told from here on is news: the answer may not know of it yet.
+        // Notifications from here on are new: the answer may not reflect them.
         if let Some(listener) = &mut self.listener {
             listener.mark_seen();
         }
         let was_granted = mem::take(&mut self.was_granted);
         let (sent, answer) = attempt.ask(&self.what, was_granted).await;
         match answer {
-            Ok(verdict) => self.answered(attempt, sent, verdict, was_granted).await,
+            Ok(answer) => self.answered(attempt, sent, answer, was_granted).await,
             Err(error) => {
                 if attempt.failed(&error) {
                     (self.attempt, self.was_granted) = (Some(attempt), was_granted);
@@ -207,32 +207,32 @@ impl<'a> Waiting<'a> {
         &mut self,
         mut attempt: Attempt,
         sent: Moment,
-        verdict: LockAnswer,
+        answer: LockAnswer,
         was_granted: bool,
-    ) -> Result<Asked> {
-        match verdict {
+    ) -> Result<RequestOutcome> {
+        match answer {
             LockAnswer::Granted(token) => {
                 let attempt = attempt.replicated(&self.what).await?;
                 let lease = attempt.granted(&self.what, sent, token)?;
-                Ok(Asked::Granted(lease.contended(self.state.is_contended())))
+                Ok(RequestOutcome::Granted(lease.contended(self.state.is_contended())))
             }
             LockAnswer::Busy { ends_in, foreign_type, position } => {
                 attempt.rollback.answered();
                 self.what.context.note_round_trip(sent.at);
                 self.busy(ends_in, foreign_type, position);
                 if was_granted {
-                    // We came too late to confirm. The next entry asks for more time, if answers are slow.
+                    // The confirmation came too late. The next attempt's grace period allows for slow answers.
                     self.again_at = Instant::now();
                 } else {
                     self.attempt = Some(attempt);
                 }
-                Ok(Asked::Busy)
+                Ok(RequestOutcome::Busy)
             }
             LockAnswer::Broken => {
-                // At once, so that the next one does not meet this one. If it fails, the next fails as well, and
-                // tells why.
+                // At once, so that it does not block the next attempt. If this fails, the next attempt fails too, and
+                // reports why.
                 attempt.rollback.now().await;
-                Ok(Asked::Broken)
+                Ok(RequestOutcome::Broken)
             }
         }
     }
@@ -241,21 +241,21 @@ impl<'a> Waiting<'a> {
         self.state.busy(self.what.keys.lock(), foreign_type);
         self.is_first = position == Some(0);
         if let Some(position) = position {
-            // The holder is none of those in the line.
-            self.what.request.report_position(position + 1);
+            // The holder is not in the queue.
+            self.what.request.queued_behind(position + 1);
         }
         let listens = self.listens(position.is_some());
         let longest = match position {
             _ if !listens => poll_pause(),
-            // It hears that it is the first when the one before it confirms, and that one may have died.
+            // Notified when the waiter before it confirms; but that one may have died.
             Some(1..) => longest_pause() / 2,
             _ => longest_pause(),
         };
-        let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDED));
+        let pause = ends_in.map_or(longest, |left| longest.min(left + ROUNDING));
         self.again_at = Instant::now() + pause;
     }
 
-    /// Whether we hear of what becomes of the lock; sees to it that we do.
+    /// Whether this waiter is notified; opens the push connection and subscribes if necessary.
     fn listens(&mut self, in_queue: bool) -> bool {
         if self.what.request.wait.is_expired() {
             return false;
@@ -266,18 +266,18 @@ impl<'a> Waiting<'a> {
             RedisWait::Notify => {
                 let is_live = self.listener.as_ref().is_some_and(Listener::is_live);
                 if !is_live {
-                    // Anew, as the runtime that the connection was on may have ended.
+                    // Again, as the runtime of the connection may have ended.
                     self.listener = Some(push.listen(self.what.keys.channel()));
                 }
                 is_live
             }
             RedisWait::Queue => {
                 let inbox = push.inbox(&self.what.keys);
-                let hears = push.hears(&inbox);
-                if !hears {
-                    self.opening = Some(push.open(&inbox));
+                let is_live = push.is_live(&inbox);
+                if !is_live {
+                    self.opening = Some(push.open_inbox(&inbox));
                 }
-                hears && in_queue
+                is_live && in_queue
             }
         }
     }
@@ -288,55 +288,55 @@ impl<'a> Waiting<'a> {
         Ok(())
     }
 
-    /// What is told until then.
-    async fn next_news(&mut self, at: Instant) -> Option<Notification> {
+    /// The next notification until `at`.
+    async fn next_notification(&mut self, at: Instant) -> Option<Notification> {
         if let Some(listener) = &mut self.listener {
             return tokio::select! {
-                () = listener.news() => Some(Notification::Ask),
+                () = listener.changed() => Some(Notification::Ask),
                 () = sleep_until(at) => None,
             };
         }
-        let queued = self.attempt.as_mut().and_then(|attempt| attempt.queued.as_mut());
-        let Some(Queued { mailbox, .. }) = queued else {
-            return until_heard(self.opening.as_mut(), at).await;
+        let queue_entry = self.attempt.as_mut().and_then(|attempt| attempt.queue_entry.as_mut());
+        let Some(QueueEntry { mailbox, .. }) = queue_entry else {
+            return until_open(self.opening.as_mut(), at).await;
         };
         let watches = mem::take(&mut self.is_first);
         tokio::select! {
             biased;
-            told = mailbox.next() => return Some(told),
+            notification = mailbox.next() => return Some(notification),
             () = sleep_until(at) => return None,
             () = sleep(self.watch_after), if watches => {}
         }
         let watching = mailbox.watch(self.what.keys.lock());
-        let is_there = tokio::select! {
+        let exists = tokio::select! {
             biased;
-            told = mailbox.next() => return Some(told),
-            is_there = watching => is_there,
+            notification = mailbox.next() => return Some(notification),
+            exists = watching => exists,
             () = sleep_until(at) => return None,
         };
-        match is_there {
-            // It went before the server could tell.
+        match exists {
+            // It was deleted before it could be watched.
             Some(false) if !mem::replace(&mut self.watched_in_vain, true) => return Some(Notification::Ask),
             Some(true) => self.watched_in_vain = false,
             _ => {}
         }
-        let told = tokio::select! {
+        let notification = tokio::select! {
             biased;
-            told = mailbox.next() => told,
+            notification = mailbox.next() => notification,
             () = sleep_until(at) => return None,
         };
-        if told == Notification::Ask {
+        if notification == Notification::Ask {
             self.watch_after = (2 * self.watch_after).min(LONGEST_WATCH_AFTER);
         }
-        Some(told)
+        Some(notification)
     }
 }
 
-/// Waits for the push connection, if one is being made.
-async fn until_heard(opening: Option<&mut Listener>, at: Instant) -> Option<Notification> {
+/// Waits until the inbox is live, if it is being opened.
+async fn until_open(opening: Option<&mut Listener>, at: Instant) -> Option<Notification> {
     let opened = async {
         match opening {
-            Some(listener) => listener.news().await,
+            Some(listener) => listener.changed().await,
             None => std::future::pending().await,
         }
     };

@@ -1302,10 +1302,10 @@ async fn the_doctor_tells_that_a_process_polls_since_a_right_was_missing() {
     let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
     let guard = connect(&server.url()).await.unwrap().mutex("a").acquire().await.unwrap();
     assert!(locks.mutex("a").try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
-    assert!(!locks.doctor().await.unwrap().to_string().contains("polls since"));
+    assert!(!locks.doctor().await.unwrap().to_string().contains("this process poll since"));
     ok(server.command(&["ACL", "SETUSER", "worker", "+subscribe"]).await.unwrap());
     let text = locks.doctor().await.unwrap().to_string();
-    assert!(text.contains("polls since"), "{text}");
+    assert!(text.contains("this process poll since"), "{text}");
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 

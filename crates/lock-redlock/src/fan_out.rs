@@ -62,7 +62,7 @@ impl<T: Send + 'static> FanOut<T> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub(crate) async fn next(&mut self) -> Option<(usize, Reply<T>)> {
         loop {
             let awaited = self.awaited.iter().enumerate();
@@ -108,7 +108,7 @@ impl<T: Send + 'static> FanOut<T> {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub(crate) async fn answer(&mut self) -> Option<(usize, T)> {
         let (master, answer) = self.pending.next().await?;
         self.awaited[master] = None;

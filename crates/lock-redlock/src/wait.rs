@@ -11,7 +11,7 @@ use rand::Rng;
 use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::push::{Listener, Mailbox, Notification};
-use redis_link::waiting::{ROUNDED, WaitState, longest_pause, pause_between, within};
+use redis_link::waiting::{ROUNDING, WaitState, longest_pause, pause_between, within};
 use tokio::time::{Instant, sleep_until};
 
 use crate::attempt::{AndThen, Attempt, Busy, Vote, Way};
@@ -241,9 +241,9 @@ impl<'a> Waiting<'a> {
         let masters = self.context.masters.len();
         // Of those that have said nothing yet the best is assumed.
         let mut ends = vec![Duration::ZERO; masters - busy.ends_in.len()];
-        ends.extend(busy.ends_in.iter().map(|(_, left)| left.map_or(Duration::MAX, |left| left + ROUNDED)));
+        ends.extend(busy.ends_in.iter().map(|(_, left)| left.map_or(Duration::MAX, |left| left + ROUNDING)));
         ends.sort_unstable();
-        ends[quorum(masters) - 1].max(ROUNDED)
+        ends[quorum(masters) - 1].max(ROUNDING)
     }
 
     fn split_pause(&self) -> Duration {
@@ -270,7 +270,7 @@ impl<'a> Waiting<'a> {
             let hears = self.mailboxes[number].is_some();
             entry.hears(number, &inbox, hears);
             if !hears && matches!(master.readiness(), Readiness::Well) {
-                self.opening.push(push.open(&inbox));
+                self.opening.push(push.open_inbox(&inbox));
             }
         }
     }
@@ -289,7 +289,7 @@ impl<'a> Waiting<'a> {
         let votes_from = self.context.votes_from();
         let waits = !self.request.wait.is_expired() && votes_from.is_some();
         self.state.failed(error, self.context.ttl, waits)?;
-        let pause = votes_from.map(|from| from.saturating_duration_since(Instant::now()) + ROUNDED);
+        let pause = votes_from.map(|from| from.saturating_duration_since(Instant::now()) + ROUNDING);
         self.again_at = Instant::now() + pause.map_or_else(poll_pause, |pause| pause.min(longest_pause()));
         Ok(())
     }
@@ -308,7 +308,7 @@ impl<'a> Waiting<'a> {
             .filter_map(|(master, mailbox)| mailbox.as_mut().map(|mailbox| (master, mailbox)))
             .map(|(master, mailbox)| async move { (master, mailbox.next().await) })
             .collect();
-        let mut opened: FuturesUnordered<_> = self.opening.iter_mut().map(Listener::news).collect();
+        let mut opened: FuturesUnordered<_> = self.opening.iter_mut().map(Listener::changed).collect();
         tokio::select! {
             biased;
             Some((master, told)) = told.next() => Some(match told {

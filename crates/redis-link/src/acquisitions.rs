@@ -1,4 +1,4 @@
-//! The acquisitions of this process that a wait queue may know of.
+//! The acquisitions of this process that may have an entry in a wait queue.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use crate::take_back::Sent;
 
 /// The acquisitions of this process that wait in a queue, or acquired their lock there.
 ///
-/// An acquisition is registered before the server can know of it, and until its lock is released or what it may have left
-/// is removed: no notification is about an acquisition that is yet to be registered.
+/// An acquisition is registered before its first request, and until its lock is released or its remains are removed. So
+/// a notification for an owner that is not registered always belongs to an acquisition that ended.
 #[derive(Debug, Default)]
 pub struct Acquisitions(Mutex<HashMap<OwnerId, Stage>>);
 
-/// One of the [`Acquisitions`], as long as it exists.
+/// The registration of one acquisition; dropping it ends the registration.
 pub struct Registration {
     all: Arc<Acquisitions>,
     owner: OwnerId,
@@ -23,20 +23,20 @@ pub struct Registration {
 
 #[derive(Debug)]
 enum Stage {
-    Waits,
+    Waiting,
     Held(Validity),
-    /// What it may have left is being removed.
-    Ends {
-        /// Whether its last request was not answered.
+    /// Given up; its remains on the server are being removed.
+    Ended {
+        /// Whether its last request got no answer.
         in_doubt: bool,
     },
 }
 
-/// Whether a grant is kept or given back.
+/// Whether a grant is kept or returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Wanted,
-    /// Given up a moment ago: a grant that crosses the removal of its entry is nothing unusual.
+    /// Given up a moment ago: a grant often crosses the removal of its entry, and is not worth a warning.
     GivenUp,
     /// Its acquisition ended some time ago.
     Unwanted,
@@ -46,19 +46,19 @@ impl Acquisitions {
     /// Registers an acquisition, before anything is sent that may put it into a queue.
     #[must_use]
     pub fn register(self: &Arc<Self>, owner: OwnerId) -> Registration {
-        self.by_owner().insert(owner, Stage::Waits);
+        self.by_owner().insert(owner, Stage::Waiting);
         Registration { all: Arc::clone(self), owner }
     }
 
     pub(crate) fn interest(&self, owner: OwnerId) -> Interest {
         match self.by_owner().get(&owner) {
-            None | Some(Stage::Ends { in_doubt: true }) => Interest::Unwanted,
-            Some(Stage::Ends { in_doubt: false }) => Interest::GivenUp,
-            // A lease that was lost stays lost, also if the server grants it again.
+            None | Some(Stage::Ended { in_doubt: true }) => Interest::Unwanted,
+            Some(Stage::Ended { in_doubt: false }) => Interest::GivenUp,
+            // A lost lease stays lost, even if the server grants the lock again.
             Some(Stage::Held(validity)) if matches!(validity.state(), GuardState::Lost(_)) => {
                 Interest::GivenUp
             }
-            Some(Stage::Waits | Stage::Held(_)) => Interest::Wanted,
+            Some(Stage::Waiting | Stage::Held(_)) => Interest::Wanted,
         }
     }
 
@@ -68,15 +68,15 @@ impl Acquisitions {
 }
 
 impl Registration {
-    /// Notes that it holds the lock for as long as this is valid.
+    /// Notes that the acquisition holds the lock while this is valid.
     pub fn holds(&self, validity: Validity) {
         self.all.by_owner().insert(self.owner, Stage::Held(validity));
     }
 
-    /// Notes that it was given up, and what is known of its last request.
+    /// Notes that the acquisition was given up, and the state of its last request.
     pub fn ends(&self, last: Sent) {
         let in_doubt = last != Sent::Answered;
-        self.all.by_owner().insert(self.owner, Stage::Ends { in_doubt });
+        self.all.by_owner().insert(self.owner, Stage::Ended { in_doubt });
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_acquisition_is_known_until_it_has_ended() {
+    fn an_acquisition_is_registered_until_it_ends() {
         let all = Arc::<Acquisitions>::default();
         let owner = OwnerId::random();
         assert_eq!(all.interest(owner), Interest::Unwanted);
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(all.interest(owner), Interest::Wanted);
         registration.ends(Sent::Answered);
         assert_eq!(all.interest(owner), Interest::GivenUp);
-        // Its request was carried out when nobody waited for it any more.
+        // The server may have run the request after the caller gave up.
         registration.ends(Sent::InDoubt { connection: None });
         assert_eq!(all.interest(owner), Interest::Unwanted);
         drop(registration);

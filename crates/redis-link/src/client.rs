@@ -1,4 +1,4 @@
-//! The client of one Redis server, of the master behind sentinels, or of the nodes of a cluster.
+//! The client of one Redis server, a master behind sentinels, or the nodes of a cluster.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,9 +23,9 @@ use crate::script::{Call, ScriptList};
 use crate::tls::unsupported;
 use crate::topology::Topology;
 
-/// How many keys one `SCAN` goes through.
+/// The COUNT of each `SCAN`.
 const SCANNED: usize = 1_000;
-/// How often a scan is begun anew when the connection breaks meanwhile.
+/// How often a scan restarts after a broken connection.
 const SCANS: usize = 3;
 
 /// How to reach a server.
@@ -36,24 +36,23 @@ pub struct ClientOptions {
     pub backend: &'static str,
     /// The scripts that are loaded with every new connection. Others are loaded when they are first used.
     pub scripts: ScriptList,
-    /// Which servers there are.
+    /// The addresses of the servers.
     pub topology: Topology,
-    /// The pool to take connections from; one of our own when `None`.
+    /// The pool to take connections from; a private one when `None`.
     pub pool: Option<Pool>,
-    /// What makes the connections; the driver when `None`. The pool is not used then.
+    /// The dialer; the driver when `None`. With a dialer the pool is not used.
     pub dial: Option<Arc<dyn Dial>>,
     /// How long to wait for a connection.
     pub connect_timeout: Duration,
     /// How long to wait for an answer.
     pub command_timeout: Duration,
-    /// The clock that leases are counted on.
+    /// The clock of the leases.
     pub clock: Clock,
-    /// Whether every new connection asks who the server is, for [`identity`](RedisClient::identity).
+    /// Whether every new connection reads the [`identity`](RedisClient::identity) of the server.
     pub asks_identity: bool,
 }
 
-/// One Redis server, reached over one connection that all locks on it share; or the nodes of a cluster,
-/// with one connection to each.
+/// One Redis server over one connection that all its locks share, or the nodes of a cluster with one connection each.
 pub struct RedisClient {
     endpoint: Endpoint,
     settings: Settings,
@@ -68,8 +67,7 @@ enum Nodes {
 }
 
 impl ClientOptions {
-    /// The driver, a second for a connection and for an answer, and the clock that goes on while the
-    /// host is suspended.
+    /// The defaults: the driver's dialer, timeouts of one second, and a clock that advances while the host is suspended.
     #[must_use]
     pub fn new(backend: &'static str, scripts: ScriptList, topology: impl Into<Topology>) -> Self {
         Self {
@@ -87,7 +85,7 @@ impl ClientOptions {
 }
 
 impl RedisClient {
-    /// A client that connects when it is first used.
+    /// Creates a client, which connects on its first use.
     ///
     /// # Errors
     ///
@@ -118,37 +116,37 @@ impl RedisClient {
         Ok(Self { endpoint, settings, nodes, clock, cleanup: Background::default() })
     }
 
-    /// Where errors happen.
+    /// The server that errors name.
     #[must_use]
     pub const fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Host and port, the path of the socket, or what the configuration names.
+    /// The address for errors: host and port, the path of the socket, or what the configuration names.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.endpoint.address
     }
 
-    /// How long an answer is awaited.
+    /// How long to wait for an answer.
     #[must_use]
     pub const fn command_timeout(&self) -> Duration {
         self.settings.command_timeout
     }
 
-    /// The clock that leases are counted on.
+    /// The clock of the leases.
     #[must_use]
     pub const fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// The removals of what dropped acquisitions may have left.
+    /// The background tasks that remove what dropped acquisitions may have left.
     #[must_use]
     pub const fn cleanup(&self) -> &Background {
         &self.cleanup
     }
 
-    /// Connects now, and warns if the server may throw locks away.
+    /// Connects now, and warns if the server may lose locks.
     ///
     /// # Errors
     ///
@@ -156,7 +154,7 @@ impl RedisClient {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn connect(&self) -> Result<()> {
         match &self.nodes {
             Nodes::One(link) => link.connection().await.map(drop),
@@ -164,15 +162,15 @@ impl RedisClient {
         }
     }
 
-    /// Sees to it that there is a connection to the server that has the keys of a lock.
+    /// Ensures a connection to the server that has the keys of a lock.
     ///
     /// # Errors
     ///
-    /// When there is none to be had: nothing was sent.
+    /// When the connection fails. Nothing was sent then.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn reach(&self, keys: &Keys) -> Result<()> {
         match &self.nodes {
             Nodes::One(link) => link.connection().await.map(drop),
@@ -180,16 +178,16 @@ impl RedisClient {
         }
     }
 
-    /// The server that has the keys of a lock: in a cluster it depends on them, behind sentinels it is
-    /// the master that is in use. With `None` any node of a cluster.
+    /// The address of the server that has the keys of a lock: in a cluster the node of their slot, behind sentinels the
+    /// current master. With `None` any node of a cluster.
     ///
     /// # Errors
     ///
-    /// When it cannot be found.
+    /// When no server is found.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn node_of(&self, keys: Option<&Keys>) -> Result<ConnectionInfo> {
         match &self.nodes {
             Nodes::One(link) => link.at().await,
@@ -197,8 +195,7 @@ impl RedisClient {
         }
     }
 
-    /// What the server that has the keys of a lock is called among the nodes of a cluster, as far as is
-    /// known; all the same where there is one server.
+    /// The name of the cluster node that has the keys of a lock, if it is known; empty outside a cluster.
     pub fn node_name(&self, keys: &Keys) -> Option<String> {
         match &self.nodes {
             Nodes::One(_) => Some(String::new()),
@@ -206,7 +203,7 @@ impl RedisClient {
         }
     }
 
-    /// What all servers are called that have locks: the masters of a cluster, or the one.
+    /// The names of all nodes that hold locks: the masters of a cluster, or one empty name.
     pub(crate) async fn node_names(&self) -> Result<Vec<String>> {
         match &self.nodes {
             Nodes::One(_) => Ok(vec![String::new()]),
@@ -216,7 +213,7 @@ impl RedisClient {
         }
     }
 
-    /// The server that is called so.
+    /// The address of the node with this name.
     pub(crate) async fn node_named(&self, name: &str) -> Result<ConnectionInfo> {
         match &self.nodes {
             Nodes::One(link) => link.at().await,
@@ -224,8 +221,8 @@ impl RedisClient {
         }
     }
 
-    /// Tells when [`node_named`](Self::node_named) is another server than before; `None` in a cluster, where it has
-    /// another name.
+    /// Reports when [`node_named`](Self::node_named) leads to another server than before; `None` in a cluster, where
+    /// another server has another name.
     pub(crate) fn moves(&self) -> Option<watch::Receiver<()>> {
         match &self.nodes {
             Nodes::One(link) => Some(link.moves()),
@@ -238,23 +235,23 @@ impl RedisClient {
         matches!(self.nodes, Nodes::Cluster(_))
     }
 
-    /// A RESP3 connection of its own to a [node](Self::node_of) that hands everything that the node
-    /// pushes to `told`; `None` where RESP3 is refused.
+    /// Opens a separate RESP3 connection to a [node](Self::node_of), which passes every push message to `on_push`;
+    /// `None` if the server refuses RESP3.
     ///
     /// # Errors
     ///
-    /// When there is no connection.
+    /// When the connection fails.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn pushes(
         &self,
         node: &ConnectionInfo,
-        told: Arc<dyn AsyncPushSender>,
+        on_push: Arc<dyn AsyncPushSender>,
     ) -> Result<Option<MultiplexedConnection>> {
         let limit = self.settings.connect_timeout;
-        match timeout(limit, self.settings.dialer.pushes(node, told)).await {
+        match timeout(limit, self.settings.dialer.pushes(node, on_push)).await {
             Ok(Ok(made)) => Ok(Some(made)),
             Ok(Err(error)) => {
                 let passes = wants_login(&error);
@@ -265,15 +262,15 @@ impl RedisClient {
         }
     }
 
-    /// A RESP2 connection of its own to a [node](Self::node_of), for subscriptions.
+    /// Opens a separate RESP2 connection to a [node](Self::node_of), for subscriptions.
     ///
     /// # Errors
     ///
-    /// When there is no connection.
+    /// When the connection fails.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn messages(&self, node: &ConnectionInfo) -> Result<PubSub> {
         let limit = self.settings.connect_timeout;
         match timeout(limit, self.settings.dialer.messages(node)).await {
@@ -286,7 +283,7 @@ impl RedisClient {
     ///
     /// # Errors
     ///
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     pub async fn send(&self, call: &Call) -> Result<Value, Failure> {
         match &self.nodes {
             Nodes::One(link) => link.send(call).await,
@@ -294,8 +291,8 @@ impl RedisClient {
         }
     }
 
-    /// Sends a call, and once more after a broken connection: the answer, and whether the call was sent twice. For calls
-    /// that answer the same when they are carried out twice.
+    /// Sends a call, and once more if the connection breaks. Returns the answer, and whether the call was sent twice. For
+    /// idempotent calls only.
     ///
     /// # Errors
     ///
@@ -315,13 +312,13 @@ impl RedisClient {
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run), and when the answer makes no sense.
+    /// As [`run`](Self::run), and for an unexpected answer.
     pub async fn read<T>(&self, call: &Call, read: impl FnOnce(&Value) -> Option<T>) -> Result<T> {
         let (answer, _) = self.run(call).await?;
         read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))
     }
 
-    /// Sends calls in one round trip: an answer for each.
+    /// Sends calls in one round trip, and returns the answer to each.
     ///
     /// # Errors
     ///
@@ -338,12 +335,12 @@ impl RedisClient {
         }
     }
 
-    /// Sends plain commands to one server in one round trip; `None` for a cluster, which is not asked. Commands of other
-    /// clients may come between them.
+    /// Sends plain commands to one server in one round trip; `None` in a cluster, where nothing is sent. The server may
+    /// run commands of other clients between them.
     ///
     /// # Errors
     ///
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     pub async fn send_each(&self, commands: &Pipeline) -> Option<Result<Vec<Value>, Failure>> {
         match &self.nodes {
             Nodes::One(link) => Some(link.send_each(commands).await),
@@ -351,24 +348,25 @@ impl RedisClient {
         }
     }
 
-    /// Sends a call about a lock, and waits until so many replicas have carried it out: the answer, and how many have.
+    /// Sends a call about a lock, and waits until this many replicas have applied it (`WAIT`). Returns the answer, and how
+    /// many replicas have.
     ///
     /// # Errors
     ///
-    /// When the call or the replicas cannot be waited for.
+    /// When the call fails, or the server refuses `WAIT`.
     pub async fn replicate(
         &self,
         keys: &Keys,
         call: &Call,
         replicas: u32,
-        patience: Duration,
+        wait_timeout: Duration,
     ) -> Result<(Value, u32)> {
         let link = match &self.nodes {
             Nodes::One(link) => Arc::clone(link),
             Nodes::Cluster(cluster) => cluster.link_of(keys.lock()).await?,
         };
-        link.replicate(call, replicas, patience).await.map_err(|failure| match failure {
-            // To follow it would be to wait for the replicas of another master.
+        link.replicate(call, replicas, wait_timeout).await.map_err(|failure| match failure {
+            // Following the redirect would wait for the replicas of another master.
             Failure::Refused(error) if error.is_cluster_error() => {
                 self.endpoint.slot_moves().with_outcome(Outcome::Applied)
             }
@@ -376,15 +374,15 @@ impl RedisClient {
         })
     }
 
-    /// What about the server is good to know; in a cluster, about each master.
+    /// Examines the server, or each master of a cluster, for the doctor.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// When the server cannot be reached.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
         let links = match &self.nodes {
             Nodes::One(link) => return link.examine().await,
@@ -397,24 +395,26 @@ impl RedisClient {
                 Err(error) => findings.push(Finding::new(
                     FindingLevel::Warning,
                     link.endpoint.address.clone(),
-                    format!("a master of the cluster is not there: {error}"),
-                    "its locks cannot be taken until it or its replica is",
+                    format!("a master of the cluster is unreachable: {error}"),
+                    "bring it or its replica back: until then its locks cannot be acquired",
                 )),
             }
         }
         Ok(findings)
     }
 
-    /// The keys that begin with this text and may be those of locks, in any order and perhaps several times; more than `most`
-    /// if there are more, and then not all. Goes through all keys of all servers that have locks, a thousand for each round trip. It is not a snapshot.
+    /// The keys that begin with this text and may be locks, in any order and perhaps repeated. Stops soon after more than
+    /// `most` were found.
+    ///
+    /// Scans all keys of all servers, a thousand for each round trip. The result is not a snapshot.
     ///
     /// # Errors
     ///
-    /// When a server cannot be asked, or refuses, or is replaced by another again and again.
+    /// When a server cannot be reached, refuses, or is replaced by another during every scan.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn keys_that_begin(&self, with: &str, most: usize) -> Result<Vec<String>> {
         let links = match &self.nodes {
             Nodes::One(link) => vec![Arc::clone(link)],
@@ -442,7 +442,7 @@ impl RedisClient {
                     Err(Failure::Dropped) if tries < SCANS => continue 'anew,
                     answer => answer.map_err(|failure| link.endpoint.failed(failure))?,
                 };
-                // A cursor means nothing to another server.
+                // A cursor is valid on its own server only.
                 if *on.get_or_insert_with(|| link.generation()) != link.generation() {
                     if tries < SCANS {
                         continue 'anew;
@@ -452,7 +452,7 @@ impl RedisClient {
                 let keys: Vec<Vec<u8>>;
                 (cursor, keys) =
                     redis::from_redis_value_ref(&answer).map_err(|_| link.endpoint.unexpected(&answer))?;
-                // What is no text is no name.
+                // A key that is not UTF-8 is not a lock name.
                 let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
                 found.extend(keys.filter(|key| !key.starts_with(RESERVED)));
                 if cursor == "0" || found.len() > most {
@@ -462,8 +462,8 @@ impl RedisClient {
         }
     }
 
-    /// Who the server was when the last connection to it was made, if it [was asked](ClientOptions::asks_identity) and
-    /// would say; not for a cluster.
+    /// The identity of the server, as read with the last connection; `None` for a cluster, if it [was not
+    /// requested](ClientOptions::asks_identity), or if the server refused.
     #[must_use]
     pub fn identity(&self) -> Option<Arc<Identity>> {
         match &self.nodes {
@@ -472,15 +472,15 @@ impl RedisClient {
         }
     }
 
-    /// The time since 1970 by the server's clock: one round trip. Not for a cluster.
+    /// Reads the server's clock, as the time since 1970: one round trip. Not for a cluster.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// When the server cannot be reached.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn time(&self) -> Result<Duration> {
         let link = match &self.nodes {
             Nodes::One(link) => link,
@@ -495,13 +495,13 @@ impl RedisClient {
         Ok(Duration::from_secs(seconds) + Duration::from_micros(micros))
     }
 
-    /// The error of a [broken](crate::lock_answer::LockAnswer::Broken) connection.
+    /// The error for a [broken](crate::lock_answer::LockAnswer::Broken) connection.
     #[must_use]
     pub fn broken(&self) -> Error {
         self.endpoint.dropped()
     }
 
-    /// Which connection is in use for a lock, `None` without one; for [`take_back`](Self::take_back).
+    /// The generation of the connection that a lock uses, `None` without one; for [`take_back`](Self::take_back).
     #[must_use]
     pub fn generation(&self, keys: &Keys) -> Option<u64> {
         match &self.nodes {
@@ -543,11 +543,11 @@ impl fmt::Debug for ClientOptions {
 /// The error of a platform without Unix sockets.
 fn no_sockets(backend: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
-        .with_message("there are no Unix sockets on this platform")
+        .with_message("this platform has no Unix sockets")
         .with_hint("connect to the server by its host and port, as in redis://host:6379")
 }
 
-/// The pattern of all keys that begin with this text.
+/// The glob pattern of all keys that begin with this text.
 fn glob(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len() + 1);
     for letter in text.chars() {
@@ -565,7 +565,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_what_they_say() {
+    fn special_characters_are_escaped() {
         assert_eq!(glob(""), "*");
         assert_eq!(glob("a*b?[c]\\ö"), "a\\*b\\?\\[c\\]\\\\ö*");
     }

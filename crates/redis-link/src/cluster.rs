@@ -1,8 +1,7 @@
 //! A Redis Cluster: each request goes to the node that has its slot.
 //!
-//! The driver's own client for clusters is not used, as it sends requests again on its own: an
-//! acquisition must never be on its way twice. Here a request is sent again only after a node has
-//! answered that it did not carry it out.
+//! The driver's own cluster client resends requests by itself, and an acquisition must never be in flight twice. This
+//! one resends a request only after a node answered that it did not run it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +24,7 @@ use crate::script::Call;
 use crate::slot::slot_of;
 use crate::topology::at;
 
-/// A request that is sent from node to node more often goes in a circle.
+/// A request that is redirected more often goes in a circle.
 const MOST_REDIRECTS: usize = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(200);
@@ -36,9 +35,9 @@ pub(crate) struct Cluster {
     settings: Settings,
     seeds: Vec<ConnectionInfo>,
     state: Mutex<State>,
-    /// One map is read at a time.
+    /// Only one task reads the slot map at a time.
     refreshing: SingleFlight,
-    /// Counts the connections to all nodes, those made and those given up.
+    /// Incremented whenever a connection to any node is opened or dropped.
     epoch: Arc<AtomicU64>,
 }
 
@@ -46,7 +45,7 @@ pub(crate) struct Cluster {
 struct State {
     map: SlotMap,
     links: HashMap<Node, Arc<Link>>,
-    /// A node could not be reached, or its connection broke: others may have its slots now.
+    /// A node was unreachable, or its connection broke: other nodes may have its slots now.
     stale: bool,
     closed: bool,
 }
@@ -59,20 +58,20 @@ pub(crate) type Node = (String, u16);
 struct SlotMap {
     /// First and last slot, and the master.
     ranges: Vec<(u16, u16, Node)>,
-    /// What a node has said since.
+    /// Slots that nodes redirected elsewhere since the map was read.
     moved: HashMap<u16, Node>,
 }
 
-/// What a node answered instead of carrying a request out.
+/// The reason why a node did not run a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Redirect {
     /// Another node has the slot.
     Moved(Node),
-    /// Another node has the key, while the slot moves.
+    /// Another node has the key, while the slot migrates.
     Ask(Node),
-    /// Nobody can, while the slot moves.
+    /// No node can run it, while the slot migrates.
     Wait,
-    /// The node cannot, as it sees no whole cluster: others may have its slots.
+    /// The node considers the cluster down: other nodes may have its slots.
     Down,
 }
 
@@ -88,7 +87,7 @@ impl Cluster {
         }
     }
 
-    /// Connects to all masters; those that are down now are left to later.
+    /// Connects to all masters. A master that is down is connected on first use.
     pub(crate) async fn connect(self: &Arc<Self>) -> Result<()> {
         self.refresh().await?;
         let nodes: Vec<Node> = self.state().map.nodes();
@@ -100,7 +99,7 @@ impl Cluster {
         errors.find(fatal).map_or(Ok(()), Err)
     }
 
-    /// Sends a call. What no node can carry out for a moment is sent again until it can be, or there is no time left.
+    /// Sends a call. A call that no node can run for the moment is resent until one can, or until the command timeout.
     pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         self.send_until(Instant::now() + self.settings.command_timeout, call).await
     }
@@ -142,9 +141,9 @@ impl Cluster {
                     ask = Some(node);
                 }
                 Some(wait @ (Redirect::Wait | Redirect::Down)) if Instant::now() < until => {
-                    // Time limits this, and each round may begin with a redirect.
+                    // The command timeout limits this loop, and each round may begin with a redirect.
                     redirects = 0;
-                    // A cluster that fails over has other things to do than to tell all its maps.
+                    // Not in every round: reading the map is expensive for a cluster in a failover.
                     let asks = wait == Redirect::Down && matches!(pause, FIRST_PAUSE | LAST_PAUSE);
                     if asks && self.has_moved(slot, &link).await {
                         continue;
@@ -160,8 +159,8 @@ impl Cluster {
         }
     }
 
-    /// Sends the calls to their nodes, all at once, and to each in one round trip. What no node can carry out now is
-    /// refused at once, so that it holds up no other.
+    /// Sends the calls to their nodes concurrently, to each in one round trip. A call that no node can run now fails at
+    /// once, and does not delay the others.
     pub(crate) async fn run_all(self: &Arc<Self>, calls: &[Call]) -> Vec<Result<Value>> {
         let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
         let mut shares: Vec<(Arc<Link>, Vec<usize>)> = Vec::new();
@@ -218,7 +217,7 @@ impl Cluster {
         join_all(settled).await
     }
 
-    /// Whether another node can carry out what this one refused.
+    /// Whether another node can run the call that this one refused.
     async fn is_elsewhere(self: &Arc<Self>, error: &RedisError, call: &Call, link: &Arc<Link>) -> bool {
         match (redirect(error, &self.host_of(link)), self.slot(call)) {
             (Some(Redirect::Moved(_) | Redirect::Ask(_)), _) => true,
@@ -227,8 +226,8 @@ impl Cluster {
         }
     }
 
-    /// Changes with every connection that is made or given up, and when slots move: a request that was
-    /// sent before is on the connection that is in use now only if this has not changed.
+    /// A number that changes whenever a connection is opened or dropped, or slots move. While it is unchanged, an earlier
+    /// request went out on the connection that is in use now.
     pub(crate) fn generation(&self, key: &str) -> Option<u64> {
         let state = self.state();
         let node = state.map.node(slot_of(key.as_bytes()))?;
@@ -254,12 +253,12 @@ impl Cluster {
         }
     }
 
-    /// What the node that has the slot of this key is called, as far as is known.
+    /// The name of the node that has the slot of this key, if it is known.
     pub(crate) fn node_name(&self, key: &str) -> Option<String> {
         self.state().map.node(slot_of(key.as_bytes())).map(name_of)
     }
 
-    /// The node that is called so.
+    /// The address of the node with this name.
     pub(crate) async fn node_named(&self, name: &str) -> Result<ConnectionInfo> {
         let node = self.state().links.keys().find(|node| name_of(node) == name).cloned();
         match node {
@@ -280,7 +279,7 @@ impl Cluster {
         nodes.iter().map(|node| self.link(node)).collect()
     }
 
-    /// Sees to it that there is a connection to the node of this key.
+    /// Ensures a connection to the node of this key.
     pub(crate) async fn reach(self: &Arc<Self>, key: &str) -> Result<()> {
         let slot = slot_of(key.as_bytes());
         let link = self.home(slot).await?;
@@ -317,7 +316,7 @@ impl Cluster {
         Err(self.endpoint.cross_slot(&lock))
     }
 
-    /// The link to the node that has the slot, as far as is known.
+    /// The link to the node that has the slot; reads the map if the node is not known.
     async fn home(self: &Arc<Self>, slot: u16) -> Result<Arc<Link>> {
         if let Some(node) = self.known(slot) {
             return self.link(&node);
@@ -325,7 +324,7 @@ impl Cluster {
         let read = self.refresh().await;
         let node = self.state().map.node(slot).cloned();
         match (node, read) {
-            // A map that cannot be read again is better than none.
+            // An old map is better than none.
             (Some(node), _) => self.link(&node),
             (None, Err(error)) => Err(error),
             (None, Ok(())) => Err(self
@@ -335,8 +334,8 @@ impl Cluster {
         }
     }
 
-    /// The node that has the slot, if there is no reason to read the map again: a node that we are connected to says
-    /// so when it has it no more.
+    /// The node that has the slot, unless the map may be stale. With a connected node it is not: such a node redirects
+    /// requests for slots that it gave away.
     fn known(&self, slot: u16) -> Option<Node> {
         let state = self.state();
         let node = state.map.node(slot)?;
@@ -357,14 +356,14 @@ impl Cluster {
         Ok(Arc::clone(link))
     }
 
-    /// Reads the map again after a node could not be reached, and says whether another has the slot.
+    /// Reads the map again after a node was unreachable, and reports whether another node has the slot.
     async fn has_moved(self: &Arc<Self>, slot: u16, link: &Arc<Link>) -> bool {
         self.refresh().await.is_ok() && self.home(slot).await.is_ok_and(|home| !Arc::ptr_eq(&home, link))
     }
 
-    /// Believes a node that says that another has the slot, and reads the map again.
+    /// Records a redirect to another node, and reads the map again.
     async fn moved(self: &Arc<Self>, slot: u16, node: Node) {
-        // A map that cannot be read now is read later: what was said is enough for this request.
+        // Without a new map, the redirect is enough for this request; the map is read later.
         let read = self.refresh().await;
         let mut state = self.state();
         state.stale = read.is_err();
@@ -376,19 +375,19 @@ impl Cluster {
 
     /// Reads the map.
     async fn refresh(self: &Arc<Self>) -> Result<()> {
-        let patience = self.settings.connect_timeout;
+        let limit = self.settings.connect_timeout;
         let read = || {
             let cluster = Arc::clone(self);
-            async move { cluster.read_map(patience).await }
+            async move { cluster.read_map(limit).await }
         };
-        let read = self.refreshing.join(patience + patience / 4, read).await;
-        read.unwrap_or_else(|| Err(self.endpoint.connect_timeout(patience)))
+        let read = self.refreshing.join(limit + limit / 4, read).await;
+        read.unwrap_or_else(|| Err(self.endpoint.connect_timeout(limit)))
     }
 
-    /// Asks all known nodes at once, as some may be down. The first answer of one that sees the whole cluster counts: one
-    /// that was cut off knows nothing of what has moved since, and is believed only when there is nothing to go by.
-    async fn read_map(&self, patience: Duration) -> Result<()> {
-        let until = Instant::now() + patience;
+    /// Asks all known nodes concurrently, as some may be down. The first map from a node that sees the whole cluster is
+    /// adopted. A partitioned node may have an old map, which is used only if there is none yet.
+    async fn read_map(&self, limit: Duration) -> Result<()> {
+        let until = Instant::now() + limit;
         let known = self.state().map.nodes();
         let known: Vec<_> = known.iter().map(|(host, port)| at(&self.seeds[0], host, *port)).collect();
         let is_new = |seed: &&ConnectionInfo| known.iter().all(|node| node.addr() != seed.addr());
@@ -399,7 +398,7 @@ impl Cluster {
         while let Ok(Some(answer)) = timeout_at(until, asked.next()).await {
             match answer {
                 Ok((map, true)) => {
-                    self.believe(map);
+                    self.adopt(map);
                     return Ok(());
                 }
                 Ok((map, false)) => partial = Some(map),
@@ -408,15 +407,15 @@ impl Cluster {
         }
         match partial {
             Some(map) if self.state().map.ranges.is_empty() => {
-                self.believe(map);
+                self.adopt(map);
                 Ok(())
             }
             Some(_) => Err(self.endpoint.cluster_is_down()),
-            None => Err(failed.unwrap_or_else(|| self.endpoint.connect_timeout(patience))),
+            None => Err(failed.unwrap_or_else(|| self.endpoint.connect_timeout(limit))),
         }
     }
 
-    fn believe(&self, map: SlotMap) {
+    fn adopt(&self, map: SlotMap) {
         let mut state = self.state();
         if state.map != map {
             self.epoch.fetch_add(1, Ordering::AcqRel);
@@ -426,26 +425,27 @@ impl Cluster {
         (state.map, state.stale) = (map, false);
     }
 
-    /// What a node says of who has which slots, and whether it sees enough of the others to know.
+    /// Reads the slot map of one node, and whether that node sees the whole cluster.
     async fn ask_for_map(&self, node: ConnectionInfo) -> Result<(SlotMap, bool)> {
-        let told = |error: RedisError| self.endpoint.unreachable(&error);
-        let mut connection = self.settings.dialer.commands(&node).await.map_err(told)?;
+        let unreachable = |error: RedisError| self.endpoint.unreachable(&error);
+        let mut connection = self.settings.dialer.commands(&node).await.map_err(unreachable)?;
         connection.set_response_timeout(self.settings.command_timeout);
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors().cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
-        let answers: [RedisResult<Value>; 2] = pipeline.query_async(&mut connection).await.map_err(told)?;
+        let answers: [RedisResult<Value>; 2] =
+            pipeline.query_async(&mut connection).await.map_err(unreachable)?;
         let [slots, info] = answers;
-        let slots = slots.map_err(told)?;
+        let slots = slots.map_err(unreachable)?;
         let map = SlotMap::read(&slots, &host(&node)).ok_or_else(|| self.endpoint.unexpected(&slots))?;
         if map.ranges.is_empty() {
             return Err(self
                 .endpoint
-                .error(ErrorKind::Unavailable, "a node of the cluster knows of no slots")
+                .error(ErrorKind::Unavailable, "a node of the cluster has no slot map")
                 .with_hint(
                     "create the cluster (redis-cli --cluster create), or name other nodes in the URL",
                 ));
         }
-        // Who may not ask takes it to be so.
+        // Without the right to CLUSTER INFO, assume that it does.
         let info = info.ok().and_then(|info| redis::from_redis_value::<String>(info).ok());
         let sees_all = info.is_none_or(|info| info_field(&info, "cluster_state") != Some("fail"));
         Ok((map, sees_all))
@@ -496,7 +496,7 @@ impl SlotMap {
     }
 }
 
-/// What the node that answered wants; `asked` is its host.
+/// Parses a redirect; `asked` is the host of the node that sent it.
 fn redirect(error: &RedisError, asked: &str) -> Option<Redirect> {
     let node = || {
         let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;

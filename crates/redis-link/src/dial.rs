@@ -1,4 +1,4 @@
-//! How the connections to a server are made.
+//! Opens connections to servers.
 
 use std::fmt;
 use std::io;
@@ -11,41 +11,92 @@ use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Makes the connections to servers: for tests, and for transports of your own.
+/// Opens connections to servers: implement it for tests, and for transports of your own.
 ///
-/// `to` is the server that is meant, with credentials and database: the one of the configuration, the
-/// master that the sentinels named, or a node of the cluster. The caller limits the time that a call
-/// takes, loads the scripts, and sets the time that an answer is awaited.
+/// `to` is the server to connect to, with credentials and database: the one in the configuration, the master that the
+/// sentinels named, or a node of the cluster. The caller applies the connect timeout, sets the response timeout and
+/// loads the scripts.
+///
+/// # Examples
+///
+/// A dialer that logs every connection before the driver opens it:
+///
+/// ```
+/// # use redis_link::dial::Dial;
+/// # use redis_link::redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
+/// # use redis_link::redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, RedisResult};
+/// # use std::sync::Arc;
+/// use async_trait::async_trait;
+///
+/// #[derive(Debug)]
+/// struct Logged;
+///
+/// #[async_trait]
+/// impl Dial for Logged {
+///     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+///         println!("connecting to {}", to.addr());
+///         Client::open(to.clone())?.get_multiplexed_async_connection().await
+///     }
+///
+///     async fn pushes(
+///         &self,
+///         to: &ConnectionInfo,
+///         on_push: Arc<dyn AsyncPushSender>,
+///     ) -> RedisResult<MultiplexedConnection> {
+///         let resp3 = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+///         let config = AsyncConnectionConfig::new().set_push_sender(on_push);
+///         Client::open(to.clone().set_redis_settings(resp3))?
+///             .get_multiplexed_async_connection_with_config(&config)
+///             .await
+///     }
+///
+///     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
+///         Client::open(to.clone())?.get_async_pubsub().await
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait Dial: fmt::Debug + Send + Sync + 'static {
-    /// A connection for commands, which the caller keeps for as long as it works.
+    /// Opens a connection for commands. The caller keeps it until it fails.
     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection>;
 
-    /// A RESP3 connection that hands everything that the server pushes to `told`, and at its end a
-    /// [`Disconnection`](redis::PushKind::Disconnection).
+    /// Opens a RESP3 connection that passes every push message to `on_push`, and a
+    /// [`Disconnection`](redis::PushKind::Disconnection) when it ends.
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: Arc<dyn AsyncPushSender>,
+        on_push: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection>;
 
-    /// A RESP2 connection for subscriptions, where there is no RESP3.
+    /// Opens a RESP2 connection for subscriptions, for servers without RESP3.
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub>;
 }
 
-/// Makes connections over streams that `connect` opens, whatever they are: for tests in memory.
+/// Opens connections over any streams that a function returns: for tests in memory.
+///
+/// # Examples
+///
+/// ```
+/// # use redis_link::dial::StreamDial;
+/// use std::time::Duration;
+///
+/// // A real test hands the other end of each stream to a server in memory.
+/// let connect = || Ok(tokio::io::duplex(64 * 1024).0);
+/// let dial = StreamDial::new(Duration::from_secs(1), connect);
+/// # let _ = dial;
+/// ```
 pub struct StreamDial<C> {
     connect: C,
     command_timeout: Duration,
 }
 
-/// A stream that a connection can be made over.
+/// A byte stream that a connection can use; implemented for every suitable type.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
 impl<C> StreamDial<C> {
-    /// Answers are awaited for so long.
+    /// Creates a dialer that calls `connect` for each connection, with this timeout for answers.
     pub const fn new(command_timeout: Duration, connect: C) -> Self {
         Self { connect, command_timeout }
     }
@@ -77,9 +128,9 @@ impl<S: Stream, C: Fn() -> io::Result<S> + Send + Sync + 'static> Dial for Strea
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: Arc<dyn AsyncPushSender>,
+        on_push: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
-        self.open(to, AsyncConnectionConfig::new().set_push_sender(told), ProtocolVersion::RESP3).await
+        self.open(to, AsyncConnectionConfig::new().set_push_sender(on_push), ProtocolVersion::RESP3).await
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
@@ -93,7 +144,7 @@ impl<C> fmt::Debug for StreamDial<C> {
     }
 }
 
-/// How connections to the nodes of a server are made.
+/// The dialer and its timeouts.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) dialer: Arc<dyn Dial>,
@@ -101,9 +152,9 @@ pub(crate) struct Settings {
     pub(crate) command_timeout: Duration,
 }
 
-/// Makes connections with the driver, those for commands through a pool, and all with TCP_NODELAY.
+/// Opens connections with the driver and TCP_NODELAY, those for commands through a pool.
 pub(crate) struct DriverDial {
-    /// The user's; one of our own for each connection when `None`.
+    /// The user's pool; a new one for each connection when `None`.
     pub(crate) pool: Option<Pool>,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
@@ -120,18 +171,18 @@ impl Dial for DriverDial {
             PoolError::Backend(error) => error,
             other => (ErrorKind::Client, "the pool gave no connection", other.to_string()).into(),
         })?;
-        // Taken out for good: the pool does not count, ping or share it any more.
+        // Removed from the pool, which no longer counts, pings or shares it.
         Ok(deadpool_redis::Connection::take(object))
     }
 
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: Arc<dyn AsyncPushSender>,
+        on_push: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(with_nodelay(to.clone()).set_redis_settings(settings))?;
-        client.get_multiplexed_async_connection_with_config(&self.timeouts().set_push_sender(told)).await
+        client.get_multiplexed_async_connection_with_config(&self.timeouts().set_push_sender(on_push)).await
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
@@ -159,7 +210,7 @@ impl fmt::Debug for DriverDial {
     }
 }
 
-/// The server with TCP_NODELAY: without it a second request waits for the answer to the first.
+/// Sets TCP_NODELAY: without it, a second request waits until the server acknowledges the first.
 #[must_use]
 pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
     #[cfg(feature = "tls")]

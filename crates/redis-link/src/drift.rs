@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lock_core::BootInstant;
 
-/// When a lease ends that was requested at `sent`: the ttl minus the drift margin. The server's clock may run faster
-/// than ours by 1 %, and it counts in milliseconds.
+/// The end of a lease that was requested at `sent`: the ttl minus the drift margin. The server's clock may run 1 % faster
+/// than the client's, and Redis counts in milliseconds.
 ///
 /// Source: the drift of the Redlock algorithm, Redis documentation, "Distributed Locks with Redis".
 #[must_use]

@@ -1,4 +1,4 @@
-//! What a Redis error means for a lock.
+//! Maps Redis errors to lock errors.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,27 +14,27 @@ use crate::script::ScriptList;
 pub struct Endpoint {
     pub(crate) backend: &'static str,
     pub(crate) address: String,
-    /// The scripts that users of the server need the rights to.
+    /// The scripts that its user needs the rights for.
     pub(crate) scripts: ScriptList,
-    /// Whether its users ask who the server is.
+    /// Whether connections read the identity of the server.
     pub(crate) asks_identity: bool,
 }
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Debug)]
 pub enum Failure {
-    /// There was no connection: nothing was sent.
+    /// The connection failed: nothing was sent.
     Unreached(Error),
-    /// The connection was closed or reset under the request.
+    /// The connection was closed or reset before the answer.
     Dropped,
-    /// There was no answer in time, or none that makes sense.
+    /// No answer in time, or an unexpected one.
     Silent(RedisError),
-    /// The server answered with an error: nothing was done.
+    /// The server answered with an error: the request was not applied.
     Refused(RedisError),
 }
 
 impl Endpoint {
-    /// The connection could not be made: nothing was sent.
+    /// The error for a connection that could not be opened: nothing was sent.
     pub(crate) fn unreachable(&self, error: &RedisError) -> Error {
         let error = &first_of_pipeline(error);
         if error.kind() == redis::ErrorKind::AuthenticationFailed || is_auth(error) {
@@ -69,60 +69,63 @@ impl Endpoint {
     /// A connection broke before anything was sent over it.
     pub(crate) fn lost_at_once(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the connection broke as soon as it was made")
-            .with_hint("try again; if it stays so, check the server and what is between it and us")
+            .with_hint("try again; if the error persists, check the server and the network to it")
     }
 
-    /// The server is older than what the scripts need.
+    /// The server is older than the scripts require.
     pub(crate) fn too_old(&self, version: &str) -> Error {
         self.error(ErrorKind::Unsupported, &format!("the server is Redis {version}, which is too old"))
             .with_hint("use Redis 6.2 or later, or a server that is compatible with it")
     }
 
-    /// The server is a sentinel, not what it watches.
+    /// The server is a sentinel, not a Redis server.
     pub(crate) fn is_sentinel(&self) -> Error {
-        self.error(ErrorKind::InvalidConfig, "the server is a sentinel, which keeps no locks")
+        self.error(ErrorKind::InvalidConfig, "the server is a sentinel, which stores no locks")
             .with_code("wrong_server")
             .with_hint("write the URL as redis+sentinel://host:port/name, with the name of the master")
     }
 
     /// The server is not a sentinel, though the URL says so.
     pub(crate) fn is_no_sentinel(&self, error: &RedisError) -> Error {
-        self.error(ErrorKind::InvalidConfig, "the server is not a sentinel, and names no master")
+        self.error(ErrorKind::InvalidConfig, "the server is not a sentinel")
             .with_code("wrong_server")
             .with_hint("name the sentinels in the URL, or write redis://host:port for the server itself")
             .caused_by(Cause::of(error))
     }
 
-    /// The server follows another one.
+    /// The server is a replica.
     pub(crate) fn is_replica(&self) -> Error {
         self.error(ErrorKind::Unavailable, "the server is a read-only replica")
             .with_code("replica")
             .with_hint("name the master in the URL, or let sentinels name it (redis+sentinel://)")
     }
 
-    /// A request was sent from node to node of a cluster.
+    /// The nodes of a cluster redirect a request in a circle.
     #[must_use]
     pub fn slot_moves(&self) -> Error {
-        self.error(ErrorKind::Unavailable, "the slot of the lock moves, and the nodes do not agree where to")
-            .with_hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
+        self.error(
+            ErrorKind::Unavailable,
+            "the slot of the lock is migrating, and the nodes disagree on its owner",
+        )
+        .with_hint("try again; if the error persists, check the cluster (redis-cli --cluster check)")
     }
 
-    /// Those nodes of a cluster that can be reached do not see enough of the others.
+    /// The reachable nodes of a cluster report that it is down.
     pub(crate) fn cluster_is_down(&self) -> Error {
-        self.error(ErrorKind::Unavailable, "the nodes that answer say that the cluster is down")
-            .with_hint("try again; if it stays so, check the cluster (redis-cli --cluster check)")
+        self.error(ErrorKind::Unavailable, "the reachable nodes report that the cluster is down")
+            .with_hint("try again; if the error persists, check the cluster (redis-cli --cluster check)")
     }
 
-    /// The keys of a lock are in different slots of a cluster.
+    /// The keys of a lock would be in different slots of a cluster.
     pub(crate) fn cross_slot(&self, lock: &str) -> Error {
         self.error(
             ErrorKind::InvalidName,
-            &format!("the helper keys of {lock:?} would be in other slots of the cluster than the lock"),
+            &format!("the helper keys of {lock:?} would be in other cluster slots than the lock"),
         )
         .with_hint("leave the brace } out of the name, or put a part of it in braces, as in {orders}/42")
     }
 
-    /// The error of a request without an answer.
+    /// The error for a request without an answer.
     #[must_use]
     pub fn failed(&self, failure: Failure) -> Error {
         match failure {
@@ -133,7 +136,7 @@ impl Endpoint {
         }
     }
 
-    /// No answer came after the request may have been sent.
+    /// The error for a request that may have been sent and got no answer.
     pub(crate) fn no_answer(&self, error: &RedisError) -> Error {
         let (code, what) = match error.is_timeout() {
             true => ("timeout", "no answer in time"),
@@ -142,7 +145,7 @@ impl Endpoint {
         self.in_doubt(what).with_code(code).caused_by(Cause::of(error))
     }
 
-    /// The connection was closed or reset after the request may have been sent.
+    /// The error for a connection that broke after the request may have been sent.
     #[must_use]
     pub fn dropped(&self) -> Error {
         self.in_doubt("the connection broke").with_code("broken")
@@ -150,11 +153,11 @@ impl Endpoint {
 
     fn in_doubt(&self, what: &str) -> Error {
         self.error(ErrorKind::Unavailable, what)
-            .with_hint("the request may have been carried out; what it may have left is cleaned up")
+            .with_hint("the server may have run the request; a lock that it may have left is removed")
             .with_outcome(Outcome::Unknown)
     }
 
-    /// The server answered with an error: nothing was done.
+    /// The error for an error reply: the request was not applied.
     #[must_use]
     pub fn refused(&self, error: &RedisError) -> Error {
         let error = &first_of_pipeline(error);
@@ -168,7 +171,7 @@ impl Endpoint {
             .caused_by(Cause::of(error))
     }
 
-    /// The rights that a user needs, as a rule of ACL SETUSER: to what the scripts call, and to what calls them.
+    /// The rights that the user needs, as a rule for ACL SETUSER: for the scripts and for the commands inside them.
     fn rights(&self) -> String {
         let calls = self.scripts.iter().flat_map(|script| {
             let after = script.source().split("call('").skip(1);
@@ -177,8 +180,8 @@ impl Endpoint {
         let commands: BTreeSet<String> = calls.collect();
         let commands: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
         let identity =
-            if self.asks_identity { " and to see whether a master has restarted +info +dbsize" } else { "" };
-        // No comma stands behind a right, as they are copied from there.
+            if self.asks_identity { " and to detect restarts of a master +info +dbsize" } else { "" };
+        // No comma after a right: users copy them from here.
         format!(
             "ACL SETUSER ... +evalsha +script|load {} ~lock:* ~polylock:* (with another prefix, that one), \
              for waiting without polling {LISTEN_RIGHTS} {TRACK_RIGHTS} \
@@ -188,18 +191,15 @@ impl Endpoint {
         )
     }
 
-    /// An answer that makes no sense.
+    /// The error for an answer of an unexpected form.
     #[must_use]
     pub fn unexpected(&self, answer: &redis::Value) -> Error {
-        self.error(
-            ErrorKind::Unexpected,
-            &format!("the server gave an answer that makes no sense: {answer:?}"),
-        )
-        .with_hint("check that the server is Redis 6.2 or later, or compatible")
-        .with_outcome(Outcome::Unknown)
+        self.error(ErrorKind::Unexpected, &format!("the server sent an unexpected answer: {answer:?}"))
+            .with_hint("check that the server is Redis 6.2 or later, or compatible")
+            .with_outcome(Outcome::Unknown)
     }
 
-    /// An error of this kind, which names the server.
+    /// An error of this kind that names the server.
     #[must_use]
     pub fn error(&self, kind: ErrorKind, what: &str) -> Error {
         Error::new(kind, self.backend).with_message(format!("{what} ({})", self.address))
@@ -212,15 +212,17 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-/// The error of a key that is no lock, and so cannot be broken.
+/// The error for breaking a key that is not a lock.
 #[must_use]
 pub fn not_a_lock(backend: &'static str, kind: &str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
-        .with_message(format!("the key holds a {kind}, which is no lock of this protocol"))
-        .with_hint("remove it with the client that made it, or use another prefix in the URL (?prefix=...)")
+        .with_message(format!("the key is a {kind}, not a lock"))
+        .with_hint(
+            "remove it with the client that created it, or use another prefix in the URL (?prefix=...)",
+        )
 }
 
-/// The first answer that was an error: a pipeline's error has no code and no detail of its own.
+/// The first error of a pipeline, whose own error has no code and no detail.
 fn first_of_pipeline(error: &RedisError) -> RedisError {
     match error.clone().into_server_errors().as_deref() {
         Some([(_, first), ..]) => RedisError::from(first.clone()),
@@ -228,28 +230,28 @@ fn first_of_pipeline(error: &RedisError) -> RedisError {
     }
 }
 
-/// Why there is no connection: the code, the text, and what to do about it.
+/// Explains a failed connection: the code, the text and the hint.
 fn connect_trouble(error: &RedisError) -> (&'static str, String, &'static str) {
     let (code, what, hint) = match io_kind(error) {
         _ if error.is_timeout() => ("timeout", "no answer in time", REACH),
         Some(io::ErrorKind::ConnectionRefused) => (
             "refused",
-            "connection refused: nobody listens at that port",
+            "connection refused: no server listens on that port",
             "start the server, or check the port in the URL and the setting `bind` of the server",
         ),
         Some(io::ErrorKind::NotFound) => (
             "no_socket",
-            "there is no such socket file",
-            "check the path in the URL and the setting `unixsocket` of the server, and that it runs",
+            "the socket file does not exist",
+            "check that the server runs, its setting `unixsocket`, and the path in the URL",
         ),
         Some(io::ErrorKind::PermissionDenied) => (
             "no_socket",
-            "the socket file may not be opened",
-            "check the rights of the socket file (the setting `unixsocketperm` of the server) and of its folders",
+            "no permission to open the socket file",
+            "check the permissions of the socket file (the setting `unixsocketperm` of the server) and its folders",
         ),
         Some(io::ErrorKind::InvalidData) if error.to_string().contains("InvalidContentType") => (
             "no_tls",
-            "the server does not speak TLS at that port",
+            "the server does not speak TLS on that port",
             "name the TLS port of the server in the URL, or write redis:// or redlock:// without TLS",
         ),
         Some(_) if error.to_string().contains("lookup address") => (
@@ -258,7 +260,7 @@ fn connect_trouble(error: &RedisError) -> (&'static str, String, &'static str) {
             "check the host in the URL, and the DNS of this machine",
         ),
         _ if error.is_connection_dropped() => ("broken", "the server closed the connection at once", REACH),
-        // The category of the driver says no more than that it is one of these.
+        // The driver's category only says that it is an I/O error.
         Some(_) => return ("unavailable", Cause::of(error).0, REACH),
         None => ("unavailable", error.category(), REACH),
     };
@@ -266,58 +268,57 @@ fn connect_trouble(error: &RedisError) -> (&'static str, String, &'static str) {
 }
 
 fn io_kind(error: &RedisError) -> Option<io::ErrorKind> {
-    // The driver keeps what is below it behind a pointer, and answers that one.
+    // The driver wraps its source in an `Arc`, and returns that as the source.
     let source =
         std::error::Error::source(error)?.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()?;
     source.downcast_ref().map(io::Error::kind)
 }
 
-/// What is wrong with the certificates, if it is they; trying again does not help then.
+/// Explains an error about certificates, which is not worth a retry.
 fn tls_trouble(text: &str) -> Option<(&'static str, &'static str)> {
     if text.contains("CertificateRequired") {
         return Some((
-            "the server asks for a certificate of ours",
-            "name its file and that of its key in the URL (?tls_cert=...&tls_key=...)",
+            "the server requires a client certificate",
+            "name the certificate and its key in the URL (?tls_cert=...&tls_key=...)",
         ));
     }
     if text.contains("fatal alert") && text.to_ascii_lowercase().contains("cert") {
-        return Some(("the server does not take our certificate", "check tls_cert and tls_key in the URL"));
+        return Some(("the server rejected the client certificate", "check tls_cert and tls_key in the URL"));
     }
     text.contains("invalid peer certificate").then_some((
-        "the certificate of the server is not trusted, or not for this host",
-        "name the file of the authority that signed it in the URL (?tls_ca=...), and the host as in the certificate",
+        "the certificate of the server is not trusted, or is for another host",
+        "name the certificate authority that signed it in the URL (?tls_ca=...), and the host as in the certificate",
     ))
 }
 
-/// What an error that the server answered means, and what to do about it.
+/// The kind and the hint for an error reply with this code.
 fn meaning(code: &str, error: &RedisError) -> (ErrorKind, String) {
     let detail = error.detail().unwrap_or_default();
     let (kind, hint) = match code {
         "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "check user and password in the URL"),
         "READONLY" => (
             ErrorKind::Unavailable,
-            "the server is a replica now: try again when the failover is over, name the master in the URL, \
+            "the server is a replica now: try again after the failover, name the master in the URL, \
              or let sentinels name it (redis+sentinel://)",
         ),
         "NOREPLICAS" => (
             ErrorKind::Unavailable,
-            "fewer replicas are in step than min-replicas-to-write asks for, and nothing was done: \
+            "fewer replicas are in sync than min-replicas-to-write requires, and the request was not applied: \
              try again when they are back",
         ),
         "ERR" if detail.contains("cluster support disabled") => (
             ErrorKind::InvalidConfig,
             "the server is not part of a cluster: write the URL as redis://host:port",
         ),
-        "ERR" if detail.contains("DB index is out of range") => (
-            ErrorKind::InvalidConfig,
-            "name a database that the server has (its setting `databases` tells how many there are)",
-        ),
+        "ERR" if detail.contains("DB index is out of range") => {
+            (ErrorKind::InvalidConfig, "name a database that the server has (see its setting `databases`)")
+        }
         "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => {
-            (ErrorKind::Unavailable, "the server is not ready, and nothing was done: try again")
+            (ErrorKind::Unavailable, "the server is not ready, and the request was not applied: try again")
         }
         "TRYAGAIN" | "ASK" => (
             ErrorKind::Unavailable,
-            "the slot of the lock moves to another node, and nothing was done: try again",
+            "the slot of the lock is migrating to another node, and the request was not applied: try again",
         ),
         "MOVED" => (
             ErrorKind::InvalidConfig,
@@ -325,21 +326,21 @@ fn meaning(code: &str, error: &RedisError) -> (ErrorKind, String) {
         ),
         "MISCONF" => (
             ErrorKind::Unavailable,
-            "the server cannot save to disk and refuses writes: see its log, and try again then",
+            "the server cannot save to disk and refuses writes: check its log, then try again",
         ),
         "BUSY" => (ErrorKind::Unavailable, "a script blocks the server; try again"),
-        "OOM" => (ErrorKind::Exhausted, "the server is out of memory: raise maxmemory or free some"),
+        "OOM" => (ErrorKind::Exhausted, "the server is out of memory: raise maxmemory or free memory"),
         "WRONGTYPE" => (
             ErrorKind::Unexpected,
-            "a key of ours holds something else: use another prefix in the URL (?prefix=...)",
+            "a key of the lock has another type: use another prefix in the URL (?prefix=...)",
         ),
-        _ => (ErrorKind::Unexpected, "check the version of the server: 6.2 or later is needed"),
+        _ => (ErrorKind::Unexpected, "check the version of the server: 6.2 or later is required"),
     };
     (kind, hint.to_owned())
 }
 
-/// The code of an error. An error inside a script has that of the command that failed; before Redis 7
-/// it is only told in the text, and a missing right has never a code there.
+/// The code of an error. For an error inside a script, the code of the command that failed: before Redis 7 that is only
+/// in the text, and a missing right has no code there in any version.
 pub(crate) fn code(error: &RedisError) -> &str {
     const INSIDE: [&str; 7] =
         ["READONLY", "NOREPLICAS", "OOM", "MISCONF", "WRONGTYPE", "NOPERM", "MASTERDOWN"];
@@ -355,22 +356,21 @@ pub(crate) fn code(error: &RedisError) -> &str {
     INSIDE.iter().find(inside).copied().unwrap_or(code)
 }
 
-/// Whether the server follows another one now.
+/// Whether the server has become a replica.
 pub(crate) fn is_demoted(error: &RedisError) -> bool {
     code(error) == "READONLY"
 }
 
-/// What to look after when there is no connection.
+/// The hint for a failed connection.
 const REACH: &str = "check that the server runs, that the address in the URL is right, and that it speaks TLS if and only \
                      if the URL says so (rediss:// or redlocks://)";
 
-/// What those who wait need beside the rights of the scripts, so as not to poll; in the queue beside these, and in a
-/// cluster there beside all these.
+/// The rights that waiters need in order not to poll: all waiters, those in a queue too, and those of a cluster too.
 pub(crate) const LISTEN_RIGHTS: &str = "+subscribe +unsubscribe +ping &polylock:*";
 pub(crate) const TRACK_RIGHTS: &str = "+client|tracking";
 pub(crate) const SHARD_RIGHTS: &str = "+ssubscribe +sunsubscribe +spublish";
 
-/// Whether the server wants another password, or none of ours.
+/// Whether the server refused the login, or requires one.
 pub(crate) fn wants_login(error: &RedisError) -> bool {
     matches!(code(&first_of_pipeline(error)), "NOAUTH" | "WRONGPASS")
 }
@@ -380,7 +380,7 @@ fn is_auth(error: &RedisError) -> bool {
         || matches!(error.kind(), redis::ErrorKind::Server(_)) && error.to_string().contains("AUTH")
 }
 
-/// The text of a driver error, so that the driver stays out of our signatures, and what a server quotes out of logs.
+/// The text of a driver error. Keeps the driver's type out of the API, and quoted arguments out of logs.
 #[derive(Debug)]
 pub(crate) struct Cause(String);
 
@@ -398,14 +398,14 @@ impl std::fmt::Display for Cause {
 
 impl std::error::Error for Cause {}
 
-/// Without what a server quotes of a command that it does not know: it may be a password.
+/// Strips the arguments that a server quotes from an unknown command: they may contain a password.
 fn without_arguments(text: &str) -> &str {
     text.split(", with args beginning with").next().unwrap_or(text)
 }
 
 #[cfg(test)]
 impl Endpoint {
-    /// A server of a test.
+    /// An endpoint for tests.
     pub(crate) fn of_test(address: &str) -> Self {
         Self { backend: "redis", address: address.to_owned(), scripts: &[], asks_identity: false }
     }
@@ -418,15 +418,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_quotes_is_not_told() {
+    fn arguments_that_a_server_quotes_are_not_shown() {
         let text = "unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'me' 's3cret' ";
         let quoted = make_extension_error("ERR".into(), Some(text.into()));
         let endpoint = Endpoint::of_test("a:1");
         for error in [endpoint.refused(&quoted), endpoint.unreachable(&quoted)] {
-            let told =
+            let shown =
                 format!("{error} {error:?} {:?}", std::error::Error::source(&error).map(ToString::to_string));
-            assert!(!told.contains("s3cret"), "{told}");
-            assert!(told.contains("HELLO"), "{told}");
+            assert!(!shown.contains("s3cret"), "{shown}");
+            assert!(shown.contains("HELLO"), "{shown}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The examination of one server.
+//! Examines one server for the doctor.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,12 +8,12 @@ use redis::{RedisResult, Value};
 
 use crate::greeting::info_field;
 
-/// What is read of the configuration.
+/// The settings that are read.
 const SETTINGS: [&str; 4] = ["maxmemory-policy", "appendonly", "appendfsync", "min-replicas-to-write"];
-/// Clocks that differ by less are as good as the same.
+/// Clocks that differ by less count as equal.
 const SKEW: Duration = Duration::from_millis(100);
 
-/// Asks a server what it is, and what about it is a danger to locks, in one round trip.
+/// Reads version, role and settings of a server in one round trip, and reports what endangers locks.
 pub(crate) async fn examine(
     connection: &mut MultiplexedConnection,
     server: &str,
@@ -26,29 +26,29 @@ pub(crate) async fn examine(
     let before = SystemTime::now();
     let answers = pipeline.query_async::<Vec<RedisResult<Value>>>(connection).await?;
     let mut answers = answers.into_iter();
-    let mut chart = Chart { server, findings: Vec::new() };
+    let mut examination = Examination { server, findings: Vec::new() };
     let time = answers.next().and_then(text_pair);
     let info = answers.next().and_then(|info| redis::from_redis_value::<String>(info.ok()?).ok());
     let settings: Vec<Option<String>> =
         answers.map(|answer| text_pair(answer).map(|(_, value)| value)).collect();
     match &info {
-        Some(info) => chart.server(info),
-        None => chart.note("INFO is not allowed: version, role and replicas are not known", ""),
+        Some(info) => examination.server(info),
+        None => examination.note("INFO is not allowed: version, role and replicas are unknown", ""),
     }
-    chart.settings(&settings, info.as_deref().unwrap_or_default());
+    examination.settings(&settings, info.as_deref().unwrap_or_default());
     if let Some(time) = time {
-        chart.clock(before, &time);
+        examination.clock(before, &time);
     }
-    Ok(chart.findings)
+    Ok(examination.findings)
 }
 
 /// The findings of one server.
-struct Chart<'a> {
+struct Examination<'a> {
     server: &'a str,
     findings: Vec<Finding>,
 }
 
-impl Chart<'_> {
+impl Examination<'_> {
     fn server(&mut self, info: &str) {
         let field = |name| info_field(info, name).unwrap_or("unknown");
         let (version, mode, role) = (field("redis_version"), field("redis_mode"), field("role"));
@@ -63,10 +63,8 @@ impl Chart<'_> {
         };
         if policy != "noeviction" {
             self.warn(
-                &format!(
-                    "maxmemory-policy is {policy}: the server may throw locks away when its memory is full"
-                ),
-                "set it to noeviction, or use a server of its own for locks",
+                &format!("maxmemory-policy is {policy}: the server may evict locks when its memory is full"),
+                "set it to noeviction, or use a separate server for locks",
             );
         }
         match (appendonly.as_deref(), appendfsync.as_deref()) {
@@ -74,11 +72,11 @@ impl Chart<'_> {
                 self.note("appendonly is yes and appendfsync is always: locks survive a restart", "");
             }
             (Some("yes"), Some(fsync)) => self.note(
-                &format!("appendfsync is {fsync}: a crash may lose the last locks, and others may take them"),
+                &format!("appendfsync is {fsync}: a crash may lose the latest locks, and two may hold one"),
                 "set it to always if locks must survive a crash of the server",
             ),
             _ => self.note(
-                "appendonly is no: a restart loses the locks, and others may take them",
+                "appendonly is no: a restart loses the locks, and two may hold one",
                 "set appendonly to yes and appendfsync to always if locks must survive a restart",
             ),
         }
@@ -92,13 +90,13 @@ impl Chart<'_> {
         if least > good.unwrap_or(connected) {
             self.warn(
                 &format!(
-                    "min-replicas-to-write is {least}, but fewer replicas are in step: every write is refused"
+                    "min-replicas-to-write is {least}, but fewer replicas are in sync: every write is refused"
                 ),
                 "bring the replicas back",
             );
         } else if connected > 0 && least == 0 {
             self.note(
-                "min-replicas-to-write is 0: a master that is cut off goes on granting locks that a failover loses",
+                "min-replicas-to-write is 0: a partitioned master goes on granting locks that a failover loses",
                 "set it to 1 and min-replicas-max-lag to a few seconds, and see wait_replicas",
             );
         }
@@ -108,18 +106,18 @@ impl Chart<'_> {
         let (Ok(seconds), Ok(micros)) = (seconds.parse::<u64>(), micros.parse::<u64>()) else { return };
         let theirs = UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros);
         let after = SystemTime::now();
-        // It was read at some time between the two.
+        // The server read it at some time between the two.
         let (skew, way) = match (theirs.duration_since(after), before.duration_since(theirs)) {
             (Ok(ahead), _) => (ahead, "ahead of"),
             (_, Ok(behind)) => (behind, "behind"),
-            _ => (Duration::ZERO, "with"),
+            _ => (Duration::ZERO, ""),
         };
         if skew < SKEW {
-            self.note("the server's clock and ours agree", "");
+            self.note("the clocks of the server and of this host agree", "");
         } else {
             self.note(
-                &format!("the server's clock is {skew:?} {way} ours"),
-                "leases of the usual recipe do not depend on it; tokens do when the server loses its data",
+                &format!("the server's clock is {skew:?} {way} that of this host"),
+                "leases of the default recipe do not depend on it; fencing tokens do if the server loses its data",
             );
         }
     }
@@ -147,14 +145,14 @@ mod tests {
 
     #[test]
     fn clocks() {
-        let (now, mut chart) = (SystemTime::now(), Chart { server: "h:1", findings: Vec::new() });
+        let (now, mut examination) = (SystemTime::now(), Examination { server: "h:1", findings: Vec::new() });
         let since = now.duration_since(UNIX_EPOCH).unwrap();
         for seconds in [since.as_secs() + 60, since.as_secs() - 60] {
-            chart.clock(now, &(seconds.to_string(), "0".into()));
+            examination.clock(now, &(seconds.to_string(), "0".into()));
         }
-        chart.clock(now, &(since.as_secs().to_string(), since.subsec_micros().to_string()));
-        let what: Vec<_> = chart.findings.iter().map(|finding| finding.what.as_str()).collect();
-        assert!(what[0].contains("ahead of ours") && what[1].contains("behind ours"), "{what:?}");
+        examination.clock(now, &(since.as_secs().to_string(), since.subsec_micros().to_string()));
+        let what: Vec<_> = examination.findings.iter().map(|finding| finding.what.as_str()).collect();
+        assert!(what[0].contains("ahead of that") && what[1].contains("behind that"), "{what:?}");
         assert!(what[2].contains("agree"), "{what:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a server says of itself when it is greeted.
+//! The greeting of a server (HELLO), and its identity.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 use tokio::time::Instant;
 
-/// The first version with all that the scripts use.
+/// The first version with all commands that the scripts use.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// What a server said of itself; empty where it would not.
+/// Version, mode and role of a server; empty if the server refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Greeting {
     /// Such as `7.0.15`.
@@ -20,23 +20,22 @@ pub(crate) struct Greeting {
     pub(crate) role: String,
 }
 
-/// Who a server was when it was greeted: after a restart it is another one.
+/// The identity of a server process, which changes with every restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Identity {
-    /// What the process of the server is known by.
+    /// The random id of the server process.
     pub run_id: String,
-    /// How long it had been up, by its wall clock and in whole seconds.
+    /// Its uptime by its wall clock, in whole seconds.
     pub uptime: Duration,
-    /// How many keys there were in the database.
+    /// The number of keys in the database.
     pub keys: u64,
-    /// When it said so.
+    /// When this was read.
     pub at: Instant,
 }
 
 impl Greeting {
-    /// Reads the answer to HELLO. A server that is too old for it, or that forbids it, is asked
-    /// otherwise.
+    /// Parses the answer to HELLO; falls back to INFO if the server does not know or allow HELLO.
     pub(crate) async fn read(
         answer: RedisResult<Value>,
         connection: &mut MultiplexedConnection,
@@ -96,13 +95,13 @@ impl Greeting {
 }
 
 impl Identity {
-    /// A server that says now that it has been up for so long, and has so many keys.
+    /// An identity that is read now.
     #[must_use]
     pub fn new(run_id: impl Into<String>, uptime: Duration, keys: u64) -> Self {
         Self { run_id: run_id.into(), uptime, keys, at: Instant::now() }
     }
 
-    /// Reads the answers to INFO and DBSIZE; `None` when the server would not say.
+    /// Parses the answers to INFO and DBSIZE; `None` if the server refused.
     pub(crate) fn read(info: Option<RedisResult<Value>>, keys: Option<RedisResult<Value>>) -> Option<Self> {
         let info = redis::from_redis_value::<String>(info?.ok()?).ok()?;
         let uptime = Duration::from_secs(info_field(&info, "uptime_in_seconds")?.parse().ok()?);
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn both_protocols_and_info_say_the_same() {
+    fn both_protocols_and_info_give_the_same_greeting() {
         let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let pairs = [("version", "7.0.15"), ("mode", "standalone"), ("role", "master")];
         let map = Value::Map(pairs.map(|(key, value)| (bulk(key), bulk(value))).to_vec());

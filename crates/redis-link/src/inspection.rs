@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lock_core::{Holder, HolderInfo, LockMode, LockState, Token, WaiterInfo};
 use redis::Value;
 
-/// What the scripts answer about one owner: {type, value, fence, waiters, whether it is the owner's}.
+/// The answer about one owner: {type, value, fence, number of waiters, whether the owner holds the lock}.
 type Brief = (String, Vec<u8>, Vec<u8>, usize, bool);
-/// What follows unless the question is about one owner: mode, ms until the lock ends, shares, waiters.
+/// The rest of a full answer: mode, ms until the lock ends, shares, waiters.
 type Rest = (String, i64, Vec<(Vec<u8>, u64)>, Vec<(String, Vec<u8>, String)>);
 
-/// The holder of a shared lock of which no share is left.
-const ENDED: &str = "a client of which no more is known";
+/// The holder of a shared lock whose shares have all expired.
+const ENDED: &str = "an unknown client";
 
 /// The state of a lock on one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,20 +23,20 @@ pub struct Inspection {
     pub value: String,
     /// The last token.
     pub token: Option<Token>,
-    /// The owner that got it.
+    /// The owner that this token was granted to.
     pub owner: String,
-    /// What that owner wrote about itself.
+    /// The owner info of that owner, as JSON.
     pub info: String,
     /// When it was granted, in microseconds since 1970, by the clock of the server or of the client that proposed the
     /// token.
     pub since: Option<u64>,
     /// How many processes wait for the lock.
     pub waiters: usize,
-    /// Whether the owner that the question was about holds it.
+    /// Whether the given owner holds the lock.
     pub is_ours: bool,
     /// The mode in which it is held.
     pub mode: Option<LockMode>,
-    /// When the key ends, if it does.
+    /// When the key expires, if it does.
     pub ends_in: Option<Duration>,
     /// The owners that share the lock, and when the share of each ends.
     pub shares: Vec<(String, Duration)>,
@@ -45,7 +45,7 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Reads the answer of a script that inspects a lock.
+    /// Parses the answer of a script that inspects a lock.
     #[must_use]
     pub fn read(answer: &Value) -> Option<Self> {
         let Value::Array(parts) = answer else { return None };
@@ -77,7 +77,7 @@ impl Inspection {
         Some(inspection)
     }
 
-    /// The last that was granted, as far as the fence tells.
+    /// The holder with the last token, as far as the fence key tells.
     fn granted(&self, mode: LockMode) -> HolderInfo {
         let holder = match serde_json::from_str(&self.info) {
             Ok(owner) => Holder::Known(owner),
@@ -99,7 +99,7 @@ impl Inspection {
             ("string", LockMode::Exclusive) if self.value == self.owner => self.granted(mode),
             ("string", LockMode::Exclusive) => alone(format!("a client with the value {:?}", self.value)),
             ("string", _) if !self.shares.is_empty() => return self.sharers(mode),
-            // Their shares have just ended.
+            // All shares have just expired.
             ("string", _) => HolderInfo::new(Holder::Unknown(ENDED.into()), mode),
             (kind, _) => alone(format!("a key of type {kind}")),
         };
@@ -107,7 +107,7 @@ impl Inspection {
         vec![holder]
     }
 
-    /// Those who share the lock, the last that was granted first.
+    /// The holders of a shared lock, the latest first.
     fn sharers(&self, mode: LockMode) -> Vec<HolderInfo> {
         let sharer = |(owner, ends_in): &(String, Duration)| {
             let mut sharer = match *owner == self.owner {
@@ -122,7 +122,7 @@ impl Inspection {
         sharers
     }
 
-    /// The state for users.
+    /// The lock state for users.
     #[must_use]
     pub fn state(&self) -> LockState {
         let mut state = LockState::held(self.holders());
@@ -152,7 +152,7 @@ fn mode_of(text: &str) -> LockMode {
     }
 }
 
-/// A number of microseconds since 1970 as a time, if it is one.
+/// The time of a number of microseconds since 1970, if it is in range.
 fn time(micros: u64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(micros))
 }
@@ -204,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_other_clients_forge_no_line() {
+    fn ids_of_other_clients_cannot_forge_a_line() {
         let mut inspection = shared(&[("ff\u{1b}[2K\nfree", 300)], "");
         inspection.queue = vec![waiter("x", b"junk\nfree", "")];
-        let told = inspection.state().to_string();
-        assert!(told.contains(r"owner id ff\u{1b}[2K\nfree, shared"), "{told}");
-        assert!(told.contains(r"waiter junk\nfree, exclusive"), "{told}");
+        let shown = inspection.state().to_string();
+        assert!(shown.contains(r"owner id ff\u{1b}[2K\nfree, shared"), "{shown}");
+        assert!(shown.contains(r"waiter junk\nfree, exclusive"), "{shown}");
         let ended = shared(&[], "").state().to_string();
-        assert!(ended.starts_with("held by a client of which no more is known, shared"), "{ended}");
+        assert!(ended.starts_with("held by an unknown client, shared"), "{ended}");
     }
 }

@@ -2,19 +2,19 @@
 
 use lock_core::{Error, ErrorKind, LockName, Result};
 
-/// What the helper keys and channels of all locks begin with.
+/// The prefix of the helper keys and channels of all locks.
 pub const RESERVED: &str = "polylock:";
 
-/// What one lock is called on the server.
+/// The keys and channels of one lock on the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Keys {
-    /// All of them, one behind the other: an allocation for each would cost every acquisition more than they are worth.
+    /// All of them, concatenated: one allocation per acquisition instead of eight.
     text: Box<str>,
-    /// Where each of them ends.
+    /// The end of each.
     ends: [usize; 1 + HELPERS.len()],
 }
 
-/// What stands beside a lock, in the order in which it is kept.
+/// The helper keys and channels, in the order of `ends`.
 const HELPERS: [&str; 7] = [
     "polylock:fence",
     "polylock:queue",
@@ -32,7 +32,7 @@ impl Keys {
         Self::join(prefix, name.as_str())
     }
 
-    /// The keys of the lock that contends for this key.
+    /// The keys of the lock whose key is this one.
     pub fn of(lock: &str) -> Self {
         Self::join("", lock)
     }
@@ -42,7 +42,7 @@ impl Keys {
         let beside: usize = HELPERS.iter().map(|what| what.len() + ":{}".len() + lock).sum();
         let mut text = String::with_capacity(lock + beside);
         text.extend([prefix, name]);
-        // Two names never meet: what follows the kind tells which of the two forms it is.
+        // The two forms never collide: the character after the kind differs.
         let (before, after) = if has_hash_tag(&text) { ("/", "") } else { (":{", "}") };
         let of_the_lock = [before, &text, after].concat();
         let mut ends = [lock; 1 + HELPERS.len()];
@@ -53,49 +53,49 @@ impl Keys {
         Self { text: text.into(), ends }
     }
 
-    /// The key that clients of every language contend for: prefix and name.
+    /// The key of the lock itself, which clients in all languages contend for: prefix and name.
     #[must_use]
     pub fn lock(&self) -> &str {
         &self.text[..self.ends[0]]
     }
 
-    /// The key that keeps the last token and who got it, longer than the lock itself.
+    /// The fence key: the last token and its owner. It outlives the lock.
     #[must_use]
     pub fn fence(&self) -> &str {
         self.helper(1)
     }
 
-    /// The list of those who wait for the lock, in order.
+    /// The wait queue of a single server: a list.
     #[must_use]
     pub fn queue(&self) -> &str {
         self.helper(2)
     }
 
-    /// The sorted set of those who share the lock, by the time at which the share of each ends.
+    /// The holders of a shared lock: a sorted set, scored by the end of each share.
     #[must_use]
     pub fn holders(&self) -> &str {
         self.helper(3)
     }
 
-    /// The sorted set of which one score is the last token that one of several masters knows of.
+    /// Redlock: the sorted set whose one score is the last token that this master knows.
     #[must_use]
     pub fn tokens(&self) -> &str {
         self.helper(4)
     }
 
-    /// The sorted set of those who wait for the lock on several masters, by the time since when they do.
+    /// Redlock: the wait queue, a sorted set scored by the start of each wait.
     #[must_use]
     pub fn line(&self) -> &str {
         self.helper(5)
     }
 
-    /// Who of that line has been called, for a moment.
+    /// Redlock: the notified waiter, which goes first for a moment.
     #[must_use]
     pub fn turn(&self) -> &str {
         self.helper(6)
     }
 
-    /// The channel on which a lock that has become free is told to those who wait in no queue.
+    /// The channel on which releases are published with `wait=notify`.
     #[must_use]
     pub fn channel(&self) -> &str {
         self.helper(7)
@@ -105,19 +105,19 @@ impl Keys {
         &self.text[self.ends[number - 1]..self.ends[number]]
     }
 
-    /// A channel in the slot of the lock, for one process.
+    /// The inbox of one process in the slot of the lock.
     pub fn inbox(&self, process: &str) -> String {
         let tagged = &self.queue()[HELPERS[1].len()..];
         format!("{RESERVED}inbox:{process}{tagged}")
     }
 
-    /// The names of the locks that have these keys; what can be no name is left out.
+    /// The names of the locks with these keys, without keys that are not valid names.
     #[must_use]
     pub fn names(prefix: &str, keys: Vec<String>) -> Vec<LockName> {
         keys.iter().filter_map(|key| LockName::new(key.strip_prefix(prefix)?).ok()).collect()
     }
 
-    /// Refuses a lock that would be a helper of another one.
+    /// Rejects a lock whose key could be a helper key of another lock.
     ///
     /// # Errors
     ///
@@ -126,21 +126,20 @@ impl Keys {
         if self.lock().starts_with(RESERVED) {
             return Err(Error::new(ErrorKind::InvalidName, backend)
                 .with_message(format!(
-                    "keys that begin with {RESERVED:?} are kept for what stands beside the locks"
+                    "keys that begin with {RESERVED:?} are reserved for helper keys of locks"
                 ))
                 .with_hint("choose another name, or a prefix in the URL (?prefix=lock:)"));
         }
         Ok(())
     }
 
-    /// The keys of every script, in the order in which they are declared.
+    /// The keys of most scripts, in the order of their declaration.
     pub fn all(&self) -> [&str; 4] {
         [self.lock(), self.fence(), self.queue(), self.holders()]
     }
 }
 
-/// Whether a cluster places the key by the part between the first braces; then the helper keys that
-/// hold the key as it is follow it.
+/// Whether the key has a hash tag. If so, helper keys that contain the key unchanged are in the same slot.
 fn has_hash_tag(key: &str) -> bool {
     let after = key.split_once('{').map(|(_, after)| after);
     after.and_then(|after| after.split_once('}')).is_some_and(|(tag, _)| !tag.is_empty())

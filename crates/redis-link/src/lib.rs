@@ -2,11 +2,11 @@
 //!
 //! **Use `polylock`, `lock-redis` or `lock-redlock`.** This crate is a part of them, and its API changes with them.
 //!
-//! * Connections: [`client`] sends scripts to a server, [`link`] keeps its connection, [`dial`] makes it; [`sentinel`]
-//!   and [`cluster`] find the server; [`topology`] and [`tls`] read where it is from a URL.
-//! * Notifications: [`push`] gives waiters what the server publishes, over a [`push_connection`].
-//! * Locks: [`keys`] names their keys, [`inspection`] reads their state, [`mod@take_back`] removes what a request without
-//!   an answer may have left.
+//! * Connections: [`client`] sends scripts to a server, `link` keeps its connection, [`dial`] opens it. `sentinel` and
+//!   `cluster` find the server. [`topology`] and [`tls`] read its address from a URL.
+//! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`.
+//! * Locks: [`keys`] names their keys, [`inspection`] parses their state, [`mod@take_back`] removes what a request
+//!   without an answer may have left.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod acquisitions;

@@ -1,4 +1,4 @@
-//! The connection to one server: made when it is needed, kept, and replaced after the first failure.
+//! The connection to one server: opened on first use, kept, and replaced after the first failure.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,31 +20,30 @@ use crate::script::{Call, Script};
 use crate::sentinel::{Following, SentinelLink, masters};
 use crate::topology::SentinelInfo;
 
-/// An announcement of the sentinels is believed for this long; then all of them know.
-const NEWS: Duration = Duration::from_secs(10);
-/// So many connections for waiting are kept.
-const MOST_WAITING: usize = 4;
-/// The generation of a connection that is not the pinned one.
-const NOT_PINNED: u64 = 0;
+/// How long an announcement of a sentinel takes precedence; by then all sentinels know.
+const ANNOUNCEMENT_TTL: Duration = Duration::from_secs(10);
+/// How many idle connections for WAIT are kept.
+const MAX_WAIT_CONNECTIONS: usize = 4;
+/// The generation of a connection other than the shared one.
+const SEPARATE_CONNECTION: u64 = 0;
 
 /// The one connection that all locks on a server share.
 ///
-/// It is taken from the dialer once and kept, as a check-out of a pool for each operation would cost a
-/// round trip more. All that one process sends about a lock goes over it in order, so that a release
-/// never overtakes the acquisition that it undoes.
+/// It is kept, as a check-out from a pool for each operation would cost another round trip. All requests of a process
+/// for a lock go over it in order, so that a release never overtakes the acquisition that it undoes.
 pub(crate) struct Link {
     pub(crate) endpoint: Endpoint,
     settings: Settings,
     route: Route,
-    /// Counts the connections, those made and those given up, so that a late failure does not throw
-    /// away the next one. The links of a cluster share it.
+    /// Incremented whenever a connection is opened or dropped, so that a late failure does not drop the next connection.
+    /// The links of a cluster share it.
     epoch: Arc<AtomicU64>,
-    pinned: Mutex<Pinned>,
-    /// Connections on which replicas can be waited for.
-    waiting: Mutex<Vec<MultiplexedConnection>>,
-    /// Tells that the connection leads to another master than before.
+    state: Mutex<LinkState>,
+    /// Idle connections for WAIT.
+    wait_connections: Mutex<Vec<MultiplexedConnection>>,
+    /// Notified when the connection leads to another master than before.
     moves: watch::Sender<()>,
-    /// One connection is made at a time.
+    /// Only one connection is opened at a time.
     dialing: SingleFlight,
     checked: AtomicBool,
     /// Whether a task follows the sentinels.
@@ -58,31 +57,31 @@ pub(crate) enum Route {
     Sentinel(SentinelInfo),
 }
 
-/// A connection that was made.
-struct Made {
+/// A connection that was just opened.
+struct NewConnection {
     connection: MultiplexedConnection,
-    /// Who greeted us, if that was asked.
+    /// The identity of the server, if it was requested.
     identity: Option<Arc<Identity>>,
-    /// Where it leads to.
+    /// The server that it leads to.
     at: ConnectionInfo,
 }
 
 #[derive(Default)]
-struct Pinned {
+struct LinkState {
     connection: Option<MultiplexedConnection>,
-    /// Where the connection leads to, or the last one led to.
+    /// The server that this connection, or the last one, leads to.
     at: Option<ConnectionInfo>,
-    /// The master that the sentinels announced, and when.
+    /// The master that a sentinel announced, and when.
     announced: Option<(Instant, ConnectionInfo)>,
-    /// Who said that it is the server, the last time.
+    /// The identity of the server, as last read.
     identity: Option<Arc<Identity>>,
     generation: u64,
-    /// The last connection was given up, as another server is the master.
+    /// The last connection was dropped because another server is the master.
     left: bool,
     closed: bool,
 }
 
-impl Pinned {
+impl LinkState {
     fn leads_to(&self, server: &ConnectionInfo) -> bool {
         self.at.as_ref().is_some_and(|at| at.addr() == server.addr())
     }
@@ -95,8 +94,8 @@ impl Link {
             settings,
             route,
             epoch,
-            pinned: Mutex::default(),
-            waiting: Mutex::default(),
+            state: Mutex::default(),
+            wait_connections: Mutex::default(),
             moves: watch::Sender::default(),
             dialing: SingleFlight::default(),
             checked: AtomicBool::new(false),
@@ -108,8 +107,7 @@ impl Link {
         &self.route
     }
 
-    /// Sends a call. After a failover the server may follow another one; then the master is found anew
-    /// and the call is sent to it.
+    /// Sends a call. If the server has become a replica, finds the new master and resends the call to it.
     pub(crate) async fn send(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         match self.send_once(call, false).await {
             Err(Failure::Refused(error)) if is_demoted(&error) => Box::pin(self.send_once(call, false)).await,
@@ -117,7 +115,7 @@ impl Link {
         }
     }
 
-    /// Sends a call to a node that is about to get the slot of its keys.
+    /// Sends a call with ASKING, to the node that imports the slot of its keys.
     pub(crate) async fn send_asking(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         self.send_once(call, true).await
     }
@@ -130,7 +128,7 @@ impl Link {
             request(&mut connection, call).await.and_then(Value::extract_error)
         };
         if answer.as_ref().is_err_and(is_no_script) {
-            // The server forgot the scripts: this one is loaded in the same round trip.
+            // The server lost its scripts: load this one in the same round trip.
             let mut before = vec![call.script.load()];
             before.extend(asking.then(|| redis::cmd("ASKING")));
             answer = Box::pin(run(&mut connection, call, &before)).await;
@@ -138,8 +136,8 @@ impl Link {
         answer.map_err(|error| self.failure(error, generation))
     }
 
-    /// Sends these commands in one round trip, one after the other; those of others may come between them. Where the
-    /// first is refused, what became of the others is not told.
+    /// Sends these commands in one round trip; the server may run commands of other clients between them. If it refuses
+    /// the first, the answers to the others are dropped.
     pub(crate) async fn send_each(self: &Arc<Self>, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let answers = connection.req_packed_commands(commands, 0, commands.len()).await;
@@ -150,7 +148,7 @@ impl Link {
         answers.and_then(refused).map_err(|error| self.failure(error, generation))
     }
 
-    /// Sends the calls in one round trip; those of which the server has forgotten the script once more.
+    /// Sends the calls in one round trip, and those whose script the server lacks once more.
     pub(crate) async fn run_all(
         self: &Arc<Self>,
         calls: &[&Call],
@@ -165,7 +163,7 @@ impl Link {
     }
 
     async fn run_several(self: &Arc<Self>, calls: &[&Call]) -> Result<Vec<RedisResult<Value>>, Failure> {
-        // One connection for both rounds: once a part has been carried out, a second is out of reach in doubt only.
+        // One connection for both rounds: on another one, the outcome of the second round would be unknown.
         let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
         let failure = |error: RedisError| self.failure(error, generation);
         let mut answers = run_once(&mut connection, calls).await.map_err(failure)?;
@@ -176,7 +174,7 @@ impl Link {
             let calls: Vec<&Call> = forgotten.iter().map(|&number| calls[number]).collect();
             let again = match load(&mut connection, &calls).await {
                 Ok(()) => run_once(&mut connection, &calls).await.map_err(failure)?,
-                // What became of the others is known.
+                // The other calls have their answers.
                 Err(error) if is_answer(&error) => vec![Err(error); calls.len()],
                 Err(error) => return Err(failure(error)),
             };
@@ -191,12 +189,12 @@ impl Link {
     /// The connection and its generation; a new one is made if there is none.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64)> {
         if matches!(self.route, Route::Sentinel(_)) {
-            // Each time, as the runtime of who did may have ended.
+            // Each time: the runtime of the last task may have ended.
             Following::begin(self);
         }
         match self.current()? {
-            Some(pinned) => Ok(pinned),
-            // Boxed, as what is rare here would make each request large that has a connection.
+            Some(state) => Ok(state),
+            // Boxed, to keep the future of every request small.
             None => Box::pin(self.connect()).await,
         }
     }
@@ -214,8 +212,8 @@ impl Link {
             let dialed = self.dialing.join(limit + limit / 4, dial).await;
             dialed.unwrap_or_else(|| Err(self.endpoint.connect_timeout(limit)))?;
             // Another request may have found out by now that it is of no use.
-            if let Some(pinned) = self.current()? {
-                return Ok(pinned);
+            if let Some(state) = self.current()? {
+                return Ok(state);
             }
         }
         Err(self.endpoint.lost_at_once())
@@ -231,34 +229,34 @@ impl Link {
 
     /// Has all requests go over this connection from now on, unless there is another one by now, or another master was
     /// announced since its making `began`.
-    fn pin(&self, made: Made, began: Instant) -> Result<()> {
-        let mut pinned = self.pinned();
-        if pinned.closed {
+    fn pin(&self, made: NewConnection, began: Instant) -> Result<()> {
+        let mut state = self.state();
+        if state.closed {
             return Err(Error::closed(self.endpoint.backend));
         }
-        let mut news = pinned.announced.iter().filter(|(since, _)| *since >= began);
-        if pinned.connection.is_some() || news.any(|(_, master)| master.addr() != made.at.addr()) {
+        let mut news = state.announced.iter().filter(|(since, _)| *since >= began);
+        if state.connection.is_some() || news.any(|(_, master)| master.addr() != made.at.addr()) {
             return Ok(());
         }
-        pinned.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        (pinned.connection, pinned.identity) = (Some(made.connection), made.identity);
-        let elsewhere = pinned.at.is_some() && !pinned.leads_to(&made.at);
-        pinned.at = Some(made.at);
-        if mem::take(&mut pinned.left) || elsewhere {
+        state.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+        (state.connection, state.identity) = (Some(made.connection), made.identity);
+        let elsewhere = state.at.is_some() && !state.leads_to(&made.at);
+        state.at = Some(made.at);
+        if mem::take(&mut state.left) || elsewhere {
             self.moves.send_replace(());
         }
         Ok(())
     }
 
-    /// Which connection is in use, `None` without one.
+    /// The generation of the connection that is in use, `None` without one.
     pub(crate) fn generation(&self) -> Option<u64> {
-        let pinned = self.pinned();
-        pinned.connection.as_ref().map(|_| pinned.generation)
+        let state = self.state();
+        state.connection.as_ref().map(|_| state.generation)
     }
 
-    /// Who the server was when it was last greeted.
+    /// The identity of the server, as last read.
     pub(crate) fn identity(&self) -> Option<Arc<Identity>> {
-        self.pinned().identity.clone()
+        self.state().identity.clone()
     }
 
     /// Sends a command that changes nothing.
@@ -268,7 +266,7 @@ impl Link {
         answer.map_err(|error| self.failure(error, generation))
     }
 
-    /// What the error means; a connection that it makes useless is dropped.
+    /// Classifies an error, and drops a connection that it makes unusable.
     fn failure(&self, error: RedisError, generation: u64) -> Failure {
         if is_answer(&error) {
             if is_demoted(&error) {
@@ -281,135 +279,133 @@ impl Link {
     }
 
     fn drop_connection(&self, generation: u64) {
-        self.give_up(&mut self.pinned(), generation);
+        self.give_up(&mut self.state(), generation);
     }
 
-    /// Drops a connection to a server that is no master any more.
+    /// Drops a connection to a server that is no longer the master.
     fn leave(&self, generation: u64) {
-        let mut pinned = self.pinned();
-        pinned.left |= pinned.generation == generation;
-        self.give_up(&mut pinned, generation);
+        let mut state = self.state();
+        state.left |= state.generation == generation;
+        self.give_up(&mut state, generation);
     }
 
-    fn give_up(&self, pinned: &mut Pinned, generation: u64) {
-        if pinned.generation == generation && pinned.connection.take().is_some() {
+    fn give_up(&self, state: &mut LinkState, generation: u64) {
+        if state.generation == generation && state.connection.take().is_some() {
             self.epoch.fetch_add(1, Ordering::AcqRel);
-            // They may lead to a server that is no master any more.
-            self.waiting().clear();
+            // They may lead to a server that is no longer the master.
+            self.wait_connections().clear();
         }
     }
 
-    /// Tells when the connection leads to another master than before; those for pushes still lead to the old one.
+    /// Reports when the connection leads to another master; push connections still lead to the old one then.
     pub(crate) fn moves(&self) -> watch::Receiver<()> {
         self.moves.subscribe()
     }
 
-    /// What about the server is good to know.
+    /// Examines the server, for the doctor.
     pub(crate) async fn examine(self: &Arc<Self>) -> Result<Vec<Finding>> {
         let (mut connection, generation) = self.connection().await?;
         let findings = examine(&mut connection, &self.endpoint.address).await;
         findings.map_err(|error| self.endpoint.failed(self.failure(error, generation)))
     }
 
-    /// Sends a call on a connection of its own, waits until so many replicas have carried it out, and
-    /// gives the answer and how many have.
+    /// Sends a call, waits until this many replicas have applied it, and returns the answer and how many have.
     ///
-    /// On a connection of its own, as WAIT holds up all that comes after it. It waits for the writes of
-    /// its connection; but replicas get all writes in their order, so that they have those before too.
+    /// Uses a separate connection, as WAIT blocks later commands. It waits for the writes of its own connection only; but
+    /// replicas get all writes in order, and so have all earlier ones too.
     pub(crate) async fn replicate(
         self: &Arc<Self>,
         call: &Call,
         replicas: u32,
-        patience: Duration,
+        wait_timeout: Duration,
     ) -> Result<(Value, u32), Failure> {
         let mut pipeline = redis::pipe();
         pipeline.add_command(call.script.load()).ignore().add_command(call.command.clone());
-        pipeline.cmd("WAIT").arg(replicas).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+        pipeline.cmd("WAIT").arg(replicas).arg(u64::try_from(wait_timeout.as_millis()).unwrap_or(u64::MAX));
         loop {
-            let (generation, idle) = (self.generation(), self.waiting().pop());
+            let (generation, idle) = (self.generation(), self.wait_connections().pop());
             let was_idle = idle.is_some();
             let mut connection = match idle {
                 Some(connection) => connection,
-                None => self.dial_waiting(patience).await.map_err(Failure::Unreached)?,
+                None => self.dial_wait_connection(wait_timeout).await.map_err(Failure::Unreached)?,
             };
             match pipeline.query_async(&mut connection).await {
                 Ok(answer) => {
-                    self.keep_waiting(connection, generation);
+                    self.keep_wait_connection(connection, generation);
                     return Ok(answer);
                 }
-                // It may have been closed for being idle, and the call does no more when it is carried out twice.
+                // The server may have closed it as idle; the call is idempotent.
                 Err(error) if was_idle && error.is_connection_dropped() => {}
-                Err(error) => return Err(self.failure(error, NOT_PINNED)),
+                Err(error) => return Err(self.failure(error, SEPARATE_CONNECTION)),
             }
         }
     }
 
-    /// Keeps a connection on which replicas were waited for, unless another server may be in use by now.
-    fn keep_waiting(&self, connection: MultiplexedConnection, generation: Option<u64>) {
-        let pinned = self.pinned();
-        let mut waiting = self.waiting();
-        if pinned.connection.is_some()
-            && Some(pinned.generation) == generation
-            && waiting.len() < MOST_WAITING
+    /// Keeps a connection for the next WAIT, unless another server may be in use by now.
+    fn keep_wait_connection(&self, connection: MultiplexedConnection, generation: Option<u64>) {
+        let state = self.state();
+        let mut wait_connections = self.wait_connections();
+        if state.connection.is_some()
+            && Some(state.generation) == generation
+            && wait_connections.len() < MAX_WAIT_CONNECTIONS
         {
-            waiting.push(connection);
+            wait_connections.push(connection);
         }
     }
 
-    async fn dial_waiting(self: &Arc<Self>, patience: Duration) -> Result<MultiplexedConnection> {
+    async fn dial_wait_connection(self: &Arc<Self>, wait_timeout: Duration) -> Result<MultiplexedConnection> {
         let at = self.at().await?;
         let limit = self.settings.connect_timeout;
         let mut connection = match timeout(limit, self.settings.dialer.commands(&at)).await {
             Ok(dialed) => dialed.map_err(|error| self.endpoint.unreachable(&error))?,
             Err(_) => return Err(self.endpoint.connect_timeout(limit)),
         };
-        connection.set_response_timeout(patience + self.settings.command_timeout);
+        connection.set_response_timeout(wait_timeout + self.settings.command_timeout);
         Ok(connection)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wait_connections(&self) -> MutexGuard<'_, Vec<MultiplexedConnection>> {
+        self.wait_connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the server is: what the connection leads to, or, without one, what is found now.
+    /// The address of the server: where the connection leads to, or, without one, what is found now.
     pub(crate) async fn at(self: &Arc<Self>) -> Result<ConnectionInfo> {
         if let Route::Fixed(to) = &self.route {
             return Ok(to.clone());
         }
         self.connection().await?;
-        self.pinned().at.clone().ok_or_else(|| self.endpoint.dropped())
+        self.state().at.clone().ok_or_else(|| self.endpoint.dropped())
     }
 
     /// Closes the connection for good.
     pub(crate) fn close(&self) {
-        let mut pinned = self.pinned();
-        pinned.closed = true;
-        pinned.connection = None;
-        self.waiting().clear();
+        let mut state = self.state();
+        state.closed = true;
+        state.connection = None;
+        self.wait_connections().clear();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.pinned().closed
+        self.state().closed
     }
 
     fn current(&self) -> Result<Option<(MultiplexedConnection, u64)>> {
-        let pinned = self.pinned();
-        if pinned.closed {
+        let state = self.state();
+        if state.closed {
             return Err(Error::closed(self.endpoint.backend));
         }
-        Ok(pinned.connection.clone().map(|connection| (connection, pinned.generation)))
+        Ok(state.connection.clone().map(|connection| (connection, state.generation)))
     }
 
-    /// The master that was announced a moment ago: not every sentinel may know it yet, and the old one
-    /// may not know either that it is none.
+    /// The master that a sentinel announced a moment ago: other sentinels, and the old master, may not know of it yet.
     fn announced(&self) -> Option<ConnectionInfo> {
-        let pinned = self.pinned();
-        let fresh = pinned.announced.as_ref().filter(|(since, _)| since.elapsed() < NEWS);
+        let state = self.state();
+        let fresh = state.announced.as_ref().filter(|(since, _)| since.elapsed() < ANNOUNCEMENT_TTL);
         fresh.map(|(_, master)| master.clone())
     }
 
-    /// Finds the server, and makes a connection to it.
-    async fn find(&self) -> Result<Made> {
+    /// Finds the server, and opens a connection to it.
+    async fn find(&self) -> Result<NewConnection> {
         let until = Instant::now() + self.settings.connect_timeout;
         if let Some(to) = self.announced()
             && let Ok(made) = self.open_within(self.settings.connect_timeout / 3, &to).await
@@ -419,7 +415,7 @@ impl Link {
         let mut last = None;
         let candidates = self.candidates().await?;
         for (to, left) in candidates.iter().zip((1..=candidates.len() as u32).rev()) {
-            // One that hangs leaves their share of the time to those behind it.
+            // A candidate that hangs leaves enough time for the next ones.
             let share = until.saturating_duration_since(Instant::now()) / left;
             match self.open_within(share, to).await {
                 Ok(made) => return Ok(made),
@@ -427,7 +423,7 @@ impl Link {
             }
         }
         Err(last.unwrap_or_else(|| {
-            self.endpoint.error(ErrorKind::Unavailable, "there is no server").with_hint("try again")
+            self.endpoint.error(ErrorKind::Unavailable, "no server was found").with_hint("try again")
         }))
     }
 
@@ -435,32 +431,32 @@ impl Link {
         match &self.route {
             Route::Fixed(to) => Ok(vec![to.clone()]),
             Route::Sentinel(sentinels) => {
-                // Half of the time, so that there is some left for the master itself.
+                // Half of the time; the rest is for the connection to the master.
                 masters(sentinels, &*self.settings.dialer, self.settings.connect_timeout / 2, &self.endpoint)
                     .await
             }
         }
     }
 
-    async fn open_within(&self, limit: Duration, to: &ConnectionInfo) -> Result<Made> {
+    async fn open_within(&self, limit: Duration, to: &ConnectionInfo) -> Result<NewConnection> {
         let opened = timeout(limit, self.open(to)).await;
         opened.unwrap_or_else(|_| Err(self.endpoint.connect_timeout(limit)))
     }
 
-    async fn open(&self, to: &ConnectionInfo) -> Result<Made> {
+    async fn open(&self, to: &ConnectionInfo) -> Result<NewConnection> {
         let dialed = self.settings.dialer.commands(to).await;
         let mut connection = dialed.map_err(|error| self.endpoint.unreachable(&error))?;
-        // All of this is the making of a connection, and has the time of one.
+        // The greeting is part of opening the connection, and counts towards its timeout.
         connection.set_response_timeout(self.settings.connect_timeout);
         let identity = self.greet(&mut connection).await?.map(Arc::new);
         if !self.checked.swap(true, Ordering::Relaxed) {
             self.warn(&mut connection).await;
         }
         connection.set_response_timeout(self.settings.command_timeout);
-        Ok(Made { connection, identity, at: to.clone() })
+        Ok(NewConnection { connection, identity, at: to.clone() })
     }
 
-    /// Asks the server what it is, and who if that is wanted, and loads the usual scripts, in one round trip.
+    /// Reads version and role of the server, and its identity if requested, and loads the scripts: one round trip.
     async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<Option<Identity>> {
         let unreachable = |error: RedisError| self.endpoint.unreachable(&error);
         let mut pipeline = redis::pipe();
@@ -475,7 +471,7 @@ impl Link {
         let mut answers = answers.map_err(unreachable)?.into_iter();
         if let Some(hello) = answers.next() {
             let greeting = Greeting::read(hello, connection).await.map_err(unreachable)?;
-            self.judge(&greeting)?;
+            self.check(&greeting)?;
         }
         let asks = self.endpoint.asks_identity;
         let identity = asks.then(|| Identity::read(answers.next(), answers.next())).flatten();
@@ -483,7 +479,7 @@ impl Link {
         Ok(identity)
     }
 
-    fn judge(&self, greeting: &Greeting) -> Result<()> {
+    fn check(&self, greeting: &Greeting) -> Result<()> {
         if greeting.is_too_old() {
             return Err(self.endpoint.too_old(&greeting.version));
         }
@@ -496,24 +492,24 @@ impl Link {
         Ok(())
     }
 
-    /// Tells once what about the server is a danger to locks.
+    /// Logs what endangers locks on this server.
     async fn warn(&self, connection: &mut MultiplexedConnection) {
-        // Without the right to ask there is nothing to tell.
+        // Without the rights there are no findings.
         let findings = examine(connection, &self.endpoint.address).await.unwrap_or_default();
         for finding in findings.iter().filter(|finding| finding.level >= FindingLevel::Warning) {
             tracing::warn!(server = finding.server, "{}; {}", finding.what, finding.advice);
         }
     }
 
-    fn pinned(&self) -> MutexGuard<'_, Pinned> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, LinkState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SentinelLink for Link {
     fn sentinels(&self) -> Option<(SentinelInfo, Settings)> {
         match &self.route {
-            Route::Sentinel(sentinels) if !self.pinned().closed => {
+            Route::Sentinel(sentinels) if !self.state().closed => {
                 Some((sentinels.clone(), self.settings.clone()))
             }
             _ => None,
@@ -530,26 +526,26 @@ impl SentinelLink for Link {
 
     fn leave_for(&self, master: ConnectionInfo) {
         let generation = {
-            let mut pinned = self.pinned();
-            let is_there = pinned.leads_to(&master);
-            pinned.announced = Some((Instant::now(), master));
-            if is_there {
+            let mut state = self.state();
+            let is_connected = state.leads_to(&master);
+            state.announced = Some((Instant::now(), master));
+            if is_connected {
                 return;
             }
-            pinned.generation
+            state.generation
         };
         self.leave(generation);
     }
 
     fn leave_if_elsewhere(&self, generation: u64, master: &ConnectionInfo) {
-        let is_news = self.announced().is_none_or(|announced| announced.addr() == master.addr());
-        if is_news && !self.pinned().leads_to(master) {
+        let is_current = self.announced().is_none_or(|announced| announced.addr() == master.addr());
+        if is_current && !self.state().leads_to(master) {
             self.leave(generation);
         }
     }
 }
 
-/// Sends the call, and what goes ahead of it: nobody asks for the answer to that.
+/// Sends the call, with the command ahead of it, whose answer is ignored.
 async fn request(connection: &mut MultiplexedConnection, call: &Call) -> RedisResult<Value> {
     let Some(ahead) = &call.ahead else { return connection.req_packed_command(&call.command).await };
     let mut pipeline = redis::pipe();
@@ -558,7 +554,7 @@ async fn request(connection: &mut MultiplexedConnection, call: &Call) -> RedisRe
     Ok(answers.pop().unwrap_or(Value::Nil))
 }
 
-/// Runs the call behind these commands, in one round trip. The first error counts, as the server tells it.
+/// Runs these commands and then the call in one round trip. Returns the first error as the server sent it.
 async fn run(connection: &mut MultiplexedConnection, call: &Call, before: &[Cmd]) -> RedisResult<Value> {
     let mut pipeline = redis::pipe();
     pipeline.ignore_errors();
@@ -595,7 +591,7 @@ async fn load(connection: &mut MultiplexedConnection, calls: &[&Call]) -> RedisR
     pipeline.query_async(connection).await
 }
 
-/// Whether the server has told the error.
+/// Whether the error is an error reply of the server.
 fn is_answer(error: &RedisError) -> bool {
     matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension)
 }

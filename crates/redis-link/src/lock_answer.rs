@@ -1,4 +1,4 @@
-//! What a server answers to a request for a lock.
+//! The answer of a server to a request for a lock.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ pub enum LockAnswer {
     Granted(Token),
     /// Another owner has the key.
     Busy {
-        /// When the key expires by itself, if it does.
+        /// The time until the key expires, if it does.
         ends_in: Option<Duration>,
-        /// The type of the key when it is not a string, and so no lock of this protocol.
+        /// The type of the key if it is not a string, and so not a lock.
         foreign_type: Option<String>,
-        /// The position in the wait queue, if the request put the owner there.
+        /// The position in the wait queue, if the request has one.
         position: Option<usize>,
     },
-    /// The connection broke: the lock may have been granted. [Take it back](crate::client::RedisClient::take_back), and
-    /// send another request if you like: the connection may just have been idle for too long.
+    /// The connection broke: the lock may have been granted. [Take it back](crate::client::RedisClient::take_back); another
+    /// request may then succeed, as the server may just have closed an idle connection.
     Broken,
 }
 
 impl LockAnswer {
-    /// Reads the answer of a script.
+    /// Parses the answer of a script.
     #[must_use]
     pub fn read(answer: &Value) -> Option<Self> {
         let parts = match answer {

@@ -1,17 +1,17 @@
-//! Owners as the server keeps them, for inspections.
+//! Owner info as the server stores it, for inspections.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lock_core::OwnerInfo;
 
-/// The JSON of the last owner: most often all locks of a process have the same.
+/// The JSON of the last owner. Usually all locks of a process have the same.
 #[derive(Debug, Default)]
 pub struct OwnerCache {
     last: Mutex<Option<(Arc<OwnerInfo>, Arc<str>)>>,
 }
 
 impl OwnerCache {
-    /// This owner, in JSON.
+    /// The JSON of this owner.
     #[must_use]
     pub fn of(&self, owner: &Arc<OwnerInfo>) -> Arc<str> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_owner_is_itself() {
+    fn every_owner_gets_its_own_json() {
         let (owners, owner) = (OwnerCache::default(), Arc::new(OwnerInfo::this_process()));
         let labelled = Arc::new(OwnerInfo::clone(&owner).with_label("job"));
         for owner in [&owner, &owner, &labelled, &owner] {

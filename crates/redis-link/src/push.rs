@@ -1,4 +1,4 @@
-//! The push connection: one for each process and server, over which the server tells what becomes of locks.
+//! The push connection, one for each process and server: delivers notifications about locks to waiters.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,36 +22,36 @@ use crate::push_connection::{Event, OnEvent, PushConnection, is_refusal};
 use crate::push_rights::{PushRights, gave_up};
 use crate::unclaimed_grant::{ReturnGrant, Returns, UnclaimedGrant};
 
-/// A channel without listeners stays subscribed for this long: whoever waited once may wait again.
+/// A channel without listeners stays subscribed for this long, for the next wait.
 const LINGER: Duration = Duration::from_secs(60);
-/// How often a silent server is asked whether it is still there.
+/// How often a silent server is pinged.
 const PING_EVERY: Duration = Duration::from_secs(5);
-/// After the server said that we may not listen, it is asked again after a random part of this, half of it at least.
+/// The pause after a refused subscription: a random part of this, at least half.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The push connections: one, or one for each node of a cluster that has a lock which is waited for.
+/// The push connections: one, or in a cluster one for each node with a lock that has waiters.
 #[derive(Debug)]
 pub struct Pushes {
     client: Arc<RedisClient>,
     timeout: Duration,
-    /// This process, as the names of channels have it.
+    /// The id of this process in the names of channels.
     process: String,
-    /// Whether it was told that nobody can be told anything.
+    /// Whether the warning that waiters have to poll was logged.
     warned: Arc<AtomicBool>,
     acquisitions: Arc<Acquisitions>,
     returns: Arc<Returns>,
     by_node: Mutex<BTreeMap<String, Push>>,
 }
 
-/// One push connection, made when somebody first listens.
+/// One push connection, opened by its first listener.
 #[derive(Clone, Debug)]
 pub struct Push {
-    shared: Arc<Shared>,
+    state: Arc<PushState>,
 }
 
-struct Shared {
+struct PushState {
     client: Arc<RedisClient>,
     node: String,
     timeout: Duration,
@@ -61,85 +61,85 @@ struct Shared {
     warned: Arc<AtomicBool>,
     acquisitions: Arc<Acquisitions>,
     returns: Arc<Returns>,
-    book: Mutex<Book>,
+    subscriptions: Mutex<Subscriptions>,
     /// The set of channels changed.
     changed: Notify,
-    /// Whether anything was heard since the server was last asked whether it is there.
-    heard: AtomicBool,
+    /// Whether anything was received since the last ping.
+    received: AtomicBool,
 }
 
 #[derive(Default)]
-struct Book {
+struct Subscriptions {
     topics: BTreeMap<String, Topic>,
-    mailboxes: BTreeMap<String, Arc<Mail>>,
-    /// The connection over which keys are read that are to be watched.
+    mailboxes: BTreeMap<String, Arc<Pending>>,
+    /// The connection that reads the keys to watch, with tracking enabled.
     tracking: Option<MultiplexedConnection>,
     running: bool,
     closed: bool,
-    /// The server allowed no pub/sub the last time: nobody tries again until then.
+    /// Until when not to try again after the server refused pub/sub.
     refused_until: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Topic {
-    signal: watch::Sender<Signal>,
+    activity: watch::Sender<Activity>,
     idle_since: Option<Instant>,
-    /// Whether it is the inbox of this process, and not a channel of the lock.
+    /// Whether it is an inbox of this process, not a channel of the lock.
     is_inbox: bool,
-    /// Another node has it now.
-    gone: bool,
+    /// Another node of the cluster has it now.
+    moved_away: bool,
 }
 
-/// What a listener sees of its channel.
+/// The state of a channel, as its listeners see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Signal {
+struct Activity {
     /// Whether messages arrive.
     live: bool,
-    /// Counts the messages, and the times that some may have been missed.
-    news: u64,
+    /// Counts the messages, and the times that messages may have been missed.
+    events: u64,
 }
 
-/// Hears what is told on one channel.
+/// Listens to one channel.
 #[derive(Debug)]
 pub struct Listener {
-    shared: Arc<Shared>,
+    state: Arc<PushState>,
     channel: String,
     /// `None` only while it is dropped.
-    signal: Option<watch::Receiver<Signal>>,
+    activity: Option<watch::Receiver<Activity>>,
 }
 
-/// Hears what is told to one who stands in the queue of a lock.
+/// Receives the notifications of one waiter.
 #[derive(Debug)]
 pub struct Mailbox {
     owner: String,
-    mail: Arc<Mail>,
+    pending: Arc<Pending>,
     listener: Listener,
 }
 
 #[derive(Debug, Default)]
-struct Mail {
-    told: Mutex<Option<Notification>>,
+struct Pending {
+    notification: Mutex<Option<Notification>>,
     arrived: Notify,
-    /// The key whose changes are told as well.
-    watched: Mutex<Option<String>>,
+    /// The key whose changes notify the waiter too.
+    watched_key: Mutex<Option<String>>,
 }
 
-/// What one who stands in a queue is told.
+/// A notification of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification {
-    /// To ask: something has changed.
+    /// Ask for the lock: something has changed.
     Ask,
-    /// To ask: the lock was granted.
+    /// Ask for the lock: it was granted.
     Granted,
-    /// The lock is ours for the time that our entry in the queue names, from a moment after our first request was sent.
+    /// The lock is the waiter's for the grace period in its queue entry, which began after its first request was sent.
     HandedOver(Token),
-    /// To ask after this time: it is the first in the queue now.
+    /// Ask after this time: the waiter is now the first in the queue.
     AskIn(Duration),
 }
 
 impl Pushes {
-    /// The push connections to this server, each made when somebody first listens. `timeout` is for each request. Grants
-    /// to others than these acquisitions are given back by `returns`.
+    /// The push connections to this server, each opened by its first listener. `timeout` applies to each request. Grants
+    /// that belong to none of these acquisitions are returned through `returns`.
     #[must_use]
     pub fn new(
         client: Arc<RedisClient>,
@@ -152,15 +152,15 @@ impl Pushes {
         Self { client, timeout, process, warned, acquisitions, returns, by_node }
     }
 
-    /// The acquisitions to which grants are wanted.
+    /// The acquisitions that accept grants.
     pub const fn acquisitions(&self) -> &Arc<Acquisitions> {
         &self.acquisitions
     }
 
-    /// Warns now if whoever waits in this way would have to poll.
-    pub async fn look_ahead(&self, queues: bool) {
+    /// Warns now if waiters will have to poll; `queues` is true with a wait queue.
+    pub async fn warn_if_polling(&self, queues: bool) {
         let rights = async {
-            // Nodes that differ in what they allow are told apart by the doctor.
+            // One node is enough here; the doctor examines all.
             let nodes = self.client.node_names().await.ok()?;
             PushRights::of(&self.client, nodes.first()?, queues).await
         };
@@ -171,7 +171,7 @@ impl Pushes {
         }
     }
 
-    /// What is done less well for want of a right, for those who wait in this way.
+    /// Reports what works less well because the server user lacks rights.
     pub async fn examine(&self, queues: bool) -> Vec<Finding> {
         let mut findings = Vec::new();
         for node in self.client.node_names().await.unwrap_or_default() {
@@ -179,8 +179,10 @@ impl Pushes {
             let rights =
                 timeout(self.timeout, PushRights::of(&self.client, &node, queues)).await.ok().flatten();
             findings.extend(rights.iter().flat_map(|rights| rights.findings(address)));
-            let refused =
-                self.by_node().get(&node).is_some_and(|push| push.shared.book().refused_until.is_some());
+            let refused = self
+                .by_node()
+                .get(&node)
+                .is_some_and(|push| push.state.subscriptions().refused_until.is_some());
             if refused && !rights.is_some_and(|rights| rights.has_to_poll()) {
                 findings.push(gave_up(address));
             }
@@ -188,11 +190,10 @@ impl Pushes {
         findings
     }
 
-    /// The connection over which is told what becomes of this lock; `None` while it is not known which
-    /// node has it.
+    /// The push connection for this lock; `None` while its cluster node is unknown.
     pub fn of(&self, keys: &Keys) -> Option<Push> {
         let node = self.client.node_name(keys)?;
-        let shared = || Shared {
+        let state = || PushState {
             client: Arc::clone(&self.client),
             node: node.clone(),
             timeout: self.timeout,
@@ -201,15 +202,15 @@ impl Pushes {
             acquisitions: Arc::clone(&self.acquisitions),
             returns: Arc::clone(&self.returns),
             inbox: (!self.client.is_cluster()).then(|| format!("polylock:inbox:{}", self.process)),
-            book: Mutex::default(),
+            subscriptions: Mutex::default(),
             changed: Notify::new(),
-            heard: AtomicBool::new(false),
+            received: AtomicBool::new(false),
         };
-        let push = || Push { shared: Arc::new(shared()) };
+        let push = || Push { state: Arc::new(state()) };
         Some(self.by_node().entry(node.clone()).or_insert_with(push).clone())
     }
 
-    /// As [`of`](Self::of), if somebody has asked for it before: nothing is heard over a new one.
+    /// As [`of`](Self::of), if it exists already: a new one has no live channels yet.
     pub fn get(&self, keys: &Keys) -> Option<Push> {
         let node = self.client.node_name(keys)?;
         self.by_node().get(&node).cloned()
@@ -232,85 +233,88 @@ impl Drop for Pushes {
 }
 
 impl Push {
-    /// The channel on which this process hears that a lock is granted: one for all locks, or in a cluster
-    /// one for each, in its slot.
+    /// The channel on which this process is notified of grants: one for all locks, or in a cluster one for each lock, in
+    /// its slot.
     pub fn inbox(&self, keys: &Keys) -> Cow<'_, str> {
-        match &self.shared.inbox {
+        match &self.state.inbox {
             Some(inbox) => Cow::Borrowed(inbox),
-            None => Cow::Owned(keys.inbox(&self.shared.process)),
+            None => Cow::Owned(keys.inbox(&self.state.process)),
         }
     }
 
-    /// Opens a mailbox for one who is going to stand in a queue, if the inbox is heard.
+    /// Creates the mailbox of a waiter, if the inbox is live.
     pub fn mailbox(&self, inbox: &str, owner: OwnerId) -> Option<Mailbox> {
         let listener = self.listen_if_live(inbox)?;
-        let (owner, mail) = (owner.to_string(), Arc::default());
-        self.shared.book().mailboxes.insert(owner.clone(), Arc::clone(&mail));
-        Some(Mailbox { owner, mail, listener })
+        let (owner, pending) = (owner.to_string(), Arc::default());
+        self.state.subscriptions().mailboxes.insert(owner.clone(), Arc::clone(&pending));
+        Some(Mailbox { owner, pending, listener })
     }
 
-    /// Whether the inbox is heard.
-    pub fn hears(&self, inbox: &str) -> bool {
-        self.shared.book().topics.get(inbox).is_some_and(|topic| topic.signal.borrow().live)
+    /// Whether the inbox is subscribed.
+    pub fn is_live(&self, inbox: &str) -> bool {
+        self.state.subscriptions().topics.get(inbox).is_some_and(|topic| topic.activity.borrow().live)
     }
 
-    /// Has the inbox listened to.
-    pub fn open(&self, inbox: &str) -> Listener {
+    /// Subscribes to the inbox.
+    pub fn open_inbox(&self, inbox: &str) -> Listener {
         self.listen_as(inbox, true)
     }
 
-    /// Listens to a channel. The first news comes when the subscription is confirmed: what was told
-    /// before is to be asked for then.
+    /// Subscribes to a channel. The first event is the confirmed subscription: earlier messages may have been missed.
     pub fn listen(&self, channel: &str) -> Listener {
         self.listen_as(channel, false)
     }
 
-    /// Listens to a channel that is subscribed already; nothing told from now on is missed.
+    /// Listens to a channel that is already subscribed; no message is missed from now on.
     pub fn listen_if_live(&self, channel: &str) -> Option<Listener> {
-        let mut book = self.shared.book();
-        let topic = book.topics.get_mut(channel).filter(|topic| topic.signal.borrow().live)?;
+        let mut subscriptions = self.state.subscriptions();
+        let topic = subscriptions.topics.get_mut(channel).filter(|topic| topic.activity.borrow().live)?;
         topic.idle_since = None;
-        let signal = topic.signal.subscribe();
-        Some(Listener { shared: Arc::clone(&self.shared), channel: channel.to_owned(), signal: Some(signal) })
+        let activity = topic.activity.subscribe();
+        Some(Listener {
+            state: Arc::clone(&self.state),
+            channel: channel.to_owned(),
+            activity: Some(activity),
+        })
     }
 
     fn listen_as(&self, channel: &str, is_inbox: bool) -> Listener {
-        let mut book = self.shared.book();
-        let topic = book.topics.entry(channel.to_owned()).or_insert_with(|| Topic::new(is_inbox));
-        (topic.idle_since, topic.gone) = (None, false);
-        let signal = topic.signal.subscribe();
-        drop(book);
-        self.shared.start();
-        self.shared.changed.notify_one();
-        Listener { shared: Arc::clone(&self.shared), channel: channel.to_owned(), signal: Some(signal) }
+        let mut subscriptions = self.state.subscriptions();
+        let topic = subscriptions.topics.entry(channel.to_owned()).or_insert_with(|| Topic::new(is_inbox));
+        (topic.idle_since, topic.moved_away) = (None, false);
+        let activity = topic.activity.subscribe();
+        drop(subscriptions);
+        self.state.start();
+        self.state.changed.notify_one();
+        Listener { state: Arc::clone(&self.state), channel: channel.to_owned(), activity: Some(activity) }
     }
 
     fn close(&self) {
-        self.shared.book().closed = true;
-        self.shared.changed.notify_one();
+        self.state.subscriptions().closed = true;
+        self.state.changed.notify_one();
     }
 }
 
 impl Listener {
-    /// Whether messages arrive; if not, it has to be asked for.
+    /// Whether messages arrive; without them, a waiter has to poll.
     pub fn is_live(&self) -> bool {
-        self.signal.as_ref().is_some_and(|signal| signal.borrow().live)
+        self.activity.as_ref().is_some_and(|activity| activity.borrow().live)
     }
 
-    /// Forgets the news so far.
+    /// Ignores the events so far.
     pub fn mark_seen(&mut self) {
-        if let Some(signal) = &mut self.signal {
-            signal.mark_unchanged();
+        if let Some(activity) = &mut self.activity {
+            activity.mark_unchanged();
         }
     }
 
-    /// Waits for news since the last call.
-    pub async fn news(&mut self) {
-        let heard = match &mut self.signal {
-            Some(signal) => signal.changed().await.is_ok(),
+    /// Waits for an event since the last call: a message, or a change of the connection.
+    pub async fn changed(&mut self) {
+        let has_changed = match &mut self.activity {
+            Some(activity) => activity.changed().await.is_ok(),
             None => false,
         };
-        if !heard {
+        if !has_changed {
             std::future::pending::<()>().await;
         }
     }
@@ -318,85 +322,84 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut book = self.shared.book();
-        // Under the lock, so that of several the last one sees that it is.
-        self.signal = None;
-        if let Some(topic) = book.topics.get_mut(&self.channel)
-            && topic.signal.receiver_count() == 0
+        let mut subscriptions = self.state.subscriptions();
+        // Inside the mutex, so that the last of several listeners sees that it is the last.
+        self.activity = None;
+        if let Some(topic) = subscriptions.topics.get_mut(&self.channel)
+            && topic.activity.receiver_count() == 0
         {
             topic.idle_since = Some(Instant::now());
-            if !book.running {
-                // Nobody is there to forget it later.
-                book.topics.remove(&self.channel);
+            if !subscriptions.running {
+                // No task is running that would remove it later.
+                subscriptions.topics.remove(&self.channel);
             }
         }
     }
 }
 
 impl Mailbox {
-    /// Whether this is the connection, and the channel, that it hears.
+    /// Whether it belongs to this connection and channel.
     pub fn is_of(&self, push: &Push, inbox: &str) -> bool {
-        Arc::ptr_eq(&self.listener.shared, &push.shared) && self.listener.channel == inbox
+        Arc::ptr_eq(&self.listener.state, &push.state) && self.listener.channel == inbox
     }
 
-    /// Forgets what was told so far.
+    /// Drops the pending notification.
     pub fn mark_seen(&mut self) {
-        *self.mail.told() = None;
+        *self.pending.notification() = None;
         self.listener.mark_seen();
     }
 
-    /// Waits for what is told, and for the connection to come or go, since the last call.
+    /// Waits for the next notification, or for a change of the connection since the last call.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub async fn next(&mut self) -> Notification {
         loop {
-            if let Some(told) = self.mail.told().take() {
-                return told;
+            if let Some(notification) = self.pending.notification().take() {
+                return notification;
             }
             tokio::select! {
-                () = self.mail.arrived.notified() => {}
-                () = self.listener.news() => return Notification::Ask,
+                () = self.pending.arrived.notified() => {}
+                () = self.listener.changed() => return Notification::Ask,
             }
         }
     }
 
-    /// Has changes of a key told as well, whoever makes them, and says whether it is there. `None` where
-    /// that is not to be had.
+    /// Watches a key, for changes by any client, and reports whether it exists. `None` if tracking is not available.
     pub fn watch(&self, key: &str) -> impl Future<Output = Option<bool>> + Send + use<> {
-        let connection = self.listener.shared.book().tracking.clone();
-        // Reading is what makes the server tell of the next change.
+        let connection = self.listener.state.subscriptions().tracking.clone();
+        // The read makes the server report the next change.
         let mut read = redis::cmd("EXISTS");
         read.arg(key);
-        *self.mail.watched() = Some(key.to_owned());
+        *self.pending.watched_key() = Some(key.to_owned());
         async move { read.query_async(&mut connection?).await.ok() }
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.listener.shared.book().mailboxes.remove(&self.owner);
+        self.listener.state.subscriptions().mailboxes.remove(&self.owner);
     }
 }
 
-impl Mail {
-    fn told(&self) -> MutexGuard<'_, Option<Notification>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+impl Pending {
+    fn notification(&self) -> MutexGuard<'_, Option<Notification>> {
+        self.notification.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watched(&self) -> MutexGuard<'_, Option<String>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watched_key(&self) -> MutexGuard<'_, Option<String>> {
+        self.watched_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, news: Notification) {
+    fn notify(&self, notification: Notification) {
         {
-            let mut told = self.told();
-            // To ask at once is never taken back.
-            if matches!(*told, None | Some(Notification::AskIn(_)))
-                || matches!(news, Notification::Granted | Notification::HandedOver(_))
+            let mut pending = self.notification();
+            // A pending `Ask` stays, unless a grant replaces it.
+            if matches!(*pending, None | Some(Notification::AskIn(_)))
+                || matches!(notification, Notification::Granted | Notification::HandedOver(_))
             {
-                *told = Some(news);
+                *pending = Some(notification);
             }
         }
         self.arrived.notify_one();
@@ -405,95 +408,97 @@ impl Mail {
 
 impl Topic {
     fn new(is_inbox: bool) -> Self {
-        Self { signal: watch::Sender::default(), idle_since: None, is_inbox, gone: false }
+        Self { activity: watch::Sender::default(), idle_since: None, is_inbox, moved_away: false }
     }
 }
 
-impl Shared {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+impl PushState {
+    fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn start(self: &Arc<Self>) {
         let starts = {
-            let mut book = self.book();
-            let may_try = book.refused_until.is_none_or(|until| Instant::now() >= until);
-            let starts = !book.running && may_try && !book.closed;
-            book.running |= starts;
+            let mut subscriptions = self.subscriptions();
+            let may_try = subscriptions.refused_until.is_none_or(|until| Instant::now() >= until);
+            let starts = !subscriptions.running && may_try && !subscriptions.closed;
+            subscriptions.running |= starts;
             starts
         };
         if starts {
-            // Made here, so that it is dropped also when the runtime never polls the task.
+            // Created here, so that it is dropped even if the runtime never polls the task.
             let running = Running(Some(Arc::clone(self)));
             drop(tokio::spawn(serve(Arc::clone(self), running)));
         }
     }
 
-    /// Passes on what the server says, in the moment in which it does; gives back what else is to be done for it.
-    fn hear(&self, event: Event) -> Option<Event> {
-        self.heard.store(true, Ordering::Relaxed);
+    /// Delivers an event synchronously; returns an event that the task has to handle.
+    fn on_event(&self, event: Event) -> Option<Event> {
+        self.received.store(true, Ordering::Relaxed);
         match event {
             Event::Message { channel, text } => match self.is_inbox(&channel) {
                 true => self.deliver(&channel, &text),
-                false => self.tell(&channel, |signal| signal.live),
+                false => self.notify(&channel, |activity| activity.live),
             },
-            Event::Gone { .. } => return Some(event),
+            Event::Unsubscribed { .. } => return Some(event),
             Event::Changed(key) => {
-                let book = self.book();
-                let concerned = book.mailboxes.values().filter(|mail| {
-                    let mut watched = mail.watched();
-                    watched.take_if(|watched| key.as_ref().is_none_or(|key| key == watched)).is_some()
+                let subscriptions = self.subscriptions();
+                let concerned = subscriptions.mailboxes.values().filter(|pending| {
+                    let mut watched_key = pending.watched_key();
+                    watched_key
+                        .take_if(|watched_key| key.as_ref().is_none_or(|key| key == watched_key))
+                        .is_some()
                 });
-                concerned.for_each(|mail| mail.tell(Notification::Ask));
+                concerned.for_each(|pending| pending.notify(Notification::Ask));
             }
         }
         None
     }
 
-    /// Notes that the server allows what it refused before.
+    /// Notes that the server allows pub/sub again.
     fn note_allowed(&self) {
-        if self.book().refused_until.take().is_some() {
+        if self.subscriptions().refused_until.take().is_some() {
             self.warned.store(false, Ordering::Relaxed);
             tracing::info!(
                 server = self.client.address(),
-                "the server allows SUBSCRIBE and PUBLISH again; waiting for locks polls no longer"
+                "the server allows SUBSCRIBE and PUBLISH again; waiters no longer poll"
             );
         }
     }
 
-    /// What hears for us as long as we are there.
-    fn hearing(self: &Arc<Self>) -> Arc<OnEvent> {
-        let shared = Arc::downgrade(self);
-        Arc::new(move |event| shared.upgrade()?.hear(event))
+    /// The handler of events; it does nothing once this state is dropped.
+    fn event_handler(self: &Arc<Self>) -> Arc<OnEvent> {
+        let state = Arc::downgrade(self);
+        Arc::new(move |event| state.upgrade()?.on_event(event))
     }
 
-    /// Another node has the channel now.
-    fn lose(&self, channel: &str) {
-        self.tell(channel, |_| false);
-        if let Some(topic) = self.book().topics.get_mut(channel) {
-            topic.gone = true;
+    /// Notes that another node has the channel now.
+    fn mark_moved(&self, channel: &str) {
+        self.notify(channel, |_| false);
+        if let Some(topic) = self.subscriptions().topics.get_mut(channel) {
+            topic.moved_away = true;
         }
     }
 
-    /// Puts a message of a script into the mailbox of the owner that it names: see tell in lua/waiter.lua.
+    /// Parses a message (see `notify` in `waiter.lua`) and puts it into the mailbox of the owner that it names.
     fn deliver(&self, inbox: &str, text: &str) {
         let mut parts = text.splitn(3, ' ');
         let (Some(what), Some(owner), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
             return;
         };
-        let mail = self.book().mailboxes.get(owner).cloned();
-        let Some(mail) = mail else { return self.return_unwanted(inbox, what, owner, rest) };
-        // Behind the number of a grant comes its lock.
+        let pending = self.subscriptions().mailboxes.get(owner).cloned();
+        let Some(pending) = pending else { return self.return_unwanted(inbox, what, owner, rest) };
+        // The lock follows after the token.
         match (what, rest.split(' ').next().and_then(|number| number.parse().ok())) {
-            ("passed", Some(token)) => mail.tell(Notification::HandedOver(Token::new(token))),
-            ("next", Some(millis)) => mail.tell(Notification::AskIn(Duration::from_millis(millis))),
-            // The lock does not end by itself.
-            ("next", None) => mail.tell(Notification::AskIn(Duration::MAX)),
-            _ => mail.tell(Notification::Granted),
+            ("passed", Some(token)) => pending.notify(Notification::HandedOver(Token::new(token))),
+            ("next", Some(millis)) => pending.notify(Notification::AskIn(Duration::from_millis(millis))),
+            // The lock does not expire.
+            ("next", None) => pending.notify(Notification::AskIn(Duration::MAX)),
+            _ => pending.notify(Notification::Granted),
         }
     }
 
-    /// Gives back at once what was granted to an owner that has no mailbox, unless it got the lock already.
+    /// Returns a grant to an owner without a mailbox, unless its acquisition already holds the lock.
     fn return_unwanted(&self, inbox: &str, what: &str, owner: &str, rest: &str) {
         let Some(grant) = UnclaimedGrant::read(what, owner, rest, inbox) else { return };
         match self.acquisitions.interest(grant.owner) {
@@ -503,62 +508,69 @@ impl Shared {
     }
 
     fn is_inbox(&self, channel: &str) -> bool {
-        self.book().topics.get(channel).is_some_and(|topic| topic.is_inbox)
+        self.subscriptions().topics.get(channel).is_some_and(|topic| topic.is_inbox)
     }
 
-    /// Tells those who listen to a channel that there is news, and whether messages arrive.
-    fn tell(&self, channel: &str, live: impl Fn(&Signal) -> bool) {
-        if let Some(topic) = self.book().topics.get(channel) {
-            topic.signal.send_modify(|signal| *signal = Signal { live: live(signal), news: signal.news + 1 });
+    /// Notifies the listeners of a channel, and sets whether it is live.
+    fn notify(&self, channel: &str, live: impl Fn(&Activity) -> bool) {
+        if let Some(topic) = self.subscriptions().topics.get(channel) {
+            topic.activity.send_modify(|activity| {
+                *activity = Activity { live: live(activity), events: activity.events + 1 }
+            });
         }
     }
 
-    fn tell_all_down(&self) {
-        let mut book = self.book();
-        book.tracking = None;
-        for topic in book.topics.values() {
-            topic.signal.send_modify(|signal| *signal = Signal { live: false, news: signal.news + 1 });
+    fn mark_all_down(&self) {
+        let mut subscriptions = self.subscriptions();
+        subscriptions.tracking = None;
+        for topic in subscriptions.topics.values() {
+            topic
+                .activity
+                .send_modify(|activity| *activity = Activity { live: false, events: activity.events + 1 });
         }
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for PushState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("PushState").field("client", &self.client).finish_non_exhaustive()
     }
 }
 
 /// Notes that the task has ended, also when its runtime was shut down under it.
-struct Running(Option<Arc<Shared>>);
+struct Running(Option<Arc<PushState>>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Some(shared) = self.0.take() else { return };
-        shared.tell_all_down();
-        shared.book().running = false;
+        let Some(state) = self.0.take() else { return };
+        state.mark_all_down();
+        state.subscriptions().running = false;
     }
 }
 
-async fn serve(shared: Arc<Shared>, mut running: Running) {
+async fn serve(state: Arc<PushState>, mut running: Running) {
     let mut pause = FIRST_PAUSE;
     loop {
-        // From before it is asked where the server is.
-        let moves = shared.client.moves();
-        match timeout(shared.timeout, PushConnection::connect(&shared.client, &shared.node, shared.hearing()))
-            .await
+        // Before the server is looked up, so that no move is missed.
+        let moves = state.client.moves();
+        match timeout(
+            state.timeout,
+            PushConnection::connect(&state.client, &state.node, state.event_handler()),
+        )
+        .await
         {
             Ok(Ok(mut connection)) => {
                 pause = FIRST_PAUSE;
-                let ended = follow(&shared, &mut connection, moves).await;
-                shared.tell_all_down();
+                let ended = listen_on(&state, &mut connection, moves).await;
+                state.mark_all_down();
                 if ended {
                     break;
                 }
             }
-            Ok(Err(error)) => tracing::debug!(%error, "no push connection"),
-            Err(_) => tracing::debug!("no push connection in time"),
+            Ok(Err(error)) => tracing::debug!(%error, "the push connection failed"),
+            Err(_) => tracing::debug!("the push connection timed out"),
         }
-        if shared.book().ends() {
+        if state.subscriptions().ends() {
             running.0 = None;
             return;
         }
@@ -569,47 +581,47 @@ async fn serve(shared: Arc<Shared>, mut running: Running) {
     drop(running);
 }
 
-/// Follows one connection, and says whether that was all.
-async fn follow(
-    shared: &Shared,
+/// Serves the listeners over one connection until it breaks; returns whether the task is done.
+async fn listen_on(
+    state: &PushState,
     connection: &mut PushConnection,
     moves: Option<watch::Receiver<()>>,
 ) -> bool {
     let mut moved = pin!(moved(moves));
-    match timeout(shared.timeout, connection.track()).await {
-        Ok(Ok(tracking)) => shared.book().tracking = tracking,
+    match timeout(state.timeout, connection.track()).await {
+        Ok(Ok(tracking)) => state.subscriptions().tracking = tracking,
         _ => return false,
     }
     let mut subscribed = BTreeSet::new();
     let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        match subscribe(shared, connection, &mut subscribed).await {
-            Subscribed::Yes => shared.note_allowed(),
+        match subscribe(state, connection, &mut subscribed).await {
+            Subscribed::Yes => state.note_allowed(),
             Subscribed::Broken => return false,
             Subscribed::Refused => {
-                warn_of_polling(&shared.warned);
+                warn_of_polling(&state.warned);
                 let part = lock_core::random::rng().random_range(0.5..=1.0);
-                shared.book().refused_until = Some(Instant::now() + REFUSED_FOR.mul_f64(part));
+                state.subscriptions().refused_until = Some(Instant::now() + REFUSED_FOR.mul_f64(part));
                 return true;
             }
         }
-        if shared.book().closed {
+        if state.subscriptions().closed {
             return true;
         }
         tokio::select! {
             event = connection.next() => match event {
-                Some(Event::Gone { channel }) => {
+                Some(Event::Unsubscribed { channel }) => {
                     subscribed.retain(|subscribed| subscribed.name != channel);
-                    shared.lose(&channel);
+                    state.mark_moved(&channel);
                 }
                 Some(_) => {}
                 None => return false,
             },
-            () = shared.changed.notified() => {}
+            () = state.changed.notified() => {}
             () = &mut moved => return false,
             _ = pings.tick() => {
-                let is_there = shared.heard.swap(false, Ordering::Relaxed) || answers(shared, connection).await;
+                let is_there = state.received.swap(false, Ordering::Relaxed) || answers(state, connection).await;
                 if !is_there {
                     return false;
                 }
@@ -618,26 +630,26 @@ async fn follow(
     }
 }
 
-/// Whether the server is still there. An error that it answers with is a sign of life as well.
-async fn answers(shared: &Shared, connection: &mut PushConnection) -> bool {
-    match timeout(shared.timeout, connection.ping()).await {
+/// Whether the server answers a ping. An error reply counts as an answer.
+async fn answers(state: &PushState, connection: &mut PushConnection) -> bool {
+    match timeout(state.timeout, connection.ping()).await {
         Ok(Ok(_)) => true,
         Ok(Err(error)) => error.code().is_some(),
         Err(_) => false,
     }
 }
 
-/// Warns once for all nodes.
+/// Logs the warning once for all nodes.
 fn warn_of_polling(warned: &AtomicBool) {
     if !warned.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "the server allows no SUBSCRIBE or no PUBLISH; waiting for locks falls back to polling, and tries again \
-             within a minute"
+            "the server refuses SUBSCRIBE or PUBLISH: waiting for locks falls back to polling, and tries again within a \
+             minute; give the user the rights that the doctor names"
         );
     }
 }
 
-/// Waits until another server is to be listened to: whoever is not heard there is taken for dead.
+/// Waits until another server is the master: it takes processes that are not subscribed there for dead.
 async fn moved(moves: Option<watch::Receiver<()>>) {
     if let Some(mut moves) = moves
         && moves.changed().await.is_ok()
@@ -655,23 +667,23 @@ enum Subscribed {
 
 /// Brings the subscriptions in line with the topics.
 async fn subscribe(
-    shared: &Shared,
+    state: &PushState,
     connection: &mut PushConnection,
     subscribed: &mut BTreeSet<Channel>,
 ) -> Subscribed {
-    let (wanted, unwanted) = shared.book().differ(subscribed, shared.client.is_cluster());
+    let (wanted, unwanted) = state.subscriptions().diff(subscribed, state.client.is_cluster());
     for Channel { name, sharded } in wanted {
-        match timeout(shared.timeout, connection.subscribe(&name, sharded)).await {
-            Ok(Ok(())) if shared.is_inbox(&name) && !connection.may_publish(&name, sharded).await => {
+        match timeout(state.timeout, connection.subscribe(&name, sharded)).await {
+            Ok(Ok(())) if state.is_inbox(&name) && !connection.may_publish(&name, sharded).await => {
                 return Subscribed::Refused;
             }
             Ok(Ok(())) => {
-                shared.tell(&name, |_| true);
+                state.notify(&name, |_| true);
                 subscribed.insert(Channel { name, sharded });
             }
-            Ok(Err(error)) if error.is_cluster_error() => shared.lose(&name),
+            Ok(Err(error)) if error.is_cluster_error() => state.mark_moved(&name),
             Ok(Err(error)) if is_refusal(&error) => {
-                tracing::debug!(error = %Cause::of(&error), "no subscription");
+                tracing::debug!(error = %Cause::of(&error), "the server refused the subscription");
                 return Subscribed::Refused;
             }
             _ => return Subscribed::Broken,
@@ -679,7 +691,7 @@ async fn subscribe(
     }
     for channel in unwanted {
         let Channel { name, sharded } = &channel;
-        if !matches!(timeout(shared.timeout, connection.unsubscribe(name, *sharded)).await, Ok(Ok(()))) {
+        if !matches!(timeout(state.timeout, connection.unsubscribe(name, *sharded)).await, Ok(Ok(()))) {
             return Subscribed::Broken;
         }
         subscribed.remove(&channel);
@@ -687,19 +699,19 @@ async fn subscribe(
     Subscribed::Yes
 }
 
-/// A channel that is subscribed.
+/// A channel to subscribe.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Channel {
     name: String,
     sharded: bool,
 }
 
-impl Book {
-    /// What is to be subscribed, and what no longer; topics that nobody needs are forgotten.
-    fn differ(&mut self, subscribed: &mut BTreeSet<Channel>, cluster: bool) -> (Vec<Channel>, Vec<Channel>) {
+impl Subscriptions {
+    /// The channels to subscribe and to unsubscribe. Removes topics that have been idle for long.
+    fn diff(&mut self, subscribed: &mut BTreeSet<Channel>, cluster: bool) -> (Vec<Channel>, Vec<Channel>) {
         self.topics.retain(|_, topic| topic.idle_since.is_none_or(|since| since.elapsed() < LINGER));
-        subscribed.retain(|channel| !self.topics.get(&channel.name).is_some_and(|topic| topic.gone));
-        let topics = self.topics.iter().filter(|(_, topic)| !topic.gone);
+        subscribed.retain(|channel| !self.topics.get(&channel.name).is_some_and(|topic| topic.moved_away));
+        let topics = self.topics.iter().filter(|(_, topic)| !topic.moved_away);
         let channels: BTreeSet<Channel> = topics
             .map(|(name, topic)| Channel { name: name.clone(), sharded: cluster && topic.is_inbox })
             .collect();
@@ -708,9 +720,9 @@ impl Book {
         (wanted, unwanted)
     }
 
-    /// Ends the running if nobody wants a connection any more.
+    /// Ends the task if no listener is left; returns whether it ended.
     fn ends(&mut self) -> bool {
-        if self.closed || self.topics.values().all(|topic| topic.signal.receiver_count() == 0) {
+        if self.closed || self.topics.values().all(|topic| topic.activity.receiver_count() == 0) {
             self.running = false;
         }
         !self.running

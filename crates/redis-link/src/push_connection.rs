@@ -11,51 +11,51 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::client::RedisClient;
 use crate::error::{Cause, code};
 
-/// A push connection: RESP3 where the server has it, RESP2 where not.
+/// A push connection: over RESP3, or RESP2 if the server refuses RESP3.
 pub(crate) enum PushConnection {
-    Resp3 { connection: MultiplexedConnection, rest: UnboundedReceiver<Option<Event>> },
-    Resp2 { sink: PubSubSink, messages: PubSubStream, hear: Arc<OnEvent> },
+    Resp3 { connection: MultiplexedConnection, events: UnboundedReceiver<Option<Event>> },
+    Resp2 { sink: PubSubSink, messages: PubSubStream, on_event: Arc<OnEvent> },
 }
 
-/// Who hears what is pushed, in the moment in which it arrives; what it gives back is left to the one who reads the line.
+/// The handler of events, called as soon as each arrives; an event that it returns is passed on by [`PushConnection::next`].
 pub(crate) type OnEvent = dyn Fn(Event) -> Option<Event> + Send + Sync;
 
-/// What a server pushes.
+/// An event that a server pushes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A message on a channel.
     Message { channel: String, text: String },
-    /// A key that is watched has changed, or all of them when `None`.
+    /// A watched key has changed; with `None`, all of them may have.
     Changed(Option<String>),
-    /// The node has given a channel of a shard away.
-    Gone { channel: String },
+    /// The node has given a sharded channel away.
+    Unsubscribed { channel: String },
 }
 
 impl PushConnection {
-    /// Makes the connection.
-    pub(crate) async fn connect(client: &RedisClient, node: &str, hear: Arc<OnEvent>) -> Result<Self> {
+    /// Opens the connection.
+    pub(crate) async fn connect(client: &RedisClient, node: &str, on_event: Arc<OnEvent>) -> Result<Self> {
         let node = client.node_named(node).await?;
-        let (left, rest) = unbounded_channel();
-        let told = {
-            let hear = Arc::clone(&hear);
+        let (left, events) = unbounded_channel();
+        let on_push = {
+            let on_event = Arc::clone(&on_event);
             move |push: PushInfo| match event(&push) {
-                Some(event) => hear(event).map_or(Ok(()), |event| left.send(Some(event))),
+                Some(event) => on_event(event).map_or(Ok(()), |event| left.send(Some(event))),
                 None if push.kind == PushKind::Disconnection => left.send(None),
                 None => Ok(()),
             }
         };
-        match client.pushes(&node, Arc::new(told)).await {
-            Ok(Some(connection)) => Ok(Self::Resp3 { connection, rest }),
+        match client.pushes(&node, Arc::new(on_push)).await {
+            Ok(Some(connection)) => Ok(Self::Resp3 { connection, events }),
             Err(error) => Err(error),
-            // It speaks no RESP3, or a proxy before it does not.
+            // The server, or a proxy before it, does not speak RESP3.
             Ok(None) => {
                 let (sink, messages) = client.messages(&node).await?.split();
-                Ok(Self::Resp2 { sink, messages, hear })
+                Ok(Self::Resp2 { sink, messages, on_event })
             }
         }
     }
 
-    /// Whether the server lets us publish on this channel, as scripts do; true when it cannot be asked.
+    /// Whether the server user may publish on this channel; true if that cannot be tested.
     pub(crate) async fn may_publish(&mut self, channel: &str, sharded: bool) -> bool {
         let Self::Resp3 { connection, .. } = self else { return true };
         let mut publish = redis::cmd(if sharded { "SPUBLISH" } else { "PUBLISH" });
@@ -63,8 +63,8 @@ impl PushConnection {
         answer.err().is_none_or(|error| error.kind() != redis::ErrorKind::Server(ServerErrorKind::NoPerm))
     }
 
-    /// Lets the server tell when keys change that were read over this connection; gives the connection to
-    /// read them over, or `None` where that is not to be had.
+    /// Enables client tracking: the server reports changes of keys that were read over this connection. Returns the
+    /// connection to read them over, or `None` if tracking is not available.
     pub(crate) async fn track(&mut self) -> RedisResult<Option<MultiplexedConnection>> {
         let Self::Resp3 { connection, .. } = self else { return Ok(None) };
         let mut command = redis::cmd("CLIENT");
@@ -72,7 +72,7 @@ impl PushConnection {
             Ok(()) => Ok(Some(connection.clone())),
             Err(error) if is_refusal(&error) => {
                 let error = Cause::of(&error);
-                tracing::debug!(%error, "no client-side caching: what other clients do is seen later");
+                tracing::debug!(%error, "client tracking is refused: releases by other clients are noticed later");
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -85,7 +85,7 @@ impl PushConnection {
                 redis::cmd("SSUBSCRIBE").arg(channel).query_async(connection).await
             }
             Self::Resp3 { connection, .. } => connection.subscribe(channel).await,
-            // The driver's RESP2 connection knows no shards.
+            // The driver's RESP2 connection does not support sharded pub/sub.
             Self::Resp2 { .. } if sharded => Err((redis::ErrorKind::Client, "no sharded pub/sub").into()),
             Self::Resp2 { sink, .. } => sink.subscribe(channel).await,
         }
@@ -108,18 +108,18 @@ impl PushConnection {
         }
     }
 
-    /// What is left to us of what is pushed; `None` when the connection has ended.
+    /// The next event that the handler returned; `None` when the connection has ended.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// This method is cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         match self {
-            Self::Resp3 { rest, .. } => rest.recv().await?,
-            Self::Resp2 { messages, hear, .. } => loop {
+            Self::Resp3 { events, .. } => events.recv().await?,
+            Self::Resp2 { messages, on_event, .. } => loop {
                 let message = messages.next().await?;
                 let text = String::from_utf8_lossy(message.get_payload_bytes()).into_owned();
-                let left = hear(Event::Message { channel: message.get_channel_name().to_owned(), text });
+                let left = on_event(Event::Message { channel: message.get_channel_name().to_owned(), text });
                 if left.is_some() {
                     return left;
                 }
@@ -128,8 +128,8 @@ impl PushConnection {
     }
 }
 
-/// Whether the server, or the driver for it, says that this is not allowed, or that it does not know it. What passes, as
-/// while a password is changed or a server loads its data, is no refusal.
+/// Whether the error says that the command is unknown or not allowed. Errors that pass, as while a password is changed or
+/// the server loads its data, are no refusal.
 pub(crate) fn is_refusal(error: &RedisError) -> bool {
     matches!(code(error), "NOPERM" | "ERR") || error.kind() == redis::ErrorKind::Client
 }
@@ -140,11 +140,11 @@ fn event(push: &PushInfo) -> Option<Event> {
             Some(Event::Message { channel: text_of(channel)?, text: text_of(text)? })
         }
         (PushKind::Invalidate, [Value::Array(keys)]) => {
-            // One at a time is what servers send.
+            // Servers send one key at a time.
             Some(Event::Changed(keys.first().and_then(text_of)))
         }
         (PushKind::Invalidate, _) => Some(Event::Changed(None)),
-        (PushKind::SUnsubscribe, [channel, ..]) => Some(Event::Gone { channel: text_of(channel)? }),
+        (PushKind::SUnsubscribe, [channel, ..]) => Some(Event::Unsubscribed { channel: text_of(channel)? }),
         _ => None,
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_may_not_be_is_refused() {
+    fn passing_errors_are_no_refusal() {
         let refused =
             |code: &str, detail: &str| is_refusal(&make_extension_error(code.into(), Some(detail.into())));
         assert!(refused("NOPERM", "this user has no permissions to run the 'subscribe' command"));
@@ -179,15 +179,15 @@ mod tests {
     }
 
     #[test]
-    fn pushes_are_understood() {
-        let told = |kind, data| event(&PushInfo { kind, data });
+    fn pushes_are_parsed() {
+        let on_push = |kind, data| event(&PushInfo { kind, data });
         let message = Event::Message { channel: "c".into(), text: "t".into() };
-        assert_eq!(told(PushKind::Message, vec![bulk("c"), bulk("t")]), Some(message));
-        let changed = told(PushKind::Invalidate, vec![Value::Array(vec![bulk("k")])]);
+        assert_eq!(on_push(PushKind::Message, vec![bulk("c"), bulk("t")]), Some(message));
+        let changed = on_push(PushKind::Invalidate, vec![Value::Array(vec![bulk("k")])]);
         assert_eq!(changed, Some(Event::Changed(Some("k".into()))));
-        assert_eq!(told(PushKind::Invalidate, vec![Value::Nil]), Some(Event::Changed(None)));
-        let gone = told(PushKind::SUnsubscribe, vec![bulk("c"), Value::Int(0)]);
-        assert_eq!(gone, Some(Event::Gone { channel: "c".into() }));
-        assert_eq!(told(PushKind::Subscribe, vec![bulk("c"), Value::Int(1)]), None);
+        assert_eq!(on_push(PushKind::Invalidate, vec![Value::Nil]), Some(Event::Changed(None)));
+        let gone = on_push(PushKind::SUnsubscribe, vec![bulk("c"), Value::Int(0)]);
+        assert_eq!(gone, Some(Event::Unsubscribed { channel: "c".into() }));
+        assert_eq!(on_push(PushKind::Subscribe, vec![bulk("c"), Value::Int(1)]), None);
     }
 }

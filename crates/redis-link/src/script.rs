@@ -1,19 +1,19 @@
-//! The scripts that run on the server, and calls of them.
+//! Scripts that run on the server, and calls of them.
 
 use std::sync::LazyLock;
 
 use redis::{Cmd, ToRedisArgs};
 
-/// How many arguments a call has room for from the beginning, and how long they may be together.
+/// The initial capacity of a call: number of arguments, and their total length.
 const ARGUMENTS: usize = 10;
 const ARGUMENTS_LENGTH: usize = 256;
 
-/// The clock of the server, in microseconds since 1970: a part of scripts.
+/// Script part: the clock of the server, in microseconds since 1970.
 pub const CLOCK: &str = include_str!("lua/clock.lua");
-/// Comparison of tokens: a part of scripts.
+/// Script part: comparison of tokens.
 pub const NUMBER: &str = include_str!("lua/number.lua");
 
-/// Scripts in the order in which they are loaded.
+/// Scripts, in the order of loading.
 pub type ScriptList = &'static [&'static LazyLock<Script>];
 
 /// A script and its hash.
@@ -28,12 +28,12 @@ pub struct Script {
 pub struct Call {
     pub(crate) script: &'static Script,
     pub(crate) command: Cmd,
-    /// A command that is sent before the call, in the same write. Its answer is ignored.
+    /// A command that goes out before the call, in the same write. Its answer is ignored.
     pub(crate) ahead: Option<Cmd>,
 }
 
-/// A script made of these files of `lua/`, in a `LazyLock`. The usual case comes first and ends the script, so that it
-/// costs the server no more than it needs.
+/// A script concatenated from these files of `lua/`, in a `LazyLock`. The common case comes first and returns early, which
+/// keeps it cheap for the server.
 #[macro_export]
 macro_rules! script {
     ($($part:tt)+) => {
@@ -57,7 +57,7 @@ macro_rules! script_part {
 }
 
 impl Script {
-    /// The script of these parts.
+    /// Concatenates the parts of a script.
     #[must_use]
     pub fn of(parts: &[&str]) -> Self {
         let source = parts.concat();
@@ -70,7 +70,7 @@ impl Script {
         &self.source
     }
 
-    /// A call with these keys; the arguments follow.
+    /// A call with these keys; [`Call::arg`] adds the arguments.
     pub fn on(&'static self, keys: &[&str]) -> Call {
         let length: usize = keys.iter().map(|key| key.len()).sum();
         let mut command = Cmd::with_capacity(3 + keys.len() + ARGUMENTS, length + 64 + ARGUMENTS_LENGTH);
@@ -87,7 +87,7 @@ impl Script {
 }
 
 impl Call {
-    /// The keys: a cluster routes by them.
+    /// The keys, which determine the cluster node.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
         let mut words = self.command.args_iter().filter_map(|word| match word {
             redis::Arg::Simple(bytes) => Some(bytes),
@@ -97,10 +97,10 @@ impl Call {
         words.take(count.unwrap_or(0))
     }
 
-    /// Has the server write what the script publishes before it writes the answer.
+    /// Makes the server write the messages of the script before its answer.
     ///
-    /// Redis writes to its clients in the reverse order of when each of them first got output. The answer to a
-    /// command ahead of the script makes this client the first of them.
+    /// Redis writes to its clients in the reverse order in which they first got output. The answer to a command ahead of
+    /// the script makes this client the first of them, and so the last to be written to.
     #[must_use]
     pub fn answered_last(mut self) -> Self {
         let mut command = redis::cmd("EXISTS");
@@ -116,8 +116,8 @@ impl Call {
         self
     }
 
-    /// The call with these arguments, without those at the end that have their usual value: each argument costs the
-    /// server most of a microsecond.
+    /// The call with these arguments, without trailing ones that have their usual value: each costs the server most of a
+    /// microsecond.
     #[must_use]
     pub fn unless_usual<const N: usize>(self, given: [&str; N], usual: [&str; N]) -> Self {
         let needed = (0..N).rfind(|&at| given[at] != usual[at]).map_or(0, |last| last + 1);

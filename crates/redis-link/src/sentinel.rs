@@ -1,4 +1,4 @@
-//! The sentinels, which say who the master is.
+//! Finds the master through its sentinels, and follows its changes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,26 +15,24 @@ use crate::dial::{Dial, Settings};
 use crate::error::Endpoint;
 use crate::topology::{SentinelInfo, at};
 
-/// How often the sentinels are asked who the master is, and it is looked whether the one that is followed is still there,
-/// and somebody to follow it for.
+/// How often the sentinels are asked for the master, and the followed sentinel is pinged.
 const LOOK_UP: Duration = Duration::from_secs(5);
-/// The pause before the next sentinel is followed; it grows while none can be.
+/// The pause before the next sentinel is tried; it grows with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 type Address = (String, u16);
 
-/// Asks the sentinels for the master: all at once, as some may be down or cut off.
+/// Asks the sentinels for the master, all at once, as some may be down or partitioned.
 ///
-/// The master that most of them name comes first, and as soon as more than half name it the rest is not
-/// waited for. Who is named has yet to be asked for its role: a sentinel that was cut off names the old
-/// master.
+/// Returns the candidates, the one with most votes first, as soon as more than half of the sentinels agree. The caller
+/// has to check the role: a partitioned sentinel names the old master.
 pub(crate) async fn masters(
     sentinels: &SentinelInfo,
     dialer: &dyn Dial,
-    patience: Duration,
+    limit: Duration,
     endpoint: &Endpoint,
 ) -> Result<Vec<ConnectionInfo>> {
-    let mut poll = Poll::of(sentinels, dialer, patience).await;
+    let mut poll = Poll::of(sentinels, dialer, limit).await;
     if poll.votes.is_empty() {
         return Err(poll.failure(&sentinels.name, endpoint));
     }
@@ -44,25 +42,25 @@ pub(crate) async fn masters(
 
 /// A connection to the master that sentinels name.
 pub(crate) trait SentinelLink: Send + Sync + 'static {
-    /// The sentinels, while the connection is wanted.
+    /// The sentinels, until the link is closed.
     fn sentinels(&self) -> Option<(SentinelInfo, Settings)>;
 
     /// Whether a task follows the sentinels.
     fn is_following(&self) -> &AtomicBool;
 
-    /// The connection that is in use.
+    /// The generation of the connection that is in use.
     fn generation(&self) -> Option<u64>;
 
-    /// Leaves the old master for one that a sentinel has just announced, if it is another.
+    /// Drops a connection that does not lead to the master that a sentinel has just announced.
     fn leave_for(&self, master: ConnectionInfo);
 
-    /// Leaves this connection if it does not lead to the master that most sentinels name, unless a sentinel announced
-    /// another a moment ago.
+    /// Drops this connection if it does not lead to the master that most sentinels name, unless a sentinel announced
+    /// another master a moment ago.
     fn leave_if_elsewhere(&self, generation: u64, master: &ConnectionInfo);
 }
 
-/// The task that follows one of the sentinels while its link exists: after a failover the old master may
-/// go on for many seconds before it becomes a replica, and its writes of that time are lost.
+/// The task that follows one of the sentinels while its link exists. After a failover the old master may accept writes
+/// for many seconds before it becomes a replica, and these writes are lost.
 pub(crate) struct Following<L: SentinelLink> {
     link: Weak<L>,
 }
@@ -81,16 +79,16 @@ impl<L: SentinelLink> Following<L> {
 
     async fn run(self) {
         let mut pause = FIRST_PAUSE;
-        for turn in 0.. {
+        for round in 0.. {
             let Some((sentinels, settings)) = self.sentinels() else { return };
-            let sentinel = &sentinels.sentinels[turn % sentinels.sentinels.len()];
+            let sentinel = &sentinels.sentinels[round % sentinels.sentinels.len()];
             let listening = timeout(settings.connect_timeout, listen(&*settings.dialer, sentinel)).await;
             match listening {
-                Ok(Ok((questions, messages))) => {
+                Ok(Ok((sink, messages))) => {
                     pause = FIRST_PAUSE;
                     tokio::select! {
-                        () = self.heed(&sentinels, messages) => {}
-                        () = self.look_up(&sentinels, &settings, questions) => {}
+                        () = self.follow(&sentinels, messages) => {}
+                        () = self.look_up(&sentinels, &settings, sink) => {}
                     }
                 }
                 _ => self.compare(&sentinels, &settings).await,
@@ -100,25 +98,25 @@ impl<L: SentinelLink> Following<L> {
         }
     }
 
-    /// Goes where the sentinel announces the master to be, until the connection to it ends.
-    async fn heed(&self, sentinels: &SentinelInfo, mut messages: PubSubStream) {
+    /// Follows the announcements of the sentinel until the connection to it ends.
+    async fn follow(&self, sentinels: &SentinelInfo, mut messages: PubSubStream) {
         while let Some(message) = messages.next().await {
             let Some(link) = self.link.upgrade() else { return };
-            let told = message.get_payload::<String>().unwrap_or_default();
-            if let Some((host, port)) = switched(&told, &sentinels.name) {
+            let message = message.get_payload::<String>().unwrap_or_default();
+            if let Some((host, port)) = switched(&message, &sentinels.name) {
                 link.leave_for(at(&sentinels.master, &host, port));
             }
         }
     }
 
-    /// Asks now and then who the master is, until nobody wants to know or the sentinel is silent.
-    async fn look_up(&self, sentinels: &SentinelInfo, settings: &Settings, mut questions: PubSubSink) {
+    /// Asks for the master periodically, until the link is closed or the sentinel stops answering.
+    async fn look_up(&self, sentinels: &SentinelInfo, settings: &Settings, mut sink: PubSubSink) {
         while self.sentinels().is_some() {
-            // What was announced before we listened, or to a sentinel that is cut off, is not announced again.
+            // Announcements from before the subscription, or to a partitioned sentinel, are not repeated.
             self.compare(sentinels, settings).await;
             sleep(LOOK_UP).await;
-            // One that has died without a word is not followed any longer. An error is a sign of life.
-            match timeout(settings.command_timeout, questions.ping::<Value>()).await {
+            // An error reply counts as an answer.
+            match timeout(settings.command_timeout, sink.ping::<Value>()).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) if error.code().is_some() => {}
                 _ => return,
@@ -127,7 +125,7 @@ impl<L: SentinelLink> Following<L> {
     }
 
     async fn compare(&self, sentinels: &SentinelInfo, settings: &Settings) {
-        // One that is made meanwhile may be newer than the answers.
+        // Read before the poll: a connection that is opened meanwhile may be newer than the answers.
         let Some(connection) = self.link.upgrade().and_then(|link| link.generation()) else { return };
         let poll = Poll::of(sentinels, &*settings.dialer, settings.connect_timeout / 2).await;
         let Some((host, port)) = poll.decision(sentinels.sentinels.len()) else { return };
@@ -142,7 +140,7 @@ impl<L: SentinelLink> Following<L> {
 }
 
 impl<L: SentinelLink> Drop for Following<L> {
-    /// With the task, also when its runtime was shut down: whoever connects next begins another.
+    /// Ends with the task, even if its runtime was shut down: the next connection starts another.
     fn drop(&mut self) {
         if let Some(link) = self.link.upgrade() {
             link.is_following().store(false, Ordering::Relaxed);
@@ -156,8 +154,7 @@ async fn listen(dialer: &dyn Dial, sentinel: &ConnectionInfo) -> RedisResult<(Pu
     Ok(connection.split())
 }
 
-/// The new master, if the message is about the master of this name:
-/// `name old-host old-port new-host new-port`.
+/// Parses `name old-host old-port new-host new-port`; the new master, if the name is this one.
 fn switched(message: &str, name: &str) -> Option<Address> {
     let words: Vec<_> = message.split(' ').collect();
     match words[..] {
@@ -166,20 +163,20 @@ fn switched(message: &str, name: &str) -> Option<Address> {
     }
 }
 
-/// What the sentinels said so far.
+/// The answers of the sentinels so far.
 #[derive(Default)]
 struct Poll {
     votes: Vec<(Address, usize)>,
-    /// How many know no master of this name.
-    ignorant: usize,
+    /// The number of sentinels that know no master of this name.
+    unknown: usize,
     failed: Option<RedisError>,
 }
 
 impl Poll {
-    /// Asks all, for so long, or until more than half agree.
-    async fn of(sentinels: &SentinelInfo, dialer: &dyn Dial, patience: Duration) -> Self {
+    /// Asks all sentinels, until more than half agree or the limit.
+    async fn of(sentinels: &SentinelInfo, dialer: &dyn Dial, limit: Duration) -> Self {
         let all = &sentinels.sentinels;
-        let asked = all.iter().map(|sentinel| ask(dialer, sentinel, &sentinels.name, patience));
+        let asked = all.iter().map(|sentinel| ask(dialer, sentinel, &sentinels.name, limit));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let mut poll = Self::default();
         while let Some(answer) = asked.next().await {
@@ -197,22 +194,20 @@ impl Poll {
                 Some((_, votes)) => *votes += 1,
                 None => self.votes.push((master, 1)),
             },
-            Ok(None) => self.ignorant += 1,
+            Ok(None) => self.unknown += 1,
             Err(error) => self.failed = Some(error),
         }
     }
 
-    /// Whom more than half of so many name.
+    /// The master that more than half of all sentinels name.
     fn decision(&self, sentinels: usize) -> Option<&Address> {
         self.votes.iter().find(|(_, votes)| *votes > sentinels / 2).map(|(master, _)| master)
     }
 
     fn failure(self, name: &str, endpoint: &Endpoint) -> Error {
         match self.failed {
-            Some(error) if self.ignorant == 0 && is_unknown_command(&error) => {
-                endpoint.is_no_sentinel(&error)
-            }
-            Some(error) if self.ignorant == 0 => {
+            Some(error) if self.unknown == 0 && is_unknown_command(&error) => endpoint.is_no_sentinel(&error),
+            Some(error) if self.unknown == 0 => {
                 let error = endpoint.unreachable(&error);
                 if error.kind() != ErrorKind::Denied {
                     return error;
@@ -229,7 +224,7 @@ impl Poll {
     }
 }
 
-/// What a plain server answers to SENTINEL.
+/// Whether this is the answer of a plain Redis server to SENTINEL.
 fn is_unknown_command(error: &RedisError) -> bool {
     error.detail().is_some_and(|detail| detail.contains("unknown command"))
 }
@@ -238,14 +233,14 @@ async fn ask(
     dialer: &dyn Dial,
     sentinel: &ConnectionInfo,
     name: &str,
-    patience: Duration,
+    limit: Duration,
 ) -> RedisResult<Option<Address>> {
     let answer = async {
         let mut connection: MultiplexedConnection = dialer.commands(sentinel).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut connection).await
     };
-    match timeout(patience, answer).await {
+    match timeout(limit, answer).await {
         Ok(answer) => answer,
         Err(_) => Err((redis::ErrorKind::Io, "a sentinel did not answer in time").into()),
     }
@@ -256,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_decide() {
+    fn the_majority_decides() {
         let (old, new) = (("a".to_owned(), 1), ("b".to_owned(), 1));
         let mut poll = Poll::default();
         poll.count(Ok(Some(old)));
@@ -275,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told_before_a_sentinel_that_is_down() {
+    fn an_unknown_name_is_reported_before_a_sentinel_that_is_down() {
         let endpoint = Endpoint::of_test("h");
         let mut poll = Poll::default();
         poll.count(Err((redis::ErrorKind::Io, "down").into()));

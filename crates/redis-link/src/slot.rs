@@ -2,14 +2,14 @@
 
 const SLOTS: u16 = 16_384;
 
-/// The slot: CRC16 of the key, or of what stands between its first braces.
+/// The slot: CRC16 of the key, or of its hash tag.
 ///
 /// Source: the Redis Cluster specification, "Key distribution model" and "Hash tags".
 pub(crate) fn slot_of(key: &[u8]) -> u16 {
     crc16(hash_tag(key).unwrap_or(key)) % SLOTS
 }
 
-/// What stands between the first `{` and the first `}` after it, if that is anything.
+/// The text between the first `{` and the next `}`, unless it is empty.
 fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|byte| *byte == b'{')?;
     let rest = &key[open + 1..];

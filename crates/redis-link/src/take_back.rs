@@ -1,4 +1,4 @@
-//! The removal of what a request for a lock may have left on a server.
+//! Removes what a request for a lock may have left on a server.
 
 use std::mem;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use tokio::time::sleep;
 use crate::client::RedisClient;
 use crate::keys::Keys;
 
-/// The removal waits this long at most for a server that does not answer.
-const LONGEST_OUTAGE: Duration = Duration::from_secs(600);
-/// How many removals wait for a server to answer again; further ones look for a shorter time.
-const MOST_OVER_AN_OUTAGE: usize = 1024;
+/// How long a removal waits for a server that does not answer.
+const MAX_OUTAGE: Duration = Duration::from_secs(600);
+/// How many removals may wait out an outage; more than these are tried for a shorter time.
+const MAX_OVER_AN_OUTAGE: usize = 1024;
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What is known of a request that is to be [taken back](RedisClient::take_back).
+/// What is known about a request to [take back](RedisClient::take_back).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// It was answered, or never sent.
     Answered,
-    /// It was sent and not answered, on the connection that was in use when it was made, if there was one.
+    /// It was sent and not answered.
     InDoubt {
-        /// The [generation](RedisClient::generation) of that connection.
+        /// The [generation](RedisClient::generation) of the connection that it was sent on, if there was one.
         connection: Option<u64>,
     },
 }
 
 impl Sent {
-    /// Whether a request on the present connection comes after this one.
+    /// Whether the server receives a request on the present connection after this one.
     #[must_use]
     pub fn is_settled_on(self, present: Option<u64>) -> bool {
         match self {
@@ -40,7 +40,7 @@ impl Sent {
     }
 }
 
-/// How a request is [taken back](RedisClient::take_back).
+/// The options of [`RedisClient::take_back`].
 #[derive(Debug)]
 pub struct TakeBack<'a> {
     keys: &'a Keys,
@@ -51,21 +51,21 @@ pub struct TakeBack<'a> {
 }
 
 impl<'a> TakeBack<'a> {
-    /// For a request for a lock of this `ttl`.
+    /// The options for a request for a lock with this `ttl`.
     #[must_use]
     pub fn new(keys: &'a Keys, ttl: Duration, sent: Sent) -> Self {
         Self { keys, ttl, sent, is_over_an_outage: false, counted: None }
     }
 
-    /// The time to look begins when the server answers again, after ten minutes at the latest: a server that hangs
-    /// carries out what it has buffered when it goes on. When many removals wait for that already, it begins at once.
+    /// Starts the time limit when the server answers again, after ten minutes at the latest: a paused server runs its
+    /// buffered requests when it resumes. If many removals wait for that already, the limit starts at once.
     #[must_use]
     pub fn over_an_outage(mut self, cleanup: &Background) -> Self {
-        self.is_over_an_outage = cleanup.under_way() <= MOST_OVER_AN_OUTAGE;
+        self.is_over_an_outage = cleanup.under_way() <= MAX_OVER_AN_OUTAGE;
         self
     }
 
-    /// Counts as under way until the server has answered once.
+    /// Counts the removal as pending until the server has answered once.
     #[must_use]
     pub fn counted(mut self, counted: Option<Counted>) -> Self {
         self.counted = counted;
@@ -74,24 +74,24 @@ impl<'a> TakeBack<'a> {
 }
 
 impl RedisClient {
-    /// Removes what a request may have left, by calls of `release`, and reports whether there was something; `None`
-    /// when an earlier call of `release` may have removed it.
+    /// Removes what a request may have left, by calls of `release`, and reports whether it found anything; `None` if an
+    /// earlier call of `release` may have removed it.
     ///
-    /// After an answered request, and on the connection that carried it, one answer settles it. After
-    /// that connection broke, the request may still be on its way: the removal is repeated until a lease
-    /// granted now would have ended and for the time of one answer more, or until something is found: an owner that
-    /// sent several requests has to call this again. What a server carries out still later expires by itself.
+    /// After an answered request, and on the connection that it was sent on, one call is enough. If that connection
+    /// broke, the request may still be in flight: the removal is repeated for the ttl plus one command timeout, or until it
+    /// finds something. An owner that sent several requests has to call this again. A request that the server runs even
+    /// later leaves a lock that expires.
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, something may be left until it expires.
+    /// When the future is dropped, a lock may remain until it expires.
     pub async fn take_back<F>(&self, terms: TakeBack<'_>, release: impl Fn() -> F + Send) -> Option<bool>
     where
         F: Future<Output = Result<Option<bool>>> + Send,
     {
         match release().await {
             Ok(Some(true)) => Some(true),
-            // In a box, as it is seldom needed and large.
+            // Boxed, as it is rare and large.
             first => Box::pin(self.take_back_after(first, terms, release)).await,
         }
     }
@@ -106,7 +106,7 @@ impl RedisClient {
         F: Future<Output = Result<Option<bool>>> + Send,
     {
         let lasting = terms.ttl + self.command_timeout();
-        let outage = if terms.is_over_an_outage { LONGEST_OUTAGE } else { Duration::ZERO };
+        let outage = if terms.is_over_an_outage { MAX_OUTAGE } else { Duration::ZERO };
         let mut until = self.clock().now() + lasting + outage;
         let (mut pause, mut in_doubt, mut has_answered, mut released) = (FIRST_PAUSE, false, false, first);
         loop {

@@ -1,4 +1,4 @@
-//! The timeouts of a configuration.
+//! Checks the timeouts of a configuration.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use lock_core::{Error, ErrorKind, Result};
 
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Refuses a timeout of zero, and one of more than an hour.
+/// Rejects a timeout of zero, or of more than an hour.
 ///
 /// # Errors
 ///

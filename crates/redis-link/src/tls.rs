@@ -1,16 +1,31 @@
-//! TLS, as URLs ask for it.
+//! The TLS options of a URL.
 
 use lock_core::url::OptionValue;
 use lock_core::{Error, ErrorKind, Result};
 use redis::{ConnectionAddr, ConnectionInfo};
 
-/// The options of a URL that stands for TLS.
+/// The TLS options of a URL with `rediss://`, `rediss+sentinel://`, `rediss+cluster://` or `redlocks://`.
 ///
 /// | option | default | |
 /// |---|---|---|
 /// | `tls_ca` | the system's | file with the certificates of the authorities to trust, PEM |
-/// | `tls_cert`, `tls_key` | none | files with our own certificate and its key, PEM |
-/// | `tls_insecure_skip_verify` | `false` | `true` trusts whoever answers: for tests only |
+/// | `tls_cert`, `tls_key` | none | files with the client certificate and its key, PEM |
+/// | `tls_insecure_skip_verify` | `false` | `true` accepts any server certificate: for tests only |
+///
+/// # Examples
+///
+/// The options are part of the URL:
+///
+/// ```text
+/// rediss://me:s3cret@redis.example.com:6380?tls_ca=/etc/ssl/our-ca.pem
+/// ```
+///
+/// This type names them:
+///
+/// ```
+/// # use redis_link::tls::Tls;
+/// assert!(Tls::OPTIONS.contains(&"tls_ca"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
     ca: Option<String>,
@@ -23,11 +38,11 @@ impl Tls {
     /// The names of the options.
     pub const OPTIONS: [&'static str; 4] = ["tls_ca", "tls_cert", "tls_key", "tls_insecure_skip_verify"];
 
-    /// Takes an option, and says whether it is one of ours.
+    /// Sets an option, and reports whether it is a TLS option.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`].
+    /// [`ErrorKind::InvalidConfig`] for a bad value.
     pub fn set(&mut self, key: &str, value: OptionValue<'_>) -> Result<bool> {
         let file = || Some(value.text().to_owned());
         match key {
@@ -40,12 +55,11 @@ impl Tls {
         Ok(true)
     }
 
-    /// The same server, spoken to over TLS.
+    /// The same server, reached over TLS with these options.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] when a file cannot be used, [`ErrorKind::Unsupported`] in a build
-    /// without TLS.
+    /// [`ErrorKind::InvalidConfig`] for a file that cannot be used, [`ErrorKind::Unsupported`] in a build without TLS.
     pub fn over(&self, backend: &'static str, info: ConnectionInfo) -> Result<ConnectionInfo> {
         if !cfg!(feature = "tls") {
             return Err(unsupported(backend));
@@ -67,7 +81,7 @@ impl Tls {
         let read = |file: &String| {
             std::fs::read(file).map_err(|error| {
                 invalid(backend, format!("cannot read {file:?}: {error}"))
-                    .with_hint("name a file with PEM text")
+                    .with_hint("name a readable PEM file")
             })
         };
         let root_cert = self.ca.as_ref().map(read).transpose()?;
@@ -77,7 +91,7 @@ impl Tls {
             }
             (None, None) => None,
             _ => {
-                return Err(invalid(backend, "a client certificate is only half there".into())
+                return Err(invalid(backend, "the client certificate or its key is missing".into())
                     .with_hint("give both tls_cert and tls_key"));
             }
         };
@@ -88,7 +102,7 @@ impl Tls {
         let client = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
         let client = client.map_err(|error| {
             invalid(backend, format!("the certificates cannot be used: {error}"))
-                .with_hint("tls_ca, tls_cert and tls_key must be files with PEM text")
+                .with_hint("tls_ca, tls_cert and tls_key must be PEM files")
         })?;
         Ok(client.get_connection_info().clone())
     }
@@ -99,18 +113,18 @@ impl Tls {
     }
 }
 
-/// The error of a build without TLS.
+/// The error for a build without TLS.
 pub(crate) fn unsupported(backend: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
         .with_message("this build has no TLS")
         .with_hint("enable the feature: cargo add polylock --features tls")
 }
 
-/// Sees to it that there is cryptography: an application that chose its own keeps it.
+/// Installs a cryptography provider, unless the application has installed one.
 #[cfg(feature = "tls")]
 pub(crate) fn install_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if somebody else installed one in the meantime.
+        // Fails only if another thread installed one meanwhile.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

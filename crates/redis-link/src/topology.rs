@@ -1,4 +1,4 @@
-//! Where the locks are: on one server, behind sentinels, in a cluster.
+//! The servers that store the locks: one server, a master behind sentinels, or a cluster.
 
 use std::fmt;
 
@@ -11,41 +11,66 @@ use crate::tls::Tls;
 const DEFAULT_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// Which server or servers keep the locks.
+/// The servers that store the locks.
 ///
-/// `Debug` does not show passwords.
+/// `Debug` and `Display` do not show passwords.
+///
+/// # Examples
+///
+/// ```
+/// # use redis_link::redis::IntoConnectionInfo as _;
+/// # use redis_link::topology::Topology;
+/// let nodes = ["redis://h1:7000", "redis://h2:7000"].map(|url| url.into_connection_info());
+/// let cluster = Topology::Cluster(nodes.into_iter().collect::<Result<_, _>>()?);
+/// assert_eq!(cluster.to_string(), "h1:7000,h2:7000");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Topology {
     /// One server.
     Single(ConnectionInfo),
-    /// The master that sentinels name.
+    /// A master behind sentinels.
     Sentinel(SentinelInfo),
-    /// A Redis Cluster, known by some of its nodes.
+    /// A Redis Cluster, given by some of its nodes; the others are discovered.
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// The sentinels, and what they watch.
+/// Sentinels, and the master that they monitor.
+///
+/// # Examples
+///
+/// ```
+/// # use redis_link::redis::IntoConnectionInfo as _;
+/// # use redis_link::topology::{SentinelInfo, Topology};
+/// let sentinels = ["redis://s1:26379", "redis://s2:26379"].map(|url| url.into_connection_info());
+/// let sentinels = sentinels.into_iter().collect::<Result<_, _>>()?;
+/// // Only the credentials and the database count: the sentinels name the address.
+/// let master = "redis://me:s3cret@unused/2".into_connection_info()?;
+/// let topology = Topology::Sentinel(SentinelInfo::new(sentinels, "mymaster", master));
+/// assert_eq!(topology.to_string(), "mymaster of s1:26379,s2:26379");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct SentinelInfo {
-    /// Any of the sentinels, better all.
+    /// Some of the sentinels; best all of them.
     pub sentinels: Vec<ConnectionInfo>,
-    /// What the sentinels call the master.
+    /// The name of the master in the configuration of the sentinels.
     pub name: String,
-    /// How to speak to the master: credentials, database, TLS. Its address is what the sentinels say.
+    /// Credentials, database and TLS of the master. Its address is ignored: the sentinels name it.
     pub master: ConnectionInfo,
 }
 
 impl SentinelInfo {
-    /// The master that these sentinels call `name`, and how to speak to it.
+    /// The master `name` of these sentinels.
     #[must_use]
     pub fn new(sentinels: Vec<ConnectionInfo>, name: impl Into<String>, master: ConnectionInfo) -> Self {
         Self { sentinels, name: name.into(), master }
     }
 }
 
-/// What a URL scheme stands for.
+/// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
     kind: Kind,
@@ -116,11 +141,11 @@ impl fmt::Debug for SentinelInfo {
 }
 
 impl Scheme {
-    /// The scheme of a URL.
+    /// Parses the scheme of a URL.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] when it is none of Redis.
+    /// [`ErrorKind::InvalidConfig`] if it is not a scheme of Redis.
     pub fn of(backend: &'static str, url: &LockUrl) -> Result<Self> {
         let (kind, tls) = match url.scheme.as_str() {
             "redis" => (Kind::Single, false),
@@ -140,7 +165,7 @@ impl Scheme {
         Ok(Self { kind, tls })
     }
 
-    /// The options that this scheme has beside those of every Redis URL.
+    /// The options that this scheme has in addition to those of every Redis URL.
     pub fn options(self) -> Vec<&'static str> {
         let mut options: Vec<_> = if self.tls { Tls::OPTIONS.into() } else { Vec::new() };
         match self.kind {
@@ -162,9 +187,10 @@ impl Scheme {
             Kind::Cluster => {
                 let path = url.path.trim_matches('/');
                 if database(backend, path)? != 0 {
-                    return Err(invalid(backend, format!("a cluster has no database {path}")).with_hint(
-                        "leave the database out, or use another prefix in the URL (?prefix=...)",
-                    ));
+                    return Err(invalid(backend, format!("a cluster has only database 0, not {path}"))
+                        .with_hint(
+                            "leave the database out, or use another prefix in the URL (?prefix=...)",
+                        ));
                 }
                 let seed = |host| self.info(backend, host, DEFAULT_PORT, settings(url, 0), access);
                 Ok(Topology::Cluster(url.hosts.split(',').map(seed).collect::<Result<_>>()?))
@@ -190,7 +216,7 @@ impl Scheme {
         let sentinel = |host| self.info(backend, host, SENTINEL_PORT, own.clone(), access);
         let sentinels: Vec<_> = url.hosts.split(',').map(sentinel).collect::<Result<_>>()?;
         let settings = settings(url, database(backend, db)?);
-        // The address is what the sentinels say, later.
+        // The address is replaced by that of the master.
         let master = sentinels[0].clone().set_redis_settings(settings);
         Ok(SentinelInfo { sentinels, name: name.to_owned(), master })
     }
@@ -209,7 +235,7 @@ impl Scheme {
 }
 
 impl Access {
-    /// Takes an option, and says whether it is one of ours.
+    /// Sets an option, and reports whether it is one of these.
     pub fn set(&mut self, key: &str, value: lock_core::url::OptionValue<'_>) -> Result<bool> {
         let text = || Some(value.text().to_owned());
         match key {
@@ -222,17 +248,17 @@ impl Access {
     }
 }
 
-/// The address of one host of a URL, with the URL's credentials and database.
+/// One host of a URL, with the URL's credentials and database.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidConfig`].
+/// [`ErrorKind::InvalidConfig`] for a bad host or database.
 pub fn connection_info(backend: &'static str, url: &LockUrl, host: &str) -> Result<ConnectionInfo> {
     let database = database(backend, url.path.trim_matches('/'))?;
     Ok(server(backend, host, DEFAULT_PORT)?.set_redis_settings(settings(url, database)))
 }
 
-/// The same way to speak, to another host.
+/// The same connection settings with another host and port.
 pub(crate) fn at(info: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = match info.addr().clone() {
@@ -257,7 +283,7 @@ fn server(backend: &'static str, host: &str, default_port: u16) -> Result<Connec
     };
     let name = name.trim_start_matches('[').trim_end_matches(']');
     if name.is_empty() || name.contains(',') {
-        return Err(invalid(backend, format!("the URL names no single host but {host:?}"))
+        return Err(invalid(backend, format!("the URL does not name exactly one host: {host:?}"))
             .with_hint("write it as redis://host:port"));
     }
     ConnectionAddr::Tcp(name.to_owned(), port).into_connection_info().map_err(|_| {
@@ -268,7 +294,7 @@ fn server(backend: &'static str, host: &str, default_port: u16) -> Result<Connec
 
 fn unix(backend: &'static str, url: &LockUrl, database: i64) -> Result<ConnectionInfo> {
     if !url.hosts.is_empty() || url.path.len() < 2 {
-        return Err(invalid(backend, "the URL names no path of a socket".into())
+        return Err(invalid(backend, "the URL does not name the path of a socket".into())
             .with_hint("write it as redis+unix:///path/to/redis.sock?db=0"));
     }
     let addr = ConnectionAddr::Unix(url.path.clone().into());

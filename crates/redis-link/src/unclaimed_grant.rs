@@ -1,8 +1,8 @@
-//! Grants that no acquisition claims, and their return.
+//! Returns grants that no acquisition claims.
 //!
-//! An entry of a wait queue may outlive its acquisition: a server that hung carries out a request long after the caller
-//! gave up, and a promoted replica has entries that the old master had removed. The server takes such an entry for a
-//! waiter, as its process listens, and grants it the lock. The process is notified, and gives the grant back.
+//! An entry of a wait queue may outlive its acquisition: a paused server runs a request long after the caller gave up, and
+//! a promoted replica has entries that the old master had removed. The server takes such an entry for a waiter, as its
+//! process is subscribed, and grants it the lock. The process is notified, and returns the grant.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use tokio::time::sleep;
 
 use crate::keys::Keys;
 
-/// How many grants are given back at a time. Further ones expire by themselves.
+/// How many grants are returned concurrently. Further ones expire.
 const MOST_AT_A_TIME: usize = 1024;
-/// The grants of this time are reported in one warning.
+/// All grants within this time are reported in one warning.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 
-/// A grant to an owner that no acquisition has.
+/// A grant to an owner without an acquisition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnclaimedGrant {
     /// What was granted.
@@ -43,11 +43,11 @@ pub enum Granted {
     Turn,
 }
 
-/// Gives grants back to a server: what each backend does on its own.
+/// Returns grants to a server; implemented by each backend.
 #[async_trait]
 pub trait ReturnGrant: fmt::Debug + Send + Sync + 'static {
-    /// Removes what this owner has of this lock, and nothing else, so that the next waiter gets it. Reports whether there
-    /// was something, where that is known.
+    /// Removes what this owner has of this lock, so that the next waiter gets it. Reports whether there was anything, if
+    /// that is known.
     async fn return_grant(&self, grant: &UnclaimedGrant) -> Option<bool>;
 
     /// The address of the server.
@@ -55,7 +55,7 @@ pub trait ReturnGrant: fmt::Debug + Send + Sync + 'static {
 }
 
 impl UnclaimedGrant {
-    /// Reads a notification of this owner: see `tell` in the scripts.
+    /// Parses a notification for this owner: see `notify` in the scripts.
     pub(crate) fn read(what: &str, owner: &str, rest: &str, inbox: &str) -> Option<Self> {
         let (what, key) = match what {
             "granted" => (Granted::Lock, rest),
@@ -67,12 +67,12 @@ impl UnclaimedGrant {
     }
 }
 
-/// The grants that are on their way back to one server.
+/// The grants that are being returned to one server.
 #[derive(Debug)]
 pub(crate) struct Returns {
     server: Arc<dyn ReturnGrant>,
     running: AtomicUsize,
-    /// How many were given back and are not reported yet.
+    /// The number of grants that were returned and not yet reported.
     unreported: AtomicUsize,
 }
 
@@ -81,7 +81,7 @@ impl Returns {
         Arc::new(Self { server, running: AtomicUsize::new(0), unreported: AtomicUsize::new(0) })
     }
 
-    /// Gives a grant back in the background.
+    /// Returns a grant in the background.
     pub(crate) fn give_back(self: &Arc<Self>, grant: UnclaimedGrant, reports: bool) {
         let Ok(runtime) = Handle::try_current() else { return };
         if self.running.fetch_add(1, Ordering::AcqRel) >= MOST_AT_A_TIME {
@@ -93,14 +93,18 @@ impl Returns {
             let this = Arc::clone(&running.0);
             let given_back = this.server.return_grant(&grant).await;
             drop(running);
-            tracing::debug!(lock = grant.keys.lock(), ?given_back, "a grant without an acquisition");
+            tracing::debug!(
+                lock = grant.keys.lock(),
+                ?given_back,
+                "returned a grant that no acquisition claims"
+            );
             if reports && given_back == Some(true) {
                 this.report().await;
             }
         }));
     }
 
-    /// Warns of all that were given back within a second.
+    /// Logs one warning for all grants that are returned within a second.
     async fn report(self: &Arc<Self>) {
         if self.unreported.fetch_add(1, Ordering::AcqRel) == 0 {
             let _report = Report(Arc::clone(self));
@@ -109,7 +113,7 @@ impl Returns {
     }
 }
 
-/// Warns when it is dropped: also when the runtime ends first, as there would be no further warning then.
+/// Logs the warning when it is dropped, even if the runtime ends first.
 struct Report(Arc<Returns>);
 
 impl Drop for Report {
@@ -118,8 +122,8 @@ impl Drop for Report {
         tracing::warn!(
             server = self.0.server.address(),
             given_back,
-            "locks were granted to waiters that had left, and were given back at once: the server answered so late that \
-             they had given up, or a failover brought their entries back"
+            "locks were granted to waiters that had given up, and were returned at once: the server answered late, or a \
+             failover restored their queue entries"
         );
     }
 }
@@ -145,7 +149,7 @@ mod tests {
         assert_eq!(read("granted", "lock:a b"), grant(Granted::Lock));
         assert_eq!(read("passed", "17 lock:a b"), grant(Granted::Lock));
         assert_eq!(read("turn", "lock:a b"), grant(Granted::Turn));
-        // As earlier versions of the scripts have it.
+        // The form of earlier versions of the scripts.
         assert_eq!(read("passed", "17"), None);
         assert_eq!(read("next", "100"), None);
         assert_eq!(UnclaimedGrant::read("granted", "nobody", "lock:a", "inbox"), None);
@@ -166,8 +170,8 @@ mod tests {
     }
 
     #[test]
-    fn a_report_whose_runtime_ends_is_given_and_does_not_silence_the_next() {
-        let (log, _guard) = lock_testkit::LogCapture::begin();
+    fn a_report_whose_runtime_ends_is_logged_and_does_not_suppress_the_next() {
+        let (log, _guard) = lock_testkit::Log::begin();
         let returns = Returns::new(Arc::new(NoServer));
         for reports in 1..=2 {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -1,4 +1,4 @@
-//! What every wait for a lock has: its deadline, its pauses, and the outages that it rides out.
+//! The common parts of every wait for a lock: deadlines, pauses and tolerated outages.
 
 use std::time::Duration;
 
@@ -6,58 +6,59 @@ use lock_core::{Error, ErrorKind, Result, Wait};
 use rand::Rng;
 use tokio::time::{Instant, timeout_at};
 
-/// The server rounds the time that is left of a key.
-pub const ROUNDED: Duration = Duration::from_millis(1);
+/// The server rounds the remaining ttl of a key.
+pub const ROUNDING: Duration = Duration::from_millis(1);
 
-/// How one wait for a lock goes.
+/// The state of one wait for a lock.
 #[derive(Debug, Default)]
 pub struct WaitState {
     /// Whether the server has answered that the lock is busy.
-    heard: bool,
-    /// Since when requests fail, and the last error.
+    answered: bool,
+    /// The start of the present outage, and its last error.
     outage: Option<(Instant, Error)>,
-    /// Whether a key of another type was reported.
+    /// Whether a key of another type was logged.
     warned: bool,
 }
 
 impl WaitState {
-    /// Whether the server has answered that the lock is busy: then others most likely wait for it too.
+    /// Whether the server has answered that the lock is busy. Then there are probably other waiters.
     #[must_use]
     pub const fn is_contended(&self) -> bool {
-        self.heard
+        self.answered
     }
 
-    /// Notes the answer that the lock is busy, and warns once when its key is no lock.
+    /// Notes the answer that the lock is busy, and warns once if its key is not a lock.
     pub fn busy(&mut self, key: &str, foreign_type: Option<String>) {
-        (self.heard, self.outage) = (true, None);
+        (self.answered, self.outage) = (true, None);
         if let Some(kind) = foreign_type.filter(|_| !std::mem::replace(&mut self.warned, true)) {
             tracing::warn!(
                 key,
                 kind,
-                "the key of a lock is used for something else: the lock is busy until it is removed"
+                "the key of a lock has another type: the lock is busy until the key is removed"
             );
         }
     }
 
-    /// The deadline of a request. The first answer is awaited beyond that of the wait: a call that may not wait still
+    /// The deadline of a request: that of the wait, but none before the first answer. So a call that must not wait still
     /// asks once.
     #[must_use]
     pub fn deadline(&self, wait: Wait) -> Option<Instant> {
-        wait.deadline().filter(|_| self.heard)
+        wait.deadline().filter(|_| self.answered)
     }
 
-    /// Rides out an outage for as long as a lease lasts, once the server has answered; or `anyway`.
+    /// Notes a failed request. Once the server has answered, an outage is tolerated for the ttl of a lease; with `anyway`
+    /// always.
     ///
     /// # Errors
     ///
-    /// The error, when the wait is over with it.
+    /// The error, if it ends the wait.
     pub fn failed(&mut self, error: Error, ttl: Duration, anyway: bool) -> Result<()> {
         let since = self.outage.take().map_or_else(Instant::now, |(since, _)| since);
-        let patient = anyway || (self.heard && since.elapsed() < ttl);
-        if !patient || error.kind() != ErrorKind::Unavailable {
+        let goes_on = anyway || (self.answered && since.elapsed() < ttl);
+        if !goes_on || error.kind() != ErrorKind::Unavailable {
             return Err(error);
         }
-        tracing::debug!(%error, "the wait goes on");
+        tracing::debug!(%error, "a request for a lock failed; the wait continues");
         self.outage = Some((since, error));
         Ok(())
     }
@@ -68,7 +69,7 @@ impl WaitState {
     }
 }
 
-/// The output of a future, `None` when the deadline ended it.
+/// The output of a future, or `None` after the deadline.
 pub async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
     match deadline {
         Some(deadline) => timeout_at(deadline, future).await.ok(),
@@ -76,14 +77,14 @@ pub async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F
     }
 }
 
-/// The longest pause between two requests of a waiter that is notified: a lost message, or a release by a client that
-/// notifies nobody, costs no more than this.
+/// The longest pause between two requests of a waiter with notifications. It limits the delay after a lost message, or
+/// after a release by a client that does not notify.
 #[must_use]
 pub fn longest_pause() -> Duration {
     pause_between(1_000, 2_000)
 }
 
-/// A random pause of so many milliseconds.
+/// A random pause between these numbers of milliseconds.
 #[must_use]
 pub fn pause_between(shortest: u64, longest: u64) -> Duration {
     Duration::from_millis(lock_core::random::rng().random_range(shortest..=longest))

@@ -4,21 +4,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The wall clock of the client.
+/// A source of the time since 1970: the machine's clock, or a function of a test.
 ///
 /// # Examples
 ///
+/// A clock that runs one minute ahead:
+///
 /// ```
-/// # use std::time::{Duration, SystemTime};
 /// # use redis_link::wall_clock::WallClock;
-/// let ahead = WallClock::new(|| SystemTime::now() + Duration::from_secs(60));
-/// assert!(ahead.now() > WallClock::default().now());
+/// use std::time::{Duration, SystemTime};
+///
+/// let clock = WallClock::new(|| SystemTime::now() + Duration::from_secs(60));
+/// assert!(clock.now() > WallClock::default().now());
 /// ```
 #[derive(Clone)]
 pub struct WallClock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
 
 impl WallClock {
-    /// A clock that shows what `now` says, for tests.
+    /// A clock that shows the result of `now`, for tests.
     pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }

@@ -1,4 +1,4 @@
-//! How values are written for scripts, and read from their answers.
+//! Formats values for scripts, and parses their answers.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use lock_core::Token;
 use redis::Value;
 
-/// The last token outlives its lock by this, or by a hundred times the ttl if that is more.
+/// How long the last token outlives its lock, at least; with a long ttl it is a hundred times the ttl.
 const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The same as the scripts have it, in milliseconds.
+/// The same in milliseconds, as in the scripts.
 pub const USUAL_FENCE_TTL: &str = "604800000";
 
-/// A time to live in milliseconds, at least one.
+/// A ttl in milliseconds, at least one.
 #[must_use]
 pub fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// How long the last token is kept, as the scripts have it.
+/// The ttl of the last token, formatted for the scripts.
 #[must_use]
 pub fn fence_ttl(ttl: Duration) -> Cow<'static, str> {
     match ttl.saturating_mul(100) {
@@ -26,7 +26,7 @@ pub fn fence_ttl(ttl: Duration) -> Cow<'static, str> {
     }
 }
 
-/// Reads a yes or no.
+/// Parses 0 or 1.
 #[must_use]
 pub fn flag(answer: &Value) -> Option<bool> {
     match answer {
@@ -36,7 +36,7 @@ pub fn flag(answer: &Value) -> Option<bool> {
     }
 }
 
-/// Reads a token.
+/// Parses a token.
 #[must_use]
 pub fn token(value: &Value) -> Option<Token> {
     let Value::BulkString(digits) = value else { return None };
