@@ -1,6 +1,6 @@
--- Takes the lock away from whoever holds it, unless the key is not a lock at all.
--- KEYS: lock, fence, queue, holders. ARGV: channel of those who wait in no queue or ''.
--- Answers the type of the key that was there.
+-- Removes the lock, whoever holds it, unless the key is not a lock.
+-- KEYS: lock, fence, queue, holders. ARGV: channel for waiters without a queue or ''.
+-- Returns the type of the key.
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'string' then
   redis.call('DEL', KEYS[1], holders)

@@ -1,9 +1,9 @@
--- Lets readers share a lock that its owner holds alone, and lets in those who wait before the first that is none. What
--- follows extends the owner's share, as any other; sent again it does no more than that.
--- KEYS: lock, fence, queue, holders. ARGV: owner, ttl in ms, ttl of the fence in ms, channel of those who wait in no
--- queue or ''. The last two are left out when they are a week and ''.
+-- Makes an exclusive lock a shared one, and admits the readers at the head of the queue. Then extends the owner's share,
+-- as extend does; when sent again it does only that.
+-- KEYS: lock, fence, queue, holders. ARGV: owner, ttl in ms, ttl of the fence in ms, channel for waiters without a queue
+-- or ''. The last two are left out if they are a week and ''.
 if value == ARGV[1] then
-  -- Of holders whose lock was deleted under them.
+  -- Left by holders of a shared lock whose key was deleted.
   redis.call('DEL', holders)
   share(ARGV[1], SHARED, ARGV[2])
   advance('', false, true)

@@ -1,13 +1,13 @@
--- Lets the lock, or the owner's share of it, end later. Never takes it.
--- KEYS: lock, fence, and the holders for one who may share it. ARGV: owner, ttl in ms, ttl of the fence in ms unless it
--- is a week.
--- Answers 1 when it is the owner's, else 0.
+-- Extends the lock, or the owner's share of it. Never acquires it.
+-- KEYS: lock, fence, and holders if the owner may share it. ARGV: owner, ttl in ms, ttl of the fence in ms unless it is a
+-- week.
+-- Returns 1 if the owner holds the lock, else 0.
 if not holds(ARGV[1]) then
   return 0
 end
-local lasting, left = ARGV[3] or '604800000', redis.call('PTTL', KEYS[2])
-if left ~= -1 and left < tonumber(lasting) then
-  redis.call('PEXPIRE', KEYS[2], lasting)
+local fence_ttl, left = ARGV[3] or '604800000', redis.call('PTTL', KEYS[2])
+if left ~= -1 and left < tonumber(fence_ttl) then
+  redis.call('PEXPIRE', KEYS[2], fence_ttl)
 end
 extend(ARGV[1], ARGV[2])
 return 1

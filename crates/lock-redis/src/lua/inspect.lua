@@ -1,9 +1,10 @@
--- Looks at the lock.
--- KEYS: lock, fence, queue, holders. ARGV: channel of those who wait in no queue, owner or ''.
--- Answers {type, value, fence, waiters, whether it is the owner's}. Of those who share a lock the value is the last that
--- was granted.
--- Without an owner also: mode, ms until the lock ends, the holders that share it as {owner, ms until its share ends, ...},
--- the first 100 waiters as {mode, info, '', ...}. A mode is 'x', 'r', or 'p' of holders and the number of permits of waiters.
+-- Inspects the lock.
+-- KEYS: lock, fence, queue, holders. ARGV: channel for waiters without a queue, owner or ''.
+-- Returns {type, value, fence, number of waiters, whether the owner holds it}. The value of a shared lock is its latest
+-- holder.
+-- Without an owner also: mode, ms until the lock expires, the holders of a shared lock as {owner, ms until its share ends,
+-- ...}, the first 100 waiters as {mode, info, '', ...}. A mode is 'x', 'r', or 'p' for holders and the number of permits for
+-- waiters.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local holder = kind == 'string' and value or ''
 local fence = redis.pcall('GET', KEYS[2])
@@ -16,7 +17,7 @@ local waiters = redis.pcall('LLEN', KEYS[3])
 local listeners = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
 waiters = (type(waiters) == 'number' and waiters or 0) + (listeners[2] or 0)
 if string.find(redis.pcall('LRANGE', KEYS[3], 0, 0)[1] or '', '^free ') then
-  -- It is left free: see leave_free.lua.
+  -- The marker of leave_free.lua is not a waiter.
   waiters = waiters - 1
 end
 if ARGV[2] ~= '' then

@@ -1,11 +1,11 @@
--- The first renewal of a lock that was passed on, after which the one behind the owner learns that it is the first.
+-- The first renewal after a hand-over, which also notifies the next waiter that it is now the first.
 -- KEYS: lock, fence, queue. ARGV: owner, ttl in ms, ttl of the fence in ms unless it is a week.
--- Answers 1 when it is the owner's, else 0.
+-- Returns 1 if the owner holds the lock, else 0.
 if value ~= ARGV[1] then
   if not value then
-    -- It went meanwhile: whoever is the first now is to ask.
-    call_first(0)
+    -- The lock is free by now: the first waiter has to ask.
+    notify_first(0)
   end
   return 0
 end
-call_first(ARGV[2])
+notify_first(ARGV[2])

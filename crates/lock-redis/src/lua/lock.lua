@@ -1,5 +1,5 @@
--- What the lock is when it is held by several: one of these two; then the holders are a sorted set of owner ids by the
--- time, in ms, at which the share of each ends.
+-- The values of a lock with several holders. The holders are then a sorted set of owner ids, scored by the end of each
+-- share in ms.
 local SHARED, PERMITS = 'polylock:shared', 'polylock:permits'
 
 local function is_shared()

@@ -1,29 +1,29 @@
--- The next usual case: the first of those who wait wants the lock alone, and hears that it has it, with its token. The
--- one behind it hears that it is the first by now when this one confirms: nobody is to run before this one does.
--- With nothing that this case does not need: all that a script defines costs time in each of its calls.
-local owner, short, lasting, length, rest = string.match(first or '', '^(%x+) x (%d+) (%d+) (%d+) (.*)$')
-local heard
+-- The next common case: hands the lock over to the first waiter, which wants it exclusively, and notifies it with its
+-- token. The waiter behind it is notified only by the confirmation, so that this one runs first.
+-- Kept small: everything that a script defines costs time in each call.
+local owner, grace, fence_ttl, length, rest = string.match(first or '', '^(%x+) x (%d+) (%d+) (%d+) (.*)$')
+local delivered
 
--- Says whether it is passed on, with the token of this mint; `heard` has what came of it.
+-- Reports whether the lock was handed over, with a token from this mint. `delivered` is the answer to PUBLISH.
 local function pass_on(mint)
   local inbox, info = string.sub(rest, 1, length), string.sub(rest, length + 2)
-  -- First done, then told: it is believed.
-  local token = mint(owner, info, lasting)
+  -- Before the notification, on which the waiter relies.
+  local token = mint(owner, info, fence_ttl)
   if not token then
     return false
   end
-  heard = 0
+  delivered = 0
   if not token.err then
-    redis.call('SET', KEYS[1], owner, 'PX', short)
+    redis.call('SET', KEYS[1], owner, 'PX', grace)
     local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
-    heard = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. KEYS[1])
-    if publish == 'PUBLISH' and type(heard) == 'number' and heard > 0 then
-      -- Some may listen to patterns.
+    delivered = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. KEYS[1])
+    if publish == 'PUBLISH' and type(delivered) == 'number' and delivered > 0 then
+      -- The count includes subscribers to patterns.
       local listeners = redis.pcall('PUBSUB', 'NUMSUB', inbox)
-      heard = listeners.err and heard or listeners[2]
+      delivered = listeners.err and delivered or listeners[2]
     end
   end
-  return type(heard) == 'number' and heard > 0
+  return type(delivered) == 'number' and delivered > 0
 end
 
 if owner and pass_on(mint_by_clock) then

@@ -1,19 +1,19 @@
--- What the scripts of the queue have in common. KEYS: lock, fence, queue, holders; the holders are the last.
+-- The common parts of the scripts with a queue. KEYS: lock, fence, queue, holders; the holders are the last.
 local holders = KEYS[#KEYS]
 local now = tonumber(string.sub(micros, 1, -4))
 
--- A mode is 'x' for one holder alone, 'r' for readers, or how many permits there are.
+-- A mode is 'x' for exclusive, 'r' for readers, or the number of permits.
 local function marker(mode)
   return mode == 'r' and SHARED or PERMITS
 end
 
--- How many share the lock still.
+-- The number of unexpired shares.
 local function sharers()
   redis.call('ZREMRANGEBYSCORE', holders, '-inf', now)
   return redis.call('ZCARD', holders)
 end
 
--- The lock lasts as long as the last of those who share it.
+-- Sets the end of the lock to that of its last share.
 local function settle(marker)
   local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]
   redis.call('SET', KEYS[1], marker, 'PXAT', last)
@@ -26,7 +26,7 @@ local function share(owner, marker, ttl)
   settle(marker)
 end
 
--- Whether the owner holds the lock, alone or with others.
+-- Whether the owner holds the lock, exclusively or shared.
 local function holds(owner)
   if is_shared() then
     local ends = redis.call('ZSCORE', holders, owner)
@@ -54,9 +54,9 @@ local function has_room(mode)
   return mode == 'r' or sharers() < tonumber(mode)
 end
 
--- Grants the lock where there is room. Answers as mint.
-local function grant(owner, mode, ttl, info, lasting)
-  local token = mint(owner, info, lasting)
+-- Grants the lock; the caller has checked for room. Returns as mint.
+local function grant(owner, mode, ttl, info, fence_ttl)
+  local token = mint(owner, info, fence_ttl)
   if token.err then
     return token
   end
@@ -65,7 +65,7 @@ local function grant(owner, mode, ttl, info, lasting)
     value = owner
   else
     if not value then
-      -- Of holders whose lock was deleted under them.
+      -- Left by holders of a shared lock whose key was deleted.
       redis.call('DEL', holders)
     end
     share(owner, marker(mode), ttl)
@@ -73,10 +73,10 @@ local function grant(owner, mode, ttl, info, lasting)
   return token
 end
 
--- For how many ms more the lock is left free for clients that stand in no queue.
+-- For how many ms more the lock is left free for clients without a queue entry.
 local free_for
 
--- When there may be room for this mode, in ms: -1 if it does not end by itself.
+-- The time until there may be room for this mode, in ms; -1 if the lock does not expire.
 local function ends_in(mode)
   if tonumber(mode) and value == PERMITS and sharers() > 0 then
     return redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] - now
@@ -84,55 +84,55 @@ local function ends_in(mode)
   return value and redis.call('PTTL', KEYS[1]) or free_for or -1
 end
 
--- Grants the lock to those who wait, in order and while there is room, for a short time in which they are to
--- confirm it; passes over those whose process is gone. The first for whom there is no room learns when it may
--- look, if it has come to stand there just now. Stops at `me`, and says so. `doubts` whether the first is still there.
-local function advance(me, moved, doubts)
+-- Grants the lock to waiters in order, while there is room, for the grace period in which they have to confirm. Removes
+-- waiters whose process is dead. The first waiter without room is notified when to ask, if it has just become the first.
+-- Stops at the owner `me`, and returns true then. With `check_alive`, also tests whether the first waiter is alive.
+local function advance(me, is_new_first, check_alive)
   while true do
     local entry = redis.call('LINDEX', KEYS[3], 0)
     if not entry then
       return false
     end
-    local owner, mode, short, lasting, inbox, info = parts(entry)
-    -- See leave_free.lua. No moment is as long as five seconds, unless the clock was set back.
+    local owner, mode, grace, fence_ttl, inbox, info = parts(entry)
+    -- See leave_free.lua. A moment of five seconds or more means that the clock was set back.
     local free_until = not owner and not value and tonumber(string.match(entry, '^free (%d+)$'))
     if free_until and free_until > now and free_until <= now + 5000 then
       free_for = free_until - now
-      if moved then
-        -- Who has come up meanwhile does not know of it.
-        call_first(free_for, 1)
+      if is_new_first then
+        -- A new first waiter has not been notified of it.
+        notify_first(free_for, 1)
       end
       return false
     end
     if owner and not has_room(mode) then
       local stays = owner == me
-      if not stays and moved then
-        stays = tell(inbox, 'next', owner, ends_in(mode))
+      if not stays and is_new_first then
+        stays = notify(inbox, 'next', owner, ends_in(mode))
       elseif not stays then
-        stays = not doubts or listens(inbox)
+        stays = not check_alive or has_listeners(inbox)
       end
       if stays then
         return false
       end
       redis.call('LPOP', KEYS[3])
-      moved = true
+      is_new_first = true
     else
-      local heard = owner and owner ~= me and tell(inbox, 'granted', owner, KEYS[1])
-      if heard == 'perhaps' then
-        -- It finds out by itself.
+      local delivered = owner and owner ~= me and notify(inbox, 'granted', owner, KEYS[1])
+      if delivered == 'perhaps' then
+        -- It may be alive, and then asks by itself.
         return false
       end
       redis.call('LPOP', KEYS[3])
       if owner and owner == me then
         return true
       end
-      if heard then
-        local token = grant(owner, mode, short, info, lasting)
+      if delivered then
+        local token = grant(owner, mode, grace, info, fence_ttl)
         if token.err then
           return false
         end
       end
-      moved = true
+      is_new_first = true
     end
   end
 end

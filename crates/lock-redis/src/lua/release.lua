@@ -1,10 +1,10 @@
--- Gives back what an owner has: the lock, its share of it, or its place in the queue.
--- KEYS: lock, fence, queue, holders. ARGV: owner, channel of those who wait in no queue or '', entry of the queue or ''.
--- What is '' at the end is left out.
--- Answers 1 when the lock was the owner's until now, else 0.
+-- Releases what an owner has: the lock, its share of it, or its queue entry.
+-- KEYS: lock, fence, queue, holders. ARGV: owner, channel for waiters without a queue or '', queue entry or ''. Trailing ''
+-- are left out.
+-- Returns 1 if the owner held the lock, else 0.
 local held = 0
 if value == ARGV[1] then
-  -- Free for the next; the key goes if there is none.
+  -- Free for the next waiter; the key is deleted below if there is none.
   held, value = 1, false
 elseif is_shared() then
   local ends = redis.call('ZSCORE', holders, ARGV[1])

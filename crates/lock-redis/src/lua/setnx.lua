@@ -1,9 +1,8 @@
--- What the scripts of the recipe setnx-timestamp have in common. KEYS: lock, fence.
+-- The common parts of the scripts of the recipe setnx-timestamp. KEYS: lock, fence.
 --
--- The lock is the time at which it ends, and does not say whose it is. So the fence does, for those who hold it by
--- these scripts: "token owner since value sent info", and without `value sent` once they have given it back. The lock is
--- the owner's while it is that value and the fence names the owner. `sent` is when the value was sent, in us by the
--- owner's clock.
+-- The lock is the time at which it ends, and does not name its owner. The fence does, for holders of these scripts: "token
+-- owner since value sent info", and without `value sent` after the release. The owner holds the lock while the fence names
+-- the owner and the lock is that value. `sent` is when the value was sent, in us by the owner's clock.
 
 local function read_fence()
   local fence = redis.pcall('GET', KEYS[2])
@@ -12,38 +11,38 @@ local function read_fence()
     sent = parts[5], info = parts[6]}
 end
 
--- What the fence says of the owner, if the lock is the owner's.
+-- The fence, if the owner holds the lock.
 local function holds(owner)
   local fence = read_fence()
   return fence and fence.owner == owner and redis.pcall('GET', KEYS[1]) == fence.value and fence
 end
 
--- What the fence says of one who holds the lock by this value.
+-- The text of the fence for a holder with this value.
 local function text_of(fence, value, sent)
   return table.concat({fence.token, fence.owner, fence.since, value, sent, fence.info}, ' ')
 end
 
--- Writes another time for the owner, unless that was sent before the one that is there.
-local function write(fence, value, sent, lasting)
+-- Writes another time for the owner, unless it was sent before the present one.
+local function write(fence, value, sent, fence_ttl)
   if tonumber(sent) < tonumber(fence.sent) then
     return
   end
   local left = redis.call('PTTL', KEYS[2])
   redis.call('SET', KEYS[2], text_of(fence, value, sent), 'KEEPTTL')
-  if left ~= -1 and left < tonumber(lasting) then
-    redis.call('PEXPIRE', KEYS[2], lasting)
+  if left ~= -1 and left < tonumber(fence_ttl) then
+    redis.call('PEXPIRE', KEYS[2], fence_ttl)
   end
   redis.call('SET', KEYS[1], value)
 end
 
--- Notes that the lock is the owner's no more: a client of other make may write the same time in the same millisecond.
+-- Notes that the owner no longer holds the lock: another client may write the same time in the same millisecond.
 local function forget(fence)
   local parts = {fence.token, fence.owner, fence.since, fence.info}
   redis.call('SET', KEYS[2], table.concat(parts, ' '), 'KEEPTTL')
 end
 
--- The time that a value says, in ms, or nil when it says none: what is not between 1973 and 5138 has another unit, or
--- is no time, and its lock is not to be taken over. A fraction is allowed.
+-- The time of a value in ms, or nil. A value outside of 1973 to 5138 has another unit or is not a time, and its lock is
+-- never taken over. A fraction is allowed.
 local function time_of(value, unit)
   local number = type(value) == 'string' and string.match(value, '^%d+%.?%d*$') and tonumber(value)
   local time = number and number * unit

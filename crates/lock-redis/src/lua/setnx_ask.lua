@@ -1,9 +1,9 @@
--- Takes the lock for an owner when it is free, or when its time is over by the clock of the one who asks.
+-- Acquires the lock for an owner if it is free, or over by the caller's clock.
 -- KEYS: lock, fence.
--- ARGV: owner, -, info, -, -, ttl of the fence in ms, value, when that was sent, unit in ms, the time before which a lock
+-- ARGV: owner, -, info, -, -, ttl of the fence in ms, value, its time of sending, unit in ms, the time before which a lock
 -- is over.
--- Answers {1, token, server's clock in us}, or {0, ms until it is over, type of the key}.
--- Sent again by the same owner it answers the same, and the value counts that was sent last.
+-- Returns {1, token, server's clock in us}, or {0, ms until the lock is over, type of the key}.
+-- Idempotent for an owner, but the value that was sent last counts.
 local held = holds(ARGV[1])
 if held then
   write(held, ARGV[7], ARGV[8], ARGV[6])
@@ -23,7 +23,7 @@ local token = mint(ARGV[1], ARGV[7] .. ' ' .. ARGV[8] .. ' ' .. ARGV[3], ARGV[6]
 if token.err then
   return token
 end
--- The SETNX or the GETSET of the recipe: as nobody comes between, neither can find anything else, and a GETSET that
--- comes too late does not overwrite the winner's time.
+-- The SETNX or the GETSET of the recipe. Nothing runs between the GET above and this SET, so it cannot overwrite the time
+-- of another winner.
 redis.call('SET', KEYS[1], ARGV[7])
 return {1, token, micros}

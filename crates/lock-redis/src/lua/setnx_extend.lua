@@ -1,6 +1,6 @@
--- Lets the lock end at another time. Never takes it.
--- KEYS: lock, fence. ARGV: owner, -, ttl of the fence in ms, value, when that was sent.
--- Answers 1 when it is the owner's, else 0.
+-- Sets another end of the lock. Never acquires it.
+-- KEYS: lock, fence. ARGV: owner, -, ttl of the fence in ms, value, its time of sending.
+-- Returns 1 if the owner holds the lock, else 0.
 local held = holds(ARGV[1])
 if not held then
   return 0

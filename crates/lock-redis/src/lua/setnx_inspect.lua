@@ -1,7 +1,7 @@
--- Looks at the lock.
+-- Inspects the lock.
 -- KEYS: lock, fence. ARGV: -, owner or '', unit in ms, the time before which a lock is over.
--- Answers {type, value, fence, waiters, whether it is the owner's, 'x', ms until the lock is over or -1, {}, {}}. A lock that
--- is over is none, and the value of one that was taken by these scripts is its owner.
+-- Returns {type, value, fence, waiters, whether the owner holds it, 'x', ms until the lock is over or -1, {}, {}}. The type
+-- of a lock that is over is 'none'. The value of a lock that these scripts acquired is its owner.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local value = kind == 'string' and redis.call('GET', KEYS[1]) or ''
 local time = time_of(value, ARGV[3])

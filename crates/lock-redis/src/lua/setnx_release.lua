@@ -1,6 +1,6 @@
--- Gives back the lock.
+-- Releases the lock.
 -- KEYS: lock, fence. ARGV: owner.
--- Answers 1 when it was the owner's until now, else 0.
+-- Returns 1 if the owner held it, else 0.
 local held = holds(ARGV[1])
 if not held then
   return 0

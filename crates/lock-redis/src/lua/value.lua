@@ -1,3 +1,3 @@
--- What the lock is: the owner id of the one who holds it alone, or a marker of those who share it; see lock.lua. False
--- when it is free, an error when the key is used for something else. Kept up to date by whatever changes it.
+-- The value of the lock: the owner id of an exclusive holder, or a marker for a shared lock (see lock.lua). False if the
+-- lock is free, an error if the key has another type. Every change of the lock updates it.
 local value = redis.pcall('GET', KEYS[1])

@@ -1,4 +1,4 @@
--- Tokens are handled as text, as a double is exact only up to 2^53.
+-- Tokens are compared as text: a double is exact only up to 2^53.
 
 -- Whether one number is larger than another.
 local function is_larger(one, other)
