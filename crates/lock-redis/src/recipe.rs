@@ -48,7 +48,7 @@ pub enum RedisRecipe {
     /// * The lock was removed, and another client then wrote the same time to the millisecond: this library takes the lock
     ///   for its own, treats it as valid, and releases it.
     /// * Another client asks for an expired lock just after this library took it, and overwrites the time: the next renewal
-    ///   reports the lock as lost, and the key remains until its time is over.
+    ///   reports the lock as lost, and the key remains until that time.
     ///
     /// Waiters poll. There is no queue, no sharing and no hand-over within a process. A holder that dies leaves the key
     /// behind, as with every client of this recipe.

@@ -37,7 +37,7 @@ impl SetnxTimestamp {
         Self { unit, skew, clock, warned: AtomicBool::new(false) }
     }
 
-    /// The value to write for a lease of `ttl`: by any clock within the skew, it is over only after the lease. As in
+    /// The value to write for a lease of `ttl`: by any clock within the skew, its time passes only after the lease. As in
     /// existing fleets, one is added.
     fn value(&self, sent: Moment, ttl: Duration) -> u128 {
         let ends = sent.wall + ttl + self.skew;
@@ -47,7 +47,7 @@ impl SetnxTimestamp {
         }
     }
 
-    /// A lock that ends before this is over, by any clock within the skew. In ms since 1970.
+    /// A lock with an earlier time has ended by any clock within the skew. In ms since 1970.
     fn over_before(&self) -> u128 {
         self.clock.now().saturating_sub(self.skew).as_millis()
     }
@@ -71,7 +71,7 @@ impl SetnxTimestamp {
         call.arg(self.value(sent, ttl).to_string()).arg(micros)
     }
 
-    /// Adds the unit, and the time before which a lock is over.
+    /// Adds the unit, and the time before which a lock has ended.
     fn with_limit(&self, call: Call) -> Call {
         call.arg(self.unit()).arg(self.over_before().to_string())
     }

@@ -1,4 +1,4 @@
-//! An acquisition: from the request to the lease.
+//! Acquires a lock: from the request to the lease.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::error::check_ttl;
 use crate::wait::Waiting;
 
-/// Acquires a lock, and waits for it for as long as the request says.
+/// Acquires a lock, and waits for it as long as the request allows.
 pub(crate) async fn acquire(context: &Arc<Context>, request: &AcquireRequest) -> Result<Acquired> {
     check_ttl(context.ttl_of(&request.lease), context.longest_ttl)?;
     let keys = context.keys(&request.name)?;

@@ -1,4 +1,4 @@
-//! One attempt to win a quorum.
+//! One attempt to acquire a lock on a quorum.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,55 +17,55 @@ use crate::late_policy::LatePolicy;
 use crate::master::{Master, Readiness};
 use crate::masters::{Masters, deadlines, skipped};
 use crate::quorum::{OfEach, quorum};
-use crate::rollback::Because;
+use crate::rollback::RemovalReason;
 use crate::wait_queue::QueueEntry;
 
-/// One attempt. Dropping it takes back what it may have left.
+/// One attempt. Dropping it rolls it back.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     claims: Arc<Claims>,
-    /// `None` once it is kept or given back.
+    /// `None` once it is kept or rolled back.
     runtime: Option<Handle>,
     replies: FanOut<Result<LockAnswer>>,
     votes: OfEach<(usize, Token)>,
     busy: Busy,
     late: LatePolicy,
-    /// Whether it is worth asking again if there is no quorum.
+    /// Whether to retry at once if there is no quorum.
     again: bool,
 }
 
-/// What the masters that refused said, and which they are.
+/// The answers of the masters that refused a claim.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Busy {
     pub(crate) foreign_type: Option<String>,
-    /// Of each master that refused: when it may grant the lock, if it says so.
+    /// The masters that refused, each with the time until its key expires, if it does.
     pub(crate) ends_in: Vec<(usize, Option<Duration>)>,
-    /// The masters that voted for us: several asked at once, and perhaps nobody won.
+    /// The masters that voted for this attempt: the vote was split.
     pub(crate) ours: Vec<usize>,
 }
 
-/// How a vote ended.
+/// The outcome of a vote.
 pub(crate) enum Vote {
     Won,
     Busy(Busy),
-    /// No quorum, and it may be worth asking again at once: connections broke, perhaps only because they had been idle
-    /// for too long, or a master was left out that may be well by now.
+    /// No quorum, but an immediate retry may succeed: connections broke, perhaps only because they were idle, or a sick
+    /// master was left out that may be healthy by now.
     Again(Error),
     NoQuorum(Error),
 }
 
-/// How the lock is asked for.
+/// How to ask for the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way<'a> {
-    /// As one that is free, and that nobody waits for.
-    FastClaim,
-    /// By one who does not wait, and lets those go first who have been called.
-    Politely,
-    /// By one who waits.
-    InLine(&'a Arc<QueueEntry>),
+    /// The fast path, for an apparently uncontended lock.
+    Fast,
+    /// By script and without a queue entry: a notified waiter goes first.
+    Polite,
+    /// By script and with a queue entry.
+    Queued(&'a Arc<QueueEntry>),
 }
 
-/// What comes after an attempt that got nothing.
+/// What follows a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AndThen {
     AskAtOnce,
@@ -73,10 +73,10 @@ pub(crate) enum AndThen {
 }
 
 impl Attempt {
-    /// Asks the masters that are well; and the sick ones too if those are no quorum.
+    /// Sends a claim to all healthy masters, and to sick ones too if the healthy ones are no quorum.
     ///
-    /// The token that is proposed is `since`, our clock in microseconds since 1970, as the tokens of a single server are.
-    /// A clock that is behind costs a round trip, not the order.
+    /// The proposed token is `since`, the client's clock in microseconds since 1970. A clock that is behind costs a round
+    /// trip; tokens still grow.
     pub(crate) fn start(
         masters: &Masters,
         keys: &Arc<Keys>,
@@ -86,10 +86,10 @@ impl Attempt {
         way: Way<'_>,
         contention: &Arc<Contention>,
     ) -> Self {
-        let (entry, outright) = match way {
-            Way::InLine(entry) => (Some(entry), false),
-            Way::Politely => (None, false),
-            Way::FastClaim => (None, true),
+        let (entry, fast) = match way {
+            Way::Queued(entry) => (Some(entry), false),
+            Way::Polite => (None, false),
+            Way::Fast => (None, true),
         };
         let claims = Claims::new(masters, keys, ttl, info, since, entry, contention);
         let skipped = skipped(masters);
@@ -97,15 +97,15 @@ impl Attempt {
         let again =
             skipped.iter().zip(&**masters).any(|(skipped, master)| skipped.is_some() && is_sick(master));
         let mut deadlines = deadlines(masters, ttl);
-        if outright {
-            // What it leaves to the script takes a second round trip.
+        if fast {
+            // The script may have to follow: allow for a second round trip.
             let latest = Instant::now() + ttl / 20;
             for (deadline, master) in deadlines.iter_mut().zip(&**masters) {
                 *deadline = (*deadline + master.round_trip()).min(latest).max(*deadline);
             }
         }
         Self {
-            replies: claims.claim_all(skipped, outright).until(deadlines),
+            replies: claims.claim_all(skipped, fast).until(deadlines),
             claims,
             runtime: Handle::try_current().ok(),
             votes: OfEach::new(),
@@ -115,13 +115,13 @@ impl Attempt {
         }
     }
 
-    /// Counts the votes until a quorum is there or out of reach.
+    /// Counts the votes until the attempt is decided.
     pub(crate) async fn count(&mut self) -> Vote {
         let masters = self.claims.masters.len();
         while self.replies.outstanding() > 0 {
-            let Some((master, heard)) = self.replies.next().await else { break };
-            if let Some(verdict) = self.late.note(master, heard) {
-                self.note(master, verdict);
+            let Some((master, reply)) = self.replies.next().await else { break };
+            if let Some(answer) = self.late.note(master, reply) {
+                self.note(master, answer);
             }
             if self.votes.len() >= quorum(masters) {
                 return Vote::Won;
@@ -141,13 +141,12 @@ impl Attempt {
 
     /// The fencing token of a vote that was won.
     ///
-    /// Every master answers the larger of our proposal and its own last token plus one. When a quorum
-    /// answers alike, a later quorum has a master that knows the token. If not, the largest is written
-    /// to a quorum before it counts.
+    /// Every master answers the larger of the proposal and its own last token plus one. If a quorum answers alike, every
+    /// later quorum has a master that knows the token. If not, the largest is written to a quorum before it counts.
     ///
     /// # Errors
     ///
-    /// When no quorum confirms it.
+    /// When no quorum confirms the token.
     pub(crate) async fn token(&mut self) -> Result<Token> {
         let claims = &self.claims;
         let masters = claims.masters.len();
@@ -175,8 +174,8 @@ impl Attempt {
         let mut replies = FanOut::new(raises).until(deadlines(&claims.masters, claims.ttl));
         self.late = LatePolicy::new(&claims.masters);
         while replies.outstanding() > 0 {
-            let Some((master, heard)) = replies.next().await else { break };
-            confirmed += usize::from(self.late.note(master, heard) == Some(true));
+            let Some((master, reply)) = replies.next().await else { break };
+            confirmed += usize::from(self.late.note(master, reply) == Some(true));
             if confirmed >= quorum(masters) {
                 return Ok(largest);
             }
@@ -185,8 +184,8 @@ impl Attempt {
         Err(no_quorum(masters, confirmed, self.late.errors()))
     }
 
-    /// Keeps what was won. Masters that refused are asked once more, in the background, and also those that do so only
-    /// now, while the lease `is_valid`: the release of the holder before may just not have reached them.
+    /// Keeps the lock. Masters that refused, even later, are asked once more in the background while the lease `is_valid`:
+    /// most likely the previous holder's release had not reached them yet.
     pub(crate) fn keep(mut self, token: Token, is_valid: impl Fn() -> bool + Send + 'static) -> Arc<Claims> {
         let claims = Arc::clone(&self.claims);
         let refused: Vec<usize> = self.busy.ends_in.iter().map(|(master, _)| *master).collect();
@@ -204,17 +203,16 @@ impl Attempt {
         claims
     }
 
-    /// Takes back what it got, and waits for that as long as the masters may take to answer; the rest goes on in the
-    /// background.
+    /// Rolls the attempt back, and waits for that until each master's deadline. The rest continues in the background.
     pub(crate) async fn give_back(mut self, and_then: AndThen) {
-        // Nothing is erased before the claim there has come to its end.
+        // The claims continue in the background; each removal waits for the claim at its master.
         drop(std::mem::take(&mut self.replies));
-        let replies = self.claims.remove_all(self.claims.ttl, Because::Lost);
+        let replies = self.claims.remove_all(self.claims.ttl, RemovalReason::Lost);
         self.runtime = None;
         let mut deadlines = deadlines(&self.claims.masters, self.claims.ttl);
         for (master, deadline) in self.claims.masters.iter().zip(&mut deadlines) {
             if and_then == AndThen::Wait && master.is_sick() {
-                // It has been waited for by the vote.
+                // The vote has waited for it already.
                 *deadline = Instant::now();
             }
         }
@@ -224,18 +222,18 @@ impl Attempt {
 
     fn may_win(&self) -> bool {
         let missing = quorum(self.claims.masters.len()).saturating_sub(self.votes.len());
-        self.replies.outstanding() + self.late.hopes_for() >= missing
+        self.replies.outstanding() + self.late.expected_late() >= missing
     }
 
-    /// Whether it is known why it is not won: a quorum has answered, or can answer no more.
+    /// Whether the reason for a lost vote is known: a quorum has answered, or no longer can.
     fn is_known_why(&self) -> bool {
         let masters = self.claims.masters.len();
         let answered = self.votes.len() + self.busy.ends_in.len();
         answered >= quorum(masters) || self.late.failed() > masters - quorum(masters)
     }
 
-    fn note(&mut self, master: usize, verdict: LockAnswer) {
-        match verdict {
+    fn note(&mut self, master: usize, answer: LockAnswer) {
+        match answer {
             LockAnswer::Granted(token) => self.votes.push((master, token)),
             LockAnswer::Busy { foreign_type, ends_in, .. } => {
                 self.busy.ends_in.push((master, ends_in));
@@ -243,7 +241,7 @@ impl Attempt {
             }
             LockAnswer::Broken => {
                 self.again = true;
-                self.late.fails(master, self.claims.masters[master].voter.broken());
+                self.late.note_failure(master, self.claims.masters[master].voter.broken());
             }
         }
     }
@@ -253,6 +251,6 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         let _runtime = runtime.enter();
-        drop(self.claims.remove_all(self.claims.ttl, Because::Lost));
+        drop(self.claims.remove_all(self.claims.ttl, RemovalReason::Lost));
     }
 }

@@ -1,4 +1,4 @@
-//! The backend: connects, and offers what a quorum of masters does.
+//! The Redlock backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use crate::acquire::acquire;
 use crate::ballot::Voter;
 use crate::config::RedlockConfig;
-use crate::connect::{connect_quorum, meet};
+use crate::connect::{check_distance, connect_quorum};
 use crate::context::Context;
 use crate::doctor;
 use crate::error::{BACKEND, MIN_TTL};
@@ -26,48 +26,45 @@ use crate::master::Master;
 use crate::master_registry::MasterRegistry;
 use crate::masters::Masters;
 use crate::renew::RenewOnQuorum;
-use crate::votes::{Tally, Votes};
+use crate::votes::{VoteCounters, Votes};
 
 const NO_READERS: &str =
-    "the masters have no queue in common, so that readers who follow each other would keep every writer out";
+    "the masters have no common queue, so that a stream of readers would keep every writer out";
 /// With two permits and five masters, three clients can have three votes each.
-const NO_PERMITS: &str = "every master would let in its own choice of holders, and more of them than there are permits can have a quorum";
+const NO_PERMITS: &str =
+    "each master would choose its own holders, and more holders than permits could have a quorum";
 
 /// The backend for a quorum of independent Redis servers.
 ///
-/// It goes on while a minority of the masters is down, and a master that does not answer slows it once. Two may hold a
-/// lock when masters lose data in ways that cannot be seen (FLUSHALL, eviction), or when clocks jump: let the
-/// resource check the fencing token. It grows as long as masters restart with their data
-/// only; where one restarts without it, as far as the clients' clocks agree.
+/// It works while a minority of the masters is down; a master that does not answer delays it once. Two may hold a lock at
+/// once if masters lose data unnoticed (FLUSHALL, eviction), or if clocks jump: let the resource check the fencing token.
+/// Tokens grow if masters keep their data over restarts; if not, they grow as far as the clients' clocks agree.
 ///
-/// An extension that no quorum answers unlocks nothing, and `Guard::extend` tries it again for as long as the lease lasts:
-/// give it a time limit if there is something else to do.
+/// `Guard::extend` without a quorum releases nothing, and is retried until the lease ends. Give it a timeout if the caller
+/// cannot wait that long.
 ///
-/// # Masters that restart
+/// # Restarted masters
 ///
-/// A master that has restarted may have forgotten what it granted. It does not vote, and does not count for a
-/// renewal, until `longest_ttl` has passed since its start: set it alike for all clients, to the longest time to live
-/// that any of them uses. So a lock is held on, and can be taken, while a minority restarts; when a majority
-/// restarts at once, nobody gets a lock for as long. A client that connects for the first time tells restarted
-/// masters by their uptime, unless it sees that most masters are as young: then it takes the fleet for a new one, in
-/// which only a master without any key waits if another one has keys. So it does not see that a whole fleet was
-/// restarted and came back empty.
+/// A restarted master may have lost its locks. It does not vote, and does not count for a renewal, until `longest_ttl` has
+/// passed since its start. Set `longest_ttl` alike for all clients, to the longest ttl that any of them uses.
+///
+/// * While a minority restarts, locks are held and can be acquired. If a majority restarts at once, no lock can be acquired
+///   for `longest_ttl`.
+/// * A client that connects for the first time recognises restarted masters by their uptime. If most masters are young, it
+///   takes the fleet for a new one: then only masters without any key wait, if another master has keys. So it does not
+///   notice a whole fleet that restarted and lost its data.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example() -> lock_core::Result<()> {
-/// use std::sync::Arc;
-///
-/// use lock_core::{Backend, Locks};
+/// use lock_core::Locks;
 /// use lock_redlock::{Redlock, RedlockConfig};
 ///
-/// let config = RedlockConfig::from_url("redlock://h1:6379,h2:6379,h3:6379,h4:6379,h5:6379")?;
-/// let redlock = Arc::new(Redlock::connect(config).await?);
-/// let locks = Locks::from_dyn(Arc::clone(&redlock) as Arc<dyn Backend>);
+/// # async fn example() -> lock_core::Result<()> {
+/// let config = RedlockConfig::from_url("redlock://h1:6379,h2:6379,h3:6379")?;
+/// let locks = Locks::new(Redlock::connect(config).await?);
 /// let guard = locks.mutex("orders/42").acquire().await?;
-/// println!("{:?}", redlock.votes());
-/// # guard.release().await?;
+/// guard.release().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -82,9 +79,10 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig), also when two masters are one server or the ttl
-    /// is too short for how far away they are, [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable), or
-    /// [`ErrorKind::Denied`](lock_core::ErrorKind::Denied).
+    /// * [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig), also if two masters are one server, or the ttl is
+    ///   too short for the round trips;
+    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable) without a quorum;
+    /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied).
     ///
     /// # Cancel safety
     ///
@@ -105,7 +103,7 @@ impl Redlock {
         });
         let masters: Masters = masters.collect::<Result<Vec<_>>>()?.into();
         connect_quorum(&masters, longest_ttl).await?;
-        meet(&masters, config.ttl, &config.wall_clock).await?;
+        check_distance(&masters, config.ttl, &config.wall_clock).await?;
         let renew = RenewOnQuorum { masters: Arc::clone(&masters), clock: config.clock.clone() };
         let context = Context {
             masters,
@@ -115,7 +113,7 @@ impl Redlock {
             longest_ttl,
             clock: config.clock,
             wall_clock: config.wall_clock,
-            tally: Tally::default(),
+            counters: VoteCounters::default(),
             owners: OwnerCache::default(),
             contention: Arc::default(),
             acquisitions,
@@ -123,10 +121,10 @@ impl Redlock {
         Ok(Self { capabilities: capabilities(config.ttl), context: Arc::new(context) })
     }
 
-    /// Counts how the votes on all locks went so far. The counters only grow.
+    /// The numbers of votes on all locks so far, by outcome. They only grow.
     #[must_use]
     pub fn votes(&self) -> Votes {
-        self.context.tally.votes()
+        self.context.counters.votes()
     }
 }
 
@@ -162,7 +160,7 @@ impl Backend for Redlock {
     }
 
     async fn settle(&self) {
-        // A key on a master that does not answer keeps nobody out: the others are a quorum, or no lock is granted anyway.
+        // A key on a sick master blocks no one: the others are a quorum, or no lock is granted anyway.
         let settled = self.context.masters.iter().map(|master| async {
             tokio::select! {
                 () = master.voter.cleanup().settled() => {}
@@ -193,9 +191,9 @@ impl RedlockConfig {
         Ok(Locks::new(Redlock::connect(self).await?))
     }
 
-    /// The same locks without a connection yet: it is made by their first use, whose errors then tell what is wrong with it.
+    /// The same locks without a connection: the first use connects, and returns the errors of connecting.
     ///
-    /// For a service that starts before its server. Needs no runtime; every use does.
+    /// For a service that starts before its servers. This method needs no runtime; every use of the locks does.
     ///
     /// ```
     /// # use lock_redlock::RedlockConfig;

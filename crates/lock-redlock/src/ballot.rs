@@ -1,4 +1,4 @@
-//! What is asked of one master: the requests, their scripts, and how the answers are read.
+//! The requests to one master: their scripts, and the parsing of the answers.
 
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
@@ -21,9 +21,9 @@ use redis_link::wire::{USUAL_FENCE_TTL, fence_ttl, flag, millis};
 
 use crate::error::BACKEND;
 
-/// How long a notified waiter goes first: then the masters let others go again.
+/// How long a notified waiter has precedence on a master.
 pub(crate) const TURN: Duration = Duration::from_millis(100);
-/// From here on the score of a sorted set is not exact.
+/// From here on, the score of a sorted set is not exact.
 const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 
 /// The scripts that are loaded with every connection.
@@ -36,7 +36,7 @@ static RAISE_VOTE: LazyLock<Script> = script!(vote number last_token raise_vote)
 static INSPECT_VOTE: LazyLock<Script> = script!(vote inspect_vote);
 static BREAK_VOTE: LazyLock<Script> = script!(break_vote);
 
-/// One master, as its votes are asked for.
+/// The client of one master, for its votes.
 #[derive(Debug)]
 pub struct Voter(Arc<RedisClient>);
 
@@ -45,13 +45,13 @@ pub struct Voter(Arc<RedisClient>);
 pub struct Claim<'a> {
     /// The keys of the lock.
     pub keys: &'a Keys,
-    /// The identity of the acquisition.
+    /// The owner id of the acquisition.
     pub owner: OwnerId,
     /// The time to live.
     pub ttl: Duration,
-    /// What `inspect` shows of the owner.
+    /// The owner info, which `inspect` shows.
     pub info: &'a str,
-    /// The token to use if it is larger than the last; the server's clock when `None`.
+    /// The token to use if it is larger than the last one; with `None`, the server's clock is used.
     pub proposal: Option<Proposal>,
 }
 
@@ -60,22 +60,22 @@ pub struct Claim<'a> {
 pub struct Proposal {
     /// The token.
     pub token: Token,
-    /// Since when the lock is then the owner's, in microseconds since 1970 by its clock.
+    /// The start of the lock, in microseconds since 1970 by the owner's clock.
     pub since: u64,
 }
 
-/// A waiter for a lock, as the wait queue of each master has it.
+/// A waiter for a lock, as the masters store it in their wait queues.
 #[derive(Clone, Debug)]
 pub struct Waiter {
-    /// The identity of the wait, which lasts through all its attempts.
+    /// The id of the wait, the same for all its attempts.
     pub id: OwnerId,
     /// The channel on which its process listens.
     pub inbox: Arc<str>,
-    /// Since when it waits, in microseconds since 1970; `None` when it is to leave the queue.
+    /// The start of the wait, in microseconds since 1970; `None` to leave the queue.
     pub since: Option<u64>,
 }
 
-/// A request to one of several masters, by script. A client that does not wait sends the same to all.
+/// A request by script to a master. A client that does not wait sends the same one to all masters.
 #[derive(Debug)]
 pub struct Request(Call);
 
@@ -86,29 +86,29 @@ pub struct FastClaim {
     token: Token,
 }
 
-/// What was removed from one master.
+/// The outcome of a removal from one master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vacated {
-    /// Whether the lock was the owner's. `None` when it is not any more and an earlier sending of the request may be why.
+    /// Whether the owner held the lock; `None` if it does not, and an earlier sending of the request may be the reason.
     pub was_ours: Option<bool>,
-    /// Whether others wait for it.
+    /// Whether there may be waiters.
     pub is_wanted: bool,
 }
 
-/// A lease on one master that is to end later.
+/// An extension of a lease on one master.
 #[derive(Clone, Copy, Debug)]
 pub struct Extension<'a> {
     /// The keys of the lock.
     pub keys: &'a Keys,
-    /// The identity of the acquisition.
+    /// The owner id of the acquisition.
     pub owner: OwnerId,
     /// The time to live from now on.
     pub ttl: Duration,
 }
 
 impl Claim<'_> {
-    /// The request for it. With a waiter that waits, the owner joins the wait queue when the lock is busy;
-    /// [`Request::vacate`] removes it from there.
+    /// The request by script. With a waiter, the waiter joins the wait queue if the lock is busy; [`Request::vacate`]
+    /// removes it from there.
     #[must_use]
     pub fn request(&self, waiter: Option<&Waiter>) -> Request {
         let proposal = self.proposal.map(|proposal| proposal.token.get().to_string()).unwrap_or_default();
@@ -123,18 +123,18 @@ impl Claim<'_> {
         Request(call.unless_usual([&waiter, &inbox, &waits], [""; 3]))
     }
 
-    /// The request for an apparently uncontended lock, which costs a server half of what the
-    /// [usual one](Self::request) does: plain commands take the lock, and note the proposed token if it is larger than the
-    /// last. Commands of other clients may come between them: the token of a lock that was lost meanwhile is noted for
-    /// nothing.
+    /// The request for an apparently uncontended lock: plain commands acquire the lock, and write the proposed token if it is
+    /// larger than the last one. They cost a server half as much as the [script](Self::request).
     ///
-    /// `None` without a proposal that the commands can compare.
+    /// Commands of other clients may run between them. The token of a lock that was lost meanwhile does no harm.
+    ///
+    /// `None` without a proposal, or if it is too large for an exact score.
     #[must_use]
     pub fn fast(&self) -> Option<FastClaim> {
         let token = self.proposal.filter(|proposal| proposal.token.get() < EXACT)?.token;
         let (lock, tokens) = (self.keys.lock(), self.keys.tokens());
         let mut commands = Pipeline::with_capacity(3);
-        // In this order: a token that is noted before the lock is ours may be older than that of a holder in between.
+        // In this order: a token that is written before the lock may be older than that of a holder in between.
         commands.cmd("SET").arg(lock).arg(self.value()).arg("NX").arg("PX").arg(millis(self.ttl));
         commands.cmd("ZADD").arg(tokens).arg("GT").arg("CH").arg(token.get()).arg("last");
         commands.cmd("PEXPIRE").arg(tokens).arg(&*fence_ttl(self.ttl));
@@ -149,8 +149,8 @@ impl Claim<'_> {
 }
 
 impl Request {
-    /// Removes what an owner has, has the waiter leave the wait queue or join it again, and, with the duration of a
-    /// `turn`, notifies the next waiter whose process listens that it goes first.
+    /// Removes what an owner has; the waiter leaves the wait queue, or joins it again. With a `turn`, also notifies the next
+    /// waiter whose process listens, which then has precedence for that time.
     #[must_use]
     pub fn vacate(keys: &Keys, owner: OwnerId, waiter: Option<&Waiter>, turn: Option<Duration>) -> Self {
         let turn = turn.map(|turn| millis(turn).to_string()).unwrap_or_default();
@@ -161,7 +161,7 @@ impl Request {
 }
 
 impl Voter {
-    /// The master that this client reaches.
+    /// The voter behind this client.
     #[must_use]
     pub const fn new(client: Arc<RedisClient>) -> Self {
         Self(client)
@@ -175,13 +175,13 @@ impl Voter {
         options
     }
 
-    /// The client, for the notifications of this master.
+    /// The client, for push connections to this master.
     #[must_use]
     pub const fn client(&self) -> &Arc<RedisClient> {
         &self.0
     }
 
-    /// Asks for a vote: one round trip.
+    /// Claims the lock by script: one round trip.
     ///
     /// # Errors
     ///
@@ -189,9 +189,9 @@ impl Voter {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, the lock may be granted: [take it back](RedisClient::take_back).
+    /// When the future is dropped, the lock may have been granted: [take it back](RedisClient::take_back).
     pub async fn claim(&self, claim: &Request) -> Result<LockAnswer> {
-        // Never sent twice: a request of which two copies may be on their way cannot be taken back for sure.
+        // Never sent twice: with two copies in flight, a rollback could miss one.
         match self.send(&claim.0).await {
             Ok(answer) => LockAnswer::read(&answer).ok_or_else(|| self.endpoint().unexpected(&answer)),
             Err(Failure::Dropped) => Ok(LockAnswer::Broken),
@@ -199,8 +199,8 @@ impl Voter {
         }
     }
 
-    /// Asks for a vote without a script: one round trip. `None` when that is not enough, for whatever reason: the lock
-    /// may be ours, and a [claim](Self::claim) by the same owner tells.
+    /// Claims the lock by plain commands: one round trip. `None` if the outcome is unclear, for whatever reason: then a
+    /// [claim](Self::claim) by the same owner has to follow.
     ///
     /// # Errors
     ///
@@ -229,7 +229,7 @@ impl Voter {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, it may or may not be removed; call it again.
+    /// When the future is dropped, it may or may not be removed. Call it again.
     pub async fn vacate(&self, vacate: &Request) -> Result<Vacated> {
         let (answer, resent) = self.run(&vacate.0).await?;
         let (held, is_wanted) = match &answer {
@@ -240,7 +240,7 @@ impl Voter {
         Ok(Vacated { was_ours: Some(ours).filter(|ours| *ours || !resent), is_wanted })
     }
 
-    /// Has leases end later, all in one round trip, and reports for each whether this master has the lock as the owner's.
+    /// Extends leases, all in one round trip, and reports for each whether the owner holds the lock on this master.
     ///
     /// # Errors
     ///
@@ -260,7 +260,7 @@ impl Voter {
         Ok(self.run_all(&calls).await?.into_iter().map(|answer| answer.and_then(read)).collect())
     }
 
-    /// Raises the last token to `floor` while the lock is the owner's, and reports whether it is.
+    /// Raises the last token to `floor` if the owner holds the lock, and reports whether it does.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl Voter {
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked, or refuses.
+    /// When the server cannot be reached, or refuses.
     ///
     /// # Cancel safety
     ///
@@ -289,8 +289,7 @@ impl Voter {
         self.read(&call, Inspection::read).await
     }
 
-    /// Removes a lock, whoever holds it, and gives the type of the key that was there. A key that is no string is left
-    /// alone.
+    /// Removes a lock, whoever holds it, and returns the type of its key. A key that is not a string is left alone.
     ///
     /// # Errors
     ///
@@ -332,7 +331,7 @@ impl ReturnGrant for Voter {
     }
 }
 
-/// The arguments of a waiter; empty without one.
+/// The script arguments of a waiter; empty without one.
 fn arguments(waiter: Option<&Waiter>) -> [String; 3] {
     let since = |since: u64| since.to_string();
     waiter

@@ -1,4 +1,4 @@
-//! What one acquisition may have left on the masters.
+//! The claims of one acquisition on all masters, and what each may have left.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,40 +17,39 @@ use crate::masters::Masters;
 use crate::quorum::OfEach;
 use crate::wait_queue::QueueEntry;
 
-/// One acquisition: its identity, and what is known of its requests to each master.
+/// The claims of one acquisition: its owner id, and the state of its requests to each master.
 #[derive(Debug)]
 pub(crate) struct Claims {
     pub(crate) masters: Masters,
     pub(crate) keys: Arc<Keys>,
     pub(crate) owner: OwnerId,
     pub(crate) ttl: Duration,
-    /// When it began, in microseconds since 1970.
+    /// The start of the acquisition, in microseconds since 1970.
     since: u64,
     info: Arc<str>,
-    /// The wait that it belongs to, if it waits.
+    /// The queue entry of its wait, if it waits.
     pub(crate) entry: Option<Arc<QueueEntry>>,
     pub(crate) contention: Arc<Contention>,
-    /// What is known of each claim: a release must not overtake one.
+    /// A release must not overtake a claim.
     states: Mutex<ClaimStates>,
-    /// A claim has ended. Unlike a watch it wakes those who wait in the order in which they do, so that a simulation
-    /// can be replayed.
+    /// Notified when a claim ends. Unlike a watch channel it wakes tasks in order, so that a simulation can be replayed.
     ended: Notify,
-    /// The connections that the last claims went out on.
+    /// The connections of the last claims.
     sent_on: Mutex<OfEach<Option<u64>>>,
 }
 
-/// What is known of the claims, one bit for each master.
+/// The states of the claims, one bit for each master.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClaimStates {
-    /// The last one has come to its end.
+    /// The last claim has ended.
     ended: u64,
-    /// The last one was refused, or never sent: the master has nothing of ours from it.
+    /// The last claim was refused, or never sent: it left nothing.
     refused: u64,
-    /// One was not answered, and may arrive at any time.
+    /// A claim got no answer, and may arrive at any time.
     in_doubt: u64,
-    /// There was more than one: what is removed says nothing of the others.
+    /// There was more than one claim: removing one says nothing about the others.
     several: u64,
-    /// It is being erased: nothing is claimed any more.
+    /// The removal has begun: no further claims.
     pub(crate) removed: bool,
 }
 
@@ -79,32 +78,29 @@ impl Claims {
         })
     }
 
-    /// ClaimStates the lock on every master, but on those that are not to be asked, for these reasons; `outright` as one that
-    /// nobody waits for.
+    /// Claims the lock on every master except the `skipped` ones; with `fast`, by the fast path.
     pub(crate) fn claim_all(
         self: &Arc<Self>,
         skipped: impl IntoIterator<Item = Option<Error>>,
-        outright: bool,
+        fast: bool,
     ) -> FanOut<Result<LockAnswer>> {
         let (ttl, token) = (self.ttl, Token::new(self.since));
-        let outright = outright.then(|| self.claimed(ttl, token).fast()).flatten().map(Arc::new);
+        let fast = fast.then(|| self.claimed(ttl, token).fast()).flatten().map(Arc::new);
         let skipped = skipped.into_iter().enumerate();
-        FanOut::new(
-            skipped.map(|(number, skipped)| self.claim(number, ttl, token, outright.clone(), skipped)),
-        )
+        FanOut::new(skipped.map(|(number, skipped)| self.claim(number, ttl, token, fast.clone(), skipped)))
     }
 
-    /// ClaimStates the lock on one master and proposes a token, unless it is not to be asked, for this reason. An
-    /// outright claim is sent first, if there is one; where that is not enough, a script tells what is.
+    /// Claims the lock on one master, with this token as the proposal, unless the master is `skipped` for a reason. A `fast`
+    /// claim goes first, if there is one; if its outcome is unclear, the script follows.
     pub(crate) fn claim(
         self: &Arc<Self>,
         number: usize,
         ttl: Duration,
         token: Token,
-        outright: Option<Arc<FastClaim>>,
+        fast: Option<Arc<FastClaim>>,
         skipped: Option<Error>,
     ) -> impl Future<Output = Result<LockAnswer>> + Send + 'static + use<> {
-        // Made here, so that its end is noted also when the future is never polled.
+        // Created here, so that the end is noted even if the future is never polled.
         let ending = Ending { claims: Arc::clone(self), number, end: End::Refused };
         async move {
             let mut ending = ending;
@@ -112,20 +108,20 @@ impl Claims {
                 return Err(error);
             }
             ending.end = End::Unknown;
-            let verdict = match &outright {
+            let fast_answer = match &fast {
                 Some(claim) => ending.claims.masters[number].claim_fast(claim).await,
                 None => Ok(None),
             };
-            let was_sent = matches!(verdict, Ok(None)) && outright.is_some();
+            let was_sent = matches!(fast_answer, Ok(None)) && fast.is_some();
             if was_sent && ending.claims.states().removed {
-                // Nobody is interested any more, and what it may have taken is about to be removed.
+                // The attempt is being rolled back, and so is this claim.
                 ending.end = End::Granted;
                 return Ok(LockAnswer::Broken);
             }
-            let answer = match verdict {
-                // Boxed, as what is rare here would make each claim large.
+            let answer = match fast_answer {
+                // Boxed, to keep the future of a claim small.
                 Ok(None) => Box::pin(ending.claims.ask(number, ttl, token)).await,
-                Ok(Some(verdict)) => Ok(verdict),
+                Ok(Some(fast_answer)) => Ok(fast_answer),
                 Err(error) => Err(error),
             };
             ending.end = match &answer {
@@ -133,10 +129,10 @@ impl Claims {
                 Ok(LockAnswer::Busy { .. }) => End::Refused,
                 Ok(LockAnswer::Broken) => End::Unknown,
                 Err(error) => match error.outcome() {
-                    // What was sent before it may have left something.
+                    // The fast claim before it may have left something.
                     Outcome::NotApplied if was_sent => End::Granted,
                     Outcome::NotApplied => End::Refused,
-                    // By a master that does not vote.
+                    // Granted by a master that does not vote.
                     Outcome::Applied => End::Granted,
                     _ => End::Unknown,
                 },
@@ -159,8 +155,8 @@ impl Claims {
         Claim { keys: &self.keys, owner: self.owner, ttl, info: &self.info, proposal }
     }
 
-    /// ClaimStates the lock on these masters too, in the background: on a quorum it is ours, and the others have lost it, or
-    /// never had it. Each does so only if nobody else has it there.
+    /// Claims a held lock on these masters too, in the background: they have lost it, or never granted it. A master whose
+    /// key has another owner refuses.
     pub(crate) fn heal(
         self: &Arc<Self>,
         numbers: impl IntoIterator<Item = usize>,
@@ -178,7 +174,7 @@ impl Claims {
         self.entry.as_ref().and_then(|entry| entry.waiter(number))
     }
 
-    /// Notes that another claim is about to leave, unless one is on its way, or none may leave any more.
+    /// Notes that another claim is about to be sent; `false` if one is in flight, or the removal has begun.
     fn begin_again(&self, number: usize) -> bool {
         let bit = 1 << number;
         let mut states = self.states();
@@ -194,7 +190,7 @@ impl Claims {
         true
     }
 
-    /// What became of the claims to a master, once the last has come to its end: `None` when none left anything.
+    /// Waits until the last claim at a master has ended; `None` if none left anything.
     pub(crate) async fn ended(&self, number: usize) -> Option<Sent> {
         let bit = 1 << number;
         let states = loop {
@@ -223,7 +219,7 @@ impl Claims {
     }
 }
 
-/// Notes that a claim has come to its end, also when it was dropped with the runtime.
+/// Notes the end of a claim when it is dropped, even if the runtime was shut down.
 struct Ending {
     claims: Arc<Claims>,
     number: usize,

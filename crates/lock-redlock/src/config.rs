@@ -18,30 +18,46 @@ use crate::error::{BACKEND, check_ttl};
 
 const OPTIONS: [&str; 5] = ["ttl", "longest_ttl", "prefix", "connect_timeout", "master_timeout"];
 const FEWEST: usize = 3;
-/// The longest time to live that others are assumed to use, if nothing is said.
+/// The default of `longest_ttl`.
 const LONGEST_TTL: Duration = Duration::from_secs(30);
-/// Which part of the time to live an answer may take, if nothing is said: a renewal that was sent on a connection that is
-/// dead can then be sent again on a new one.
+/// The default of `master_timeout` is this part of the ttl: after a renewal on a dead connection, there is time for another
+/// on a new one.
 const PART: u32 = 5;
-/// A master on a busy host, or on a disk that it waits for after every write, is no dead one.
+/// Long enough for a master on a busy host, or with a disk write for every command.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(200);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The options of the Redlock backend.
+/// The configuration of the Redlock backend.
 ///
-/// URL: `redlock://[user:password@]h1:p1,h2:p2,h3:p3,h4:p4,h5:p5[/database]`, with credentials and
-/// database for all masters alike, followed by options as in `?ttl=10s`. With `redlocks` the masters are
-/// spoken to over TLS; its options are told at [`Tls`].
+/// The masters must be independent: no replicas of each other, and on different hosts.
+///
+/// # Examples
+///
+/// ```no_run
+/// use lock_redlock::RedlockConfig;
+/// use std::time::Duration;
+///
+/// # async fn example() -> lock_core::Result<()> {
+/// let config = RedlockConfig::from_url("redlock://h1:6379,h2:6379,h3:6379")?.ttl(Duration::from_secs(10));
+/// let locks = config.connect().await?;
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # URLs
+///
+/// `redlock://[user:password@]h1:p1,h2:p2,h3:p3,h4:p4,h5:p5[/database]`, with the same credentials and database for all
+/// masters; with `redlocks`, over TLS. Options follow, as in `?ttl=10s`. [`Tls`] has those of TLS.
 ///
 /// | option | default | |
 /// |---|---|---|
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
-/// | `longest_ttl` | `30s`, or `ttl` if that is longer | the longest time to live that any client uses: a master that restarts does not vote for so long |
-/// | `prefix` | `lock:` | what stands before the lock name in the key |
+/// | `longest_ttl` | `30s`, or `ttl` if that is longer | the longest ttl that any client uses: a restarted master does not vote for that time |
+/// | `prefix` | `lock:` | prefix of the lock name in the key |
 /// | `connect_timeout` | `1s` | how long to wait for a connection to one master |
-/// | `master_timeout` | a fifth of `ttl`, from `200ms` to `1s` | how long to wait for the answer of one master before its connection is given up |
-///
-/// The masters must be independent: no replica of each other, and on different hosts.
+/// | `master_timeout` | a fifth of `ttl`, from `200ms` to `1s` | how long to wait for the answer of one master before its connection is dropped |
 ///
 /// `Debug` does not show the password.
 ///
@@ -68,23 +84,23 @@ pub struct RedlockConfig {
     pub(crate) wall_clock: WallClock,
 }
 
-/// One master, and how it is reached.
+/// The address of one master, and how to connect to it.
 ///
-/// Each may have another user, password and database, TLS or not, as its [`ConnectionInfo`] says, and a pool
-/// of its own.
+/// Each master may have its own credentials, database and TLS settings in its [`ConnectionInfo`], and its own pool.
 ///
 /// `Debug` does not show the password.
 ///
 /// # Examples
 ///
 /// ```
-/// # use lock_redlock::redis::{IntoConnectionInfo, RedisError};
-/// # use lock_redlock::{MasterConfig, RedlockConfig};
+/// use lock_redlock::redis::IntoConnectionInfo as _;
+/// use lock_redlock::{MasterConfig, RedlockConfig};
+///
 /// let urls = ["redis://:one@h1", "redis://:two@h2", "redis://:three@h3"];
-/// let masters: Result<Vec<_>, RedisError> =
-///     urls.iter().map(|url| Ok(MasterConfig::new(url.into_connection_info()?))).collect();
-/// let config = RedlockConfig::new(masters?);
-/// # Ok::<_, RedisError>(())
+/// let masters = urls.map(|url| url.into_connection_info().map(MasterConfig::new));
+/// let config = RedlockConfig::new(masters.into_iter().collect::<Result<Vec<_>, _>>()?);
+/// # let _ = config;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct MasterConfig {
@@ -94,22 +110,21 @@ pub struct MasterConfig {
 }
 
 impl MasterConfig {
-    /// A master that is reached with the driver's defaults.
+    /// A master that the driver connects to with its defaults.
     #[must_use]
     pub fn new(info: ConnectionInfo) -> Self {
         Self { info, pool: None, dial: None }
     }
 
-    /// Takes the connection for commands from this pool. One is taken out for good; the pool may make
-    /// a new one in its place. Timeouts of the pool apply as well as ours.
+    /// Takes the connection for commands from this pool, which may open another in its place. The connection is not
+    /// returned. The timeouts of the pool apply in addition to those of the configuration.
     #[must_use]
     pub fn pool(mut self, pool: Pool) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// What makes the connections, instead of the driver: for tests, and for transports of your own.
-    /// A pool is not used then.
+    /// Opens the connections with this dialer, and not with the driver or a pool: for tests, and for transports of your own.
     #[must_use]
     pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
         self.dial = Some(dial);
@@ -149,11 +164,11 @@ impl RedlockConfig {
         }
     }
 
-    /// Reads a URL.
+    /// Parses a [URL](Self#urls).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`].
+    /// [`ErrorKind::InvalidConfig`] with a hint, or [`ErrorKind::Unsupported`] for TLS in a build without it.
     pub fn from_url(url: &str) -> Result<Self> {
         let url = LockUrl::parse(url)?;
         let secure = match url.scheme.as_str() {
@@ -189,22 +204,22 @@ impl RedlockConfig {
         Ok(config)
     }
 
-    /// How long a lock outlives a holder that died, when nothing else is said.
+    /// The default ttl: how long a lock outlives a holder that died.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// The longest time to live that any client uses for a lock on these masters. A master that has restarted may have
-    /// lost its locks, and does not vote for so long; longer leases are refused. All clients need the same.
+    /// The longest ttl that any client uses for a lock on these masters; longer leases are refused. A restarted master may
+    /// have lost its locks, and does not vote for this time. All clients need the same.
     #[must_use]
     pub fn longest_ttl(mut self, ttl: Duration) -> Self {
         self.longest_ttl = Some(ttl);
         self
     }
 
-    /// What stands before the lock name in the key. Every client that shares the locks needs the same.
+    /// The prefix of the lock name in the key. All clients that share locks need the same.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -218,22 +233,22 @@ impl RedlockConfig {
         self
     }
 
-    /// How long to wait for the answer of one master before its connection is given up. A vote does not wait for so long:
-    /// it goes on without a master that takes much longer than usual.
+    /// How long to wait for the answer of one master before its connection is dropped. Votes usually do not wait for that
+    /// long: they are decided without a master that is much slower than usual.
     #[must_use]
     pub fn master_timeout(mut self, timeout: Duration) -> Self {
         self.master_timeout = Some(timeout);
         self
     }
 
-    /// The clock that leases are counted on.
+    /// The clock of the leases.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Where the time since 1970 is taken from, which is proposed as the fencing token.
+    /// The wall clock: its time since 1970 is proposed as the fencing token.
     #[must_use]
     pub fn wall_clock(mut self, clock: WallClock) -> Self {
         self.wall_clock = clock;
@@ -259,7 +274,7 @@ impl RedlockConfig {
         let count = self.masters.len();
         if count < FEWEST {
             return invalid(
-                format!("{count} masters are too few: with fewer than three, none may fail"),
+                format!("{count} masters are too few: with fewer than three, no failure is tolerated"),
                 "name three, five or seven independent masters, or use redis:// for one server",
             );
         }
@@ -300,7 +315,7 @@ impl fmt::Debug for RedlockConfig {
     }
 }
 
-/// The answers of one attempt are kept in the bits of one word.
+/// The answers of an attempt are stored as the bits of one word.
 const MOST: usize = 63;
 
 #[cfg(test)]
@@ -318,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_waited_for_as_the_ttl_allows() {
+    fn the_default_master_timeout_follows_the_ttl() {
         for (options, millis) in [
             ("", 1000),
             ("?ttl=3s", 600),

@@ -1,4 +1,4 @@
-//! The first contact with the masters: which of them vote, and whether they fit the ttl.
+//! Connects to the masters: checks which of them vote, and whether the ttl fits their round trips.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::doctor::{self, compare_clocks};
 use crate::error::{BACKEND, no_quorum, same_server};
 use crate::fan_out::FanOut;
 use crate::masters::Masters;
-use crate::quarantine::at_first_sight;
+use crate::quarantine::at_first_connect;
 use crate::quorum::quorum;
 
-/// How often the round trip to the masters is measured before they are found to be too far away.
+/// How often the round trip is measured before the ttl is rejected as too short.
 const MEASUREMENTS: u32 = 5;
 
-/// Connects to a quorum of the masters.
+/// Connects to all masters; fails without a quorum.
 pub(crate) async fn connect_quorum(masters: &Masters, longest_ttl: Duration) -> Result<()> {
     let mut replies = FanOut::new(masters.iter().map(|master| {
         let master = Arc::clone(master);
@@ -29,7 +29,7 @@ pub(crate) async fn connect_quorum(masters: &Masters, longest_ttl: Duration) -> 
         match answer {
             Ok(()) => connected += 1,
             Err(error) => {
-                tracing::warn!(master = masters[master].voter.address(), %error, "a master is not there");
+                tracing::warn!(master = masters[master].voter.address(), %error, "a master is unreachable");
                 failed.push(error.clone());
                 drop(masters[master].noted::<()>(Instant::now(), Err(error)));
             }
@@ -40,7 +40,7 @@ pub(crate) async fn connect_quorum(masters: &Masters, longest_ttl: Duration) -> 
     }
     let fleet: Vec<Option<Arc<Identity>>> = masters.iter().map(|master| master.voter.identity()).collect();
     let known: Vec<_> = fleet.iter().map(Option::as_deref).collect();
-    let votes_from = at_first_sight(&known, longest_ttl);
+    let votes_from = at_first_connect(&known, longest_ttl);
     for ((master, identity), from) in masters.iter().zip(fleet).zip(votes_from) {
         if let Some(identity) = identity {
             master.first_seen(identity, from);
@@ -53,8 +53,8 @@ pub(crate) async fn connect_quorum(masters: &Masters, longest_ttl: Duration) -> 
     }
 }
 
-/// Measures how far away the masters are and what their clocks say, and refuses what cannot work.
-pub(crate) async fn meet(masters: &Masters, ttl: Duration, wall_clock: &WallClock) -> Result<()> {
+/// Measures round trips and clocks of the masters; warns about clocks that differ, and rejects a ttl that is too short.
+pub(crate) async fn check_distance(masters: &Masters, ttl: Duration, wall_clock: &WallClock) -> Result<()> {
     let clocks = doctor::clocks(masters, wall_clock).await;
     if let Some(finding) = compare_clocks(&clocks, ttl) {
         tracing::warn!("{finding}");
@@ -62,7 +62,7 @@ pub(crate) async fn meet(masters: &Masters, ttl: Duration, wall_clock: &WallCloc
     let count = u32::try_from(masters.len()).unwrap_or(u32::MAX);
     let fits = |trip: &Duration| ttl >= *trip * count;
     let Some(mut trip) = doctor::round_trip(masters.len(), &clocks) else { return Ok(()) };
-    // A busy host makes any trip long, and none shorter than the way is.
+    // A busy host makes round trips longer: the shortest of several measurements counts.
     for _ in 1..MEASUREMENTS {
         if fits(&trip) {
             break;
@@ -75,7 +75,7 @@ pub(crate) async fn meet(masters: &Masters, ttl: Duration, wall_clock: &WallCloc
     }
     Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
         .with_message(format!(
-            "a ttl of {ttl:?} is too short for masters of which a quorum answers in {trip:?} at best: {count} round trips do not fit"
+            "a ttl of {ttl:?} is too short: a quorum of the masters answers in {trip:?} at best, and {count} round trips do not fit"
         ))
-        .with_hint(format!("use at least {:?}, or masters that are nearer", trip * count)))
+        .with_hint(format!("use a ttl of at least {:?}, or masters that are nearer", trip * count)))
 }

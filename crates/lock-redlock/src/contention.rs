@@ -1,20 +1,20 @@
-//! Whether others want a lock, as far as was seen.
+//! Remembers recent contention.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long it is remembered that a lock was wanted by others: a process that gives one back and asks again at once is
-/// to know of those whom the masters have just called.
+/// How long contention is remembered: a process that releases a lock and asks again at once must not overtake the waiter that
+/// the masters have just notified.
 const MEMORY: Duration = Duration::from_secs(1);
 
-/// Whether others have been seen to want a lock, of late.
+/// Whether this client recently found a lock contended.
 #[derive(Debug, Default)]
 pub(crate) struct Contention(Mutex<Option<Instant>>);
 
 impl Contention {
-    /// Notes that a lock is busy, or that others wait for it.
+    /// Notes that a lock is busy, or has waiters.
     pub(crate) fn note(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }

@@ -1,4 +1,4 @@
-//! What the acquisitions and leases of one backend share.
+//! The shared state of the acquisitions and leases of one backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::error::{BACKEND, MIN_TTL};
 use crate::masters::Masters;
 use crate::quorum::quorum;
 use crate::renew::RenewOnQuorum;
-use crate::votes::Tally;
+use crate::votes::VoteCounters;
 
-/// The masters, and how their locks are used.
+/// The masters, and the options of their locks.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) masters: Masters,
@@ -28,15 +28,15 @@ pub(crate) struct Context {
     pub(crate) longest_ttl: Duration,
     pub(crate) clock: Clock,
     pub(crate) wall_clock: WallClock,
-    pub(crate) tally: Tally,
+    pub(crate) counters: VoteCounters,
     pub(crate) owners: OwnerCache,
     pub(crate) contention: Arc<Contention>,
-    /// The waits whose notifications are wanted, on all masters.
+    /// The waits that accept notifications, on all masters.
     pub(crate) acquisitions: Arc<Acquisitions>,
 }
 
 impl Context {
-    /// The time to live that a lease begins with.
+    /// The initial ttl of a lease.
     pub(crate) fn ttl_of(&self, policy: &LeasePolicy) -> Duration {
         let ttl = policy.ttl.unwrap_or(self.ttl);
         policy.max_hold.map_or(ttl, |hold| ttl.min(hold).max(MIN_TTL))
@@ -47,12 +47,13 @@ impl Context {
         u64::try_from(self.wall_clock.now().as_micros()).unwrap_or(0)
     }
 
-    /// From when on a quorum may vote, if masters that restarted are why there is none now.
+    /// When a quorum can vote again, if restarted masters are the reason why it cannot now.
     pub(crate) fn votes_from(&self) -> Option<Instant> {
-        let mut barred: Vec<_> = self.masters.iter().filter_map(|master| master.is_barred_until()).collect();
-        barred.sort_unstable();
-        let others = self.masters.len() - barred.len();
-        barred.get(quorum(self.masters.len()).checked_sub(others + 1)?).copied()
+        let mut quarantined: Vec<_> =
+            self.masters.iter().filter_map(|master| master.quarantined_until()).collect();
+        quarantined.sort_unstable();
+        let others = self.masters.len() - quarantined.len();
+        quarantined.get(quorum(self.masters.len()).checked_sub(others + 1)?).copied()
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Result<Arc<Keys>> {

@@ -1,4 +1,4 @@
-//! The examination of the masters.
+//! Examines the masters.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::master::{Master, Readiness};
 use crate::masters::{Masters, ask_all};
 use crate::quorum::quorum;
 
-/// What was read of the clock of one master.
+/// One reading of the clock of a master.
 #[derive(Clone, Debug)]
 pub(crate) struct ClockReading {
     master: String,
-    /// How far it is ahead of ours at least, and at most; negative is behind. In microseconds.
+    /// How far it is ahead of the client's clock, at least and at most, in microseconds; negative is behind.
     ahead: (i128, i128),
     pub(crate) round_trip: Duration,
 }
 
-/// Examines every master, and what is between them.
+/// Examines every master, and the differences between them.
 pub(crate) async fn examine(masters: &Masters, ttl: Duration, wall_clock: &WallClock) -> DoctorReport {
     let answers = ask_all(masters, |master| async move { master.voter.examine().await }).await;
     let mut report = DoctorReport::default();
@@ -28,12 +28,16 @@ pub(crate) async fn examine(masters: &Masters, ttl: Duration, wall_clock: &WallC
             Ok(findings) => report.findings.extend(findings),
             Err(error) => report.findings.push(about(
                 master,
-                format!("the master is not there: {error}"),
-                "bring it back: until then fewer others may fail",
+                format!("the master is unreachable: {error}"),
+                "bring it back: until then fewer other masters may fail",
             )),
         }
-        if let Readiness::Barred(error) = master.readiness() {
-            report.findings.push(about(master, error.to_string(), "until then fewer others may fail"));
+        if let Readiness::NotVoting(error) = master.readiness() {
+            report.findings.push(about(
+                master,
+                error.to_string(),
+                "until it votes, fewer other masters may fail",
+            ));
         }
     }
     let clocks = clocks(masters, wall_clock).await;
@@ -52,7 +56,7 @@ pub(crate) async fn clocks(masters: &Masters, wall_clock: &WallClock) -> Vec<Clo
             let theirs = master.voter.time().await?;
             let (after, round_trip) = (wall_clock.now(), sent.elapsed());
             let micros = |time: Duration| i128::try_from(time.as_micros()).unwrap_or(i128::MAX);
-            // It was read at some time between the two.
+            // The master read it at some time between the two.
             let ahead = (micros(theirs) - micros(after), micros(theirs) - micros(before));
             Ok(ClockReading { master: master.voter.address().to_owned(), ahead, round_trip })
         }
@@ -69,14 +73,14 @@ pub(crate) fn compare_clocks(clocks: &[ClockReading], ttl: Duration) -> Option<F
     (differ > margin).then(|| Finding::new(FindingLevel::Warning, "", format!(
             "the clock of {} is at least {differ:?} ahead of that of {}, and the drift margin is {margin:?}",
             fast.master, slow.master
-        ), "check what keeps the clocks of the masters (chrony, ntpd): one that is stepped while locks are held \
-             ends them early, and two may hold a lock"))
+        ), "check the time synchronisation (chrony, ntpd) of the masters: a clock that is stepped while locks are held \
+             expires them early, and two may hold a lock"))
 }
 
-/// Warns when the masters are too far away for the time to live.
+/// Warns when the round trips are long for the ttl.
 fn far_away(masters: usize, clocks: &[ClockReading], ttl: Duration) -> Option<Finding> {
     let trip = round_trip(masters, clocks)?;
-    // A renewal is sent when a third is left to go wrong in, and tried again.
+    // Renewals are sent at a third of the ttl, and need time for retries.
     (trip * 12 > ttl).then(|| {
         Finding::new(
             FindingLevel::Warning,
@@ -87,7 +91,7 @@ fn far_away(masters: usize, clocks: &[ClockReading], ttl: Duration) -> Option<Fi
     })
 }
 
-/// In which time a quorum answers.
+/// The time in which a quorum answers.
 pub(crate) fn round_trip(masters: usize, clocks: &[ClockReading]) -> Option<Duration> {
     let mut trips: Vec<_> = clocks.iter().map(|clock| clock.round_trip).collect();
     trips.sort_unstable();
@@ -103,14 +107,14 @@ fn about(master: &Master, what: String, advice: &str) -> Finding {
 mod tests {
     use super::*;
 
-    /// A clock that is so far ahead, in milliseconds, as far as a round trip of 10 ms tells.
+    /// A clock that is this many milliseconds ahead, read with a round trip of 10 ms.
     fn clock(master: &str, ahead: i128) -> ClockReading {
         let ahead = (ahead * 1000 - 5000, ahead * 1000 + 5000);
         ClockReading { master: master.into(), ahead, round_trip: Duration::from_millis(10) }
     }
 
     #[test]
-    fn clocks_that_differ_are_told_with_the_figures() {
+    fn clocks_that_differ_are_reported_with_figures() {
         let ttl = Duration::from_secs(10);
         assert_eq!(compare_clocks(&[], ttl), None);
         let near = [clock("a:1", -50), clock("b:1", 0), clock("c:1", 60)];

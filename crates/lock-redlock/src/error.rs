@@ -8,11 +8,11 @@ use crate::quorum::quorum;
 
 /// The name of this backend in errors.
 pub(crate) const BACKEND: &str = "redlock";
-/// The shortest time to live: below it the drift margin and the round trips eat the lease up.
+/// The shortest ttl: below it, the drift margin and the round trips use up the lease.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 const CHECK_MASTERS: &str = "check that the masters run";
 
-/// Refuses a time to live that is too short, or longer than masters that restart are kept from voting.
+/// Rejects a ttl that is too short, or longer than `longest_ttl`.
 pub(crate) fn check_ttl(ttl: Duration, longest_ttl: Duration) -> Result<()> {
     Capabilities::new(BACKEND, LeaseKind::ttl(ttl, MIN_TTL)).check_ttl(ttl, MIN_TTL)?;
     if ttl <= longest_ttl {
@@ -20,17 +20,17 @@ pub(crate) fn check_ttl(ttl: Duration, longest_ttl: Duration) -> Result<()> {
     }
     Err(Error::new(ErrorKind::InvalidConfig, BACKEND)
         .with_message(format!(
-            "a ttl of {ttl:?} is longer than longest_ttl ({longest_ttl:?}): a master that restarts would vote again before the lock has ended"
+            "a ttl of {ttl:?} is longer than longest_ttl ({longest_ttl:?}): a restarted master would vote before the lock has expired"
         ))
         .with_hint("raise longest_ttl in the URL of all clients (?longest_ttl=...)"))
 }
 
-/// The error of a vote without a quorum, with what each master answered that did not agree.
+/// The error for a vote without a quorum, with the reason of each master that did not agree.
 pub(crate) fn no_quorum(masters: usize, votes: usize, failed: impl IntoIterator<Item = Error>) -> Error {
     let failed: Vec<_> = failed.into_iter().collect();
-    let (gone, refused): (Vec<_>, Vec<_>) =
+    let (down, refused): (Vec<_>, Vec<_>) =
         failed.iter().partition(|error| error.kind() == ErrorKind::Unavailable);
-    // A minority that will never vote is no reason to give up: there is a quorum once the others are back.
+    // If only a minority refuses, there is a quorum once the others are back.
     let rules_it_out = refused.len() > masters - quorum(masters);
     let kind = refused.last().filter(|_| rules_it_out).map_or(ErrorKind::Unavailable, |error| error.kind());
     let reasons: String = failed.iter().map(|error| format!("; {}", error.message())).collect();
@@ -41,8 +41,8 @@ pub(crate) fn no_quorum(masters: usize, votes: usize, failed: impl IntoIterator<
         ))
         .with_code("no_quorum")
         .with_outcome(Outcome::Unknown);
-    // A wrong password needs advice more than a host that is down.
-    match refused.last().or_else(|| gone.last()) {
+    // A hint about a wrong password is more useful than one about a host that is down.
+    match refused.last().or_else(|| down.last()) {
         Some(last) => error.with_hint(last.hint().unwrap_or(CHECK_MASTERS)).caused_by((*last).clone()),
         None => error.with_hint(CHECK_MASTERS),
     }
@@ -53,7 +53,7 @@ pub(crate) fn too_late(ttl: Duration) -> Error {
         .with_message(format!(
             "the masters granted the lock, but after their answers less than a tenth of the ttl of {ttl:?} was left"
         ))
-        .with_hint("use a longer ttl; the lock is given back")
+        .with_hint("use a longer ttl; the lock is released")
         .with_outcome(Outcome::Applied)
 }
 
@@ -61,11 +61,11 @@ pub(crate) fn too_late(ttl: Duration) -> Error {
 pub(crate) fn unconfirmed(confirmed: usize, masters: usize) -> Error {
     Error::new(ErrorKind::Unavailable, BACKEND)
         .with_message(format!("only {confirmed} of {masters} masters confirmed the release in time"))
-        .with_hint("the release goes on in the background")
+        .with_hint("the release continues in the background")
         .with_outcome(Outcome::Unknown)
 }
 
-/// The error of two addresses that lead to one server.
+/// The error for two addresses that lead to one server.
 pub(crate) fn same_server(one: &str, other: &str) -> Error {
     Error::new(ErrorKind::InvalidConfig, BACKEND)
         .with_message(format!("the masters {other} and {one} are one server, which would vote twice"))
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_told_apart_from_masters_that_will_never_vote() {
+    fn an_outage_is_distinguished_from_masters_that_refuse() {
         let said = |kind: &ErrorKind| Error::new(*kind, BACKEND).with_message(format!("{kind:?}"));
         let of = |kinds: &[ErrorKind]| no_quorum(5, 2, kinds.iter().map(said));
         let (denied, gone) = (ErrorKind::Denied, ErrorKind::Unavailable);
@@ -86,6 +86,6 @@ mod tests {
         assert_eq!(of(&[denied, gone, denied]).kind(), gone);
         assert_eq!(of(&[denied, gone, denied, denied]).kind(), denied);
         let text = of(&[denied, gone, gone]).to_string();
-        assert!(text.contains("Denied"), "it is told all the same: {text}");
+        assert!(text.contains("Denied"), "a minority is reported too: {text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Asking all masters at once.
+//! Sends requests to all masters at once, and collects the answers.
 
 use std::future::{Future, Ready};
 use std::pin::Pin;
@@ -10,23 +10,23 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::quorum::OfEach;
 
-/// Requests to all masters. The first answers decide; the requests behind them are carried to their
-/// end in the background, also when the replies is dropped.
+/// Requests to all masters. The first answers may decide; the other requests run to their end in the background, even if
+/// this is dropped.
 pub(crate) struct FanOut<T: Send + 'static> {
     pending: FuturesUnordered<Numbered<T>>,
-    /// Of each master: until when its answer is waited for, while it is.
+    /// The deadline for the answer of each master that is outstanding.
     awaited: OfEach<Option<Instant>>,
     has_deadlines: bool,
     timer: Option<Pin<Box<Sleep>>>,
     runtime: Option<Handle>,
 }
 
-/// What is heard of one master.
+/// An event of one master.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply<T> {
-    /// Its answer, perhaps after it was late.
+    /// Its answer, perhaps after its deadline.
     Answer(T),
-    /// Its deadline passed. The request goes on.
+    /// Its deadline passed. The request continues.
     Late,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Reply<T> {
 type Numbered<T> = Pin<Box<dyn Future<Output = (usize, T)> + Send>>;
 
 impl<T: Send + 'static> FanOut<T> {
-    /// The replies of these requests, one for each master, in their order.
+    /// Starts these requests, one for each master, in order.
     pub(crate) fn new<F: Future<Output = T> + Send + 'static>(requests: impl IntoIterator<Item = F>) -> Self {
         let pending = FuturesUnordered::new();
         for (master, request) in requests.into_iter().enumerate() {
@@ -45,20 +45,20 @@ impl<T: Send + 'static> FanOut<T> {
         Self { pending, awaited, has_deadlines: false, timer: None, runtime: Handle::try_current().ok() }
     }
 
-    /// With a deadline for the answer of each master.
+    /// Sets a deadline for the answer of each master.
     pub(crate) fn until(mut self, deadlines: impl IntoIterator<Item = Instant>) -> Self {
         self.awaited = deadlines.into_iter().take(self.pending.len()).map(Some).collect();
         self.has_deadlines = true;
         self
     }
 
-    /// Waits for the answers of these masters, perhaps again, until then.
+    /// Sets another deadline for these masters, even after the first has passed.
     pub(crate) fn wait_on(&mut self, masters: impl IntoIterator<Item = usize>, until: Instant) {
         self.has_deadlines = true;
         masters.into_iter().for_each(|master| self.awaited[master] = Some(until));
     }
 
-    /// What is heard next, and of which master.
+    /// The next event, with the number of its master.
     ///
     /// # Cancel safety
     ///
@@ -71,14 +71,14 @@ impl<T: Send + 'static> FanOut<T> {
                 let (master, answer) = self.answer().await?;
                 return Some((master, Reply::Answer(answer)));
             };
-            // One timer for all, which is set again only when it has run out: most waves end before.
+            // One timer for all, which is reset only after it has fired: most votes end before.
             let mut timer = self.timer.take().unwrap_or_else(|| Box::pin(sleep_until(at)));
             if timer.is_elapsed() || timer.deadline() > at {
                 timer.as_mut().reset(at);
             }
             let timer = self.timer.insert(timer);
             tokio::select! {
-                // An answer that is there counts, however late we look.
+                // An answer counts even if this is polled after the deadline.
                 biased;
                 answer = self.pending.next() => {
                     let (master, answer) = answer?;
@@ -94,17 +94,17 @@ impl<T: Send + 'static> FanOut<T> {
         }
     }
 
-    /// How many answers are still waited for.
+    /// The number of answers that are still waited for.
     pub(crate) fn outstanding(&self) -> usize {
         self.awaited.iter().flatten().count()
     }
 
-    /// Whether every answer has come.
+    /// Whether every request has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// The next answer, however late it comes.
+    /// The next answer, without deadlines.
     ///
     /// # Cancel safety
     ///
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_dropped_wave_runs_to_its_end() {
+    async fn dropped_requests_run_to_their_end() {
         let done = Arc::new(AtomicUsize::new(0));
         let mut replies = replies(&done);
         assert_eq!(replies.next().await, Some((0, Reply::Answer(()))));
@@ -167,16 +167,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_master_that_is_late_is_no_longer_waited_for_and_is_heard_all_the_same() {
+    async fn a_late_master_is_not_waited_for_but_its_answer_still_counts() {
         let (done, start) = (Arc::default(), Instant::now());
         let deadlines = [10, 10, 10, 1, 10].map(|millis| start + Duration::from_millis(millis));
         let mut replies = replies(&done).until(deadlines);
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         while let Some(next) = replies.next().await {
-            heard.push((next, replies.outstanding()));
+            received.push((next, replies.outstanding()));
         }
         let answer = |master, outstanding| ((master, Reply::Answer(())), outstanding);
-        assert_eq!(heard[..2], [answer(0, 4), answer(1, 3)]);
-        assert_eq!(heard[2..], [((3, Reply::Late), 2), answer(2, 1), answer(3, 1), answer(4, 0)]);
+        assert_eq!(received[..2], [answer(0, 4), answer(1, 3)]);
+        assert_eq!(received[2..], [((3, Reply::Late), 2), answer(2, 1), answer(3, 1), answer(4, 0)]);
     }
 }

@@ -1,4 +1,4 @@
-//! What can be done to a lock without holding it: inspect, break, list.
+//! Inspects, breaks and lists locks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::master::Master;
 use crate::masters::{ask_all, of_a_quorum};
 use crate::quorum::quorum;
 
-/// How much the clocks of clients may differ before a token is taken for one that was raised, in microseconds.
+/// A last token that is further ahead of the clock than this, in microseconds, was raised.
 const AHEAD: u64 = 60_000_000;
 
 impl Context {
@@ -48,14 +48,14 @@ impl Context {
             let keys = Arc::clone(&keys);
             async move {
                 let kind = master.voter.break_lock(&keys).await?;
-                // For those who wait; they find out by themselves when it fails.
+                // Notifies the next waiter; if that fails, the waiters poll.
                 let call_next = Request::vacate(&keys, OwnerId::random(), None, Some(TURN));
                 drop(master.voter.vacate(&call_next).await);
                 Ok(kind)
             }
         });
         let kinds = kinds.await?.into_iter().zip(&*self.masters);
-        // A master that has restarted may have forgotten the lock.
+        // A restarted master may have lost the lock.
         let seen = kinds.filter(|(kind, master)| {
             !matches!(kind, Ok(kind) if kind == "none") || master.may_vote().is_ok()
         });
@@ -65,7 +65,7 @@ impl Context {
             return Err(not_a_lock(BACKEND, kind));
         }
         let broken = kinds.iter().filter(|kind| *kind == "string").count();
-        // With masters that do not answer it may have been held.
+        // Masters that did not answer may have had the lock.
         Ok(broken > 0 && broken + unseen >= quorum(self.masters.len()))
     }
 
@@ -76,23 +76,23 @@ impl Context {
             return Err(not_a_lock(BACKEND, &seen.kind));
         }
         let seen = agreed(looks.into_iter().flatten().collect(), self.masters.len());
-        // Whoever gets the lock after the largest token was seen has a larger one, and so has a quorum then. And two holders
-        // have the same proposal only if the clock of the second says, to the microsecond, what the token of the first was.
+        // A later holder has a larger token, and so has a quorum then. Two holders have the same proposal only if the clock
+        // of the second shows, to the microsecond, the token of the first.
         let is_its = seen.token == Some(token) || seen.since == Some(token.get());
         let Some(owner) = OwnerId::decode(&seen.owner).filter(|_| is_its) else { return Ok(false) };
-        // Each master compares the owner, which no two acquisitions have in common.
+        // Each master compares the owner id, which is unique.
         let removed = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
             async move {
                 let vacated = master.voter.vacate(&Request::vacate(&keys, owner, None, Some(TURN))).await?;
-                // A master that has restarted may have forgotten the lock.
+                // A restarted master may have lost the lock.
                 Ok(vacated.was_ours.filter(|ours| *ours || master.may_vote().is_ok()))
             }
         });
         let removed: Vec<_> = removed.await?.into_iter().map(|removed| removed.ok().flatten()).collect();
         let count = |what: Option<bool>| removed.iter().filter(|removed| **removed == what).count();
         let (broken, unseen) = (count(Some(true)), count(None));
-        // With masters that do not answer it may have been held.
+        // Masters that did not answer may have had the lock.
         Ok(broken > 0 && broken + unseen >= quorum(self.masters.len()))
     }
 
@@ -127,14 +127,14 @@ impl Context {
         .await
     }
 
-    /// As [`look`](Self::look), without the masters that may not vote: one that has restarted may have forgotten the lock.
+    /// As [`look`](Self::look), without the masters that may not vote: a restarted one may have lost the lock.
     async fn look_by_voters(&self, keys: &Arc<Keys>) -> Result<Vec<Result<Inspection>>> {
         let votes = self.look(keys).await?.into_iter().zip(&*self.masters);
         let votes = votes.map(|(seen, master)| seen.and_then(|seen| master.may_vote().map(|()| seen)));
         of_a_quorum(votes.collect())
     }
 
-    /// What each master answers, if a quorum does.
+    /// The answer of each master, if a quorum answers.
     async fn ask_all<T, F>(&self, ask: impl Fn(Arc<Master>) -> F) -> Result<Vec<Result<T>>>
     where
         T: Send + 'static,
@@ -144,7 +144,7 @@ impl Context {
     }
 }
 
-/// What one master sees of a lock.
+/// The view of one master.
 fn view(address: &str, seen: &Result<Inspection>) -> ServerView {
     let view = match seen {
         Ok(seen) => seen
@@ -157,8 +157,8 @@ fn view(address: &str, seen: &Result<Inspection>) -> ServerView {
     ServerView::new(address, view)
 }
 
-/// What a quorum of the masters sees alike, or might with those that were not seen, and the largest token of all. A lock
-/// is free only if nobody can have it.
+/// The state on which a quorum agrees, or may agree together with the masters that did not answer, and the largest token. A
+/// lock is free only if no client can hold it.
 fn agreed(all_seen: Vec<Inspection>, masters: usize) -> Inspection {
     let unseen = masters - all_seen.len();
     let token = all_seen.iter().filter_map(|seen| seen.token).max();
@@ -173,15 +173,14 @@ fn agreed(all_seen: Vec<Inspection>, masters: usize) -> Inspection {
     Inspection { token, ends_in, ..winner.and_then(|mut all_seen| all_seen.pop()).unwrap_or(free) }
 }
 
-/// The token of the holder, which the masters do not keep: the one that it proposed, from which it differs only if the
-/// tokens are ahead of the clocks. Others propose theirs meanwhile, and so the last one may be larger; but not if it is far
-/// ahead.
+/// The token of the holder, which the masters do not store: the token that it proposed, or the last one if that is far
+/// ahead of the clock. A slightly larger last token comes from proposals of other clients.
 fn token_of(seen: &Inspection, now: u64) -> Option<Token> {
     let proposed = seen.since.filter(|since| *since > 0 && *since <= i64::MAX as u64).map(Token::new);
     proposed.filter(|_| seen.token.is_none_or(|last| last.get() <= now + AHEAD)).or(seen.token)
 }
 
-/// When there is no quorum any more of those masters that see a holder, if its keys end.
+/// The time until the holder's keys expire on so many masters that the rest is no quorum; `None` if they do not expire.
 fn ends_in(all_seen: &[Inspection], masters: usize) -> Option<Duration> {
     let mut ends: Vec<_> = all_seen.iter().map(|seen| seen.ends_in.unwrap_or(Duration::MAX)).collect();
     ends.sort_unstable_by(|one, other| other.cmp(one));

@@ -1,4 +1,4 @@
-//! When a master that is late is waited for all the same.
+//! Decides when to wait for late masters after all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,43 +10,44 @@ use crate::fan_out::{FanOut, Reply};
 use crate::masters::Masters;
 use crate::quorum::quorum;
 
-/// Which masters do not count, and why. A vote goes on without a minority that fails. When no quorum answers without those
-/// that are late, then it is rather the host that is busy, or the network, and they are given as much time as any answer
-/// has; but not those of which the last request failed, so that votes wait so long for masters that hang only until their
-/// requests have failed.
+/// The masters that do not count in a vote, and the errors.
+///
+/// A vote is decided without a minority that fails or is late. If there is no quorum without the late masters, the host or
+/// the network is more likely the slow part, and late masters get the full `master_timeout`. Masters whose last request
+/// failed do not: so votes wait that long for a hung master only until its first request has failed.
 #[derive(Debug)]
 pub(crate) struct LatePolicy {
     masters: Masters,
-    /// Once for each master: one that is waited for again may be late again.
+    /// At most one entry for each master, as a master may be late twice.
     failed: Vec<(usize, Error)>,
     late: Vec<usize>,
-    at_last: Instant,
+    latest: Instant,
 }
 
 impl LatePolicy {
-    /// With a vote that begins now.
+    /// The policy of a vote that begins now.
     pub(crate) fn new(masters: &Masters) -> Self {
-        let longest = masters.iter().map(|master| master.patience()).max().unwrap_or_default();
-        let (masters, at_last) = (Arc::clone(masters), Instant::now() + longest);
-        Self { masters, failed: Vec::new(), late: Vec::new(), at_last }
+        let longest = masters.iter().map(|master| master.answer_timeout()).max().unwrap_or_default();
+        let (masters, latest) = (Arc::clone(masters), Instant::now() + longest);
+        Self { masters, failed: Vec::new(), late: Vec::new(), latest }
     }
 
-    /// With no more than this from now on.
+    /// Limits the wait for late masters to this, from now on.
     pub(crate) fn at_most(mut self, longest: Duration) -> Self {
-        self.at_last = self.at_last.min(Instant::now() + longest);
+        self.latest = self.latest.min(Instant::now() + longest);
         self
     }
 
-    /// Notes what is heard of a master, and gives its answer if it counts.
-    pub(crate) fn note<T>(&mut self, number: usize, heard: Reply<Result<T>>) -> Option<T> {
-        match heard {
-            Reply::Late => self.is_late(number),
+    /// Notes the reply of a master, and returns its answer if it counts.
+    pub(crate) fn note<T>(&mut self, number: usize, reply: Reply<Result<T>>) -> Option<T> {
+        match reply {
+            Reply::Late => self.note_late(number),
             Reply::Answer(Err(error)) => {
-                self.hears(number);
-                self.fails(number, error);
+                self.note_answer(number);
+                self.note_failure(number, error);
             }
             Reply::Answer(Ok(answer)) => {
-                self.hears(number);
+                self.note_answer(number);
                 return Some(answer);
             }
         }
@@ -54,53 +55,53 @@ impl LatePolicy {
     }
 
     /// Notes that a master is late.
-    pub(crate) fn is_late(&mut self, number: usize) {
+    pub(crate) fn note_late(&mut self, number: usize) {
         let master = Arc::clone(&self.masters[number]);
-        if !master.has_failed() && Instant::now() < self.at_last {
+        if !master.has_failed() && Instant::now() < self.latest {
             self.late.push(number);
         }
-        self.fails(number, master.is_late());
+        self.note_failure(number, master.note_late());
     }
 
     /// Notes that a master has answered, perhaps after it was late.
-    pub(crate) fn hears(&mut self, number: usize) {
+    pub(crate) fn note_answer(&mut self, number: usize) {
         self.late.retain(|late| *late != number);
         self.failed.retain(|(failed, _)| *failed != number);
     }
 
     /// Notes why a master does not count.
-    pub(crate) fn fails(&mut self, number: usize, error: Error) {
+    pub(crate) fn note_failure(&mut self, number: usize, error: Error) {
         self.failed.retain(|(failed, _)| *failed != number);
         self.failed.push((number, error));
     }
 
-    /// How many masters do not count, with those that are late.
+    /// The number of masters that do not count, including late ones.
     pub(crate) fn failed(&self) -> usize {
         self.failed.len()
     }
 
-    /// Why those do not count.
+    /// The reasons why those do not count.
     pub(crate) fn errors(&self) -> impl Iterator<Item = Error> {
         self.failed.iter().map(|(_, error)| error.clone())
     }
 
-    /// How many are still hoped for.
-    pub(crate) fn hopes_for(&self) -> usize {
+    /// The number of late masters that are still to be waited for.
+    pub(crate) fn expected_late(&self) -> usize {
         let is_minority = self.failed() <= self.masters.len() - quorum(self.masters.len());
         if is_minority { 0 } else { self.late.len() }
     }
 
-    /// Waits on for those that are late, once nobody else is waited for and no quorum has answered.
+    /// Resumes the wait for late masters, once no other answer is outstanding and no quorum has answered.
     pub(crate) fn wait_on<T: Send + 'static>(&mut self, replies: &mut FanOut<T>) {
-        if self.hopes_for() > 0 {
+        if self.expected_late() > 0 {
             self.wait_for_the_late(replies);
         }
     }
 
-    /// As [`wait_on`](Self::wait_on), also when a quorum has answered: for what a quorum has to agree on.
+    /// As [`wait_on`](Self::wait_on), even if a quorum has answered: for requests that a quorum has to confirm.
     pub(crate) fn wait_for_the_late<T: Send + 'static>(&mut self, replies: &mut FanOut<T>) {
         if replies.outstanding() == 0 {
-            replies.wait_on(std::mem::take(&mut self.late), self.at_last);
+            replies.wait_on(std::mem::take(&mut self.late), self.latest);
         }
     }
 }
@@ -111,35 +112,35 @@ mod tests {
     use crate::master::tests::dead;
 
     #[tokio::test]
-    async fn one_that_was_late_before_is_waited_for_and_one_that_failed_is_not() {
+    async fn a_late_master_is_waited_for_again_and_a_failed_one_is_not() {
         let masters = dead(3);
-        let mut patience = LatePolicy::new(&masters);
-        drop((masters[0].is_late(), masters[1].is_late(), masters[2].time().await));
-        (0..3).for_each(|number| patience.is_late(number));
-        assert_eq!((patience.late.as_slice(), patience.hopes_for()), ([0, 1].as_slice(), 2));
+        let mut policy = LatePolicy::new(&masters);
+        drop((masters[0].note_late(), masters[1].note_late(), masters[2].time().await));
+        (0..3).for_each(|number| policy.note_late(number));
+        assert_eq!((policy.late.as_slice(), policy.expected_late()), ([0, 1].as_slice(), 2));
     }
 
     #[tokio::test]
-    async fn one_that_was_late_and_has_answered_is_not_waited_for_again() {
-        let mut patience = LatePolicy::new(&dead(3));
-        patience.is_late(0);
-        assert_eq!(patience.hopes_for(), 0, "the others are a quorum");
-        patience.is_late(1);
-        assert_eq!(patience.hopes_for(), 2);
-        patience.hears(0);
-        assert_eq!((patience.failed(), patience.hopes_for()), (1, 0));
+    async fn a_late_master_that_has_answered_is_not_waited_for_again() {
+        let mut policy = LatePolicy::new(&dead(3));
+        policy.note_late(0);
+        assert_eq!(policy.expected_late(), 0, "the others are a quorum");
+        policy.note_late(1);
+        assert_eq!(policy.expected_late(), 2);
+        policy.note_answer(0);
+        assert_eq!((policy.failed(), policy.expected_late()), (1, 0));
     }
 
     #[tokio::test]
-    async fn one_that_is_late_twice_has_failed_once() {
-        let mut patience = LatePolicy::new(&dead(3));
-        patience.is_late(0);
-        patience.is_late(0);
-        assert_eq!((patience.failed(), patience.errors().count()), (1, 1));
-        assert_eq!(patience.note(0, Reply::Answer(Ok(7))), Some(7));
-        assert_eq!(patience.failed(), 0);
+    async fn a_master_that_is_late_twice_counts_once() {
+        let mut policy = LatePolicy::new(&dead(3));
+        policy.note_late(0);
+        policy.note_late(0);
+        assert_eq!((policy.failed(), policy.errors().count()), (1, 1));
+        assert_eq!(policy.note(0, Reply::Answer(Ok(7))), Some(7));
+        assert_eq!(policy.failed(), 0);
         let error = Error::new(lock_core::ErrorKind::Denied, crate::error::BACKEND);
-        assert_eq!(patience.note::<()>(0, Reply::Answer(Err(error))), None);
-        assert_eq!(patience.failed(), 1);
+        assert_eq!(policy.note::<()>(0, Reply::Answer(Err(error))), None);
+        assert_eq!(policy.failed(), 1);
     }
 }

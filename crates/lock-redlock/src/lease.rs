@@ -1,4 +1,4 @@
-//! A lock that is held on a quorum.
+//! The lease of a lock on a quorum.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::fan_out::FanOut;
 use crate::late_policy::LatePolicy;
 use crate::masters::deadlines;
 use crate::quorum::quorum;
-use crate::release::Releasing;
+use crate::release::PendingRelease;
 use crate::renew::HeldLock;
-use crate::rollback::Because;
+use crate::rollback::RemovalReason;
 
-/// How long after it failed an extension is tried again.
+/// The pause before an extension is retried.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_millis(320);
 
@@ -35,12 +35,12 @@ pub(crate) struct RedlockLease {
     cell: ValidityCell,
     validity: Validity,
     renewal: Renewal,
-    /// Only ever reached through `&mut`: the mutex makes the lease `Sync`.
-    releasing: Mutex<Option<Releasing>>,
+    /// Only accessed through `&mut`; the mutex makes the lease `Sync`.
+    pending: Mutex<Option<PendingRelease>>,
 }
 
 impl RedlockLease {
-    /// The lease of a lock that was requested at `sent` for this ttl.
+    /// Creates the lease of a lock that was requested at `sent` for this ttl.
     pub(crate) fn begin(
         context: &Context,
         claims: Arc<Claims>,
@@ -60,7 +60,7 @@ impl RedlockLease {
             token,
             validity: cell.validity(),
             cell,
-            releasing: Mutex::default(),
+            pending: Mutex::default(),
         }
     }
 }
@@ -87,7 +87,7 @@ impl Lease for RedlockLease {
         let (mut pause, mut failed) = (FIRST_PAUSE, Error::lost(BACKEND));
         while self.validity.is_valid() {
             match self.renewal.extend(ttl).await.deadline(BACKEND) {
-                // It unlocks nothing, and is tried again while the lease lasts.
+                // A failed extension releases nothing, and is retried until the lease ends.
                 Err(error) if error.is_retryable() => failed = error,
                 answered => return answered,
             }
@@ -111,12 +111,12 @@ impl Lease for RedlockLease {
         });
         let mut replies = FanOut::new(looks).until(deadlines(masters, self.renewal.longest_ttl()));
         let owner = self.claims.owner.to_string();
-        let mut patience = LatePolicy::new(masters);
+        let mut late = LatePolicy::new(masters);
         let (mut ours, mut not_ours) = (0, 0);
         while replies.outstanding() > 0 {
-            let Some((master, heard)) = replies.next().await else { break };
-            match patience.note(master, heard) {
-                Some(sight) if sight.value == owner => ours += 1,
+            let Some((master, reply)) = replies.next().await else { break };
+            match late.note(master, reply) {
+                Some(seen) if seen.value == owner => ours += 1,
                 Some(_) => not_ours += 1,
                 None => {}
             }
@@ -127,9 +127,9 @@ impl Lease for RedlockLease {
                 self.cell.lose(LossReason::Removed);
                 return Ok(self.validity.state());
             }
-            patience.wait_on(&mut replies);
+            late.wait_on(&mut replies);
         }
-        Err(no_quorum(masters.len(), ours, patience.errors()))
+        Err(no_quorum(masters.len(), ours, late.errors()))
     }
 
     async fn release(&mut self) -> Result<Released> {
@@ -138,12 +138,15 @@ impl Lease for RedlockLease {
             return Err(Error::closed(BACKEND));
         }
         let (masters, ttl) = (&self.claims.masters, self.renewal.longest_ttl());
-        let releasing = self.releasing.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let releasing = releasing.get_or_insert_with(|| {
-            Releasing::begin(self.validity.is_valid(), self.claims.remove_all(ttl, Because::Released))
+        let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let pending = pending.get_or_insert_with(|| {
+            PendingRelease::begin(
+                self.validity.is_valid(),
+                self.claims.remove_all(ttl, RemovalReason::Released),
+            )
         });
-        let ours = releasing.decide(masters, ttl).await?;
-        let released = if ours && releasing.was_valid() { Released::Released } else { Released::AlreadyLost };
+        let ours = pending.decide(masters, ttl).await?;
+        let released = if ours && pending.was_valid() { Released::Released } else { Released::AlreadyLost };
         self.cell.lose(LossReason::Released);
         Ok(released)
     }

@@ -1,16 +1,14 @@
 //! Distributed locks on a quorum of independent Redis servers: Redlock.
 //!
-//! Each master is asked for a plain `SET NX PX` lock, all at once; the lock is ours when more than half
-//! of them granted it and enough of the time to live is left. The value of its key begins with our owner id. The
-//! single-master parts are those of [`lock_redis`].
+//! The client asks all masters at once for a plain `SET NX PX` lock. It holds the lock when more than half of them granted
+//! it and enough of the ttl is left. The value of the key begins with the owner id.
 //!
-//! A master that does not answer is left out until it does; one that has restarted does not vote until nobody can hold
-//! a lock that it has forgotten. Who waits is called by the masters when the lock is given back, in the order in which
-//! the waiting began; that order is a hint, on which nothing depends but the waiting.
+//! A master that does not answer is left out until it does. A restarted master does not vote until every lock that it may
+//! have lost has expired. Masters notify waiters in queue order when the lock is released. The queue is a hint: no vote
+//! depends on it.
 //!
-//! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section "The
-//! Redlock Algorithm". Its limits: Kleppmann, "How to do distributed locking" (2016). Use the fencing
-//! token.
+//! Source of the algorithm: the Redis documentation, "Distributed Locks with Redis", section "The Redlock Algorithm". Its
+//! limits: Kleppmann, "How to do distributed locking" (2016). Use the fencing token.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;

@@ -1,4 +1,4 @@
-//! One master of the quorum: how it does, and whether it votes.
+//! One master of the quorum: its health, and its right to vote.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -17,12 +17,11 @@ use crate::master_registry::MasterRegistry;
 use crate::quarantine::after_restart;
 use crate::round_trip::RoundTrip;
 
-/// How long after it failed a master is first asked whether it is back.
+/// The pause before the first probe of a sick master.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// One master. While it does not answer it is left alone, so that it costs nothing; a task asks it now and then
-/// whether it is back.
+/// One master. While it is sick it is left out of votes, and a task probes it until it answers.
 #[derive(Debug)]
 pub(crate) struct Master {
     pub(crate) voter: Arc<Voter>,
@@ -36,26 +35,26 @@ pub(crate) struct Master {
 struct State {
     trip: RoundTrip,
     /// When it last answered.
-    heard: Option<Instant>,
-    /// Why it is left alone.
+    last_answer: Option<Instant>,
+    /// Why it is sick, if it is.
     sick: Option<Error>,
-    /// Whether that is because a request failed: an answer that is late may come yet.
+    /// Whether a request failed; if not, its answer is only late.
     has_failed: bool,
-    /// Whether a task asks it now and then.
+    /// Whether a task probes it.
     probed: bool,
-    /// Who it was when its right to vote was last judged.
+    /// Its identity when the right to vote was last determined.
     known: Option<Arc<Identity>>,
     votes_from: Option<Instant>,
 }
 
-/// Whether a master is to be asked.
+/// Whether to send claims to a master.
 #[derive(Debug)]
 pub(crate) enum Readiness {
-    Well,
-    /// It did not answer the last time. It may be asked all the same when there is no quorum without it.
+    Healthy,
+    /// Its last answer failed or is late. It is asked only if there is no quorum without it.
     Sick(Error),
-    /// It does not vote.
-    Barred(Error),
+    /// It does not vote: it has restarted, or it is reached by two addresses.
+    NotVoting(Error),
 }
 
 impl Master {
@@ -72,25 +71,25 @@ impl Master {
         Arc::new(Self { voter, pushes, longest_ttl, registry: Arc::clone(registry), state: Mutex::default() })
     }
 
-    /// The time since 1970 by its clock.
+    /// Reads its clock: the time since 1970.
     pub(crate) async fn time(self: &Arc<Self>) -> Result<Duration> {
         let sent = Instant::now();
         self.noted(sent, self.voter.time().await)
     }
 
-    /// Asks for its vote. What it grants counts only if it may vote; if not, that is an error of which the outcome is
-    /// that it was applied.
+    /// Claims the lock on this master. A grant counts only if the master may vote; if not, this is an error with the outcome
+    /// [`Outcome::Applied`].
     pub(crate) async fn claim(self: &Arc<Self>, claim: &Request) -> Result<LockAnswer> {
         let sent = Instant::now();
         match self.voter.claim(claim).await {
-            // The connection may just have been idle for too long.
+            // The server may just have closed an idle connection.
             Ok(LockAnswer::Broken) => Ok(LockAnswer::Broken),
             granted @ Ok(LockAnswer::Granted(_)) => self.vote(sent, granted),
             answer => self.noted(sent, answer),
         }
     }
 
-    /// Asks for its vote on a lock that nobody waits for: `None` when there is more to say.
+    /// Claims the lock by the fast path; `None` if the script has to follow.
     pub(crate) async fn claim_fast(self: &Arc<Self>, claim: &FastClaim) -> Result<Option<LockAnswer>> {
         let sent = Instant::now();
         match self.voter.claim_fast(claim).await {
@@ -105,45 +104,45 @@ impl Master {
         self.vote(sent, self.voter.extend(leases).await)
     }
 
-    /// How it does.
+    /// The health of this master.
     pub(crate) fn readiness(self: &Arc<Self>) -> Readiness {
         let (error, probing) = {
             let mut state = self.state();
-            self.judge(&mut state);
-            if let Some(error) = self.bar(&state) {
-                return Readiness::Barred(error);
+            self.check_identity(&mut state);
+            if let Some(error) = self.no_vote_reason(&state) {
+                return Readiness::NotVoting(error);
             }
-            let Some(error) = state.sick.clone() else { return Readiness::Well };
-            // Its task may have ended with a runtime.
+            let Some(error) = state.sick.clone() else { return Readiness::Healthy };
+            // The probing task may have ended with its runtime.
             (error, self.probing(&mut state))
         };
         Probing::start(probing);
         Readiness::Sick(error.with_outcome(Outcome::NotApplied))
     }
 
-    /// Notes what became of a request whose answer counts only if the master may vote.
+    /// Notes the outcome of a request whose answer counts only if the master may vote.
     ///
-    /// It is judged after the answer: the request may have gone out on a new connection, to a server that has restarted.
-    /// Whether it has, nobody knows when that one does not say who it is.
+    /// The right to vote is checked after the answer, as the request may have gone to a restarted server over a new
+    /// connection. A server that does not report its identity does not vote.
     pub(crate) fn vote<T>(self: &Arc<Self>, sent: Instant, answer: Result<T>) -> Result<T> {
         if answer.is_err() {
             return self.noted(sent, answer);
         }
         let mut state = self.state();
-        let is_known = self.judge(&mut state);
+        let is_known = self.check_identity(&mut state);
         state.answered(sent);
         self.right_to_vote(&state, is_known).map_err(|error| error.with_outcome(Outcome::Applied))?;
         answer
     }
 
-    /// Whether what it answers counts.
+    /// Whether its answers count.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why not.
     pub(crate) fn may_vote(&self) -> Result<()> {
         let mut state = self.state();
-        let is_known = self.judge(&mut state);
+        let is_known = self.check_identity(&mut state);
         self.right_to_vote(&state, is_known)
     }
 
@@ -151,15 +150,15 @@ impl Master {
         if !is_known {
             return Err(Error::new(ErrorKind::Denied, BACKEND)
                 .with_message(format!(
-                    "it is not told whether the master has restarted, and so it does not vote ({})",
+                    "the server user may not read whether the master has restarted, so it does not vote ({})",
                     self.voter.address()
                 ))
                 .with_hint("give the user the rights +info and +dbsize"));
         }
-        self.bar(state).map_or(Ok(()), Err)
+        self.no_vote_reason(state).map_or(Ok(()), Err)
     }
 
-    /// Notes what became of a request.
+    /// Notes the outcome of a request.
     pub(crate) fn noted<T>(self: &Arc<Self>, sent: Instant, answer: Result<T>) -> Result<T> {
         let probing = {
             let mut state = self.state();
@@ -170,7 +169,7 @@ impl Master {
                 }
                 Err(_) => None,
                 Ok(_) => {
-                    self.judge(&mut state);
+                    self.check_identity(&mut state);
                     state.answered(sent);
                     None
                 }
@@ -181,9 +180,9 @@ impl Master {
     }
 
     /// Notes that its answer is late.
-    pub(crate) fn is_late(self: &Arc<Self>) -> Error {
+    pub(crate) fn note_late(self: &Arc<Self>) -> Error {
         let error = Error::new(ErrorKind::Unavailable, BACKEND)
-            .with_message(format!("the answer of a master is late ({})", self.voter.address()))
+            .with_message(format!("a master did not answer by its deadline ({})", self.voter.address()))
             .with_hint("check that it runs and answers within master_timeout, and try again")
             .with_outcome(Outcome::Unknown);
         let probing = {
@@ -196,23 +195,23 @@ impl Master {
         error
     }
 
-    /// How long its next answer is waited for when a lock of this time to live is decided on.
+    /// How long a vote on a lock with this ttl waits for its next answer.
     pub(crate) fn deadline(&self, ttl: Duration) -> Duration {
         self.state().trip.deadline(ttl, self.voter.command_timeout())
     }
 
-    /// About how long an answer takes.
+    /// The approximate round trip.
     pub(crate) fn round_trip(&self) -> Duration {
         self.state().trip.smoothed()
     }
 
-    /// How long an answer is waited for that nobody is in a hurry for.
-    pub(crate) fn patience(&self) -> Duration {
+    /// How long to wait for an answer without a deadline: `master_timeout`, or less after a failed request.
+    pub(crate) fn answer_timeout(&self) -> Duration {
         let (state, longest) = (self.state(), self.voter.command_timeout());
         if state.has_failed { state.trip.deadline(Duration::ZERO, longest) } else { longest }
     }
 
-    /// Whether the last request to it failed; not when its answer is only late.
+    /// Whether the last request failed. An answer that is only late does not count.
     pub(crate) fn has_failed(&self) -> bool {
         self.state().has_failed
     }
@@ -222,12 +221,12 @@ impl Master {
         self.state().sick.is_some()
     }
 
-    /// From when on it votes, if not by now.
-    pub(crate) fn is_barred_until(&self) -> Option<Instant> {
+    /// The end of its quarantine, if it is in one.
+    pub(crate) fn quarantined_until(&self) -> Option<Instant> {
         self.state().votes_from.filter(|from| Instant::now() < *from)
     }
 
-    /// Notes who it is, and from when on it votes if not at once: the judgement at first sight.
+    /// Notes its identity at the first connection, and the end of its quarantine if it starts with one.
     pub(crate) fn first_seen(&self, identity: Arc<Identity>, from: Option<Instant>) {
         if from.is_some() {
             self.warn(&identity, from);
@@ -248,16 +247,16 @@ impl Master {
         self.voter.close();
     }
 
-    /// Looks whether it is another server than before, or one that was not there when we connected; `false` when it does
-    /// not say who it is.
-    fn judge(&self, state: &mut State) -> bool {
+    /// Checks whether it is another server than before, and puts it into quarantine then; `false` if its identity is
+    /// unknown.
+    fn check_identity(&self, state: &mut State) -> bool {
         let Some(identity) = self.voter.identity() else { return false };
         let is_same =
             |known: &Arc<Identity>| Arc::ptr_eq(known, &identity) || known.run_id == identity.run_id;
         if state.known.as_ref().is_some_and(is_same) {
             return true;
         }
-        state.votes_from = after_restart(&identity, state.heard, self.longest_ttl);
+        state.votes_from = after_restart(&identity, state.last_answer, self.longest_ttl);
         self.registry.enter(&identity, self.voter.address());
         self.warn(&identity, state.votes_from);
         state.known = Some(identity);
@@ -270,13 +269,13 @@ impl Master {
             tracing::warn!(
                 master = self.voter.address(),
                 uptime = ?identity.uptime,
-                "a master has restarted, and may have lost locks: it does not vote for {left:?}"
+                "a master has restarted and may have lost locks: it does not vote for {left:?}"
             );
         }
     }
 
-    /// Why it does not vote.
-    fn bar(&self, state: &State) -> Option<Error> {
+    /// The reason why it does not vote, if there is one.
+    fn no_vote_reason(&self, state: &State) -> Option<Error> {
         let address = self.voter.address();
         if let Some(twin) = self.twin() {
             return Some(same_server(address, &twin));
@@ -287,11 +286,11 @@ impl Master {
                 .with_message(format!(
                     "the master has restarted and may have lost locks: it votes again in {left:.1?} ({address})"
                 ))
-                .with_hint("wait; longest_ttl says for how long locks may have been granted")
+                .with_hint("wait: by then all locks that it may have lost have expired (see longest_ttl)")
         })
     }
 
-    /// The task that is to ask now and then whether it is back, unless there is one.
+    /// The task that probes it until it answers, unless one is running.
     fn probing(self: &Arc<Self>, state: &mut State) -> Option<Probing> {
         (!std::mem::replace(&mut state.probed, true)).then(|| Probing(Arc::downgrade(self)))
     }
@@ -302,19 +301,19 @@ impl Master {
 }
 
 impl State {
-    /// Notes an answer to what was sent then.
+    /// Notes the answer to a request that was sent at this time.
     fn answered(&mut self, sent: Instant) {
         let now = Instant::now();
         self.trip.note(now.saturating_duration_since(sent));
-        (self.sick, self.has_failed, self.heard) = (None, false, Some(now));
+        (self.sick, self.has_failed, self.last_answer) = (None, false, Some(now));
     }
 }
 
-/// The task that asks a sick master now and then.
+/// The task that probes a sick master.
 struct Probing(Weak<Master>);
 
 impl Probing {
-    /// Not while the state is locked: a runtime that shuts down drops the task at once, and that looks into the state.
+    /// Call it outside the mutex: a runtime that shuts down drops the task at once, and its destructor locks the mutex.
     fn start(probing: Option<Self>) {
         if let (Some(probing), Ok(runtime)) = (probing, Handle::try_current()) {
             drop(runtime.spawn(probing.run()));
@@ -357,7 +356,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::masters::Masters;
 
-    /// Masters that are not there.
+    /// Masters without a server.
     pub(crate) fn dead(count: u16) -> Masters {
         let registry = Arc::default();
         let master = |port: u16| {
@@ -369,7 +368,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_runtime_that_is_gone_stops_nobody() {
+    fn a_runtime_that_was_shut_down_does_not_deadlock() {
         let (done, is_done) = mpsc::channel();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -377,7 +376,7 @@ pub(crate) mod tests {
             drop(runtime);
             let _runtime = handle.enter();
             let master = Arc::clone(&dead(1)[0]);
-            drop(master.is_late());
+            drop(master.note_late());
             let sick = matches!(master.readiness(), Readiness::Sick(_));
             done.send(sick && !master.state().probed).unwrap();
         });

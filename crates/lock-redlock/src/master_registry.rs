@@ -1,21 +1,21 @@
-//! Which server is behind which address.
+//! Maps addresses to servers, to find a server with two addresses.
 
 use redis_link::greeting::Identity;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Which server is behind which address: one that is reached by two addresses must not vote twice.
+/// The server behind each address. A server with two addresses must not vote twice.
 #[derive(Debug, Default)]
 pub(crate) struct MasterRegistry {
-    /// The address and the `run_id`, in the order in which they were found together: the first one votes.
+    /// Address and `run_id`, in the order of discovery: the first address votes.
     servers: Mutex<Vec<(String, String)>>,
-    /// Whether two addresses lead to one server, which hardly ever is so.
+    /// Whether two addresses lead to one server; the fast answer for the common case.
     has_twins: AtomicBool,
 }
 
 impl MasterRegistry {
-    /// Notes who is behind an address.
+    /// Notes the identity of the server behind an address.
     pub(crate) fn enter(&self, identity: &Identity, address: &str) {
         let mut servers = self.servers();
         if !servers.iter().any(|(at, run_id)| at == address && *run_id == identity.run_id) {

@@ -1,4 +1,4 @@
-//! All masters together: what each of them answers.
+//! Requests to all masters, and their answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use crate::quorum::{OfEach, quorum};
 /// The masters, in the order of the configuration.
 pub(crate) type Masters = Arc<[Arc<Master>]>;
 
-/// What each master answers. One that is sick is not waited for longer than its deadline.
+/// Asks all masters, and returns the answer of each. A master whose last request failed is not waited for beyond its
+/// deadline.
 pub(crate) async fn ask_all<T, F>(
     masters: &Arc<[Arc<Master>]>,
     ask: impl Fn(Arc<Master>) -> F,
@@ -31,13 +32,13 @@ where
         }
     });
     let now = Instant::now();
-    let patience = masters.iter().map(|master| now + master.patience());
-    let mut replies = FanOut::new(requests).until(patience.collect::<Vec<_>>());
+    let limits = masters.iter().map(|master| now + master.answer_timeout());
+    let mut replies = FanOut::new(requests).until(limits.collect::<Vec<_>>());
     let mut answers: Vec<Option<Result<T>>> = masters.iter().map(|_| None).collect();
     while replies.outstanding() > 0 {
         match replies.next().await {
             Some((master, Reply::Answer(answer))) => answers[master] = Some(answer),
-            Some((master, Reply::Late)) => answers[master] = Some(Err(masters[master].is_late())),
+            Some((master, Reply::Late)) => answers[master] = Some(Err(masters[master].note_late())),
             None => break,
         }
     }
@@ -45,7 +46,7 @@ where
     answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
 }
 
-/// The answers, if a quorum of masters gave one.
+/// The answers, if a quorum of the masters answered.
 pub(crate) fn of_a_quorum<T>(answers: Vec<Result<T>>) -> Result<Vec<Result<T>>> {
     let good = answers.iter().filter(|answer| answer.is_ok()).count();
     let masters = answers.len();
@@ -56,20 +57,20 @@ pub(crate) fn of_a_quorum<T>(answers: Vec<Result<T>>) -> Result<Vec<Result<T>>> 
     Ok(answers)
 }
 
-/// Until when each master's answer is waited for.
+/// The deadline for the answer of each master.
 pub(crate) fn deadlines(masters: &[Arc<Master>], ttl: Duration) -> OfEach<Instant> {
     let now = Instant::now();
     masters.iter().map(|master| now + master.deadline(ttl)).collect()
 }
 
-/// Of each master: why it is not asked, if not.
+/// For each master, the reason to skip it, if there is one.
 pub(crate) fn skipped(masters: &[Arc<Master>]) -> OfEach<Option<Error>> {
     let readiness: OfEach<Readiness> = masters.iter().map(Master::readiness).collect();
-    let well = readiness.iter().filter(|readiness| matches!(readiness, Readiness::Well)).count();
+    let healthy = readiness.iter().filter(|readiness| matches!(readiness, Readiness::Healthy)).count();
     let skip = |readiness| match readiness {
-        Readiness::Well => None,
-        Readiness::Sick(_) if well < quorum(masters.len()) => None,
-        Readiness::Sick(error) | Readiness::Barred(error) => Some(error.with_outcome(Outcome::NotApplied)),
+        Readiness::Healthy => None,
+        Readiness::Sick(_) if healthy < quorum(masters.len()) => None,
+        Readiness::Sick(error) | Readiness::NotVoting(error) => Some(error.with_outcome(Outcome::NotApplied)),
     };
     readiness.into_iter().map(skip).collect()
 }

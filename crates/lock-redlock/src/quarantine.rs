@@ -1,28 +1,26 @@
-//! Which masters may have forgotten a lock, and so do not vote.
+//! Quarantine: keeps restarted masters from voting while they may lack locks that they granted.
 //!
-//! A master that restarts may come back without the locks that it had granted. It does not vote before all of them
-//! would have ended by themselves: until the longest time to live that anybody uses has passed since its start.
+//! A restarted master may have lost its locks. It does not vote until all of them have expired: until `longest_ttl` has
+//! passed since its start.
 //!
-//! * A restart **under us** is seen by its `run_id`: every new connection asks for it in its greeting, before anything
-//!   else is sent, and the vote of a claim counts only if the server that the connection led to may vote. The restart
-//!   was after the last answer of the server before it, so that a wall clock that is wrong does not shorten the time.
-//! * A restart **before we first connected** shows in its uptime only. Unless most masters are seen to be young, a
-//!   young one was restarted or replaced, and waits. Where most are, it is the fleet that is new, and nobody
-//!   could lock anything if all of them waited; then one waits that has no key at all while another one has, as a lock
-//!   leaves its fencing counter on every master that granted it. A master that is seen only after that, as it was
-//!   down when we connected, waits in any case while it is young.
+//! * A restart **after this client connected** shows in the `run_id`. Every new connection reads it first, and a vote counts
+//!   only if the server of that connection may vote. The restart was after the last answer of the old server, so a wrong
+//!   wall clock does not shorten the quarantine.
+//! * A restart **before this client first connected** shows only in the uptime. If fewer masters than a quorum are young,
+//!   the young ones were restarted or replaced, and are quarantined. If a quorum is young, the fleet is new, and must be
+//!   able to vote: then only young masters without any key are quarantined, if another master has keys. (A lock leaves its
+//!   last token on every master that granted it.) A master that was down at first is quarantined while it is young.
 //!
-//! What is not seen, by clients that connect for the first time after it:
+//! A client that connects for the first time does not notice:
 //!
-//! * in the first `longest_ttl` of a fleet, a master that was restarted with a part of its data;
-//! * a fleet that was restarted as a whole and came back empty, or of which a majority did while the others are not
-//!   there: it looks like a new one;
-//! * a restart on a host of which the wall clock was then set ahead, as a server counts its uptime by that.
+//! * in the first `longest_ttl` of a fleet, a master that restarted with a part of its data;
+//! * a fleet that lost its data in a restart of all masters, or of a majority while the others are down: it looks new;
+//! * a restart on a host whose wall clock was set ahead afterwards: a server counts its uptime by that clock.
 //!
-//! Nor does it count for a renewal, though it may have the key: another client may still be counting on a vote that the
-//! master gave before it restarted, and with that vote have a quorum beside ours.
+//! A quarantined master does not count for renewals either, even if it has the key: another client may still count a vote
+//! from before the restart, and have a quorum with it.
 //!
-//! A master that was emptied while it ran (FLUSHALL, eviction) is not seen at all.
+//! A master that was emptied while it ran (FLUSHALL, eviction) is not noticed at all.
 //!
 //! Source: the Redis documentation, "Distributed Locks with Redis", on delayed restarts.
 
@@ -33,25 +31,26 @@ use tokio::time::Instant;
 
 use crate::quorum::quorum;
 
-/// A server counts its uptime in whole seconds.
+/// The resolution of the uptime: whole seconds.
 const GRAIN: Duration = Duration::from_secs(1);
 
-/// From when on a master votes that has restarted under us, if not at once. `heard` is when the server before it
-/// answered for the last time.
+/// The end of the quarantine of a master that restarted, if it needs one. `last_answer` is the time of the last answer of
+/// the old server.
 pub(crate) fn after_restart(
     identity: &Identity,
-    heard: Option<Instant>,
+    last_answer: Option<Instant>,
     longest_ttl: Duration,
 ) -> Option<Instant> {
-    let most = heard.map_or(Duration::MAX, |heard| identity.at.saturating_duration_since(heard));
+    let most =
+        last_answer.map_or(Duration::MAX, |last_answer| identity.at.saturating_duration_since(last_answer));
     waits(identity, age(identity).min(most), longest_ttl)
 }
 
-/// From when on each master votes that we see for the first time, if not at once. `None` is one that is not there.
-pub(crate) fn at_first_sight(fleet: &[Option<&Identity>], longest_ttl: Duration) -> Vec<Option<Instant>> {
+/// The end of the quarantine of each master at the first connection, if it needs one. `None` is a master that is down.
+pub(crate) fn at_first_connect(fleet: &[Option<&Identity>], longest_ttl: Duration) -> Vec<Option<Instant>> {
     let known = || fleet.iter().flatten();
     let young = known().filter(|identity| age(identity) < longest_ttl).count();
-    // One that is not there may be old, and may have granted what a young one has forgotten.
+    // A master that is down may be old, and may have granted a lock that a young one has lost.
     let is_new = young >= quorum(fleet.len());
     let is_used = known().any(|identity| identity.keys > 0);
     let judge = |identity: &Identity| {
@@ -61,7 +60,7 @@ pub(crate) fn at_first_sight(fleet: &[Option<&Identity>], longest_ttl: Duration)
     fleet.iter().map(|identity| identity.and_then(judge)).collect()
 }
 
-/// How long it has been up at least.
+/// The shortest uptime that is possible.
 fn age(identity: &Identity) -> Duration {
     identity.uptime.saturating_sub(GRAIN)
 }
@@ -83,11 +82,11 @@ mod tests {
 
     fn votes(fleet: &[Option<Identity>]) -> Vec<bool> {
         let fleet: Vec<_> = fleet.iter().map(Option::as_ref).collect();
-        at_first_sight(&fleet, LONGEST).iter().map(Option::is_none).collect()
+        at_first_connect(&fleet, LONGEST).iter().map(Option::is_none).collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_young_master_among_old_ones_waits() {
+    async fn a_young_master_among_old_ones_is_quarantined() {
         let fleet = [Some(up(100, 1)), Some(up(100, 1)), Some(up(5, 1)), None, Some(up(100, 1))];
         assert_eq!(votes(&fleet), [true, true, false, true, true]);
         let identity = fleet[2].clone().unwrap();
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_fleet_votes_but_for_one_that_is_empty_while_another_is_not() {
+    async fn a_new_fleet_votes_except_an_empty_master_while_another_has_keys() {
         assert_eq!(votes(&[Some(up(0, 0)), Some(up(1, 0)), Some(up(0, 0))]), [true; 3]);
         assert_eq!(votes(&[Some(up(3, 2)), Some(up(3, 2)), Some(up(1, 0))]), [true, true, false]);
         assert_eq!(votes(&[Some(up(3, 2)), Some(up(3, 2)), Some(up(1, 1))]), [true; 3]);
@@ -104,16 +103,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_master_that_is_not_there_is_not_taken_for_a_young_one() {
+    async fn a_master_that_is_down_does_not_count_as_young() {
         assert_eq!(votes(&[Some(up(3, 1)), None, Some(up(100, 1))]), [false, true, true]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_wrong_makes_no_restarted_master_older_than_it_can_be() {
-        let heard = Instant::now();
+    async fn a_wrong_clock_does_not_shorten_the_quarantine() {
+        let last_answer = Instant::now();
         tokio::time::advance(Duration::from_secs(2)).await;
         let identity = up(1_000_000, 0);
-        assert_eq!(after_restart(&identity, Some(heard), LONGEST), Some(heard + LONGEST));
+        assert_eq!(after_restart(&identity, Some(last_answer), LONGEST), Some(last_answer + LONGEST));
         assert_eq!(after_restart(&identity, None, LONGEST), None);
     }
 }

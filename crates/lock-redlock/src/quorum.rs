@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-/// One for each master. There are seven at most, as a rule.
+/// One value for each master; rarely more than seven.
 pub(crate) type OfEach<T> = SmallVec<[T; 7]>;
 
-/// The smallest number of masters that any other such number has one in common with.
+/// The smallest number of masters such that any two sets of that size overlap.
 pub(crate) const fn quorum(masters: usize) -> usize {
     masters / 2 + 1
 }

@@ -1,4 +1,4 @@
-//! The release of a lock on all masters.
+//! Releases a lock on all masters.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::late_policy::LatePolicy;
 use crate::masters::Masters;
 use crate::quorum::quorum;
 
-/// A release that was sent to all masters.
+/// A release that was sent to all masters, and its answers so far.
 #[derive(Debug)]
-pub(crate) struct Releasing {
+pub(crate) struct PendingRelease {
     was_valid: bool,
-    /// Until it is decided; from then on the rest of it runs in the background.
+    /// `None` once it is decided; the rest runs in the background then.
     replies: Option<FanOut<Option<bool>>>,
-    /// The masters that have answered, one bit for each.
+    /// The masters that have answered, as bits.
     answered: u64,
     ours: usize,
     not_ours: usize,
 }
 
-impl Releasing {
-    /// A release whose requests are on their way.
+impl PendingRelease {
+    /// A release whose requests were sent.
     pub(crate) fn begin(was_valid: bool, replies: FanOut<Option<bool>>) -> Self {
         Self { was_valid, replies: Some(replies), answered: 0, ours: 0, not_ours: 0 }
     }
@@ -34,10 +34,10 @@ impl Releasing {
         self.was_valid
     }
 
-    /// Whether the lock was ours on a quorum until now.
+    /// Whether the owner held the lock on a quorum until now.
     pub(crate) async fn decide(&mut self, masters: &Masters, ttl: Duration) -> Result<bool> {
         let quorum = quorum(masters.len());
-        let mut patience = LatePolicy::new(masters);
+        let mut late = LatePolicy::new(masters);
         if let Some(replies) = &mut self.replies {
             let is_open = |number: &usize| self.answered & (1 << number) == 0;
             for number in (0..masters.len()).filter(is_open) {
@@ -47,28 +47,28 @@ impl Releasing {
         while let Some(replies) = self.replies.as_mut().filter(|replies| replies.outstanding() > 0) {
             match replies.next().await {
                 Some((number, Reply::Answer(removed))) => {
-                    patience.hears(number);
+                    late.note_answer(number);
                     self.answered |= 1 << number;
-                    // In doubt it was one of our own requests that removed it.
+                    // If that is unknown, an earlier request of this release removed it.
                     let was_ours = removed != Some(false);
                     self.ours += usize::from(was_ours);
                     self.not_ours += usize::from(!was_ours);
                 }
-                Some((number, Reply::Late)) => patience.is_late(number),
+                Some((number, Reply::Late)) => late.note_late(number),
                 None => break,
             }
             if self.ours >= quorum || self.not_ours > masters.len() - quorum {
-                // The rest of it goes on in the background.
+                // The rest continues in the background.
                 self.replies = None;
             } else {
-                patience.wait_on(replies);
+                late.wait_on(replies);
             }
         }
         let (ours, confirmed) = (self.ours, self.ours + self.not_ours);
         if self.replies.is_none() {
             Ok(ours >= quorum)
         } else if confirmed >= quorum {
-            // The rest does not answer, but a quorum has nothing of ours any more.
+            // The other masters do not answer, but a quorum no longer has the lock.
             Ok(true)
         } else {
             Err(unconfirmed(confirmed, masters.len()))

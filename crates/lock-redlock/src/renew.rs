@@ -1,4 +1,4 @@
-//! The renewal of the locks that are held on a quorum.
+//! Renews leases on a quorum.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +17,22 @@ use crate::master::Master;
 use crate::masters::{Masters, deadlines, skipped};
 use crate::quorum::quorum;
 
-/// What the leases are renewed by: one pipeline to each master for all that are due.
+/// Renews a batch of leases in one pipeline to each master.
 ///
-/// Of all masters a quorum has to have the key still: not of those that once granted the lock. The others get the
-/// key again once a quorum has confirmed it.
+/// A quorum of all masters has to confirm a lease, not of those that once granted it. After that, masters that lack the
+/// key get it again.
 #[derive(Debug)]
 pub(crate) struct RenewOnQuorum {
     pub(crate) masters: Masters,
     pub(crate) clock: Clock,
 }
 
-/// A lease that is to be renewed, and the time to live to ask for.
+/// A lease to renew, and the ttl to ask for.
 type Due = (Arc<HeldLock>, Duration);
-/// What one master says of each lease: whether it has the key.
+/// The answer of one master: for each lease, whether it has the key.
 type Answer = Result<Vec<Result<bool>>>;
 
-/// A lock that is held.
+/// A held lock, as its renewals need it.
 #[derive(Debug)]
 pub(crate) struct HeldLock {
     pub(crate) claims: Arc<Claims>,
@@ -60,14 +60,14 @@ impl Renew for RenewOnQuorum {
         let shortest = batch.iter().map(|(_, ttl)| *ttl).min().unwrap_or_default();
         let mut round = Round {
             replies: replies.until(deadlines(&self.masters, shortest)),
-            // There has to be time to try again.
+            // Leave time for a retry.
             late: LatePolicy::new(&self.masters).at_most(shortest / 5),
             count: Count::new(self.masters.len(), batch.len()),
             without: vec![0; batch.len()],
             masters: Arc::clone(&self.masters),
             leases,
         };
-        while !round.count.is_decided() && round.replies.outstanding() > 0 && round.hear().await {}
+        while !round.count.is_decided() && round.replies.outstanding() > 0 && round.receive().await {}
         let Round { count, late, .. } = &round;
         let outcome =
             |(lease, (_, ttl)): (usize, &Due)| count.outcome(lease, valid_until(sent, *ttl), late.errors());
@@ -88,22 +88,22 @@ async fn extend(master: &Arc<Master>, leases: &[Due]) -> Answer {
     master.extend(&leases).await
 }
 
-/// One batch on its way to the masters.
+/// The renewal of one batch by all masters.
 struct Round {
     replies: FanOut<Answer>,
     late: LatePolicy,
     count: Count,
-    /// Of each lease the masters that do not have its key, one bit for each.
+    /// For each lease, the masters that lack its key, as bits.
     without: Vec<u64>,
     masters: Masters,
     leases: Arc<[Due]>,
 }
 
 impl Round {
-    /// Counts what is heard next, and says whether there was something.
-    async fn hear(&mut self) -> bool {
-        let Some((master, heard)) = self.replies.next().await else { return false };
-        if let Some(answers) = self.late.note(master, heard) {
+    /// Counts the next reply; `false` if there is none.
+    async fn receive(&mut self) -> bool {
+        let Some((master, reply)) = self.replies.next().await else { return false };
+        if let Some(answers) = self.late.note(master, reply) {
             for (without, answer) in self.without.iter_mut().zip(&answers) {
                 *without |= u64::from(matches!(answer, Ok(false))) << master;
             }
@@ -113,18 +113,18 @@ impl Round {
         true
     }
 
-    /// Hears the rest out in the background, and heals.
+    /// Counts the remaining replies in the background, and heals.
     fn end(mut self) {
         if self.replies.outstanding() == 0 {
             return self.heal();
         }
         drop(tokio::spawn(async move {
-            while self.replies.outstanding() > 0 && self.hear().await {}
+            while self.replies.outstanding() > 0 && self.receive().await {}
             self.heal();
         }));
     }
 
-    /// Not for a lease that has ended, as the answers may be late.
+    /// Puts the key back on masters that lack it, unless the lease has ended meanwhile.
     fn heal(self) {
         for (lease, (held, ttl)) in self.leases.iter().enumerate() {
             let without = self.without[lease];
@@ -140,7 +140,7 @@ impl Round {
 struct Count {
     masters: usize,
     votes: Vec<(usize, usize)>,
-    /// Errors that were answered for single leases.
+    /// Errors about single leases.
     failed: Vec<(usize, Error)>,
 }
 
@@ -171,7 +171,7 @@ impl Count {
         (0..self.votes.len()).all(|lease| self.is_ours(lease) || self.is_not_ours(lease))
     }
 
-    /// What became of a lease when these masters did not count.
+    /// The outcome for a lease; `failed` are the errors of masters that did not count.
     fn outcome(&self, lease: usize, until: BootInstant, failed: impl Iterator<Item = Error>) -> Renewed {
         if self.is_ours(lease) {
             Renewed::Until(until)
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_about_one_lease_says_nothing_of_the_others() {
+    fn an_error_about_one_lease_does_not_affect_the_others() {
         let mut count = Count::new(5, 2);
         for said in [true, false, false] {
             count.add(vec![Err(Error::new(ErrorKind::Denied, BACKEND)), Ok(said)]);

@@ -1,4 +1,4 @@
-//! The removal of what an acquisition left on the masters.
+//! Rolls back an acquisition, or releases its lock, on all masters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,67 +14,67 @@ use crate::claims::Claims;
 use crate::fan_out::FanOut;
 use crate::master::Master;
 
-/// Why a claims is erased.
+/// Why claims are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Because {
-    /// The holder gives the lock back: the next in the line is called.
+pub(crate) enum RemovalReason {
+    /// The holder releases the lock: the next waiter is notified.
     Released,
-    /// There was no quorum. Who goes on waiting stands in the line again.
+    /// The vote was lost: a waiter joins the wait queue again.
     Lost,
 }
 
 impl Claims {
-    /// Removes it from every master, after the claim there has come to its end, and tells for each
-    /// whether the key was ours. `ttl` is the longest that the keys were given.
-    pub(crate) fn remove_all(self: &Arc<Self>, ttl: Duration, because: Because) -> FanOut<Option<bool>> {
+    /// Removes the claims from all masters, at each after its claim has ended, and reports for each whether the owner held the
+    /// key. `ttl` is the longest ttl of the keys.
+    pub(crate) fn remove_all(self: &Arc<Self>, ttl: Duration, reason: RemovalReason) -> FanOut<Option<bool>> {
         self.states().removed = true;
-        if let Some(entry) = self.entry.as_ref().filter(|_| because == Because::Released) {
-            entry.rise();
+        if let Some(entry) = self.entry.as_ref().filter(|_| reason == RemovalReason::Released) {
+            entry.end();
         }
-        let for_all = self.entry.is_none().then(|| Arc::new(self.vacation(None, because)));
+        let for_all = self.entry.is_none().then(|| Arc::new(self.vacate_request(None, reason)));
         FanOut::new((0..self.masters.len()).map(|number| {
             let (claims, for_all) = (Arc::clone(self), for_all.clone());
             let counted = Some(self.masters[number].voter.cleanup().count());
-            Erasing { claims, number, ttl, because, for_all, counted }.run()
+            Removal { claims, number, ttl, reason, for_all, counted }.run()
         }))
     }
 
-    fn vacation(&self, waiter: Option<&Waiter>, because: Because) -> Request {
-        // Who does not wait may have overtaken one who was called.
+    fn vacate_request(&self, waiter: Option<&Waiter>, reason: RemovalReason) -> Request {
+        // An acquisition without a queue entry may have overtaken a notified waiter: notify again.
         let has_left = self.entry.as_ref().is_none_or(|entry| entry.has_left());
-        let turn = (because == Because::Released || has_left).then_some(TURN);
+        let turn = (reason == RemovalReason::Released || has_left).then_some(TURN);
         Request::vacate(&self.keys, self.owner, waiter, turn)
     }
 
-    /// A holder may still stand in the line of a master that refused.
-    fn may_be_called(&self, number: usize, because: Because) -> Option<Sent> {
-        let stood = self.entry.as_ref().is_some_and(|entry| entry.has_stood(number));
-        (stood && because == Because::Released).then_some(Sent::Answered)
+    /// Whether the holder may still be in the wait queue of a master that refused, and has to be removed there.
+    fn may_be_notified(&self, number: usize, reason: RemovalReason) -> Option<Sent> {
+        let was_queued = self.entry.as_ref().is_some_and(|entry| entry.may_be_queued(number));
+        (was_queued && reason == RemovalReason::Released).then_some(Sent::Answered)
     }
 }
 
-/// What is removed from one master.
-struct Erasing {
+/// The removal from one master.
+struct Removal {
     claims: Arc<Claims>,
     number: usize,
     ttl: Duration,
-    because: Because,
-    /// What is sent to all masters, if it is the same.
+    reason: RemovalReason,
+    /// The request, if it is the same for all masters.
     for_all: Option<Arc<Request>>,
-    /// Until the master has answered.
+    /// Counted as pending until the master has answered.
     counted: Option<Counted>,
 }
 
-impl Erasing {
+impl Removal {
     async fn run(mut self) -> Option<bool> {
         let counted = self.counted.take();
         let sent = self.claims.ended(self.number).await;
-        let Some(sent) = sent.or_else(|| self.claims.may_be_called(self.number, self.because)) else {
+        let Some(sent) = sent.or_else(|| self.claims.may_be_notified(self.number, self.reason)) else {
             return Some(false);
         };
         let removed = self.remove(sent, counted).await;
         if removed == Some(true) && sent != Sent::Answered && self.claims.is_claimed_again(self.number) {
-            self.go_on(sent);
+            self.remove_the_rest(sent);
         }
         removed
     }
@@ -101,14 +101,14 @@ impl Erasing {
         master.voter.take_back(terms, vacate).await
     }
 
-    /// Of one who waits, or did.
+    /// Removes a claim with a queue entry, whose request differs between masters.
     async fn vacate_from(&self, master: &Master) -> Result<Vacated> {
         let waiter = self.claims.waiter(self.number);
-        master.voter.vacate(&self.claims.vacation(waiter.as_ref(), self.because)).await
+        master.voter.vacate(&self.claims.vacate_request(waiter.as_ref(), self.reason)).await
     }
 
-    /// Looks for the other claims, in the background, until none has been found for as long as one may take to arrive.
-    fn go_on(self, sent: Sent) {
+    /// Removes further claims in the background, until none has been found for as long as one may take to arrive.
+    fn remove_the_rest(self, sent: Sent) {
         if let Ok(runtime) = Handle::try_current() {
             drop(runtime.spawn(async move { while self.remove(sent, None).await == Some(true) {} }));
         }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::master::tests::dead;
 
-    /// Each acquisition has one for each master, and larger ones are slow to allocate.
+    /// An acquisition allocates one for each master, and larger allocations are slow.
     #[tokio::test]
     async fn a_claim_takes_little_memory() {
         let keys = Arc::new(Keys::new("", &LockName::new("a").unwrap()));
@@ -131,8 +131,8 @@ mod tests {
         let claims = Claims::new(&dead(3), &keys, ttl, &"{}".into(), 1, None, &Arc::default());
         let claim = claims.claim(0, ttl, Token::new(1), None, None);
         assert!(size_of_val(&claim) <= 768, "{}", size_of_val(&claim));
-        let (number, because, for_all) = (0, Because::Released, None);
-        let erasing = Erasing { claims, number, ttl, because, for_all, counted: None }.run();
-        assert!(size_of_val(&erasing) <= 1024, "{}", size_of_val(&erasing));
+        let (number, reason, for_all) = (0, RemovalReason::Released, None);
+        let removal = Removal { claims, number, ttl, reason, for_all, counted: None }.run();
+        assert!(size_of_val(&removal) <= 1024, "{}", size_of_val(&removal));
     }
 }

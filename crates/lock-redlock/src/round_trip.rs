@@ -1,18 +1,18 @@
-//! How long the answer of one master may take.
+//! Measures the round trip of one master, and derives its deadlines.
 
 use std::time::Duration;
 
-/// No deadline is shorter: a busy host is no dead one. It also beats the cap of a lease of less than 400 ms.
+/// The shortest deadline, for busy hosts. It takes precedence over the maximum for a ttl of less than 400 ms.
 const FLOOR: Duration = Duration::from_millis(20);
-/// A deadline takes at most this part of the time to live.
+/// The longest deadline is this part of the ttl.
 const PART: u32 = 20;
-/// How often a deadline is doubled at most.
+/// How often a deadline is doubled, at most.
 const MOST_DOUBLED: u32 = 10;
 
-/// The round trips of one master, smoothed, and how much they vary.
+/// The smoothed round trip of one master, and its variation.
 ///
-/// Source: RFC 6298, "Computing TCP's Retransmission Timer", with another floor. A late answer is measured as well, as
-/// it is known which request it belongs to.
+/// Source: RFC 6298, "Computing TCP's Retransmission Timer", with another minimum. Late answers are measured too, as their
+/// request is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
     smoothed: Option<Duration>,
@@ -22,7 +22,7 @@ pub(crate) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Notes how long an answer took.
+    /// Notes the round trip of an answer.
     pub(crate) fn note(&mut self, took: Duration) {
         self.missed = 0;
         match self.smoothed {
@@ -34,19 +34,19 @@ impl RoundTrip {
         }
     }
 
-    /// Notes that a deadline passed without an answer: the next one is twice as long.
+    /// Notes a missed deadline, which doubles the next one.
     pub(crate) fn miss(&mut self) {
         self.missed = (self.missed + 1).min(MOST_DOUBLED);
     }
 
-    /// How long the next answer is waited for when a lock of this time to live is decided on.
+    /// How long a vote on a lock with this ttl waits for the next answer.
     pub(crate) fn deadline(&self, ttl: Duration, longest: Duration) -> Duration {
         let most = (ttl / PART).min(longest).max(FLOOR);
         let expected = self.smoothed.map_or(most, |smoothed| smoothed + self.varies_by * 4);
         (expected.max(FLOOR) * (1 << self.missed)).min(most)
     }
 
-    /// About how long an answer takes; zero before the first.
+    /// The smoothed round trip; zero before the first answer.
     pub(crate) fn smoothed(&self) -> Duration {
         self.smoothed.unwrap_or_default()
     }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_deadline_is_doubled_until_an_answer_comes() {
+    fn a_missed_deadline_doubles_the_next_until_an_answer_comes() {
         let mut trip = RoundTrip::default();
         trip.note(MILLI);
         let deadlines = [20, 40, 80, 160, 200, 200].map(|_| {

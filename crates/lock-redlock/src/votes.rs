@@ -1,38 +1,45 @@
-//! How the votes of one process went.
+//! Counts the votes of one process.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How the votes on locks went since the connection was made: see [`Redlock::votes`](crate::Redlock::votes).
+/// The numbers of votes of one [`Redlock`](crate::Redlock) since it connected, by outcome: see
+/// [`Redlock::votes`](crate::Redlock::votes).
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # fn report(redlock: &lock_redlock::Redlock) {
+/// use lock_redlock::{Redlock, RedlockConfig};
+///
+/// # async fn example() -> lock_core::Result<()> {
+/// let redlock = Redlock::connect(RedlockConfig::from_url("redlock://h1,h2,h3")?).await?;
 /// let votes = redlock.votes();
-/// println!("{} of {} attempts won, {:.0} % of them at once", votes.won, votes.attempts, 100.0 * votes.at_once());
+/// println!("{votes}");
+/// if votes.at_once() < 0.9 {
+///     println!("the lock is contended: one vote in ten or more was split");
+/// }
+/// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Votes {
-    /// How often the masters were asked for a lock.
+    /// All attempts to acquire a lock.
     pub attempts: u64,
-    /// Attempts that won it.
+    /// Attempts that acquired the lock.
     pub won: u64,
-    /// Of those, the attempts that were the first one after the lock was free, as far as was seen: no split vote came
-    /// before.
+    /// Of those, attempts without a split vote directly before.
     pub won_at_once: u64,
-    /// Attempts that got some votes, but no quorum: several asked for a free lock at once.
+    /// Attempts that got votes, but no quorum: several clients asked for a free lock at once.
     pub split: u64,
-    /// Attempts that got no vote, as somebody else held the lock or was called before us.
+    /// Attempts that got no vote: another client held the lock, or had precedence.
     pub refused: u64,
-    /// Attempts that failed, as masters did not answer in time or do not vote.
+    /// Attempts that failed: masters did not answer in time, or do not vote.
     pub failed: u64,
 }
 
 impl Votes {
-    /// The share of the locks that were won at the first try; 1 when none was.
+    /// The share of the acquired locks without a split vote directly before; 1 if none was acquired.
     #[must_use]
     pub fn at_once(&self) -> f64 {
         if self.won == 0 { 1.0 } else { self.won_at_once as f64 / self.won as f64 }
@@ -50,9 +57,9 @@ impl fmt::Display for Votes {
     }
 }
 
-/// Counts them.
+/// The counters behind [`Votes`].
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct VoteCounters {
     won: AtomicU64,
     won_at_once: AtomicU64,
     split: AtomicU64,
@@ -60,7 +67,7 @@ pub(crate) struct Tally {
     failed: AtomicU64,
 }
 
-impl Tally {
+impl VoteCounters {
     pub(crate) fn won(&self, at_once: bool) {
         self.won.fetch_add(1, Ordering::Relaxed);
         self.won_at_once.fetch_add(u64::from(at_once), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The wait of one acquisition.
+//! Waits for a busy lock.
 
 use std::mem;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::master::Readiness;
 use crate::quorum::{OfEach, quorum};
 use crate::wait_queue::QueueEntry;
 
-/// Who lost a split vote waits for a random part of at least this, and of twice as much after each further one.
+/// The window of the random pause after a split vote, at least; it doubles with each split in a row.
 const SPLIT_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_SPLIT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -34,29 +34,29 @@ pub(crate) struct Waiting<'a> {
     request: &'a AcquireRequest,
     info: Arc<str>,
     ttl: Duration,
-    /// Our waiter in the lines, once the lock was busy.
+    /// The entry in the wait queues, once the lock was busy.
     entry: Option<Arc<QueueEntry>>,
-    /// For each master what is told to us there.
+    /// The mailbox for the notifications of each master.
     mailboxes: Vec<Option<Mailbox>>,
-    /// Tell when the inboxes are heard that are not yet.
+    /// Notified when inboxes become live that are not yet.
     opening: Vec<Listener>,
-    /// When each master called us, and which ones would have voted for us the last time.
-    called: OfEach<Option<Instant>>,
+    /// When each master notified this waiter, and which masters voted for its last attempt.
+    notified: OfEach<Option<Instant>>,
     would_vote: OfEach<bool>,
-    /// When to ask again, unless we are called before.
+    /// When to ask again without a notification.
     again_at: Instant,
     /// Split votes in a row.
     splits: u32,
     state: WaitState,
 }
 
-/// What ends a sleep.
-enum News {
-    /// A master says that it is our turn there.
-    Called(usize),
-    /// The connection over which a master calls has come or gone: something may have been missed.
+/// An event that ends a sleep.
+enum Wakeup {
+    /// A master gives this waiter precedence.
+    Notified(usize),
+    /// The push connection to a master was lost or replaced: a notification may have been missed.
     Missed(usize),
-    /// An inbox is heard, or given up.
+    /// An inbox became live, or was given up.
     Opened,
 }
 
@@ -72,20 +72,20 @@ impl<'a> Waiting<'a> {
             entry: None,
             mailboxes: Vec::new(),
             opening: Vec::new(),
-            called: OfEach::from_elem(None, masters),
+            notified: OfEach::from_elem(None, masters),
             would_vote: OfEach::from_elem(false, masters),
             again_at: Instant::now(),
             splits: 0,
             state: WaitState::default(),
         };
-        // Where a lock was busy a moment ago this one may be as well: then the first request lines up already.
-        if context.contention.is_likely() && !request.wait.is_expired() {
-            waiting.sit_down();
+        // With recent contention, the first request already joins the queue.
+        if context.contention.is_likely() && !request.wait.is_over() {
+            waiting.join_queue();
         }
         waiting
     }
 
-    /// Asks for the lock: `None` when it is busy, or an outage is to be sat out.
+    /// Asks for the lock: `None` if it is busy, or during a tolerated outage.
     pub(crate) async fn ask(&mut self) -> Result<Option<Box<RedlockLease>>> {
         let deadline = self.state.deadline(self.request.wait);
         match within(deadline, self.attempts()).await {
@@ -105,73 +105,73 @@ impl<'a> Waiting<'a> {
 
     async fn attempt(&mut self) -> Result<Tried> {
         if self.entry.is_some() {
-            self.sit_down();
+            self.join_queue();
         }
-        // What is told from here on is news: the answers may not know of it yet.
+        // Notifications from here on are new: the answers may not reflect them.
         self.mailboxes.iter_mut().flatten().for_each(Mailbox::mark_seen);
-        self.called.fill(None);
+        self.notified.fill(None);
         let sent = self.context.clock.now();
         let (masters, since) = (&self.context.masters, self.context.micros());
         let contention = &self.context.contention;
         let way = match &self.entry {
-            Some(entry) => Way::InLine(entry),
-            None if contention.is_likely() => Way::Politely,
-            None => Way::FastClaim,
+            Some(entry) => Way::Queued(entry),
+            None if contention.is_likely() => Way::Polite,
+            None => Way::Fast,
         };
-        let mut campaign = Attempt::start(masters, &self.keys, self.ttl, &self.info, since, way, contention);
-        match campaign.count().await {
+        let mut attempt = Attempt::start(masters, &self.keys, self.ttl, &self.info, since, way, contention);
+        match attempt.count().await {
             Vote::Won => {}
             Vote::Busy(busy) => {
-                self.give_back(campaign).await;
+                self.give_back(attempt).await;
                 self.busy(busy);
                 return Ok(Tried::Busy);
             }
             Vote::Again(error) => {
-                self.context.tally.failed();
-                // The next attempt is not to meet this one anywhere.
-                campaign.give_back(AndThen::AskAtOnce).await;
+                self.context.counters.failed();
+                // First, so that it does not block the next attempt.
+                attempt.give_back(AndThen::AskAtOnce).await;
                 return Ok(Tried::Again(error));
             }
             Vote::NoQuorum(error) => {
-                self.context.tally.failed();
-                self.give_back(campaign).await;
+                self.context.counters.failed();
+                self.give_back(attempt).await;
                 return Err(error);
             }
         }
-        let token = match campaign.token().await {
+        let token = match attempt.token().await {
             Ok(token) => token,
             Err(error) => {
-                self.context.tally.failed();
-                self.give_back(campaign).await;
+                self.context.counters.failed();
+                self.give_back(attempt).await;
                 return Err(error);
             }
         };
         let left = valid_until(sent, self.ttl).saturating_duration_since(self.context.clock.now());
         if left < self.ttl / 10 {
-            self.context.tally.failed();
-            self.give_back(campaign).await;
+            self.context.counters.failed();
+            self.give_back(attempt).await;
             return Err(too_late(self.ttl));
         }
-        Ok(Tried::Held(Box::new(self.won(campaign, token, sent))))
+        Ok(Tried::Held(Box::new(self.won(attempt, token, sent))))
     }
 
-    /// Takes back what an attempt got: in the background when there is no time for another one.
-    async fn give_back(&self, campaign: Attempt) {
-        if !self.request.wait.is_expired() {
-            campaign.give_back(AndThen::Wait).await;
+    /// Rolls an attempt back; in the background if there is no time for another one.
+    async fn give_back(&self, attempt: Attempt) {
+        if !self.request.wait.is_over() {
+            attempt.give_back(AndThen::Wait).await;
         }
     }
 
-    fn won(&mut self, campaign: Attempt, token: Token, sent: lock_core::BootInstant) -> RedlockLease {
-        self.context.tally.won(self.splits == 0);
-        // It stays in the lines of the masters that refused, so that their calls do not go to the next too early.
+    fn won(&mut self, attempt: Attempt, token: Token, sent: lock_core::BootInstant) -> RedlockLease {
+        self.context.counters.won(self.splits == 0);
+        // It stays in the queues of the masters that refused, so that they do not notify the next waiter too early.
         self.entry = None;
         let (clock, until) = (self.context.clock.clone(), valid_until(sent, self.ttl));
-        let claims = campaign.keep(token, move || clock.now() < until);
+        let claims = attempt.keep(token, move || clock.now() < until);
         RedlockLease::begin(self.context, claims, self.request, token, (sent, self.ttl))
     }
 
-    /// Waits until it makes sense to ask again, and says whether there is time to.
+    /// Waits until it is worth asking again, and reports whether there is time left.
     pub(crate) async fn wait(&mut self) -> bool {
         if self.request.wait == Wait::Never {
             return false;
@@ -179,22 +179,22 @@ impl<'a> Waiting<'a> {
         let end = self.request.wait.deadline();
         loop {
             let at = end.map_or(self.again_at, |end| end.min(self.again_at));
-            match self.next_news(at).await {
+            match self.next_wakeup(at).await {
                 None => break,
-                Some(News::Called(master)) => {
-                    self.called[master] = Some(Instant::now());
+                Some(Wakeup::Notified(master)) => {
+                    self.notified[master] = Some(Instant::now());
                     if self.may_win() {
                         break;
                     }
-                    // Else we are no longer in that line, and have to stand in it again.
+                    // If not, this waiter has left the queue of that master, and has to join it again.
                     self.again_at = self.again_at.min(Instant::now() + TURN);
                 }
-                Some(News::Missed(master)) => {
+                Some(Wakeup::Missed(master)) => {
                     self.mailboxes[master] = None;
                     self.again_at = self.again_at.min(Instant::now() + random_part_of(SPLIT_PAUSE * 10));
                 }
-                Some(News::Opened) => {
-                    if self.hears_all_it_can() {
+                Some(Wakeup::Opened) => {
+                    if self.all_inboxes_are_live() {
                         self.again_at = Instant::now();
                     }
                 }
@@ -203,17 +203,17 @@ impl<'a> Waiting<'a> {
         !self.request.wait.is_expired()
     }
 
-    /// Whether those who called us, with those who would have voted for us anyway, are a quorum.
+    /// Whether the masters that notified this waiter, and those that voted for its last attempt, are a quorum.
     fn may_win(&self) -> bool {
         let now = Instant::now();
-        let masters = self.called.iter().zip(&self.would_vote);
-        let ready = masters.filter(|(called, would)| called.is_some_and(|at| now < at + TURN) || **would);
-        ready.count() >= quorum(self.called.len())
+        let masters = self.notified.iter().zip(&self.would_vote);
+        let ready = masters.filter(|(notified, would)| notified.is_some_and(|at| now < at + TURN) || **would);
+        ready.count() >= quorum(self.notified.len())
     }
 
     fn busy(&mut self, mut busy: Busy) {
         self.state.busy(self.keys.lock(), busy.foreign_type.take());
-        self.context.tally.lost(!busy.ours.is_empty());
+        self.context.counters.lost(!busy.ours.is_empty());
         self.context.contention.note();
         self.splits = if busy.ours.is_empty() { 0 } else { self.splits + 1 };
         self.would_vote.fill(false);
@@ -223,23 +223,23 @@ impl<'a> Waiting<'a> {
         if self.request.wait.is_expired() {
             return;
         }
-        let stood = self.stands_on_a_quorum();
-        self.sit_down();
-        let pause = match (stood, self.stands_on_a_quorum()) {
-            // Those who split the vote are to come one after the other, also where masters are down.
+        let was_queued = self.is_queued_on_a_quorum();
+        self.join_queue();
+        let pause = match (was_queued, self.is_queued_on_a_quorum()) {
+            // A random pause separates the clients that split the vote, even while masters are down.
             _ if self.splits > 0 => self.split_pause(),
             (true, _) => longest_pause().min(self.ends_in(&busy)),
-            // We hear by now, and have not lined up yet.
+            // The inboxes are live now: ask at once, to join the queue.
             (false, true) => Duration::ZERO,
             (false, false) => poll_pause().min(self.ends_in(&busy)),
         };
         self.again_at = Instant::now() + pause;
     }
 
-    /// When so many masters may have a lock that ends by itself that a quorum may vote for us.
+    /// The time until enough keys expire that a quorum may vote for this client.
     fn ends_in(&self, busy: &Busy) -> Duration {
         let masters = self.context.masters.len();
-        // Of those that have said nothing yet the best is assumed.
+        // Masters that have not answered count as free.
         let mut ends = vec![Duration::ZERO; masters - busy.ends_in.len()];
         ends.extend(busy.ends_in.iter().map(|(_, left)| left.map_or(Duration::MAX, |left| left + ROUNDING)));
         ends.sort_unstable();
@@ -253,8 +253,8 @@ impl<'a> Waiting<'a> {
         random_part_of(window)
     }
 
-    /// Listens where we are called; stands in line, from the next request on, where we hear.
-    fn sit_down(&mut self) {
+    /// Joins the wait queue of each master whose inbox is live, with the next request; opens the other inboxes.
+    fn join_queue(&mut self) {
         let masters = &self.context.masters;
         let (since, acquisitions) = (self.context.micros(), &self.context.acquisitions);
         let entry = self.entry.get_or_insert_with(|| QueueEntry::new(masters.len(), since, acquisitions));
@@ -267,24 +267,24 @@ impl<'a> Waiting<'a> {
             let Some(push) = master.pushes.of(&self.keys) else { continue };
             let inbox = push.inbox(&self.keys);
             self.mailboxes[number] = push.mailbox(&inbox, entry.id());
-            let hears = self.mailboxes[number].is_some();
-            entry.hears(number, &inbox, hears);
-            if !hears && matches!(master.readiness(), Readiness::Well) {
+            let is_live = self.mailboxes[number].is_some();
+            entry.set_live(number, &inbox, is_live);
+            if !is_live && matches!(master.readiness(), Readiness::Healthy) {
                 self.opening.push(push.open_inbox(&inbox));
             }
         }
     }
 
-    fn stands_on_a_quorum(&self) -> bool {
+    fn is_queued_on_a_quorum(&self) -> bool {
         self.mailboxes.iter().flatten().count() >= quorum(self.context.masters.len())
     }
 
-    /// Whether no inbox is about to be heard any more.
-    fn hears_all_it_can(&self) -> bool {
+    /// Whether no inbox is still being opened.
+    fn all_inboxes_are_live(&self) -> bool {
         self.opening.iter().all(Listener::is_live)
     }
 
-    /// Masters that have restarted are waited for until they vote.
+    /// Notes a failed attempt. A quarantine that prevents a quorum does not end the wait.
     fn failed(&mut self, error: Error) -> Result<()> {
         let votes_from = self.context.votes_from();
         let waits = !self.request.wait.is_expired() && votes_from.is_some();
@@ -294,14 +294,14 @@ impl<'a> Waiting<'a> {
         Ok(())
     }
 
-    /// The end of a wait without the lock.
+    /// Ends the wait without the lock.
     pub(crate) fn give_up(&mut self) -> Result<Acquired> {
         mem::take(&mut self.state).into_outage().map_or(Ok(Acquired::Busy), Err)
     }
 
-    /// What is heard until then.
-    async fn next_news(&mut self, at: Instant) -> Option<News> {
-        let mut told: FuturesUnordered<_> = self
+    /// The next event until `at`.
+    async fn next_wakeup(&mut self, at: Instant) -> Option<Wakeup> {
+        let mut notifications: FuturesUnordered<_> = self
             .mailboxes
             .iter_mut()
             .enumerate()
@@ -311,11 +311,11 @@ impl<'a> Waiting<'a> {
         let mut opened: FuturesUnordered<_> = self.opening.iter_mut().map(Listener::changed).collect();
         tokio::select! {
             biased;
-            Some((master, told)) = told.next() => Some(match told {
-                Notification::Ask => News::Missed(master),
-                Notification::Granted | Notification::HandedOver(_) | Notification::AskIn(_) => News::Called(master),
+            Some((master, notification)) = notifications.next() => Some(match notification {
+                Notification::Ask => Wakeup::Missed(master),
+                Notification::Granted | Notification::HandedOver(_) | Notification::AskIn(_) => Wakeup::Notified(master),
             }),
-            Some(()) = opened.next() => Some(News::Opened),
+            Some(()) = opened.next() => Some(Wakeup::Opened),
             () = sleep_until(at) => None,
         }
     }
@@ -329,11 +329,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// What came of one attempt.
+/// The outcome of one attempt.
 enum Tried {
     Held(Box<RedlockLease>),
     Busy,
-    /// There was no quorum, and may be one now.
+    /// No quorum, but an immediate retry may succeed.
     Again(Error),
 }
 

@@ -1,4 +1,4 @@
-//! The line of those who wait for a lock, as one of them sees it.
+//! The entry of one wait in the wait queues of the masters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,30 +13,29 @@ use crate::ballot::{Request, TURN, Waiter};
 use crate::fan_out::FanOut;
 use crate::masters::Masters;
 
-/// The waiter of one wait in the line of each master.
+/// The entry of one wait in the wait queue of each master.
 ///
-/// Each master keeps its own line, in the order in which the waiting began by the clocks of those who wait, so that all
-/// lines are alike though nobody compares them. Who gives a lock back has every master call the first in its line
-/// whose process listens, and the others hold back on it for a moment. All this is a hint: what a master grants is
-/// decided by its key alone.
+/// Each master has its own queue, in the order in which the waits began by the waiters' clocks. So all queues have the same
+/// order without any coordination. A release makes every master notify the first waiter whose process listens, and refuse
+/// the others for a moment. The queue is a hint: a grant depends only on the key of the lock.
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
     id: OwnerId,
     since: u64,
-    /// For each master the channel on which we listen there, or did.
+    /// The channel of each master on which the process listens, or did.
     inboxes: Mutex<Vec<Inbox>>,
-    /// Where it may stand in the line, one bit for each master.
-    stood: AtomicU64,
+    /// The masters that may have it in their queue, as bits.
+    queued: AtomicU64,
     left: AtomicBool,
     runtime: Option<Handle>,
-    /// A call for it is its own, as long as it exists.
+    /// Keeps notifications for this wait from being returned.
     registration: Registration,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Inbox {
     channel: Option<Arc<str>>,
-    is_heard: bool,
+    is_live: bool,
 }
 
 impl QueueEntry {
@@ -48,7 +47,7 @@ impl QueueEntry {
             registration: acquisitions.register(id),
             since,
             inboxes: Mutex::new(vec![Inbox::default(); masters]),
-            stood: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
             left: AtomicBool::new(false),
             runtime: Handle::try_current().ok(),
         })
@@ -58,42 +57,42 @@ impl QueueEntry {
         self.id
     }
 
-    /// Notes whether we hear what is told on this channel of a master; if not, we do not stand in its line, as whoever
-    /// does not hear is taken for dead.
-    pub(crate) fn hears(&self, master: usize, channel: &str, is_heard: bool) {
+    /// Sets whether the channel of a master is live. If not, this waiter does not join its queue: the master would take it
+    /// for dead.
+    pub(crate) fn set_live(&self, master: usize, channel: &str, is_live: bool) {
         let inbox = &mut self.inboxes()[master];
-        inbox.is_heard = is_heard;
-        if is_heard && inbox.channel.as_deref() != Some(channel) {
+        inbox.is_live = is_live;
+        if is_live && inbox.channel.as_deref() != Some(channel) {
             inbox.channel = Some(channel.into());
         }
     }
 
-    /// The waiter that it is to have in the line of a master: none of its own when the wait is over.
+    /// The waiter for the queue of a master; without a start when the wait has ended, which removes it.
     pub(crate) fn waiter(&self, master: usize) -> Option<Waiter> {
-        let Inbox { channel, is_heard } = self.inboxes()[master].clone();
-        let since = (is_heard && !self.has_left()).then_some(self.since);
+        let Inbox { channel, is_live } = self.inboxes()[master].clone();
+        let since = (is_live && !self.has_left()).then_some(self.since);
         if since.is_some() {
-            self.stood.fetch_or(1 << master, Ordering::AcqRel);
+            self.queued.fetch_or(1 << master, Ordering::AcqRel);
         }
         Some(Waiter { id: self.id, inbox: channel?, since })
     }
 
-    /// Whether it may stand, or have stood, in the line of a master.
-    pub(crate) fn has_stood(&self, master: usize) -> bool {
-        self.stood.load(Ordering::Acquire) & (1 << master) != 0
+    /// Whether it is, or was, perhaps in the queue of a master.
+    pub(crate) fn may_be_queued(&self, master: usize) -> bool {
+        self.queued.load(Ordering::Acquire) & (1 << master) != 0
     }
 
-    /// Whether the wait is over.
+    /// Whether the wait has ended.
     pub(crate) fn has_left(&self) -> bool {
         self.left.load(Ordering::Acquire)
     }
 
-    /// Ends the wait, with or without a lock: what its requests still do is to leave the lines.
-    pub(crate) fn rise(&self) {
+    /// Ends the wait, with or without the lock: further requests remove it from the queues.
+    pub(crate) fn end(&self) {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Ends the wait without a lock: leaves the lines in the background, and lets the next come up who was behind.
+    /// Ends the wait without the lock: leaves the queues in the background, and has the next waiter notified.
     pub(crate) fn leave(self: &Arc<Self>, masters: &Masters, keys: &Arc<Keys>) {
         if self.left.swap(true, Ordering::AcqRel) {
             return;
@@ -101,13 +100,13 @@ impl QueueEntry {
         self.registration.ends(Sent::Answered);
         let Some(runtime) = &self.runtime else { return };
         let _runtime = runtime.enter();
-        let stood = self.stood.load(Ordering::Acquire);
-        let leaves = (0..masters.len()).filter(|master| stood & (1 << master) != 0).map(|number| {
+        let queued = self.queued.load(Ordering::Acquire);
+        let leaves = (0..masters.len()).filter(|master| queued & (1 << master) != 0).map(|number| {
             let (entry, master, keys) = (Arc::clone(self), Arc::clone(&masters[number]), Arc::clone(keys));
             let counted = master.voter.cleanup().count();
             async move {
                 if let Some(waiter) = entry.waiter(number) {
-                    // One that fails ends with the line, a few seconds after the last has asked.
+                    // If this fails, the entry expires with the queue, seconds after the last waiter asked.
                     let vacate = Request::vacate(&keys, entry.id, Some(&waiter), Some(TURN));
                     drop(master.voter.vacate(&vacate).await);
                 }

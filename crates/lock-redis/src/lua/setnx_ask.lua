@@ -1,8 +1,8 @@
 -- Acquires the lock for an owner if it is free, or over by the caller's clock.
 -- KEYS: lock, fence.
 -- ARGV: owner, -, info, -, -, ttl of the fence in ms, value, its time of sending, unit in ms, the time before which a lock
--- is over.
--- Returns {1, token, server's clock in us}, or {0, ms until the lock is over, type of the key}.
+-- has ended.
+-- Returns {1, token, server's clock in us}, or {0, ms until the lock has ended, type of the key}.
 -- Idempotent for an owner, but the value that was sent last counts.
 local held = holds(ARGV[1])
 if held then

@@ -1,7 +1,7 @@
 -- Inspects the lock.
--- KEYS: lock, fence. ARGV: -, owner or '', unit in ms, the time before which a lock is over.
--- Returns {type, value, fence, waiters, whether the owner holds it, 'x', ms until the lock is over or -1, {}, {}}. The type
--- of a lock that is over is 'none'. The value of a lock that these scripts acquired is its owner.
+-- KEYS: lock, fence. ARGV: -, owner or '', unit in ms, the time before which a lock has ended.
+-- Returns {type, value, fence, waiters, whether the owner holds it, 'x', ms until the lock has ended or -1, {}, {}}. The type
+-- of a lock that has ended is 'none'. The value of a lock that these scripts acquired is its owner.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local value = kind == 'string' and redis.call('GET', KEYS[1]) or ''
 local time = time_of(value, ARGV[3])

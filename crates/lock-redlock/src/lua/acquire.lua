@@ -1,17 +1,17 @@
--- Takes the lock for an owner and mints the token of this grant, as one of several masters: the one that is proposed, or
--- else the clock, if that is larger than the last one.
--- KEYS: lock, tokens, line, turn.
--- ARGV: "owner since info", ttl in ms, proposed token or '', for how many ms the last token is kept, and for one who waits
--- also: waiter, its inbox, since when it waits or '' for one who is to leave the line.
--- Answers the token, or {0, remaining ttl in ms, type of the key}.
--- Where the lock is the owner's already, as plain commands have taken it or this is sent again, it mints another token.
+-- Acquires the lock on this master for an owner, and mints the token of the grant: the proposed one, or else the clock, if
+-- that is larger than the last one; otherwise the last one plus one.
+-- KEYS: lock, tokens, wait queue, turn.
+-- ARGV: "owner since info", ttl in ms, proposed token or '', for how many ms the last token is kept, and for a waiter also:
+-- waiter, its inbox, the start of its wait or '' to leave the queue.
+-- Returns the token, or {0, remaining ttl in ms, type of the key}.
+-- If the owner holds the lock already, by plain commands or an earlier sending, it mints another token.
 --
--- The line has those who wait on several masters, by the time since when they do, so that it is the same on all. It is a
--- hint: whoever has been called may go first for a moment, and that is all.
+-- The wait queue is ordered by the start of each wait, and so alike on all masters. It is a hint: a notified waiter has
+-- precedence for a moment, nothing more.
 local waiter, since = ARGV[5], ARGV[7] or ''
 local entry = waiter and waiter .. ' ' .. ARGV[6]
-local in_line = redis.call('EXISTS', KEYS[3], KEYS[4]) > 0
-local turn = in_line and redis.pcall('GET', KEYS[4])
+local has_queue = redis.call('EXISTS', KEYS[3], KEYS[4]) > 0
+local turn = has_queue and redis.pcall('GET', KEYS[4])
 local yields = type(turn) == 'string' and turn ~= waiter
 local taken = not yields and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if not taken and value ~= ARGV[1] then
@@ -19,12 +19,12 @@ if not taken and value ~= ARGV[1] then
   if since ~= '' then
     local added = redis.pcall('ZADD', KEYS[3], 'NX', since, entry)
     if type(added) == 'number' then
-      -- Whoever waits asks again every two seconds; entries of the dead are not to stay.
+      -- Waiters ask again every two seconds; a queue without living waiters expires.
       redis.call('PEXPIRE', KEYS[3], 5000)
     end
-    -- It is called when it is its turn.
+    -- It will be notified; the end of the turn is no reason to ask.
     ends_in = yields and -1 or ends_in
-  elseif in_line and waiter then
+  elseif has_queue and waiter then
     redis.pcall('ZREM', KEYS[3], entry)
   end
   return {0, ends_in, redis.call('TYPE', KEYS[1]).ok}
@@ -40,7 +40,7 @@ if failed then
   redis.call('DEL', KEYS[1])
   return failed
 end
-if in_line and waiter then
+if has_queue and waiter then
   redis.pcall('ZREM', KEYS[3], entry)
   if turn == waiter then
     redis.call('DEL', KEYS[4])

@@ -1,6 +1,6 @@
--- Removes the lock of one of several masters, whoever holds it, unless the key is not a lock at all.
+-- Removes the lock on this master, whoever holds it, unless the key is not a lock.
 -- KEYS: lock.
--- Answers the type of the key that was there.
+-- Returns the type of the key.
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'string' then
   redis.call('DEL', KEYS[1])

@@ -1,7 +1,7 @@
--- Looks at the lock as one of several masters sees it.
--- KEYS: lock, tokens, line.
--- Answers {type, owner or another value, "token owner since info" or only the token, how many stand in the line, 0, 'x', ms
--- until the lock ends, {}, the first 100 of the line as {'x', waiter, since, ...}}.
+-- Inspects the lock on this master.
+-- KEYS: lock, tokens, wait queue.
+-- Returns {type, owner or another value, "token owner since info" or only the token, number of waiters, 0, 'x', ms until the
+-- lock expires, {}, the first 100 waiters as {'x', waiter, since, ...}}.
 local kind = redis.call('TYPE', KEYS[1]).ok
 local last = redis.pcall('ZSCORE', KEYS[2], 'last')
 last = type(last) == 'string' and last or ''

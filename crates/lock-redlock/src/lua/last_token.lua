@@ -1,4 +1,4 @@
--- The last token, or false, or an error when the key is used for something else.
+-- The last token, false without one, or an error if the key has another type.
 local function last_token()
   local last = redis.pcall('ZSCORE', KEYS[2], 'last')
   if type(last) == 'string' and not string.match(last, '^%d+$') then
@@ -7,13 +7,13 @@ local function last_token()
   return last
 end
 
--- Notes a token that is larger than all before, for so many ms. Answers nothing, or an error.
-local function note(token, lasting)
+-- Writes a token larger than all earlier ones, and its ttl in ms. Returns nil or an error.
+local function note(token, fence_ttl)
   -- Larger scores are not exact.
   if is_larger(token, '9007199254740991') then
     return redis.error_reply('ERR the clock of a client or a server is centuries ahead: no token is larger than ' .. token)
   end
   local noted = redis.pcall('ZADD', KEYS[2], 'GT', token, 'last')
-  noted = type(noted) == 'number' and redis.pcall('PEXPIRE', KEYS[2], lasting) or noted
+  noted = type(noted) == 'number' and redis.pcall('PEXPIRE', KEYS[2], fence_ttl) or noted
   return type(noted) == 'table' and noted or nil
 end

@@ -1,6 +1,6 @@
--- Lifts the last token of one of several masters to a floor while the lock is the owner's, so that later ones are larger.
+-- Raises the last token on this master to a floor if the owner holds the lock, so that later tokens are larger.
 -- KEYS: lock, tokens. ARGV: owner, floor, for how many ms the last token is kept.
--- Answers 1 when it is the owner's, else 0.
+-- Returns 1 if the owner holds the lock, else 0.
 if not is_owners(ARGV[1]) then
   return 0
 end

@@ -1,9 +1,9 @@
--- Gives back what an owner has on one of several masters: the lock, its place in the line, its turn.
--- KEYS: lock, line, turn.
--- ARGV: owner, for how many ms the next goes first once it is called or '' to call nobody, and for one who waits also:
--- waiter, its inbox, since when it waits if it is to stand in the line or '' if not. What is '' at the end is left out.
--- Answers whether the lock was the owner's until now, in {that, 1} if somebody may be waiting for it. A waiter that is named
--- as the owner has no lock: it is answered whether it was its turn.
+-- Removes what an owner has on this master: the lock, its queue entry, its turn.
+-- KEYS: lock, wait queue, turn.
+-- ARGV: owner, for how many ms the next waiter has precedence or '' to notify none, and for a waiter also: waiter, its inbox,
+-- the start of its wait to stay in the queue or '' to leave it. Trailing '' are left out.
+-- Returns whether the owner held the lock; as {that, 1} if there may be waiters. For a waiter that is also given as the owner,
+-- returns whether it had the turn.
 local held, had = 0, 0
 if is_owners(ARGV[1]) then
   held = redis.call('DEL', KEYS[1])
@@ -25,28 +25,28 @@ elseif waiter then
   end
 end
 
--- Whoever was called while the lock was ours has found that it is not free.
+-- A turn that was given while this owner held the lock is void.
 if (ARGV[2] or '') == '' or redis.call('EXISTS', KEYS[1], held == 0 and KEYS[3] or KEYS[1]) > 0 then
   return {had, 1}
 end
--- The first whose process is there to hear it goes, and the others hold back for a moment.
+-- Gives the turn to the first waiter whose process listens; the others are refused for a moment.
 while true do
   local first = redis.pcall('ZRANGE', KEYS[2], 0, 0)[1]
   if not first then
-    -- Whoever was overtaken may still be on its way.
+    -- A waiter with the turn may still be about to ask.
     return redis.call('EXISTS', KEYS[3]) == 1 and {had, 1} or had
   end
-  local called, inbox = string.match(first, '^(%x+) (.+)$')
-  local heard = called and redis.pcall('PUBLISH', inbox, 'turn ' .. called .. ' ' .. KEYS[1]) or 0
-  if type(heard) ~= 'number' then
-    -- The owner has no right to call anybody, which says nothing of those who wait.
+  local notified, inbox = string.match(first, '^(%x+) (.+)$')
+  local delivered = notified and redis.pcall('PUBLISH', inbox, 'turn ' .. notified .. ' ' .. KEYS[1]) or 0
+  if type(delivered) ~= 'number' then
+    -- The user has no right to publish; the waiters may be alive.
     return {had, 1}
   end
   redis.call('ZREM', KEYS[2], first)
-  -- Some may listen to patterns.
-  local listeners = heard > 0 and redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  -- The count includes subscribers to patterns.
+  local listeners = delivered > 0 and redis.pcall('PUBSUB', 'NUMSUB', inbox)
   if listeners and (listeners.err or listeners[2] > 0) then
-    redis.call('SET', KEYS[3], called, 'PX', ARGV[2])
+    redis.call('SET', KEYS[3], notified, 'PX', ARGV[2])
     return {had, 1}
   end
 end

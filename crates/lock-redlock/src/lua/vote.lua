@@ -1,5 +1,5 @@
--- What one of several masters knows: the value of the lock is the holder as "owner since info", which nobody else has, and
--- the last token is the score of a member of a sorted set, as plain commands can raise that.
+-- The state on one master. The value of the lock is "owner since info" of its holder, which is unique. The last token is the
+-- score of a sorted set member, which plain commands can raise.
 local value = redis.pcall('GET', KEYS[1])
 
 local function is_owners(owner)
