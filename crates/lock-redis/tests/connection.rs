@@ -98,7 +98,7 @@ async fn a_server_that_is_slow_to_greet_is_given_the_time_of_a_connection() {
 
 /// A command of no consequence goes ahead of it, see `Call::answered_last`.
 #[tokio::test]
-async fn a_lock_that_was_waited_for_is_given_back_in_one_round_trip() {
+async fn a_contended_lock_is_released_in_one_round_trip() {
     let link = Link::new().await;
     let other = RedisConfig::from_url(&link.redis.url()).unwrap().connect().await.unwrap();
     let waited_for = async || {
@@ -140,7 +140,7 @@ async fn a_lock_that_was_waited_for_is_given_back_in_one_round_trip() {
 }
 
 #[tokio::test]
-async fn a_lock_that_was_passed_on_is_kept_also_when_the_next_cannot_be_told() {
+async fn a_handed_over_lock_is_kept_even_if_the_next_waiter_cannot_be_notified() {
     let link = Link::new().await;
     let other = RedisConfig::from_url(&link.redis.url()).unwrap().connect().await.unwrap();
     let guard = other.mutex("a").acquire().await.unwrap();
@@ -212,7 +212,7 @@ async fn a_broken_connection_is_replaced_without_an_error() {
 
 /// As in a loop over `select!` that is busy with another branch.
 #[tokio::test]
-async fn a_request_that_nobody_polls_while_it_connects_holds_up_no_other() {
+async fn a_paused_request_that_is_connecting_delays_no_other() {
     let link = Link::new().await;
     link.loses_its_connection().await;
     let mutex = link.locks.mutex("a");
@@ -400,7 +400,7 @@ async fn a_guard_without_a_server_is_suspect_and_then_lost_in_time() {
 }
 
 #[tokio::test]
-async fn a_guard_never_believes_longer_than_the_server() {
+async fn a_guard_is_never_valid_longer_than_on_the_server() {
     let link = Link::new().await;
     link.proxy.delay(Direction::ToClient, Duration::from_millis(250));
     let guard = link.locks.mutex("a").acquire().await.unwrap();
@@ -420,7 +420,7 @@ async fn a_guard_never_believes_longer_than_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_hears_of_a_release_at_once() {
+async fn a_waiter_is_notified_of_a_release_at_once() {
     let link = Link::new().await;
     let other = RedisConfig::from_url(&link.redis.url()).unwrap().connect().await.unwrap();
     let mut gaps = Vec::new();

@@ -1,7 +1,7 @@
-//! Ghosts: entries of the wait queue that no acquisition stands behind any more, while their process still listens.
+//! Ghosts: entries of the wait queue without an acquisition, whose process still listens.
 //!
 //! A server that hung carries out what it had buffered long after the caller gave up, and a promoted replica has entries
-//! that the old master had removed. The process that is notified of such a grant gives it back at once.
+//! that the old master had removed. The process that is notified of such a grant releases it at once.
 
 use std::env;
 use std::process::Command;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const KEY: &str = "lock:a";
 const QUEUE: &str = "polylock:queue:{lock:a}";
 const GHOSTS: usize = 40;
-/// A grant that nobody gives back is kept for a second: far less than the grace of one ghost.
+/// A grant that nobody returns is kept for a second: far less than the grace of one ghost.
 const AT_ONCE: Duration = Duration::from_millis(700);
 
 async fn connect(url: &str) -> Locks {
@@ -83,7 +83,7 @@ fn waits(locks: &Locks) -> JoinHandle<(Guard, Instant)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grants_that_nobody_wants_are_given_back_at_once() {
+async fn unclaimed_grants_are_returned_at_once() {
     for modes in [&["x"][..], &["r"], &["2"], &["x", "r", "2"]] {
         let redis = RedisServer::start().await.unwrap();
         let holder = connect(&format!("{}?ttl=60s", redis.url())).await;
@@ -110,15 +110,15 @@ async fn grants_that_nobody_wants_are_given_back_at_once() {
     }
 }
 
-/// How many grants the warnings say were given back.
-fn reported(log: &LogCapture) -> Vec<u64> {
+/// How many grants the warnings say were returned.
+fn reported(log: &Log) -> Vec<u64> {
     let number = |line: &str| line.split("given_back=").nth(1)?.split(' ').next()?.parse().ok();
     log.warnings("given_back").iter().map(|line| number(line).unwrap()).collect()
 }
 
 #[tokio::test]
-async fn one_warning_tells_how_many_were_given_back() {
-    let (log, _guard) = LogCapture::begin();
+async fn one_warning_reports_how_many_were_returned() {
+    let (log, _guard) = Log::begin();
     let redis = RedisServer::start().await.unwrap();
     let holder = connect(&format!("{}?ttl=60s", redis.url())).await;
     let (client, inbox) = listening(&redis, &holder).await;
@@ -139,7 +139,7 @@ async fn one_warning_tells_how_many_were_given_back() {
     queue_is(&redis, 1 + GHOSTS as i64).await;
     guard.release().await.unwrap();
     let (guard, _) = waiter.await.unwrap();
-    // All that is given back within a second is in one warning.
+    // All that is returned within a second is in one warning.
     let told = async {
         while reported(&log).is_empty() {
             sleep(Duration::from_millis(50)).await;
@@ -172,9 +172,9 @@ async fn ghosts_of_a_closed_process_cost_nothing() {
     assert!(took < Duration::from_secs(1) + AT_ONCE, "{took:?}");
 }
 
-/// A message that comes late or twice is about a lock that is held, or waited for: it must not be given back.
+/// A message that comes late or twice is about a lock that is held, or waited for: it must not be returned.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_wanted_is_never_given_back() {
+async fn a_wanted_lock_is_never_returned() {
     let redis = RedisServer::start().await.unwrap();
     let holder = connect(&format!("{}?ttl=60s", redis.url())).await;
     let (client, inbox) = listening(&redis, &holder).await;
@@ -266,7 +266,7 @@ async fn a_server_that_was_frozen_grants_again_within_a_lease_to_40() {
     a_frozen_server(40).await;
 }
 
-/// The far end: takes the lock and gives it back, over and over.
+/// The far end: takes the lock and releases it, over and over.
 #[tokio::test(flavor = "multi_thread")]
 async fn worker() {
     let Ok(url) = env::var("GHOSTS_WORKER") else { return };

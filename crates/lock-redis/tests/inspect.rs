@@ -21,7 +21,7 @@ async fn names(locks: &Locks, prefix: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn of_readers_the_mode_and_the_end_are_told_and_of_the_last_all() {
+async fn readers_are_shown_with_mode_and_end_and_the_last_one_in_full() {
     let redis = RedisServer::start().await.unwrap();
     let locks = connect(&format!("{}?ttl=20s", redis.url())).await;
     let label = |label: &str| LockOptions::new().label(label);
@@ -49,7 +49,7 @@ async fn of_readers_the_mode_and_the_end_are_told_and_of_the_last_all() {
 }
 
 #[tokio::test]
-async fn a_permit_and_what_is_no_lock_of_ours_are_told_as_what_they_are() {
+async fn a_permit_and_foreign_keys_are_shown_as_what_they_are() {
     let redis = RedisServer::start().await.unwrap();
     let locks = connect(&redis.url()).await;
     let _permit = locks.semaphore("a", 3).acquire().await.unwrap();
@@ -72,7 +72,7 @@ async fn a_permit_and_what_is_no_lock_of_ours_are_told_as_what_they_are() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// The lock passes from hand to hand while somebody breaks, again and again, the holder that was seen last.
+/// The lock is handed over while somebody breaks, again and again, the holder that was seen last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_holder_that_was_seen_is_ever_broken() {
     let redis = RedisServer::start().await.unwrap();
@@ -119,7 +119,7 @@ async fn only_the_holder_that_was_seen_is_ever_broken() {
 }
 
 #[tokio::test]
-async fn a_list_has_all_names_behind_the_prefix_and_nothing_that_stands_beside_a_lock() {
+async fn a_list_has_all_names_with_the_prefix_and_no_helper_keys() {
     let redis = RedisServer::start().await.unwrap();
     let all = connect(&format!("{}?prefix=", redis.url())).await;
     let locks = connect(&redis.url()).await;
@@ -154,7 +154,7 @@ async fn a_list_that_is_too_long_is_refused() {
 
 /// What stands beside a lock stays for a week after it.
 #[tokio::test]
-async fn what_stands_beside_locks_is_none_too_many() {
+async fn helper_keys_do_not_count_towards_the_limit_of_a_list() {
     let redis = RedisServer::start().await.unwrap();
     let locks = connect(&format!("{}?prefix=", redis.url())).await;
     let script = "for i = 1, 110000 do redis.call('SET', 'polylock:fence:{' .. i .. '}', '1') end
@@ -180,7 +180,7 @@ async fn a_list_begins_anew_when_its_connection_breaks_and_not_for_ever() {
 }
 
 #[tokio::test]
-async fn who_may_not_scan_is_told_so() {
+async fn without_the_right_to_scan_the_error_says_so() {
     let redis = RedisServer::builder().user("ann", "on nopass ~* &* +@all -scan").start().await.unwrap();
     let locks = connect(&format!("redis://ann:x@{}", redis.addr())).await;
     let error = locks.list("").await.unwrap_err();

@@ -140,7 +140,7 @@ async fn b18_a_server_that_evicts_is_warned_of() {
         let (log, _guard) = LogCapture::begin();
         let redis = RedisServer::builder().maxmemory_policy(policy).start().await.unwrap();
         let locks = connect(&redis.url()).await;
-        // Told once, and not with every connection.
+        // Logged once, not with every connection.
         redis.command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
         locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
         assert_eq!(log.warnings(policy).len(), warnings, "{policy}: {:?}", log.lines());
@@ -148,7 +148,7 @@ async fn b18_a_server_that_evicts_is_warned_of() {
 }
 
 #[tokio::test]
-async fn a_downgrade_to_polling_is_told_once() {
+async fn a_downgrade_to_polling_is_logged_once() {
     for missing in [&["-subscribe"][..], &["-publish"], &["resetchannels"]] {
         let (log, _guard) = LogCapture::begin();
         let redis = RedisServer::start().await.unwrap();
@@ -173,7 +173,7 @@ async fn a_downgrade_to_polling_is_told_once() {
 }
 
 #[tokio::test]
-async fn a_downgrade_to_polling_is_told_once_for_all_nodes_of_a_cluster() {
+async fn a_downgrade_to_polling_is_logged_once_for_all_nodes_of_a_cluster() {
     for missing in ["-ssubscribe", "-spublish"] {
         let (log, _guard) = LogCapture::begin();
         let cluster = RedisCluster::start().await.unwrap();
@@ -197,7 +197,7 @@ async fn a_downgrade_to_polling_is_told_once_for_all_nodes_of_a_cluster() {
 }
 
 #[tokio::test]
-async fn who_is_notified_needs_no_more_than_to_subscribe() {
+async fn wait_notify_needs_only_the_right_to_subscribe() {
     let cluster = RedisCluster::start().await.unwrap();
     let single = RedisServer::start().await.unwrap();
     let servers = [(single.url(), vec![&single]), (cluster.url(), cluster.masters().iter().collect())];
@@ -226,8 +226,8 @@ async fn who_is_notified_needs_no_more_than_to_subscribe() {
 }
 
 #[tokio::test]
-async fn nothing_is_told_of_a_server_that_allows_all() {
-    let (log, _guard) = LogCapture::begin();
+async fn a_server_with_all_rights_logs_nothing() {
+    let (log, _guard) = Log::begin();
     let redis = RedisServer::start().await.unwrap();
     let _locks = connect(&redis.url()).await;
     assert!(log.warnings("").is_empty(), "{:?}", log.lines());
@@ -248,8 +248,8 @@ async fn listens_again(redis: &mut MultiplexedConnection) -> bool {
 }
 
 #[tokio::test]
-async fn rights_that_are_given_back_end_the_polling() {
-    let (log, _guard) = LogCapture::begin();
+async fn restored_rights_end_the_polling() {
+    let (log, _guard) = Log::begin();
     let redis = RedisServer::start().await.unwrap();
     let mut admin = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let command = async |words: &[&str]| redis.command(words).await.unwrap();

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, timeout};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What happens at once: before a queue ends by itself, and long before a lock does.
 const SOON: Duration = Duration::from_secs(4);
-/// No sleep of one who waits is longer.
+/// No sleep of a waiter is longer.
 const CAP: Duration = Duration::from_secs(2);
 /// Sleeps are this long at least; what comes well before is pushed.
 const PUSHED: Duration = Duration::from_millis(600);
@@ -67,7 +67,7 @@ impl Site {
         self.redis(&["LLEN", QUEUE]).await.int().unwrap()
     }
 
-    /// Waits until so many stand in the queue.
+    /// Waits until this many waiters are in the queue.
     async fn queue_is(&self, wanted: i64) {
         let deadline = Instant::now() + SOON;
         while self.queued().await != wanted {
@@ -76,7 +76,7 @@ impl Site {
         }
     }
 
-    /// Lets a client wait for the lock, and returns when it stands in the queue. The result is when it came.
+    /// Lets a client wait for the lock, and returns when it is in the queue. The result is when it came.
     async fn waits(&self, locks: &Locks) -> JoinHandle<(Guard, Instant)> {
         self.waits_for(locks.mutex("a")).await
     }
@@ -146,7 +146,7 @@ async fn clients_take_turns_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_that_may_tell_nobody_leaves_the_queue_as_it_is() {
+async fn a_holder_without_the_right_to_publish_leaves_the_queue_unchanged() {
     let site = Site::new().await;
     let holder = take(&site.client_without(&["-publish"]).await).await;
     let (first, second) = (site.client().await, site.client().await);
@@ -265,7 +265,7 @@ async fn a_permit_that_comes_back_wakes_one_and_disturbs_one_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewals_of_those_who_share_do_not_keep_the_first_awake() {
+async fn renewals_of_a_shared_lock_do_not_keep_the_first_waiter_awake() {
     const SPAN: u64 = 3;
     let site = Site::new().await;
     let mut held = Vec::new();
@@ -282,7 +282,7 @@ async fn renewals_of_those_who_share_do_not_keep_the_first_awake() {
     let (renewed, requests) = (calls(&site, "evalsha").await - renewed, proxy.requests());
     println!("{renewed} renewals and the like, and {requests} requests of the one who waits");
     assert!(requests <= 15 * SPAN, "{requests} requests");
-    // And yet it hears at once of what nobody tells it.
+    // And yet it notices at once what no notification reports.
     let deleted = Instant::now();
     site.redis(&["DEL", KEY]).await;
     let (guard, came) = come(waiter).await;
@@ -320,9 +320,9 @@ async fn a_killed_waiter_at_the_head_costs_nothing() {
     site.nothing_is_left().await;
 }
 
-/// Whoever listens to a pattern is counted among those who heard a message.
+/// Subscribers to a pattern count among the receivers of a message.
 #[tokio::test]
-async fn the_dead_are_passed_over_also_while_somebody_listens_to_everything() {
+async fn dead_waiters_are_skipped_even_with_a_subscriber_to_all_channels() {
     let site = Site::new().await;
     let mut ears = Client::open(site.redis.url()).unwrap().get_async_pubsub().await.unwrap();
     ears.psubscribe("*").await.unwrap();
@@ -402,7 +402,7 @@ async fn hand_over(guard: Guard, waiter: JoinHandle<(Guard, Instant)>) -> Durati
     came.saturating_duration_since(released)
 }
 
-/// Another process that stands in the queue.
+/// Another process that is in the queue.
 async fn waiting_process(site: &Site) -> Worker {
     let before = site.queued().await;
     let mut command = Command::new(env::current_exe().unwrap());
@@ -437,9 +437,9 @@ async fn worker() {
     }
 }
 
-// What clients of other make do.
+// What clients of other libraries do.
 
-/// What happens to a lock that a client of other make holds, and how much later it is free by that.
+/// What happens to a lock that a client of another library holds, and how much later it is free by that.
 const FOREIGN: &[(&[&str], u64)] = &[
     (&["DEL", KEY], 0),
     (&["UNLINK", KEY], 0),
@@ -475,7 +475,7 @@ async fn the_second_learns_by_push_once_it_is_the_first() {
     let waiter = site.waits(&second).await;
     leaver.abort();
     site.queue_is(1).await;
-    // Until it has been told, and its key is watched.
+    // Until it was notified, and watches its key.
     sleep(Duration::from_millis(100)).await;
     let deleted = Instant::now();
     site.redis(&["DEL", KEY]).await;
@@ -612,7 +612,7 @@ impl Site {
         (config.dial(Arc::<ByProxy>::clone(&dial)).connect().await.unwrap(), dial)
     }
 
-    /// Passes the lock on to a client whose requests no longer arrive, so long after it has come to stand in the queue.
+    /// Hands the lock over to a client whose requests no longer arrive, this long after it joined the queue.
     async fn passed_on(
         &self,
         locks: &Locks,
@@ -663,7 +663,7 @@ fn left(guard: &Guard) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_passed_on_soon_is_held_before_it_is_confirmed() {
+async fn a_lock_that_is_handed_over_soon_is_held_before_it_is_confirmed() {
     comes_with_the_message(20, async |_, dial, guard| {
         assert!(left(&guard) < GRACE, "{:?}", left(&guard));
         dial.proxy.deliver();
@@ -814,22 +814,22 @@ async fn a_holder_that_keeps_its_thread_busy() {
 }
 
 #[tokio::test]
-async fn a_holder_that_keeps_its_thread_busy_keeps_what_was_passed_on() {
+async fn a_holder_that_blocks_its_thread_keeps_a_lock_that_was_handed_over() {
     a_holder_that_keeps_its_thread_busy().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_keeps_one_of_two_workers_busy_keeps_what_was_passed_on() {
+async fn a_holder_that_blocks_one_of_two_workers_keeps_a_lock_that_was_handed_over() {
     a_holder_that_keeps_its_thread_busy().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_holder_that_keeps_its_worker_busy_keeps_what_was_passed_on() {
+async fn a_holder_that_blocks_its_worker_keeps_a_lock_that_was_handed_over() {
     a_holder_that_keeps_its_thread_busy().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_passed_on_late_is_not_held_before_it_is_confirmed() {
+async fn a_lock_that_is_handed_over_late_is_not_held_before_it_is_confirmed() {
     let site = Site::new().await;
     let (locks, dial) = site.client_by_proxy(What::Commands).await;
     let mut waiter = site.passed_on(&locks, &dial, GRACE / 2).await;
@@ -850,7 +850,7 @@ async fn a_lost_message_costs_no_more_than_the_cap() {
     dial.proxy.black_hole(Direction::ToClient, true);
     let released = Instant::now();
     give_back(guard).await;
-    // Who stands behind waits for the grace of the one who does not hear, and no longer.
+    // The next waiter waits for the grace period of the deaf one, and no longer.
     let (guard, came) = come(second).await;
     let passed = came - released;
     println!("over a waiter that does not hear: {passed:?}");
@@ -910,7 +910,7 @@ async fn a_release_while_the_push_connection_is_cut_is_found_out() {
     give_back(guard).await;
     let (guard, came) = come(second).await;
     assert!(came - released < PUSHED, "one who stays waits for one who is gone: {:?}", came - released);
-    // Who is not heard asks again and again.
+    // A waiter without notifications polls.
     let released = Instant::now();
     give_back(guard).await;
     let (guard, came) = come(first).await;
@@ -923,7 +923,7 @@ async fn a_release_while_the_push_connection_is_cut_is_found_out() {
 /// One who stood in the queue may have got the lock there, and a claim of the same owner may arrive after that was taken
 /// back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_arrives_after_the_lock_was_passed_on_is_undone() {
+async fn a_claim_that_arrives_after_the_hand_over_is_undone() {
     let site = Site::new().await;
     let holder = take(&site.client().await).await;
     let (locks, dial) = site.client_with_by_proxy("ttl=60s&command_timeout=300ms", What::Commands).await;
@@ -1032,7 +1032,7 @@ async fn a_deadline_leaves_no_entry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_cancelled_at_any_poll_leaves_nothing_and_delays_nobody() {
+async fn a_wait_cancelled_at_any_poll_leaves_nothing_and_delays_no_waiter() {
     let site = Site::new().await;
     let (holder, leaves, next) = (site.client().await, site.client().await, site.client().await);
     // Its push connection is there, so that every round is alike.

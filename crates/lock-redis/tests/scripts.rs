@@ -86,7 +86,7 @@ impl Bench {
         self.voter.extend(&[lease]).await.unwrap().remove(0).unwrap()
     }
 
-    /// Asks as one who waits, and says whether it is granted.
+    /// Asks as a waiter, and says whether it is granted.
     async fn queue_up(&self, owner: OwnerId, waiter: &Waiter) -> bool {
         let claim = Claim { keys: &self.keys, owner, ttl: TTL, info: "", proposal: None };
         matches!(self.voter.claim(&claim.request(Some(waiter))).await.unwrap(), LockAnswer::Granted(_))
@@ -130,7 +130,7 @@ fn granted(token: u64) -> LockAnswer {
 
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// What a release does that leaves the lock free for clients that stand in no queue.
+/// What a release does that leaves the lock free for clients that have no queue entry.
 #[tokio::test]
 async fn a_lock_that_is_left_free_is_for_others_for_a_moment() {
     let bench = Bench::new().await;
@@ -171,7 +171,7 @@ async fn a_lock_that_is_left_free_is_for_others_for_a_moment() {
     assert_eq!(bench.redis(&["EXISTS", QUEUE]).await, "Int(0)");
 }
 
-/// The first waiter learns when it may ask, and has the lock then; those who share a lock release it as ever.
+/// The first waiter learns when it may ask, and has the lock then; holders of a shared lock release it as ever.
 #[tokio::test]
 async fn waiters_learn_how_long_a_lock_is_left_free() {
     let bench = Bench::new().await;
@@ -222,9 +222,9 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     bench.asked(me).await;
 }
 
-/// A waiter that has left names itself as the owner, and hears whether it was its turn.
+/// A waiter that has left names itself as the owner, and learns whether it had the turn.
 #[tokio::test]
-async fn a_turn_that_nobody_wants_goes_to_the_next() {
+async fn an_unclaimed_turn_goes_to_the_next_waiter() {
     let bench = Bench::new().await;
     let (me, ghost) = owners();
     let next = OwnerId::random();
@@ -318,7 +318,7 @@ async fn release_and_extend_touch_only_our_own() {
 }
 
 #[tokio::test]
-async fn a_master_gives_back_and_extends_only_our_own() {
+async fn a_master_releases_and_extends_only_for_the_owner() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.granted(me).await;
     assert!(!bench.vacate(other, None, true).await);
@@ -361,7 +361,7 @@ async fn a_value_that_only_looks_like_ours_is_not_ours() {
         assert_eq!(bench.claim_fast(me, 1).await, None, "{value:?}");
         assert_eq!((bench.redis(&["GET", "lock:a"]).await, bench.pttl().await), (value, -1));
     }
-    // Nor is what another claim of the same owner has left a grant, though it is given back.
+    // Nor is what another claim of the same owner has left a grant, though it is released.
     bench.redis(&["SET", "lock:a", &format!("{id} {SINCE} another")]).await;
     assert!(matches!(bench.claim(me, Some(2000)).await, LockAnswer::Busy { .. }));
     assert!(bench.vacate(me, None, true).await);
@@ -369,7 +369,7 @@ async fn a_value_that_only_looks_like_ours_is_not_ours() {
 }
 
 #[tokio::test]
-async fn what_an_owner_tells_about_itself_is_shown_as_it_is() {
+async fn owner_info_is_shown_unchanged() {
     let (bench, (me, _)) = (Bench::new().await, owners());
     for info in ["", " ", "me and you", "{\"host\":\"a b\"}", "1 2 3", "%x+", "grüße\n"] {
         let claim = Claim { info, ..bench.claim_of(me, Some(5000)) };
@@ -503,7 +503,7 @@ async fn a_fence_of_another_type_fails_before_anything_is_written() {
         assert!(error.to_string().contains("prefix"), "{error}");
         assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
     }
-    // Without a script there is a lock until it is claimed with one, or given back.
+    // Without a script there is a lock until it is claimed with one, or released.
     assert_eq!(bench.claim_fast(me, 1000).await, None);
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(1)");
     let claim = bench.claim_of(me, Some(1000)).request(None);
@@ -552,7 +552,7 @@ async fn only_a_token_that_a_score_can_hold_is_proposed_fast() {
 }
 
 #[tokio::test]
-async fn a_token_that_was_refused_is_granted_to_nobody() {
+async fn a_refused_token_is_never_granted() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     assert_eq!(bench.claim_fast(me, 1000).await, Some(granted(1000)));
     // The lock is held; what is noted is the larger one.
@@ -571,7 +571,7 @@ async fn a_token_that_was_refused_is_granted_to_nobody() {
 }
 
 #[tokio::test]
-async fn who_may_not_do_one_of_the_commands_is_refused_and_leaves_nothing() {
+async fn a_user_without_one_of_the_rights_is_refused_and_leaves_nothing() {
     for command in ["set", "zadd", "pexpire"] {
         let rights = format!("on nopass ~* &* +@all -{command}");
         let redis = RedisServer::builder().user("ann", &rights).start().await.unwrap();
@@ -638,7 +638,7 @@ async fn listen(bench: &Bench, channels: &[&str]) -> redis::aio::PubSub {
 }
 
 #[tokio::test]
-async fn the_first_in_line_is_called_and_the_others_hold_back() {
+async fn the_first_waiter_is_notified_and_the_others_hold_back() {
     let (bench, (holder, _)) = (Bench::new().await, owners());
     let mut calls = listen(&bench, &["inbox:1", "inbox:2"]).await;
     let ids: Vec<_> = (0..3).map(|_| OwnerId::random()).collect();
@@ -665,7 +665,7 @@ async fn the_first_in_line_is_called_and_the_others_hold_back() {
     assert!(bench.queue_up(owner, &first).await);
     assert_eq!(bench.redis(&["EXISTS", bench.keys.turn()]).await, "Int(0)");
 
-    // One that lost elsewhere stands in line again, in its place, and calls nobody.
+    // A waiter that lost elsewhere joins the queue again, at its position, and notifies no one.
     assert!(bench.vacate(owner, Some(&first), false).await);
     assert_eq!(bench.redis(&["ZCARD", bench.keys.line()]).await, "Int(2)");
     assert_eq!(bench.redis(&["EXISTS", bench.keys.turn()]).await, "Int(0)");
@@ -681,7 +681,7 @@ async fn the_first_in_line_is_called_and_the_others_hold_back() {
 }
 
 #[tokio::test]
-async fn who_gives_a_lock_back_learns_whether_somebody_waits() {
+async fn a_release_reports_whether_there_are_waiters() {
     let (bench, (holder, _)) = (Bench::new().await, owners());
     let _calls = listen(&bench, &["inbox:1"]).await;
     let vacate = |waiter: Option<Waiter>, calls: bool| {
@@ -699,12 +699,12 @@ async fn who_gives_a_lock_back_learns_whether_somebody_waits() {
     assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
     assert_eq!(vacate(None, false).await, vacated(true, true));
     assert_eq!(vacate(None, true).await, vacated(false, true));
-    // It stands in no line any more, and is still to come.
+    // It is in no queue any more, and is still to ask.
     assert_eq!(bench.redis(&["EXISTS", bench.keys.line()]).await, "Int(0)");
     assert_eq!(vacate(None, true).await, vacated(false, true));
     assert!(bench.queue_up(holder, &waiter).await);
     assert_eq!(vacate(None, true).await, vacated(true, false));
-    // Of one who has died nobody learns.
+    // A dead waiter is not reported.
     let dead = Waiter { inbox: "inbox:dead".into(), ..waiter };
     assert_eq!(vacate(Some(dead), false).await, vacated(false, true));
     assert_eq!(vacate(None, true).await, vacated(false, false));
@@ -712,7 +712,7 @@ async fn who_gives_a_lock_back_learns_whether_somebody_waits() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_follows_keeps_the_lock_for_a_moment_only() {
+async fn an_unused_turn_keeps_the_lock_for_a_moment_only() {
     let (bench, (holder, other)) = (Bench::new().await, owners());
     let _calls = listen(&bench, &["inbox:1"]).await;
     let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
@@ -727,7 +727,7 @@ async fn a_call_that_nobody_follows_keeps_the_lock_for_a_moment_only() {
 }
 
 #[tokio::test]
-async fn a_line_that_holds_something_else_is_in_nobodys_way() {
+async fn a_queue_key_of_another_type_blocks_no_client() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
     bench.redis(&["SET", bench.keys.line(), "something"]).await;
@@ -740,7 +740,7 @@ async fn a_line_that_holds_something_else_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn a_holder_that_may_call_nobody_leaves_the_line_as_it_is() {
+async fn a_holder_without_the_right_to_publish_leaves_the_wait_queue_unchanged() {
     let redis = RedisServer::builder().user("ann", "on nopass ~* &* +@all -publish").start().await.unwrap();
     let ann = format!("redis://ann:x@{}", redis.addr()).into_connection_info().unwrap();
     let bench = Bench::of(redis, ann);

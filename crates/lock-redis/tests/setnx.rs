@@ -71,7 +71,7 @@ async fn renewal_writes_later_times_and_an_extension_the_one_that_was_asked_for(
     bench.nothing_is_left().await;
 }
 
-// ---- With clients of other make ----
+// ---- With clients of other libraries ----
 
 #[tokio::test]
 async fn each_excludes_the_other() {
@@ -98,7 +98,7 @@ async fn each_excludes_the_other() {
 }
 
 #[tokio::test]
-async fn who_waits_gets_what_the_other_releases() {
+async fn a_waiter_gets_the_lock_that_the_other_client_releases() {
     let bench = Bench::new().await;
     let (ours, mut older) = (bench.ours("").await, bench.older());
     assert!(older.try_acquire().await);
@@ -133,7 +133,7 @@ async fn we_take_over_when_their_time_is_over_and_not_before() {
 }
 
 #[tokio::test]
-async fn they_take_over_when_our_time_is_over_and_we_no_longer_believe() {
+async fn other_clients_take_over_only_after_the_lease_has_ended() {
     let bench = Bench::new().await;
     let (ours, mut older) = (bench.ours("").await, bench.older());
     let fixed = ours.mutex_with("a", LockOptions::new().fixed_ttl(Duration::from_millis(800))).unwrap();
@@ -169,7 +169,7 @@ async fn a_guard_that_was_forgotten_is_taken_over_by_ours_and_theirs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_who_take_over_one_wins() {
+async fn of_many_clients_that_take_over_one_wins() {
     let bench = Bench::new().await;
     let mut wins = [0, 0];
     for round in 0..30 {
@@ -205,7 +205,7 @@ async fn of_many_who_take_over_one_wins() {
 }
 
 #[tokio::test]
-async fn a_loser_who_overwrites_our_time_ends_our_belief_and_holds_nothing() {
+async fn a_loser_that_overwrites_the_time_ends_the_lease_and_holds_nothing() {
     let bench = Bench::new().await;
     // The ttl is another, so that the time cannot be the same.
     let (ours, mut older) = (bench.ours("").await, Older { ttl: PATIENCE * 2, ..bench.older() });
@@ -408,7 +408,7 @@ async fn a_step_of_the_clock_before_the_answer_counts() {
 }
 
 #[tokio::test]
-async fn who_names_the_recipe_is_warned_and_who_has_a_wrong_clock_too() {
+async fn the_recipe_and_a_wrong_clock_are_warned_about() {
     for (ahead, count) in [(0, 0), (3_000, 1), (-3_000, 1)] {
         let bench = Bench::new().await;
         let (log, _listening) = LogCapture::begin();
@@ -435,7 +435,7 @@ async fn who_names_the_recipe_is_warned_and_who_has_a_wrong_clock_too() {
 // ---- Ours among themselves ----
 
 #[tokio::test]
-async fn two_of_ours_that_write_the_same_time_are_told_apart() {
+async fn two_acquisitions_that_write_the_same_time_are_distinguished() {
     let bench = Bench::new().await;
     let at = now();
     let frozen = || bench.config("").wall_clock(WallClock::new(move || UNIX_EPOCH + at)).connect();
@@ -703,7 +703,7 @@ async fn options_that_the_recipe_cannot_honour_are_refused_whatever_their_order(
 }
 
 #[tokio::test]
-async fn what_it_cannot_do_is_told_by_its_capabilities() {
+async fn its_capabilities_report_what_it_cannot_do() {
     let bench = Bench::new().await;
     let locks = bench.ours("&clock_skew=1s").await;
     let capabilities = locks.capabilities();
@@ -715,7 +715,7 @@ async fn what_it_cannot_do_is_told_by_its_capabilities() {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("one holder"), "{error}");
     }
-    // Less than that, and nothing of it could be believed in.
+    // With less than that, nothing of the lease would be left.
     let short = LockOptions::new().ttl(Duration::from_millis(1_050));
     assert_eq!(locks.mutex_with("a", short).unwrap_err().kind(), ErrorKind::InvalidConfig);
     let guard = locks.mutex("a").acquire().await.unwrap();

@@ -45,7 +45,7 @@ fn a_restart_without_data_is_found() {
 }
 
 #[test]
-fn a_server_that_breaks_its_word_hangs_nobody_and_gives_no_token_twice() {
+fn a_server_that_loses_data_hangs_no_client_and_gives_no_token_twice() {
     let seeds: Vec<u64> = (0..1_000).collect();
     for mode in [Mode::EarlyExpiry, Mode::EmptyRestart] {
         let outcomes = in_parallel(&seeds, |seed| Scenario::new(seed, mode).run(false));

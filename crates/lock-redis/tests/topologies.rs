@@ -33,7 +33,7 @@ async fn connect(url: &str) -> Result<Locks> {
     RedisConfig::from_url(url)?.connect().await
 }
 
-/// Takes a lock, sees that it excludes, gives it back, and takes it when somebody waits.
+/// Takes a lock, sees that it excludes, releases it, and takes it when somebody waits.
 async fn works(url: &str) {
     let (ours, theirs) = (connect(url).await.unwrap(), connect(url).await.unwrap());
     let guard = ours.mutex("a").acquire().await.unwrap();
@@ -185,7 +185,7 @@ async fn follows_a_failover(recipe: &str) {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn an_announced_master_is_believed_before_the_old_one() {
+async fn an_announced_master_takes_precedence_over_the_old_one() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     // The old one takes itself for a master still, and so does the sentinel that is asked.
     let sentinel = pretend_sentinel(Arc::new(AtomicU16::new(old.port())), Some(new.port())).await;
@@ -210,7 +210,7 @@ async fn come_to(new: &RedisServer, locks: &Locks) {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn a_failover_that_nobody_heard_of_is_followed() {
+async fn a_failover_without_an_announcement_is_followed() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     // The old one takes itself for a master still, and the connection to it stays.
     let master = Arc::new(AtomicU16::new(old.port()));
@@ -314,7 +314,7 @@ async fn a_master_that_hangs_leaves_time_for_the_next() {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn a_master_that_becomes_a_replica_is_told_and_asked_again() {
+async fn a_master_that_becomes_a_replica_is_reported_and_retried() {
     let (server, other) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let locks = connect(&server.url()).await.unwrap();
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
@@ -381,7 +381,7 @@ async fn a_master_that_is_demoted_is_left_for_the_new_one() {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn who_waits_is_heard_at_the_new_master() {
+async fn a_waiter_is_subscribed_at_the_new_master() {
     let (old, new) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
     let info = |server: &RedisServer| server.url().into_connection_info().unwrap();
     let record = Arc::new(Record { points_to: Mutex::new(info(&old)) });
@@ -559,7 +559,7 @@ impl Dial for Gate {
 /// The channel is refused by a node that has it no more, and is to be had there again later.
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn in_a_cluster_who_was_refused_a_channel_listens_once_its_slot_is_back() {
+async fn in_a_cluster_a_refused_channel_is_subscribed_once_its_slot_is_back() {
     let cluster = RedisCluster::start().await.unwrap();
     let name = name_on(&cluster, 0).await;
     let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
@@ -694,7 +694,7 @@ async fn a_downgrade_that_fails_while_its_slot_moves_gives_nothing_up() {
     let locks = connect(&format!("{}?{options}", cluster.url())).await.unwrap();
     let mut writer = locks.rw(&name).write().await.unwrap();
     begin_to_migrate(&cluster, slot, 0, 1).await;
-    // Given up, and then answered: the keys of those who wait and of those who share are not there.
+    // Given up, and then answered: the keys of waiters and of those who share are not there.
     assert!(cancel_after(1, writer.downgrade()).await.is_none());
     let error = writer.downgrade().await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
@@ -1200,7 +1200,7 @@ async fn a_pool_leads_to_one_server_only() {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn the_doctor_tells_of_dangers() {
+async fn the_doctor_reports_dangers() {
     let server = RedisServer::builder().maxmemory_policy("allkeys-lru").start().await.unwrap();
     let report = connect(&server.url()).await.unwrap().doctor().await.unwrap();
     let text = report.to_string();
@@ -1219,7 +1219,7 @@ async fn the_doctor_tells_of_dangers() {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn the_doctor_tells_what_is_downgraded() {
+async fn the_doctor_reports_what_is_downgraded() {
     let rules = format!("on >{SECRET} ~* +@all -@admin -@dangerous -subscribe");
     let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
     let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
@@ -1231,7 +1231,7 @@ async fn the_doctor_tells_what_is_downgraded() {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn the_doctor_tells_what_those_who_wait_lack() {
+async fn the_doctor_reports_missing_rights_of_waiters() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "rename-command HELLO \"\"").unwrap();
     let include = file.path().to_str().unwrap();
@@ -1269,7 +1269,7 @@ async fn the_doctor_tells_what_those_who_wait_lack() {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn the_doctor_tells_what_those_who_are_notified_lack() {
+async fn the_doctor_reports_missing_rights_with_wait_notify() {
     let cluster = RedisCluster::start().await.unwrap();
     let url = format!("{}?wait=notify", cluster.url().replace("//", &format!("//worker:{SECRET}@")));
     for (missing, wanted) in [
@@ -1296,7 +1296,7 @@ async fn the_doctor_tells_what_those_who_are_notified_lack() {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn the_doctor_tells_that_a_process_polls_since_a_right_was_missing() {
+async fn the_doctor_reports_that_a_process_polls_for_want_of_a_right() {
     let rules = format!("on >{SECRET} ~* &* +@all -subscribe");
     let server = RedisServer::builder().user("worker", &rules).start().await.unwrap();
     let locks = connect(&format!("redis://worker:{SECRET}@{}", server.addr())).await.unwrap();
@@ -1337,7 +1337,7 @@ async fn a_server_without_its_replicas_is_to_be_tried_again() {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn a_full_server_is_told() {
+async fn a_full_server_is_reported() {
     let server = RedisServer::builder().maxmemory_policy("noeviction").start().await.unwrap();
     let locks = connect(&server.url()).await.unwrap();
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
@@ -1408,7 +1408,7 @@ async fn waits_without_polling(url: &str, name: &str, server: &RedisServer) {
     let guard = ours.mutex(name).acquire().await.unwrap();
     let mutex = theirs.mutex(name);
     let waiter = tokio::spawn(async move { mutex.acquire().await });
-    // It stands in the queue only while its inbox is heard.
+    // It is in the queue only while its inbox is live.
     let (start, queue) = (Instant::now(), format!("polylock:queue:{{lock:{name}}}"));
     while server.command(&["LLEN", &queue]).await.unwrap().int() != Some(1) {
         assert!(start.elapsed() < PATIENCE, "nobody stands in the queue");
@@ -1422,7 +1422,7 @@ async fn waits_without_polling(url: &str, name: &str, server: &RedisServer) {
 
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
-async fn what_a_database_or_the_sentinels_ask_for_is_told() {
+async fn missing_rights_for_a_database_or_the_sentinels_are_reported() {
     let server = RedisServer::start().await.unwrap();
     let url = format!("redis://worker:{SECRET}@{}/1", server.addr());
     give_rights(&url, &[&server]).await;
@@ -1489,7 +1489,7 @@ async fn pretend_version(version: &'static str) -> std::net::SocketAddr {
     .await
 }
 
-/// A sentinel that names the master at this port, and announces another to whoever listens.
+/// A sentinel that names the master at this port, and announces another to its subscribers.
 async fn pretend_sentinel(names: Arc<AtomicU16>, announces: Option<u16>) -> std::net::SocketAddr {
     let channel = bulk("+switch-master");
     pretend(move |command| {

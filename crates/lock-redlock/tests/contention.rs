@@ -20,7 +20,7 @@ async fn client(five: &RedisFive) -> (Arc<Redlock>, Locks) {
     (backend, locks)
 }
 
-/// What the holders saw: when the lock was last given back, how long the next one took to get it, and the last token.
+/// What the holders saw: when the lock was last released, how long the next one took to get it, and the last token.
 #[derive(Default)]
 struct Seen {
     given_back: Option<Instant>,
@@ -89,10 +89,10 @@ async fn twenty_clients_seldom_split_the_vote() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_is_called_at_once_and_nobody_overtakes_it() {
+async fn the_next_waiter_is_notified_at_once_and_not_overtaken() {
     let (seen, _) = contend(8, 20).await;
     assert!(seen.gaps[seen.gaps.len() / 2] < Duration::from_millis(100));
-    // Who gives the lock back and asks again at once comes after those who wait.
+    // A client that releases the lock and asks again at once comes after the waiters.
     let again = seen.holders.windows(2).filter(|pair| pair[0] == pair[1]).count();
     assert!(again <= seen.holders.len() / 10, "{again} times in a row: {:?}", seen.holders);
 }

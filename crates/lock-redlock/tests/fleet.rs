@@ -92,7 +92,7 @@ async fn two_addresses_of_one_server_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_does_not_say_who_it_is_does_not_vote() {
+async fn a_server_without_an_identity_does_not_vote() {
     let rules = "on nopass ~* &* +@all -info";
     let mut masters = Vec::new();
     for _ in 0..3 {
@@ -138,7 +138,7 @@ async fn the_rights_that_are_named_are_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_says_no_more_who_it_is_after_a_restart_does_not_vote() {
+async fn a_master_without_an_identity_after_a_restart_does_not_vote() {
     let mut masters = Vec::new();
     for _ in 0..3 {
         let master = RedisServer::builder().user("ann", "on nopass ~* &* +@all -info").start().await.unwrap();

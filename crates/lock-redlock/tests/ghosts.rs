@@ -1,4 +1,4 @@
-//! Ghosts: places in the line that no acquisition stands behind any more, while their process still listens.
+//! Ghosts: entries of the wait queue without an acquisition, whose process still listens.
 //!
 //! A master that hung lines up a waiter long after it gave up. When it is called, its process lets the next one go at once. So
 //! it is with a claim that is carried out late.

@@ -75,7 +75,7 @@ async fn a_frozen_master_slows_nothing_and_keeps_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hung_master_is_waited_for_by_nobody_until_it_is_back() {
+async fn a_hung_master_is_not_waited_for_until_it_is_back() {
     let three = RedisFive::start_n(3).await.unwrap();
     let masters = three.servers();
     let proxy = FaultProxy::start(masters[2].addr(), Protocol::Redis).unwrap();
@@ -85,7 +85,7 @@ async fn a_hung_master_is_waited_for_by_nobody_until_it_is_back() {
     proxy.hold(Direction::ToClient);
     cycle(&locks).await;
     sleep(Duration::from_millis(500)).await;
-    // One is for us and one against: whoever asked the third would have to wait for it.
+    // One votes for and one against: a request to the third would have to wait for it.
     masters[0].command(&["SET", "lock:a", "theirs"]).await.unwrap();
     let started = Instant::now();
     for _ in 0..100 {
@@ -464,7 +464,7 @@ async fn a_list_that_is_too_long_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_a_quorum_may_have_are_listed_and_waiters_are_told_by_their_time() {
+async fn names_that_a_quorum_may_have_are_listed_and_waiters_are_shown_with_their_time() {
     let (five, locks) = five().await;
     let masters = five.servers();
     let _guard = locks.mutex("held").acquire().await.unwrap();
@@ -502,7 +502,7 @@ async fn names_that_a_quorum_may_have_are_listed_and_waiters_are_told_by_their_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_after_the_end_of_the_connections_is_told() {
+async fn a_release_after_the_connections_closed_is_an_error() {
     let (_five, locks) = five().await;
     let guard = locks.mutex("a").acquire().await.unwrap();
     locks.close().await.unwrap();

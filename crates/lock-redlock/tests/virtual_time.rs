@@ -165,7 +165,7 @@ async fn every_attempt_has_an_identity_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_lost_a_split_vote_gives_back_what_it_got_before_it_sleeps() {
+async fn a_split_vote_is_rolled_back_before_the_pause() {
     let fleet = Fleet::new(3).await;
     let near = Faults { delay_ms: 1..=1, ..Faults::default() };
     (0..3).for_each(|master| fleet.set_faults(master, &near));
@@ -198,12 +198,12 @@ enum Meanwhile {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_again_at_once_lets_those_go_first_who_wait() {
+async fn a_client_that_asks_again_at_once_lets_waiters_go_first() {
     for meanwhile in [Meanwhile::Releases, Meanwhile::Drops, Meanwhile::TakesAnother] {
         let fleet = Fleet::new(5).await;
         let locks = fleet.connect(60 * SECOND).await;
         let waiting = fleet.connect(60 * SECOND).await.mutex("a");
-        // Whoever waits hears late.
+        // Waiters are notified late.
         fleet.links.iter().for_each(|[_, hears]| hears.set_faults(away(8)));
         let mut guard = locks.mutex("a").acquire().await.unwrap();
         let waiting = tokio::spawn(async move { hold(waiting.acquire().await.unwrap()).await });
@@ -232,7 +232,7 @@ async fn who_asks_again_at_once_lets_those_go_first_who_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_overtaken_when_it_was_called_is_called_again() {
+async fn a_notified_waiter_that_was_overtaken_is_notified_again() {
     for gives_up in [false, true] {
         let fleet = Fleet::new(5).await;
         let near = fleet.connect(60 * SECOND).await.mutex("a");
@@ -261,7 +261,7 @@ async fn who_was_overtaken_when_it_was_called_is_called_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_a_quorum_says_that_it_is_busy_nobody_is_waited_for() {
+async fn once_a_quorum_is_busy_no_other_master_is_waited_for() {
     let fleet = Fleet::new(5).await;
     let near = Faults { delay_ms: 2..=2, ..Faults::default() };
     (0..5).for_each(|master| fleet.set_faults(master, &near));
@@ -276,7 +276,7 @@ async fn once_a_quorum_says_that_it_is_busy_nobody_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_while_a_lock_is_claimed_without_a_script_runs_none() {
+async fn an_attempt_given_up_on_the_fast_path_runs_no_script() {
     for patience in [6, 60] {
         let fleet = Fleet::new(3).await;
         let mutex = fleet.connect(60 * SECOND).await.mutex("a");
@@ -299,7 +299,7 @@ async fn who_gives_up_while_a_lock_is_claimed_without_a_script_runs_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn inspect_does_not_believe_masters_that_may_have_forgotten_the_lock() {
+async fn inspect_ignores_masters_that_may_have_lost_the_lock() {
     let fleet = Fleet::new(5).await;
     let locks = fleet.connect(60 * SECOND).await;
     let guard = locks.mutex("a").acquire().await.unwrap();

@@ -55,7 +55,7 @@ pub struct Bench {
 pub struct Case {
     pub keys: Keys,
     owners: Vec<OwnerId>,
-    /// The same, as those who wait on several masters.
+    /// The same, as waiters on several masters.
     waiters: Vec<OwnerId>,
     model: Model,
     /// The largest token so far.

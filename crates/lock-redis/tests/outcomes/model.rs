@@ -187,7 +187,7 @@ impl Model {
             }
             Line::Leaves => self.leave_line(Some(who)),
         }
-        // Whoever was called while the lock was held has found that it is not free.
+        // A waiter that was notified while the lock was held has found that it is not free.
         let mut calls = calls && self.state.lock == Lock::Free && (held || self.state.turn.is_none());
         while calls {
             match self.state.line.pop_first() {
@@ -389,7 +389,7 @@ impl Model {
         }
     }
 
-    /// Grants to those who wait, while there is room; says whether it came to `me`.
+    /// Grants to waiters, while there is room; says whether it came to `me`.
     fn advance(&mut self, me: Option<Who>, mut moved: bool, doubts: bool, effect: &mut Effect) -> bool {
         while let Some(first) = self.state.queue.first().copied() {
             let Place::Waits(who, mode) = first else {

@@ -13,22 +13,22 @@ pub enum Op {
     Claim(Who, Option<i64>),
     /// As a master of a quorum is asked without a script, with how far above the last token the proposed one is.
     Outright(Who, i64),
-    /// As a master of a quorum is asked by one who waits, and comes to stand in the line or is to leave it.
+    /// As a claim at one master, by a waiter that joins the queue or leaves it.
     LineUp(Who, Line),
     /// Given back as by one of a quorum; with whether the next is called.
     Vacate(Who, Line, bool),
-    /// By one who does not wait.
+    /// By a client that does not wait.
     Ask(Who, Mode),
-    /// By one who waits.
+    /// By a waiter.
     Queue(Who, Mode),
-    /// By one who waits and was told that it has the lock.
+    /// By a waiter that was notified of its grant.
     Confirm(Who, Mode),
     Release(Who),
-    /// By one who may stand in the queue.
+    /// By an owner that may have a queue entry.
     Leave(Who, Mode),
     Rotate(Who, Who),
     Extend(Who),
-    /// The first renewal of a lock that was passed on.
+    /// The first renewal of a lock that was handed over.
     Keep(Who),
     /// Of one who holds the lock alone.
     Downgrade(Who),
@@ -36,11 +36,11 @@ pub enum Op {
     Raise(Who, i64),
     Look(Who),
     Break,
-    /// A client of other make: SET NX.
+    /// A client of another library: SET NX.
     Set(Ttl),
-    /// A client of other make: SET XX.
+    /// A client of another library: SET XX.
     Overwrite(Ttl),
-    /// A client of other make that uses a hash.
+    /// A client of another library that uses a hash.
     SetHash,
     /// DEL of the lock, or its end.
     Delete,

@@ -319,7 +319,7 @@ async fn ask() {
         ("+200 | me+200",    "ask me",      "granted",  "+300 | me+300"),
         ("+200 | me+200",    "ask me late", "granted",  "+200 | me+200"),
         ("-200 | me-200",    "ask me",      "granted",  "+300 | me+300"),
-        // Somebody else has it: ours, or a client of other make.
+        // Somebody else has it: ours, or a client of another library.
         ("+200 | ann+200",   "ask me",      "busy 200", "+200 | ann+200"),
         ("+200 | me+100",    "ask me",      "busy 200", "+200 | me+100"),
         ("+200 | me",        "ask me",      "busy 200", "+200 | me"),

@@ -51,7 +51,7 @@ pub enum Op {
     Raise(Who, i64),
     Look(Who),
     Break,
-    /// A client of other make writes a time that is so far ahead, or something else.
+    /// A client of another library writes a time that is so far ahead, or something else.
     Write(i64),
     WriteJunk,
     WriteHash,

@@ -168,7 +168,7 @@ async fn what_is_taken_outright_and_unclear_is_claimed_again() {
         ("free | | full",     &[("outright me +0", "unclear"), ("claim me +0", "refused")], Some(LARGEST), "free | | full"),
         // Somebody has come first.
         ("free | | somebody", &[("outright ann +5", "granted"), ("outright me +0", "unclear"), ("claim me +0", "busy 300")], Some(1005), "ann:300 | | somebody"),
-        // Of one who waits: it is its own, though another has been called.
+        // Of a waiter: it is its own, though another one was notified.
         ("free | | somebody | me | bob:100", &[("outright me +0", "unclear"), ("claim me in line", "granted")], None, "me:300 | | somebody | | bob:100"),
     ];
     let mut bench = Bench::new(false).await;
@@ -207,7 +207,7 @@ async fn claim_in_line() {
         ("foreign:never",                 "claim me in line", "busy never",  "", "foreign:never | | | me"),
         ("hash",                          "claim me in line", "busy never hash", "", "hash | | | me"),
         ("readers:200 ann:200",           "claim me in line", "busy 200",    "", "readers:200 ann:200 | | | me"),
-        // Nobody has been called: the line holds nobody up.
+        // No waiter was notified: the queue delays no one.
         ("free | | | ann bob",            "claim me in line", "granted",     "", "me:300 | | somebody | ann bob"),
         ("free | | | me ann",             "claim me in line", "granted",     "", "me:300 | | somebody | ann"),
         // It is another's turn, and then one is called.
@@ -228,7 +228,7 @@ async fn claim_in_line() {
 #[tokio::test]
 async fn claim_past_a_line() {
     check_on_master(&[
-        // By one who does not wait.
+        // By a client that does not wait.
         ("free | | somebody | bob",          "claim me",       "granted",      "", "me:300 | | somebody | bob"),
         ("free | | somebody | bob",          "claim me +1000", "granted",      "", "me:300 | | somebody | bob"),
         ("ann:200 | | somebody | bob",       "claim me",       "busy 200",     "", "ann:200 | | somebody | bob"),
@@ -260,7 +260,7 @@ async fn vacate() {
         ("foreign:never",                 "vacate me",      "not ours", "", "foreign:never"),
         ("hash",                          "vacate me",      "not ours", "", "hash"),
         ("readers:200 me:200",            "vacate me",      "not ours", "", "readers:200 me:200"),
-        // Nobody is called who is not to be, and nobody else leaves.
+        // No other waiter is notified, and none leaves.
         ("me:200 | | somebody | me ann",  "vacate me",      "vacated, wanted",  "", "free | | somebody | me ann"),
         ("me:200 | | somebody | | bob:100", "vacate me",    "vacated, wanted",  "", "free | | somebody | | bob:100"),
         ("ann:200 | | somebody | bob",    "vacate me",      "not ours, wanted", "", "ann:200 | | somebody | bob"),
@@ -272,7 +272,7 @@ async fn vacate() {
         ("free | | somebody | me | me:100", "vacate me leave", "not ours, wanted", "", "free | | somebody"),
         ("me:200 | | somebody | bob",     "vacate me stay", "vacated, wanted",  "", "free | | somebody | me bob"),
         ("ann:200 | | somebody",          "vacate me stay", "not ours, wanted", "", "ann:200 | | somebody | me"),
-        // Whoever is called has the turn.
+        // The notified waiter has the turn.
         ("me:200 | | somebody | ann bob", "vacate me call", "vacated, wanted",  "ann turn", "free | | somebody | bob | ann:100"),
         ("me:200 | | somebody",           "vacate me call", "vacated",          "", "free | | somebody"),
         ("free | | somebody | ann",       "vacate me call", "not ours, wanted", "ann turn", "free | | somebody | | ann:100"),
@@ -282,17 +282,17 @@ async fn vacate() {
         ("hash | | | bob",                "vacate me call", "not ours, wanted", "", "hash | | | bob"),
         ("free | | somebody | ann | bob:100", "vacate me call", "not ours, wanted", "", "free | | somebody | ann | bob:100"),
         ("free | | somebody | | bob:100", "vacate me call", "not ours, wanted", "", "free | | somebody | | bob:100"),
-        // Whoever was called before has found the lock held, and stands in line if it still waits.
+        // A waiter that was notified before has found the lock held, and is in the queue if it still waits.
         ("me:200 | | somebody | ann | bob:100", "vacate me call", "vacated, wanted", "ann turn", "free | | somebody | | ann:100"),
         ("me:200 | | somebody | bob | bob:100", "vacate me call", "vacated, wanted", "bob turn", "free | | somebody | | bob:100"),
         ("me:200 | | somebody | ghost | bob:100", "vacate me call", "vacated, wanted", "", "free | | somebody | | bob:100"),
         ("me:200 | | somebody | | bob:100", "vacate me call", "vacated, wanted", "", "free | | somebody | | bob:100"),
         ("me:200 | | somebody | ann | me:100", "vacate me leave call", "vacated, wanted", "ann turn", "free | | somebody | | ann:100"),
-        // The dead, and what makes no sense, are passed over.
+        // Dead waiters and invalid entries are skipped.
         ("me:200 | | somebody | junk ghost spook", "vacate me call", "vacated", "", "free | | somebody"),
         ("free | | somebody | ghost",     "vacate me call", "not ours",         "", "free | | somebody"),
         ("me:200 | | somebody | junk eve ghost", "vacate me call", "vacated, wanted", "eve turn", "free | | somebody | ghost | eve:100"),
-        // One who stays may be the next, and who leaves hands its turn on.
+        // A waiter that stays may be the next; one that leaves hands its turn over.
         ("me:200 | | somebody | bob",     "vacate me stay call", "vacated, wanted", "me turn", "free | | somebody | bob | me:100"),
         ("free | | somebody | me bob | me:100", "vacate me leave call", "not ours, wanted", "bob turn", "free | | somebody | | bob:100"),
         ("me:200 | | somebody | me",      "vacate me leave call", "vacated", "", "free | | somebody"),
@@ -427,7 +427,7 @@ async fn ask_for_a_share() {
         ("permits:200 ann:100 bob:200 | | ann",  "ask me x", "busy 200",   "", "permits:200 ann:100 bob:200 | | ann"),
         ("permits:200 ann:past bob:200 | | bob", "ask me 2", "granted",    "", "permits:300 me:300 bob:200 | | me"),
         ("permits:200 ann:200 | | ann",          "ask me r", "busy 200",   "", "permits:200 ann:200 | | ann"),
-        // The lock was deleted under those who shared it: they have nothing any more.
+        // The lock was deleted under its holders: they have nothing any more.
         ("free ann:200 bob:200 | | bob",         "ask me r", "granted",    "", "readers:300 me:300 | | me"),
         ("free ann:200 bob:200 | | bob",         "ask me 2", "granted",    "", "permits:300 me:300 | | me"),
         ("free me:200 | | me",                   "ask me r", "granted",    "", "readers:300 me:300 | | me"),
@@ -438,7 +438,7 @@ async fn ask_for_a_share() {
 #[tokio::test]
 async fn ask_before_a_queue() {
     check(&[
-        // Who waits comes first, and the lock is given to it.
+        // The waiter comes first, and gets the lock.
         ("free | ann.x",            "ask me x",   "busy 100", "ann granted", "ann:100 | | ann"),
         ("free | ann.r",            "ask me r",   "granted",  "ann granted", "readers:300 me:300 ann:100 | | me"),
         ("free | ann.x bob.x",      "ask me x",   "busy 100", "ann granted, bob next 100", "ann:100 | bob.x | ann"),
@@ -447,7 +447,7 @@ async fn ask_before_a_queue() {
         ("free | ann.x | hash",     "ask me x",   "refused",  "ann granted", "free | | hash"),
         // A reader does not overtake a writer that waits.
         ("readers:200 ann:200 | bob.x | ann", "ask me r", "busy 200", "", "readers:200 ann:200 | bob.x | ann"),
-        // The dead and what makes no sense stand in nobody's way.
+        // Dead waiters and invalid entries block no one.
         ("free | ghost.x",          "ask me x",   "granted",  "", "me:300 | | me"),
         ("free | ghost.x spook.r",  "ask me x",   "granted",  "", "me:300 | | me"),
         ("free | junk",             "ask me x",   "granted",  "", "me:300 | | me"),
@@ -492,7 +492,7 @@ async fn queue_up() {
         ("permits:200 ann:100 bob:200 | | bob", "queue me 2", "busy 100 place=0", "", "permits:200 ann:100 bob:200 | me.2 | bob"),
         // A share that has ended is not what is waited for.
         ("permits:200 ann:past bob:200 | cat.x | bob", "queue me 2", "busy 200 place=1", "", "permits:200 bob:200 | cat.x me.2 | bob"),
-        // The lock was deleted under those who shared it.
+        // The lock was deleted under its holders.
         ("free ann:200 | bob.r | ann",  "queue me r", "granted",           "bob granted", "readers:300 me:300 bob:100 | | me"),
     ]).await;
 }
@@ -513,7 +513,7 @@ async fn confirm() {
         ("me:100 | | ann",             "confirm me x", "granted",            "", "me:300 | | me"),
         ("me:100 | | somebody",        "confirm me x", "granted",            "", "me:300 | | me"),
         ("readers:200 me:100 ann:200 | | ann", "confirm me r", "granted",    "", "readers:300 me:300 ann:200 | | me"),
-        // It comes too late, and is as one who asks.
+        // It comes too late, and counts as a request.
         ("free | | me",                "confirm me x", "granted",            "", "me:300 | | me"),
         ("free | ann.x | me",          "confirm me x", "busy 100 place=0",   "ann granted", "ann:100 | me.x | ann"),
         ("ann:200 | bob.x | ann",      "confirm me x", "busy 200 place=1",   "", "ann:200 | bob.x me.x | ann"),
@@ -530,7 +530,7 @@ async fn keep() {
         ("me:100 | ann.x bob.x | me",    "keep me", "kept",     "ann next 400", "me:400 | ann.x bob.x | me"),
         ("me:100 | ghost.x junk ann.r | me", "keep me", "kept", "ann next 400", "me:400 | ann.r | me"),
         ("me:100 | ghost.x | me",        "keep me", "kept",     "", "me:400 | | me"),
-        // It comes too late. Where the lock has gone, the first is to ask.
+        // It comes too late. If the lock was deleted, the first waiter has to ask.
         ("free | ann.x | me",            "keep me", "not ours", "ann next 0", "free | ann.x | me"),
         ("free | ghost.x | me",          "keep me", "not ours", "", "free | | me"),
         ("ann:200 | bob.x | ann",        "keep me", "not ours", "", "ann:200 | bob.x | ann"),
@@ -564,7 +564,7 @@ async fn release() {
         ("me:200 | ann.r bob.r cat.x dan.r | me", "release me", "released", "ann granted, bob granted, cat next 100", "readers:100 ann:100 bob:100 | cat.x dan.r | bob"),
         ("me:200 | ann.2 bob.x | me",    "release me", "released", "ann granted, bob next 100", "permits:100 ann:100 | bob.x | ann"),
         ("ann:200 | bob.x | ann",        "release me", "not ours", "", "ann:200 | bob.x | ann"),
-        // Nothing is handed over by one who has nothing.
+        // An owner without the lock hands nothing over.
         ("free | ann.x | me",            "release me", "not ours", "", "free | ann.x | me"),
         ("me:200 | ann.x | hash",        "release me", "released", "", "free | | hash"),
     ]).await;
@@ -584,7 +584,7 @@ async fn release_of_a_share() {
         ("readers:300 me:300 ann:200 | ghost.x bob.r | me", "release me", "released", "bob granted", "readers:200 ann:200 bob:100 | | bob"),
         ("permits:300 me:300 ann:200 | bob.2 | me",    "release me", "released", "bob granted", "permits:200 ann:200 bob:100 | | bob"),
         ("permits:300 me:300 ann:200 | bob.1 | me",    "release me", "released", "bob next 200", "permits:200 ann:200 | bob.1 | me"),
-        // The lock was deleted under us.
+        // The lock was deleted meanwhile.
         ("free me:200 | | me",                         "release me", "not ours", "", "free me:200 | | me"),
     ]).await;
 }
@@ -666,7 +666,7 @@ async fn downgrade() {
         ("me:200 | ann.r bob.x cat.r | me",     "downgrade me", "downgraded", "ann granted, bob next 400", "readers:400 me:400 ann:100 | bob.x cat.r | ann"),
         ("me:200 | bob.x ann.r | me",           "downgrade me", "downgraded", "", "readers:400 me:400 | bob.x ann.r | me"),
         ("me:200 | ann.2 | me",                 "downgrade me", "downgraded", "", "readers:400 me:400 | ann.2 | me"),
-        // The dead and what makes no sense stand in nobody's way.
+        // Dead waiters and invalid entries block no one.
         ("me:200 | ghost.x ann.r | me",         "downgrade me", "downgraded", "ann granted", "readers:400 me:400 ann:100 | | ann"),
         ("me:200 | junk spook.r ann.r | me",    "downgrade me", "downgraded", "ann granted", "readers:400 me:400 ann:100 | | ann"),
         ("me:200 | ghost.x ann.x | me",         "downgrade me", "downgraded", "ann next 400", "readers:400 me:400 | ann.x | me"),
@@ -737,7 +737,7 @@ async fn break_lock() {
 
 #[rustfmt::skip]
 #[tokio::test]
-async fn those_who_wait_in_no_queue_are_told() {
+async fn waiters_without_a_queue_are_notified() {
     check_with(Bench::new(true).await, Family::Single, &[
         ("me:200 | | me",                     "release me", "released", "free", "free | | me"),
         ("ann:200 | | ann",                   "release me", "not ours", "", "ann:200 | | ann"),

@@ -1,10 +1,10 @@
 //! Which token a holder gets: proposals, the counters of five masters, and the write-back.
 //!
-//! This is `campaign.rs`, step by step. A master votes for a claim in one of two ways, whichever the search chooses:
+//! This is `attempt.rs`, step by step. A master votes for a claim in one of two ways, whichever the search chooses:
 //!
 //! * By the script, all at once: it takes the key, unless it is the owner's already, and mints the proposal or what
 //!   comes after the last token, whichever is larger.
-//! * Outright, by two commands between which others may come. The first takes the key if it is free. The second makes
+//! * On the fast path, by two commands between which others may come. The first takes the key if it is free. The second makes
 //!   the proposal the last token if it is larger. It is a vote only if both did so. A key that got no token, for
 //!   whatever reason, is none; the script may still mint a token for it.
 //!
@@ -15,7 +15,7 @@
 //!   data is one that nothing arrives at.
 //! * An attempt that has ended takes its keys along at once: a key that stays longer only refuses, which is the same
 //!   as a claim that does not arrive. What it wrote into the counters stays.
-//! * The second command of an outright claim also arrives where the first was refused, or so late that its attempt is
+//! * The second command of a claim on the fast path also arrives where the first was refused, or so late that its attempt is
 //!   over and the key gone. Then it raises the last token, and that is all. It is not noted which of them are on
 //!   their way: any proposal may arrive at any master, at any time.
 //! * Of the keys of a holder, and of those whose votes were not counted, only that they are there is kept: what they
@@ -88,7 +88,7 @@ enum Vote {
     None,
     /// It has this token, and got it `outright` or from the script.
     For { token: u8, outright: bool },
-    /// It is one of the quorum that its owner has counted, and this is the token that the master has told or confirmed.
+    /// It is one of the quorum that its owner has counted, and this is the token that the master has answered or confirmed.
     Counted { token: u8 },
 }
 
@@ -99,7 +99,7 @@ pub(crate) enum Action {
     Ask { client: usize, proposal: u8 },
     /// A claim arrives, and is granted by the script.
     Grant { master: usize, client: usize },
-    /// The first command of an outright claim arrives, and takes the key.
+    /// The first command of a claim on the fast path arrives, and takes the key.
     Take { master: usize, client: usize },
     /// The second one arrives.
     Register { master: usize, client: usize },

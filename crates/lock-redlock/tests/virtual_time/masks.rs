@@ -16,7 +16,7 @@ const WAY: u64 = 2;
 const DEADLINE: Duration = Duration::from_millis(20);
 /// Timers are rounded up to a millisecond.
 const ROUNDED: Duration = Duration::from_millis(2);
-/// What was got in vain is given back.
+/// What was acquired in vain is released.
 const GIVEN_BACK: Duration = Duration::from_millis(2 * WAY);
 
 /// What happens to the masters of a mask.
@@ -117,7 +117,7 @@ async fn to_acquire() {
     .await;
 }
 
-/// What it got is given back before it is told, and nobody is waited for twice.
+/// The attempt is rolled back before it is reported, and no master is waited for twice.
 #[tokio::test(start_paused = true)]
 async fn to_acquire_in_vain() {
     let acquire = async |scene: &mut Scene| scene.locks.mutex("a").acquire().await;
