@@ -158,7 +158,7 @@ impl RedisConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig), [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable), or [`ErrorKind::Denied`](lock_core::ErrorKind::Denied).
+    /// As [`Redis::connect`].
     ///
     /// # Cancel safety
     ///

@@ -55,8 +55,18 @@ pub enum RedisRecipe {
     SetnxTimestamp,
 }
 
-/// The unit of the times of [`RedisRecipe::SetnxTimestamp`]. A value in another unit never counts as expired. [`RedisRecipe`]
-/// has an example.
+/// The unit of the times of [`RedisRecipe::SetnxTimestamp`]. A value in another unit never counts as expired.
+///
+/// # Examples
+///
+/// ```
+/// use lock_redis::{RecipeUnit, RedisConfig};
+///
+/// let legacy = RedisConfig::from_url("redis://localhost?recipe=setnx-timestamp")?;
+/// let legacy = legacy.recipe_unit(RecipeUnit::Seconds);
+/// # let _ = legacy;
+/// # Ok::<(), lock_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecipeUnit {

@@ -182,7 +182,7 @@ impl RedlockConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](lock_core::ErrorKind::InvalidConfig), [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable), or [`ErrorKind::Denied`](lock_core::ErrorKind::Denied).
+    /// As [`Redlock::connect`].
     ///
     /// # Cancel safety
     ///

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// let votes = redlock.votes();
 /// println!("{votes}");
 /// if votes.at_once() < 0.9 {
-///     println!("the lock is contended: one vote in ten or more was split");
+///     println!("more than one lock in ten was acquired after a split vote");
 /// }
 /// # Ok(())
 /// # }

@@ -95,7 +95,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Asks once, and once more if there was no quorum for a reason that may be gone.
+    /// Asks once, and once more if an immediate retry may succeed.
     async fn attempts(&mut self) -> Result<Option<Box<RedlockLease>>> {
         match self.attempt().await? {
             Tried::Again(_) => self.attempt().await?.ended(),

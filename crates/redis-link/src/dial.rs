@@ -81,7 +81,7 @@ pub trait Dial: fmt::Debug + Send + Sync + 'static {
 /// use std::time::Duration;
 ///
 /// // A real test hands the other end of each stream to a server in memory.
-/// let connect = || Ok(tokio::io::duplex(64 * 1024).0);
+/// let connect = || -> std::io::Result<_> { Ok(tokio::io::duplex(64 * 1024).0) };
 /// let dial = StreamDial::new(Duration::from_secs(1), connect);
 /// # let _ = dial;
 /// ```
