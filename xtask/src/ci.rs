@@ -57,8 +57,10 @@ pub(crate) fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tools that are run when they are installed: they take long to build. Spelling; licences and advisories.
-const TOOLS: [(&str, &[&str]); 2] = [("typos", &[]), ("cargo-deny", &["check"])];
+/// Tools that are run when they are installed: they take long to build. Spelling; licences. (Advisories need the network, and are
+/// checked by the nightly workflow.)
+const TOOLS: [(&str, &[&str]); 2] =
+    [("typos", &[]), ("cargo-deny", &["check", "bans", "licenses", "sources"])];
 
 /// Other platforms, for which the library is only checked. Without the feature `tls`, whose cryptography needs a C compiler
 /// for the platform.

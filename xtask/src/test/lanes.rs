@@ -1,8 +1,8 @@
-//! Runs test programs in two lanes.
+//! Runs test programs in lanes.
 //!
-//! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here the programs
-//! with real servers run in the first lane, one after another. The second lane, at the lowest priority, has the programs that
-//! only compute, and builds of the caller: they do not disturb tests that measure time.
+//! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here two of the
+//! programs with real servers run at a time, each with more tests at a time than there are processors. A third lane, at the
+//! lowest priority, has the programs that only compute, and builds of the caller: they do not disturb tests that measure time.
 //!
 //! The test programs end with this process, however it ends: a killed run leaves no servers.
 //!
@@ -11,8 +11,10 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::vec::IntoIter;
 
 use super::output::Results;
 use crate::steps::{command_line, seconds};
@@ -63,48 +65,56 @@ impl Job {
         self.command.get_args()
     }
 
-    /// Runs it in the foreground, and shows its output.
-    fn run(mut self) -> JobReport {
-        eprintln!("\n    {}", self.name);
-        // Tests mostly wait.
+    /// Runs it to its end.
+    fn run(mut self, show: impl Fn(&str) + Sync) -> JobReport {
         if std::env::var_os(THREADS).is_none() {
             let processors = thread::available_parallelism().map_or(1, usize::from);
             self.command.env(THREADS, (2 * processors).to_string());
         }
-        let report = JobReport::of(self.name, tied_to_us(self.command), |line| eprintln!("{line}"));
-        eprintln!("    {}", seconds(report.took));
-        report
+        let command = if self.in_background { at_lowest_priority(&self.command) } else { self.command };
+        JobReport::of(self.name, self.in_background, tied_to_us(command), show)
     }
 }
 
 /// Runs all jobs, even when one has failed.
 pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
-    let (behind, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.in_background);
-    let (report, reports) = channel();
-    let (mut results, mut late) = (Results::default(), Vec::new());
+    let streams = jobs.len() == 1;
+    let (behind, front): (Vec<_>, Vec<_>) =
+        jobs.into_iter().enumerate().partition(|(_, job)| job.in_background);
+    // Cargo names the programs of the whole library last, which take longest.
+    let front = front.into_iter().rev().collect::<Vec<_>>();
+    let (front, behind) = (Mutex::new(front.into_iter()), Mutex::new(behind.into_iter()));
+    let (report, received) = channel();
+    let mut reports = Vec::new();
     thread::scope(|scope| {
-        scope.spawn(move || run_behind(behind, &report));
-        for job in waiting {
-            if interrupt::check().is_ok() {
-                job.run().add_to(&mut results);
-                late.extend(reports.try_iter().inspect(JobReport::show));
-            }
+        for lane in [&front, &front, &behind] {
+            let report = report.clone();
+            scope.spawn(move || run_lane(lane, streams, &report));
         }
-        late.extend(reports.iter().inspect(JobReport::show));
+        drop(report);
+        for (number, report) in &received {
+            report.show(streams);
+            reports.push((number, report));
+        }
     });
     // In the same order, whichever lane was faster.
-    late.iter().for_each(|report| report.add_to(&mut results));
+    reports.sort_by_key(|(number, _)| *number);
+    let mut results = Results::default();
+    reports.iter().for_each(|(_, report)| report.add_to(&mut results));
     results
 }
 
-/// Runs jobs one after the other at the lowest priority.
-fn run_behind(jobs: Vec<Job>, reports: &Sender<JobReport>) {
-    for job in jobs {
-        if interrupt::check().is_ok() {
-            let command = tied_to_us(at_lowest_priority(&job.command));
-            // Fails when the receiver has given up.
-            let _ = reports.send(JobReport::of(job.name, command, |_| {}));
-        }
+/// Runs jobs of a lane, one after the other.
+fn run_lane(lane: &Mutex<IntoIter<(usize, Job)>>, streams: bool, reports: &Sender<(usize, JobReport)>) {
+    let next = || lane.lock().unwrap_or_else(PoisonError::into_inner).next();
+    while let Some((number, job)) = next().filter(|_| interrupt::check().is_ok()) {
+        let show = |line: &str| {
+            if streams {
+                eprintln!("{line}");
+            }
+        };
+        // Fails when the receiver has given up.
+        let _ = reports.send((number, job.run(show)));
     }
 }
 
@@ -112,6 +122,7 @@ fn run_behind(jobs: Vec<Job>, reports: &Sender<JobReport>) {
 #[derive(Debug)]
 struct JobReport {
     name: String,
+    in_background: bool,
     lines: Vec<String>,
     outcome: io::Result<ExitStatus>,
     took: Duration,
@@ -119,7 +130,7 @@ struct JobReport {
 
 impl JobReport {
     /// Runs the command to its end.
-    fn of(name: String, mut command: Command, show: impl Fn(&str) + Sync) -> Self {
+    fn of(name: String, in_background: bool, mut command: Command, show: impl Fn(&str) + Sync) -> Self {
         let started = Instant::now();
         let mut lines = Vec::new();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -137,13 +148,16 @@ impl JobReport {
             });
             child.wait()
         });
-        Self { name, lines, outcome, took: started.elapsed() }
+        Self { name, in_background, lines, outcome, took: started.elapsed() }
     }
 
-    /// Prints the output of a background job.
-    fn show(&self) {
-        eprintln!("\n    {}, in the background, {}", self.name, seconds(self.took));
-        self.lines.iter().for_each(|line| eprintln!("{line}"));
+    /// Prints the output, unless it was printed already.
+    fn show(&self, was_printed: bool) {
+        let lane = if self.in_background { ", in the background" } else { "" };
+        eprintln!("\n    {}{lane}, {}", self.name, seconds(self.took));
+        if !was_printed {
+            self.lines.iter().for_each(|line| eprintln!("{line}"));
+        }
     }
 
     fn add_to(&self, results: &mut Results) {
@@ -216,7 +230,7 @@ mod tests {
             Job::beside(Command::new("false")),
         ];
         let failure = run_in_lanes(jobs).judge().unwrap_err().to_string();
-        assert_eq!(failure, "failed: one, two, behind, false");
+        assert_eq!(failure, "failed: one, behind, two, false");
         run_in_lanes(vec![job("three", "true"), behind("behind", "true")]).judge().unwrap();
     }
 
