@@ -116,18 +116,6 @@ pub enum RedisWait {
 /// | `wait_replicas_timeout` | `100ms` | how long to wait for them |
 ///
 /// `Debug` does not show the password.
-///
-/// # Examples
-///
-/// ```no_run
-/// # use std::time::Duration;
-/// # use lock_redis::RedisConfig;
-/// # async fn example() -> lock_core::Result<()> {
-/// let config = RedisConfig::from_url("redis://localhost?ttl=10s")?.prefix("shop:");
-/// let locks = config.command_timeout(Duration::from_millis(500)).connect().await?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone)]
 pub struct RedisConfig {
     pub(crate) topology: Topology,

@@ -242,7 +242,7 @@ impl<'a> Waiting<'a> {
         self.is_first = position == Some(0);
         if let Some(position) = position {
             // The holder is not in the queue.
-            self.what.request.queued_behind(position + 1);
+            self.what.request.report_position(position + 1);
         }
         let listens = self.listens(position.is_some());
         let longest = match position {

@@ -111,14 +111,14 @@ async fn unclaimed_grants_are_returned_at_once() {
 }
 
 /// How many grants the warnings say were returned.
-fn reported(log: &Log) -> Vec<u64> {
+fn reported(log: &LogCapture) -> Vec<u64> {
     let number = |line: &str| line.split("given_back=").nth(1)?.split(' ').next()?.parse().ok();
     log.warnings("given_back").iter().map(|line| number(line).unwrap()).collect()
 }
 
 #[tokio::test]
 async fn one_warning_reports_how_many_were_returned() {
-    let (log, _guard) = Log::begin();
+    let (log, _guard) = LogCapture::begin();
     let redis = RedisServer::start().await.unwrap();
     let holder = connect(&format!("{}?ttl=60s", redis.url())).await;
     let (client, inbox) = listening(&redis, &holder).await;

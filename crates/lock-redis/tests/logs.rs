@@ -227,7 +227,7 @@ async fn wait_notify_needs_only_the_right_to_subscribe() {
 
 #[tokio::test]
 async fn a_server_with_all_rights_logs_nothing() {
-    let (log, _guard) = Log::begin();
+    let (log, _guard) = LogCapture::begin();
     let redis = RedisServer::start().await.unwrap();
     let _locks = connect(&redis.url()).await;
     assert!(log.warnings("").is_empty(), "{:?}", log.lines());
@@ -249,7 +249,7 @@ async fn listens_again(redis: &mut MultiplexedConnection) -> bool {
 
 #[tokio::test]
 async fn restored_rights_end_the_polling() {
-    let (log, _guard) = Log::begin();
+    let (log, _guard) = LogCapture::begin();
     let redis = RedisServer::start().await.unwrap();
     let mut admin = Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let command = async |words: &[&str]| redis.command(words).await.unwrap();

@@ -60,18 +60,6 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// | `master_timeout` | a fifth of `ttl`, from `200ms` to `1s` | how long to wait for the answer of one master before its connection is dropped |
 ///
 /// `Debug` does not show the password.
-///
-/// # Examples
-///
-/// ```no_run
-/// # use std::time::Duration;
-/// # use lock_redlock::RedlockConfig;
-/// # async fn example() -> lock_core::Result<()> {
-/// let config = RedlockConfig::from_url("redlock://h1:6379,h2:6379,h3:6379,h4:6379,h5:6379?ttl=10s")?;
-/// let locks = config.longest_ttl(Duration::from_secs(60)).connect().await?;
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Clone)]
 pub struct RedlockConfig {
     pub(crate) masters: Vec<MasterConfig>,

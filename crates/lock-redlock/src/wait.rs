@@ -79,7 +79,7 @@ impl<'a> Waiting<'a> {
             state: WaitState::default(),
         };
         // With recent contention, the first request already joins the queue.
-        if context.contention.is_likely() && !request.wait.is_over() {
+        if context.contention.is_likely() && !request.wait.is_expired() {
             waiting.join_queue();
         }
         waiting
@@ -157,7 +157,7 @@ impl<'a> Waiting<'a> {
 
     /// Rolls an attempt back; in the background if there is no time for another one.
     async fn give_back(&self, attempt: Attempt) {
-        if !self.request.wait.is_over() {
+        if !self.request.wait.is_expired() {
             attempt.give_back(AndThen::Wait).await;
         }
     }

@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_report_whose_runtime_ends_is_logged_and_does_not_suppress_the_next() {
-        let (log, _guard) = lock_testkit::Log::begin();
+        let (log, _guard) = lock_testkit::LogCapture::begin();
         let returns = Returns::new(Arc::new(NoServer));
         for reports in 1..=2 {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
