@@ -345,7 +345,7 @@ mod tests {
             ("redlock://a:1,b:2,c:x", "port"),
             ("redlock://a:1,b:2,c:3?ttl=1ms", "too short"),
             ("redlock://a:1,b:2,c:3?ttl=10s&longest_ttl=5s", "longer than longest_ttl"),
-            ("redlock://a:1,b:2,c:3?wait=queue", "not known"),
+            ("redlock://a:1,b:2,c:3?wait=queue", "is unknown"),
             ("redlock://a:1,b:2,c:3?longest_ttl=18446744073709551615s", "at most 365 days"),
             ("redlock://a:1,b:2,c:3?master_timeout=0s", "timeout is zero"),
             ("redlock://a:1,b:2,c:3?master_timeout=2h", "at most 3600s"),

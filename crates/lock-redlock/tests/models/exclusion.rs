@@ -19,7 +19,7 @@ pub(crate) const MASTERS: usize = 5;
 pub(crate) const QUORUM: u8 = 3;
 /// The time to live of a key, in ticks.
 const TTL: u8 = 3;
-/// The drift margin: a key may end so much earlier than it should, and a client treats its lease as valid for that much less.
+/// The drift margin: a key may expire this much early, and a client counts its lease as this much shorter.
 const MARGIN: u8 = 1;
 /// How long a client treats a lease as valid.
 const BELIEF: u8 = TTL - MARGIN;
@@ -56,18 +56,18 @@ pub(crate) struct State<const CLIENTS: usize> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Client {
     Idle,
-    /// It has sent its claims, and holds the lock for that much longer if it wins.
+    /// It has sent its claims; if it wins, its guard is valid for this much longer.
     Asking {
         left: u8,
     },
-    /// It treats the lock as held, for that much longer.
+    /// Its guard is valid, for this much longer.
     Holding {
         left: u8,
         extending: Option<Extending>,
     },
 }
 
-/// An extension that was sent, and for how much longer its client would hold the lock.
+/// An extension in flight, and how much longer it would make the guard valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Extending {
     left: u8,
