@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use lock_core::{BootInstant, OwnerId, Result, Token};
 use redis::{ConnectionInfo, Value};
 use redis_link::client::{ClientOptions, RedisClient};
-use redis_link::error::Failure;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
@@ -74,15 +73,8 @@ impl Server {
     ///
     /// When the future is dropped, the lock may have been granted: [take it back](RedisClient::take_back).
     pub async fn ask(&self, sent: Moment, ask: &Ask<'_>) -> Result<LockAnswer> {
-        // Never sent twice: with two copies in flight, a rollback could miss one.
-        match self.send(&self.recipe.ask(ask, sent)).await {
-            Ok(answer) => {
-                self.recipe.answered(sent, &answer);
-                LockAnswer::read(&answer).ok_or_else(|| self.endpoint().unexpected(&answer))
-            }
-            Err(Failure::Dropped) => Ok(LockAnswer::Broken),
-            Err(failure) => Err(self.endpoint().failed(failure)),
-        }
+        let call = self.recipe.ask(ask, sent);
+        self.request_lock(&call, |answer| self.recipe.answered(sent, answer)).await
     }
 
     /// Hands a lock over to the next owner of the same process, past the wait queue: one round trip.
@@ -96,13 +88,11 @@ impl Server {
     ///
     /// When the future is dropped, the outcome is unknown.
     pub async fn rotate(&self, owner: OwnerId, next: &Ask<'_>) -> Result<Rotated> {
-        let answer = self.send(&set_nx_px::rotate(owner, next)).await;
-        let answer = answer.map_err(|failure| self.endpoint().failed(failure))?;
-        match &answer {
+        let read = |answer: &Value| match answer {
             Value::Int(0) => Some(Rotated::NotOurs),
             token => wire::token(token).map(Rotated::HandedOver),
-        }
-        .ok_or_else(|| self.endpoint().unexpected(&answer))
+        };
+        self.read_once(&set_nx_px::rotate(owner, next), read).await
     }
 
     /// Whether a lock counts as granted only after replicas have it.
@@ -154,8 +144,7 @@ impl Server {
     /// When the future is dropped, any of them may have been extended.
     pub async fn extend(&self, sent: Moment, leases: &[Extension<'_>]) -> Result<Vec<Result<bool>>> {
         let calls: Vec<_> = leases.iter().map(|lease| self.recipe.extend(lease, sent)).collect();
-        let read = |answer: Value| wire::flag(&answer).ok_or_else(|| self.endpoint().unexpected(&answer));
-        Ok(self.run_all(&calls).await?.into_iter().map(|answer| answer.and_then(read)).collect())
+        self.read_all(&calls, wire::flag).await
     }
 
     /// Releases a lock, a share of it, or the `entry` of the wait queue: one round trip. Reports whether the owner held the
@@ -249,9 +238,7 @@ impl Server {
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
-        let answer = self.send(&self.recipe.break_lock(keys)).await;
-        let answer = answer.map_err(|failure| self.endpoint().failed(failure))?;
-        redis::from_redis_value_ref(&answer).map_err(|_| self.endpoint().unexpected(&answer))
+        self.read_once(&self.recipe.break_lock(keys), wire::text).await
     }
 }
 

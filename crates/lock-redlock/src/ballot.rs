@@ -17,7 +17,7 @@ use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
 use redis_link::take_back::{Sent, TakeBack};
 use redis_link::unclaimed_grant::{Granted, ReturnGrant, UnclaimedGrant};
-use redis_link::wire::{USUAL_FENCE_TTL, fence_ttl, flag, millis};
+use redis_link::wire::{USUAL_FENCE_TTL, fence_ttl, flag, millis, text};
 
 use crate::error::BACKEND;
 
@@ -191,12 +191,7 @@ impl Voter {
     ///
     /// When the future is dropped, the lock may have been granted: [take it back](RedisClient::take_back).
     pub async fn claim(&self, claim: &Request) -> Result<LockAnswer> {
-        // Never sent twice: with two copies in flight, a rollback could miss one.
-        match self.send(&claim.0).await {
-            Ok(answer) => LockAnswer::read(&answer).ok_or_else(|| self.endpoint().unexpected(&answer)),
-            Err(Failure::Dropped) => Ok(LockAnswer::Broken),
-            Err(failure) => Err(self.endpoint().failed(failure)),
-        }
+        self.request_lock(&claim.0, |_| ()).await
     }
 
     /// Claims the lock by plain commands: one round trip. `None` if the outcome is unclear, for whatever reason: then a
@@ -256,8 +251,7 @@ impl Voter {
             call.unless_usual([&*fence_ttl(lease.ttl)], [USUAL_FENCE_TTL])
         };
         let calls: Vec<_> = leases.iter().map(call).collect();
-        let read = |answer: Value| flag(&answer).ok_or_else(|| self.endpoint().unexpected(&answer));
-        Ok(self.run_all(&calls).await?.into_iter().map(|answer| answer.and_then(read)).collect())
+        self.read_all(&calls, flag).await
     }
 
     /// Raises the last token to `floor` if the owner holds the lock, and reports whether it does.
@@ -300,9 +294,7 @@ impl Voter {
     /// When the future is dropped, it may have been broken.
     pub async fn break_lock(&self, keys: &Keys) -> Result<String> {
         // Never sent twice: the second could break the lock of the next holder.
-        let answer = self.send(&BREAK_VOTE.on(&[keys.lock()])).await;
-        let answer = answer.map_err(|failure| self.endpoint().failed(failure))?;
-        redis::from_redis_value_ref(&answer).map_err(|_| self.endpoint().unexpected(&answer))
+        self.read_once(&BREAK_VOTE.on(&[keys.lock()]), text).await
     }
 }
 

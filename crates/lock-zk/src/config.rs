@@ -14,7 +14,7 @@ use crate::acl::NodeAcl;
 use crate::driver::Driver;
 use crate::ensemble::Ensemble;
 use crate::error::error;
-use crate::layout::ZkLayout;
+use crate::node_name::ZkLayout;
 use crate::recipe::ZkRecipe;
 use crate::tls::TlsFiles;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use lock_core::LockName;
 use percent_encoding::percent_decode_str;
 
-use crate::layout::ZkLayout;
+use crate::node_name::ZkLayout;
 use crate::recipe::ZkRecipe;
 
 /// The path of one lock, and how the lock is represented there.

@@ -241,7 +241,7 @@ async fn create(session: Arc<Session>, prefix: String, data: Vec<u8>, mode: Crea
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::ZkLayout;
+    use crate::node_name::ZkLayout;
     use crate::release::tests::open;
     use lock_core::{LockName, Wait};
     use lock_testkit::ZooKeeper;

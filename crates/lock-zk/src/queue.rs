@@ -15,9 +15,9 @@ use futures_util::future::{OptionFuture, join};
 use lock_core::Mode;
 
 use crate::error::{Fault, Stop};
-use crate::layout::{as_reader, mode_of};
 use crate::lock_path::LockPath;
 use crate::node::CreatedNode;
+use crate::node_name::{as_reader, mode_of};
 use crate::session::Session;
 
 /// A node in the directory of a lock: a holder or a waiter.

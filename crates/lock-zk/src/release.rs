@@ -141,8 +141,8 @@ pub(crate) mod tests {
     use crate::ZkConfig;
     use crate::acquire::attempt;
     use crate::deadline::Deadline;
-    use crate::layout::ZkLayout;
     use crate::lease::ZkLease;
+    use crate::node_name::ZkLayout;
     use crate::own_node::OwnNode;
     use crate::session_open;
     use lock_core::background::Background;

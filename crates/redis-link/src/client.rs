@@ -19,6 +19,7 @@ use crate::error::{Endpoint, Failure, wants_login};
 use crate::greeting::Identity;
 use crate::keys::{Keys, RESERVED};
 use crate::link::{Link, Route};
+use crate::lock_answer::LockAnswer;
 use crate::script::{Call, ScriptList};
 use crate::tls::unsupported;
 use crate::topology::Topology;
@@ -318,12 +319,48 @@ impl RedisClient {
         read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))
     }
 
+    /// Sends a call once, and reads its answer. For calls that must not be carried out twice.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`] the call may have been carried out.
+    pub async fn read_once<T>(&self, call: &Call, read: impl FnOnce(&Value) -> Option<T>) -> Result<T> {
+        let answer = self.send(call).await.map_err(|failure| self.endpoint.failed(failure))?;
+        read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))
+    }
+
+    /// Sends a request for a lock once: with two copies in flight, a rollback could miss one. `on_answer` sees the answer.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`] the lock may have been granted.
+    pub async fn request_lock(&self, call: &Call, on_answer: impl FnOnce(&Value)) -> Result<LockAnswer> {
+        match self.send(call).await {
+            Ok(answer) => {
+                on_answer(&answer);
+                LockAnswer::read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))
+            }
+            Err(Failure::Dropped) => Ok(LockAnswer::Broken),
+            Err(failure) => Err(self.endpoint.failed(failure)),
+        }
+    }
+
+    /// Sends calls in one round trip, and reads the answer to each.
+    ///
+    /// # Errors
+    ///
+    /// With [`Outcome::Unknown`] any of them may have been carried out.
+    pub async fn read_all<T>(&self, calls: &[Call], read: fn(&Value) -> Option<T>) -> Result<Vec<Result<T>>> {
+        let read = |answer: Value| read(&answer).ok_or_else(|| self.endpoint.unexpected(&answer));
+        Ok(self.run_all(calls).await?.into_iter().map(|answer| answer.and_then(read)).collect())
+    }
+
     /// Sends calls in one round trip, and returns the answer to each.
     ///
     /// # Errors
     ///
     /// With [`Outcome::Unknown`] any of them may have been carried out.
-    pub async fn run_all(&self, calls: &[Call]) -> Result<Vec<Result<Value>>> {
+    async fn run_all(&self, calls: &[Call]) -> Result<Vec<Result<Value>>> {
         match &self.nodes {
             Nodes::One(link) => {
                 let answers = link.run_all(&calls.iter().collect::<Vec<_>>()).await;

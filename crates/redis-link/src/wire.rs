@@ -44,6 +44,12 @@ pub fn token(value: &Value) -> Option<Token> {
     number.filter(|number| *number <= i64::MAX as u64).map(Token::new)
 }
 
+/// Reads a text.
+#[must_use]
+pub fn text(answer: &Value) -> Option<String> {
+    redis::from_redis_value_ref(answer).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
