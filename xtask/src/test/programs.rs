@@ -22,7 +22,7 @@ const COMPUTING: &[&str] = &[
 ];
 
 /// Tests whose output is shown although they pass.
-const SHOWN: &[&str] = &["crates/lock-redlock/tests/contention.rs", "crates/lock-redlock/tests/failover.rs"];
+const SHOWN: &[&str] = &["crates/lock-redlock/tests/contention.rs", "tests/failover.rs"];
 
 /// Tests with the lock clients of other languages.
 const WITH_PEERS: &[&str] = &["tests/interop.rs", "tests/interop_zk.rs"];
