@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-use self::lanes::{Job, run_in_lanes};
+use self::lanes::{AT_A_TIME, Job, run_in_lanes};
 use self::output::Results;
 use self::programs::{Program, Selection};
 use crate::failure::Failure;
@@ -140,8 +140,8 @@ fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
 /// Runs the simulations with new seeds; they share the time.
 fn deep(steps: &mut Steps, minutes: f64) -> Result<(), Failure> {
     let programs = build(steps, &Selection::simulations())?;
-    let each =
-        Duration::from_secs_f64(minutes * 60.0) / u32::try_from(programs.len().max(1)).unwrap_or(u32::MAX);
+    let rounds = programs.len().div_ceil(AT_A_TIME).max(1);
+    let each = Duration::from_secs_f64(minutes * 60.0) / u32::try_from(rounds).unwrap_or(u32::MAX);
     eprintln!("    {} for each of {} programs", seconds(each), programs.len());
     execute(steps, &programs, Vec::new(), |program| {
         program

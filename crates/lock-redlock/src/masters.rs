@@ -16,10 +16,7 @@ pub(crate) type Masters = Arc<[Arc<Master>]>;
 
 /// Asks all masters, and returns the answer of each. A master whose last request failed is not waited for beyond its
 /// deadline.
-pub(crate) async fn ask_all<T, F>(
-    masters: &Arc<[Arc<Master>]>,
-    ask: impl Fn(Arc<Master>) -> F,
-) -> Vec<Result<T>>
+pub(crate) async fn ask_all<T, F>(masters: &Masters, ask: impl Fn(Arc<Master>) -> F) -> Vec<Result<T>>
 where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,

@@ -20,6 +20,9 @@ use super::output::Results;
 use crate::steps::{command_line, seconds};
 use crate::{interrupt, setup};
 
+/// How many foreground jobs run at a time.
+pub(super) const AT_A_TIME: usize = 2;
+
 /// A command to run.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -87,7 +90,7 @@ pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
     let (report, received) = channel();
     let mut reports = Vec::new();
     thread::scope(|scope| {
-        for lane in [&front, &front, &behind] {
+        for lane in [&front; AT_A_TIME].into_iter().chain([&behind]) {
             let report = report.clone();
             scope.spawn(move || run_lane(lane, streams, &report));
         }
