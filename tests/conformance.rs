@@ -23,7 +23,7 @@ use lock_testkit::conformance::{self, CASES};
 use sites::{BACKENDS, Flavour, WORKER, connect, harnesses};
 
 /// A trial sleeps for nineteen parts in twenty of its time.
-const THREADS: usize = 8;
+const THREADS: usize = 16;
 
 fn main() -> ExitCode {
     let words: Vec<_> = env::args().skip(1).collect();

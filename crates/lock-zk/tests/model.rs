@@ -17,11 +17,19 @@ use crate::recipe::{Recipe, Seen, Variant};
 use crate::session::{Sessions, Validity};
 
 #[test]
+fn one_fault_and_a_follower_that_lags_break_nothing() {
+    assert_sound(&Recipe::new(Variant::Sound, 1, 1));
+    assert_sound(&Recipe::new(Variant::Sound, 1, 0).with_downgrades());
+}
+
+#[test]
+#[ignore = "full: large models"]
 fn two_faults_and_a_follower_that_lags_break_nothing() {
     assert_sound(&Recipe::new(Variant::Sound, 2, 1));
 }
 
 #[test]
+#[ignore = "full: large models"]
 fn three_faults_at_the_leader_break_nothing() {
     assert_sound(&Recipe::new(Variant::Sound, 3, 0));
 }
@@ -42,6 +50,7 @@ fn skipping_the_listing_with_two_before_us_is_unsafe() {
 }
 
 #[test]
+#[ignore = "full: large models"]
 fn writers_that_become_readers_let_nobody_in() {
     assert_sound(&Recipe::new(Variant::Sound, 1, 1).with_downgrades());
     assert_sound(&Recipe::new(Variant::Sound, 2, 0).with_downgrades());

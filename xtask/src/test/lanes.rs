@@ -1,7 +1,7 @@
 //! Runs test programs in lanes.
 //!
-//! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here two of the
-//! programs with real servers run at a time, each with more tests at a time than there are processors. A third lane, at the
+//! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here three of the
+//! programs with real servers run at a time, each with more tests at a time than there are processors. Another lane, at the
 //! lowest priority, has the programs that only compute, and builds of the caller: they do not disturb tests that measure time.
 //!
 //! The test programs end with this process, however it ends: a killed run leaves no servers.
@@ -21,7 +21,7 @@ use crate::steps::{command_line, seconds};
 use crate::{interrupt, setup};
 
 /// How many foreground jobs run at a time.
-pub(super) const AT_A_TIME: usize = 2;
+pub(super) const AT_A_TIME: usize = 3;
 
 /// A command to run.
 #[derive(Debug)]
