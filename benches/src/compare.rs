@@ -6,6 +6,7 @@ use std::time::Instant;
 use rand::Rng;
 
 use crate::backends::{self, Target};
+use crate::claims;
 use crate::exclusion::check_exclusion;
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
@@ -33,7 +34,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     let steps = options.backends().into_iter().flat_map(|backend| {
         options.scenarios().into_iter().filter(move |scenario| scenarios::fits(*scenario, backend))
     });
-    let progress = Progress::new(steps.count());
+    let progress = Progress::new(steps.count() + options.claims().len());
 
     // Starting servers cannot be cancelled: a signal takes effect once all of them run.
     progress.begin("starting the servers");
@@ -108,6 +109,15 @@ async fn measure(
             progress.step();
         }
     }
+    for claim in options.claims() {
+        let about = claim.about();
+        progress.begin(&format!("claim {}: {}", about.id, about.says));
+        let judged = claims::run(claim, bench, results.meta.mode, targets, results).await;
+        let missing = judged.missing.iter().map(|missing| format!("claim {}: {missing}", about.id));
+        complaints.extend(missing);
+        results.claims.push(judged);
+        progress.step();
+    }
     complaints
 }
 
@@ -157,6 +167,9 @@ async fn add(scenario: ScenarioName, measured: Measured, results: &mut Results) 
         Ok(checked) => checked,
         Err(error) => return vec![format!("the history could not be checked: {error}")],
     };
+    if matches!(scenario, ScenarioName::Contended | ScenarioName::Peers) {
+        results.push(Row::new(scenario.as_str(), backend, "inversions", "", checked.inversions));
+    }
     results.push(Row::overlaps(scenario.as_str(), backend, checked.overlaps));
     complaints.extend(checked.complaints);
     complaints

@@ -8,6 +8,8 @@ pub(crate) struct CheckedHistory {
     /// How many holds began while another one lasted (L1). No scenario pauses a holder, so holds must not overlap by wall
     /// time, whatever their leases say.
     pub(crate) overlaps: u64,
+    /// Pairs of grants in the opposite order of their calls, per grant. First come, first served has none.
+    pub(crate) inversions: f64,
     /// Everything that is wrong, overlaps included.
     pub(crate) complaints: Vec<String>,
 }
@@ -33,7 +35,9 @@ pub(crate) fn check_exclusion(events: Vec<Event>) -> CheckedHistory {
     if report.l1.count > 0 || !complaints.is_empty() && report.holds > 0 {
         complaints.extend(report.to_string().lines().take(MOST_LINES).map(|line| format!("  {line}")));
     }
-    CheckedHistory { overlaps: report.l1.count as u64, complaints }
+    let inversions: u64 = report.locks.values().map(|lock| lock.fifo_inversions).sum();
+    let inversions = inversions as f64 / report.holds.max(1) as f64;
+    CheckedHistory { overlaps: report.l1.count as u64, inversions, complaints }
 }
 
 const MOST_LINES: usize = 8;
@@ -61,6 +65,7 @@ mod tests {
     #[test]
     fn consecutive_holds_are_fine() {
         let checked = check_exclusion([hold(1, 1, 10, 20), hold(2, 2, 30, 40)].concat());
+        assert!(checked.inversions.abs() < 1e-9);
         assert_eq!((checked.overlaps, checked.complaints), (0, Vec::new()));
     }
 

@@ -1,7 +1,9 @@
 //! The harness: measures the backends on real servers, and uses them under faults.
 
 mod backends;
+mod claims;
 mod compare;
+mod counters;
 mod cpu_time;
 mod events;
 mod exclusion;

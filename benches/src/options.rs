@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use polylock::backend::LockUrl;
 
 use self::soak::SoakOptions;
+use crate::claims::{self, CLAIMS, Claim};
 
 /// Measures the lock backends against each other on real servers, and checks that they exclude.
 ///
@@ -35,6 +36,10 @@ pub(crate) struct Options {
     /// Only this scenario; can be given several times
     #[arg(long = "scenario", value_name = "NAME")]
     scenarios: Vec<ScenarioName>,
+
+    /// Only this claim, by its number, with the scenarios that it needs; can be given several times
+    #[arg(long = "claim", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=12))]
+    claims: Vec<u8>,
 
     /// Three ZooKeeper servers instead of one
     #[arg(long)]
@@ -142,7 +147,21 @@ impl Options {
     pub(crate) fn scenarios(&self) -> Vec<ScenarioName> {
         let all = ScenarioName::value_variants();
         let by_default = if self.quick { &all[..IN_QUICK] } else { all };
-        chosen(&self.scenarios, by_default)
+        if self.claims.is_empty() {
+            return chosen(&self.scenarios, by_default);
+        }
+        let needed = self.claims().into_iter().flat_map(|claim| claim.about().needs).copied();
+        chosen(&self.scenarios.iter().copied().chain(needed).collect::<Vec<_>>(), &[])
+    }
+
+    /// The selected claims, in the order of their numbers.
+    pub(crate) fn claims(&self) -> Vec<&'static dyn Claim> {
+        let all = CLAIMS.iter().map(|claim| claim.about()).filter(|about| !self.quick || about.in_quick);
+        let by_default: Vec<u8> = match self.scenarios[..] {
+            [] => all.map(|about| about.id).collect(),
+            _ => Vec::new(),
+        };
+        chosen(&self.claims, &by_default).into_iter().filter_map(claims::of).collect()
     }
 
     /// The URL of the running servers to use for this backend, if any.

@@ -1,5 +1,7 @@
 //! The results of a run: rows (a number, its floor and their ratio), and the verdict on mutual exclusion.
 
+mod claim;
+mod fault;
 pub(crate) mod labels;
 mod meta;
 mod promise_result;
@@ -10,14 +12,22 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::claim::{ClaimResult, Figure, Picture, Verdict};
+pub(crate) use self::fault::FaultResult;
 pub(crate) use self::meta::{Meta, Mode};
 pub(crate) use self::promise_result::{Bound, Part, PromiseResult};
 
 /// The results of a run, in the shape of `results.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Results {
+    /// The version of this shape: it changes when a field goes or means something else.
+    pub(crate) schema: u32,
     /// Where, when and how it was made.
     pub(crate) meta: Meta,
+    /// The claims, and the verdicts.
+    pub(crate) claims: Vec<ClaimResult>,
+    /// The faults, and whether what happened was promised.
+    pub(crate) faults: Vec<FaultResult>,
     /// The promises, and what was measured of them.
     pub(crate) promises: Vec<PromiseResult>,
     /// The measured numbers, in the order of measurement.
@@ -27,7 +37,14 @@ pub(crate) struct Results {
 impl Results {
     /// Results without rows.
     pub(crate) fn new(meta: Meta) -> Self {
-        Self { meta, promises: Vec::new(), rows: Vec::new() }
+        Self {
+            schema: SCHEMA,
+            meta,
+            claims: Vec::new(),
+            faults: Vec::new(),
+            promises: Vec::new(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a measured number.
@@ -210,6 +227,8 @@ fn ordered<'a>(names: impl Iterator<Item = &'a str>, known: &[&str]) -> Vec<&'a 
     distinct
 }
 
+/// The version of the shape of `results.json`.
+const SCHEMA: u32 = 1;
 /// The metric behind the verdict.
 const OVERLAPS: &str = "overlaps";
 const SCENARIOS: &[&str] =
@@ -235,6 +254,7 @@ const METRICS: &[&str] = &[
     "waiter_p50",
     "longest_wait",
     "jain",
+    "inversions",
     "requests_per_grant",
     "notifications",
     "first_try",
@@ -337,7 +357,7 @@ mod tests {
         assert_eq!(json["rows"][0]["floor"], json!(null));
         assert_eq!(json["rows"][0]["ratio"], json!(null));
         let top: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(top, ["meta", "promises", "rows"]);
+        assert_eq!(top, ["claims", "faults", "meta", "promises", "rows", "schema"]);
         let meta: Vec<&String> = json["meta"].as_object().unwrap().keys().collect();
         let mut expected = [
             "date",

@@ -54,6 +54,9 @@ impl Scenario<'_> {
 pub(crate) fn meaning(metric: &str) -> Option<&'static str> {
     match metric {
         "jain" => Some("1 is fair"),
+        "inversions" => Some(
+            "pairs of grants in the opposite order of their calls, per grant; 0 is first come, first served",
+        ),
         "ops" | "grants_per_s" | "pairs_per_s" => Some("more is better"),
         _ => None,
     }

@@ -9,9 +9,10 @@ use polylock::Locks;
 use tokio::time::sleep;
 
 use super::contention::{jobs, let_contend};
-use super::request_count::{Counters, Counts, RequestsPerGrant, count_requests};
+use super::request_count::{RequestsPerGrant, count_requests};
 use super::{Bench, Measured, time};
 use crate::backends::Target;
+use crate::counters::{Counters, Counts};
 use crate::failure::{Failure, Outcome};
 use crate::options::BackendName;
 use crate::plan::Plan;

@@ -1,14 +1,12 @@
 //! Counts the requests that a grant costs the servers, by a proxy before each of them.
 
-use lock_testkit::FaultProxy;
 use lock_testkit::history::Event;
-use lock_testkit::proxy::Protocol;
 
 use super::Bench;
 use super::contention::{grants, jobs, let_contend};
+use crate::counters::{Counters, Counts};
 use crate::failure::{Failure, Outcome};
 use crate::options::BackendName;
-use crate::url;
 use crate::window::Window;
 use crate::worker::handle::WorkerHandle;
 
@@ -51,49 +49,4 @@ pub(super) async fn count_requests(
     };
     let (counts, events) = tokio::join!(counting, let_contend(&workers, window));
     RequestsPerGrant::of(counts, events?, window)
-}
-
-/// Counting proxies, one before each server.
-#[derive(Debug)]
-pub(super) struct Counters(Vec<FaultProxy>);
-
-/// The totals of all proxies.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Counts {
-    requests: u64,
-    notifications: u64,
-}
-
-impl Counters {
-    /// Starts a proxy before each server of this URL.
-    pub(super) async fn start(backend: BackendName, url: &str) -> Outcome<Self> {
-        let protocol = if backend == BackendName::Zk { Protocol::ZooKeeper } else { Protocol::Redis };
-        let mut proxies = Vec::new();
-        for host in url::hosts(url) {
-            proxies.push(FaultProxy::start(url::resolve(host, backend).await?, protocol)?);
-        }
-        Ok(Self(proxies))
-    }
-
-    /// The URL of the proxies.
-    pub(super) fn url(&self, url: &str) -> String {
-        let addresses: Vec<_> = self.0.iter().map(FaultProxy::addr).collect();
-        url::with_hosts(url, &addresses)
-    }
-
-    /// The totals so far.
-    pub(super) fn counts(&self) -> Counts {
-        let of = |count: fn(&FaultProxy) -> u64| self.0.iter().map(count).sum();
-        Counts { requests: of(FaultProxy::requests), notifications: of(FaultProxy::pushes) }
-    }
-}
-
-impl Counts {
-    /// The difference to earlier totals.
-    pub(super) const fn since(self, before: Self) -> Self {
-        Self {
-            requests: self.requests - before.requests,
-            notifications: self.notifications - before.notifications,
-        }
-    }
 }

@@ -215,9 +215,14 @@ impl FaultProxy {
         self.shared.pushes.load(Ordering::SeqCst)
     }
 
-    /// Sets [`requests`](Self::requests), [`pushes`](Self::pushes) and [`fired`](Self::fired) to zero.
+    /// How many bytes came from clients and servers, heartbeats included.
+    pub fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Sets all counters to zero.
     pub fn reset_counters(&self) {
-        for counter in [&self.shared.requests, &self.shared.pushes, &self.shared.fired] {
+        for counter in [&self.shared.requests, &self.shared.pushes, &self.shared.bytes, &self.shared.fired] {
             counter.store(0, Ordering::SeqCst);
         }
     }
@@ -295,6 +300,7 @@ struct Shared {
     ended: Condvar,
     requests: AtomicU64,
     pushes: AtomicU64,
+    bytes: AtomicU64,
     fired: AtomicU64,
 }
 
@@ -352,6 +358,7 @@ impl Shared {
             ended: Condvar::new(),
             requests: AtomicU64::new(0),
             pushes: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
             fired: AtomicU64::new(0),
         }
     }

@@ -129,7 +129,8 @@ impl Link<'_> {
         const DIRECTION: Direction = Direction::ToServer;
         let mut requests = Requests::new(self.shared.protocol);
         let mut buffer = Vec::with_capacity(BUFFER);
-        while let Ok(1..) = from.read_buf(&mut buffer).await {
+        while let Ok(length @ 1..) = from.read_buf(&mut buffer).await {
+            self.shared.bytes.fetch_add(length as u64, Ordering::SeqCst);
             let mut start = 0;
             // Frames without a fault are forwarded together: `pending..start`.
             let mut pending = 0;
@@ -176,7 +177,9 @@ impl Link<'_> {
             match from.read_buf(&mut buffer).await {
                 Ok(0) => break Load::Fin,
                 Err(_) => break Load::Rst,
-                Ok(_) => {}
+                Ok(length) => {
+                    self.shared.bytes.fetch_add(length as u64, Ordering::SeqCst);
+                }
             }
             let mut start = 0;
             let mut pending = 0;

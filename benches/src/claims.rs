@@ -1,0 +1,211 @@
+//! What people say about locks over ZooKeeper and Redis, each claim judged by a measurement. One file per claim.
+//!
+//! A claim measures figures first; its rule then judges the figures alone. So a verdict can be checked by hand, and a test can
+//! show that other figures give another one.
+
+mod crowd;
+mod fairness;
+mod figures;
+mod growth;
+mod herd;
+mod migration;
+mod waiting_cost;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::timeout;
+
+pub(crate) use self::figures::Figures;
+use crate::backends::Target;
+use crate::failure::Outcome;
+use crate::options::ScenarioName;
+use crate::results::{ClaimResult, Figure, Mode, Picture, Results, Verdict};
+use crate::scenarios::Bench;
+use crate::url;
+
+/// All claims, by their numbers.
+pub(crate) const CLAIMS: &[&dyn Claim] =
+    &[&waiting_cost::WaitingCosts, &herd::Herd, &fairness::Fairness, &migration::Migration];
+
+/// The claim with this number.
+pub(crate) fn of(id: u8) -> Option<&'static dyn Claim> {
+    CLAIMS.iter().copied().find(|claim| claim.about().id == id)
+}
+
+/// A claim, how it is measured and how it is judged.
+#[async_trait]
+pub(crate) trait Claim: Sync {
+    /// The texts of the claim.
+    fn about(&self) -> About;
+
+    /// Measures the figures. A part that fails is left out: see [`Measuring::part`].
+    async fn measure(&self, run: &mut Measuring<'_>);
+
+    /// Judges the figures by the rule. Fails when one is missing.
+    fn judge(&self, figures: &Figures) -> Outcome<Judgement>;
+}
+
+/// The texts of a claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About {
+    /// Its number.
+    pub(crate) id: u8,
+    /// The claim, as people say it.
+    pub(crate) says: &'static str,
+    /// How the figures are measured.
+    pub(crate) how: &'static str,
+    /// The rule that gives the verdict.
+    pub(crate) rule: &'static str,
+    /// The scenarios whose rows it uses.
+    pub(crate) needs: &'static [ScenarioName],
+    /// Whether it belongs to a quick run.
+    pub(crate) in_quick: bool,
+}
+
+/// A verdict and its reason, with the figures that decided.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Judgement {
+    pub(crate) verdict: Verdict,
+    pub(crate) because: String,
+}
+
+impl Judgement {
+    /// A verdict with its reason.
+    pub(crate) fn new(verdict: Verdict, because: impl Into<String>) -> Self {
+        Self { verdict, because: because.into() }
+    }
+}
+
+/// A claim that is being measured.
+pub(crate) struct Measuring<'a> {
+    pub(crate) bench: &'a Bench,
+    pub(crate) mode: Mode,
+    /// The rows of the scenarios that ran before.
+    pub(crate) rows: &'a Results,
+    targets: &'a [Target],
+    figures: Vec<Figure>,
+    pictures: Vec<Picture>,
+    missing: Vec<String>,
+}
+
+impl<'a> Measuring<'a> {
+    /// The running servers of a subject, such as `redis wait=poll`, when its backend was selected.
+    pub(crate) fn target_of(&self, subject: &str) -> Option<&'a Target> {
+        let backend = subject.split_whitespace().next()?;
+        self.targets.iter().find(|target| target.name() == backend)
+    }
+
+    /// The URL of a subject, such as `redis wait=poll`: a backend and options of its URL. `None` when the backend was not
+    /// selected.
+    pub(crate) fn url(&self, subject: &str) -> Option<String> {
+        let target = self.target_of(subject)?;
+        let options = subject.split_whitespace().skip(1).filter_map(|option| option.split_once('='));
+        Some(options.fold(target.url().to_owned(), |url, (name, value)| url::with_option(&url, name, value)))
+    }
+
+    /// The result of a part of the measurement, within this time. When the part fails, its reason is reported instead.
+    pub(crate) async fn part<T>(
+        &mut self,
+        name: &str,
+        patience: Duration,
+        part: impl Future<Output = Outcome<T>>,
+    ) -> Option<T> {
+        let failed = match timeout(patience, part).await {
+            Ok(Ok(measured)) => return Some(measured),
+            Ok(Err(failure)) => failure.to_string(),
+            Err(_) => format!("stuck: still running after {patience:?}"),
+        };
+        self.leave_out(name, failed);
+        None
+    }
+
+    /// Reports that a part is missing.
+    pub(crate) fn leave_out(&mut self, part: &str, why: impl std::fmt::Display) {
+        self.missing.push(format!("{part}: {why}"));
+    }
+
+    /// Adds a figure.
+    pub(crate) fn add(&mut self, figure: Figure) {
+        self.figures.push(figure);
+    }
+
+    /// Adds a number of a scenario's row as a figure, if it was measured.
+    pub(crate) fn add_row(&mut self, scenario: &str, backend: &str, metric: &str) {
+        let rows = self.rows.rows.iter().rev();
+        let mut rows =
+            rows.filter(|row| row.scenario == scenario && row.backend == backend && row.metric == metric);
+        if let Some(row) = rows.next() {
+            self.figures.push(Figure::new(backend, metric, &row.unit, row.value));
+        }
+    }
+
+    /// Adds a picture.
+    pub(crate) fn draw(&mut self, picture: Picture) {
+        self.pictures.push(picture);
+    }
+}
+
+/// Measures a claim and judges it.
+pub(crate) async fn run(
+    claim: &dyn Claim,
+    bench: &Bench,
+    mode: Mode,
+    targets: &[Target],
+    rows: &Results,
+) -> ClaimResult {
+    let (figures, pictures, missing) = (Vec::new(), Vec::new(), Vec::new());
+    let mut run = Measuring { bench, mode, rows, targets, figures, pictures, missing };
+    claim.measure(&mut run).await;
+    let Measuring { figures, pictures, missing, .. } = run;
+    let figures = Figures::from(figures);
+    let judgement = claim.judge(&figures).unwrap_or_else(|failure| {
+        let reasons = [failure.to_string()].into_iter().chain(missing.iter().cloned());
+        Judgement::new(Verdict::NotJudged, reasons.collect::<Vec<_>>().join("; "))
+    });
+    let result = not_measured(claim, String::new());
+    let Judgement { verdict, because } = judgement;
+    ClaimResult { verdict, because, figures: figures.into_inner(), pictures, missing, ..result }
+}
+
+/// The result of a claim that was not measured.
+pub(crate) fn not_measured(claim: &dyn Claim, why: String) -> ClaimResult {
+    let About { id, says, how, rule, .. } = claim.about();
+    let [claim, how, rule] = [says, how, rule].map(str::to_owned);
+    ClaimResult {
+        id,
+        claim,
+        verdict: Verdict::NotJudged,
+        because: why,
+        rule,
+        how,
+        figures: Vec::new(),
+        pictures: Vec::new(),
+        missing: Vec::new(),
+        command: format!("cargo xtask compare --claim {id}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_numbered_and_say_how_they_are_judged() {
+        let ids: Vec<u8> = CLAIMS.iter().map(|claim| claim.about().id).collect();
+        assert!(ids.is_sorted(), "{ids:?}");
+        for claim in CLAIMS {
+            let about = claim.about();
+            for text in [about.says, about.how, about.rule] {
+                assert!(text.len() > 20 && text.ends_with('.'), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_claim_is_judged_without_figures() {
+        for claim in CLAIMS {
+            assert!(claim.judge(&Figures::default()).is_err(), "{}", claim.about().says);
+        }
+    }
+}

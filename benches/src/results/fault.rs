@@ -1,0 +1,54 @@
+//! A fault on a backend, what happened, and whether that was promised.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A fault on a backend, what happened, and whether that was promised.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct FaultResult {
+    /// The fault, such as `client paused`.
+    pub(crate) fault: String,
+    /// The backend, with the options of its URL that matter.
+    pub(crate) backend: String,
+    /// Overlapping holds by wall time.
+    pub(crate) l1: u64,
+    /// Overlapping holds of guards that both said to be valid.
+    pub(crate) l2: u64,
+    /// Writes of an earlier holder that a store accepted although it compares tokens.
+    pub(crate) l3: u64,
+    /// The longest time in which nobody could get the lock.
+    pub(crate) outage_ms: f64,
+    /// What `docs/SAFETY.md` promises.
+    pub(crate) promised: String,
+    /// How what happened compares with it.
+    pub(crate) verdict: FaultVerdict,
+    /// What happened, in words.
+    pub(crate) what: String,
+    /// The history, beside the report.
+    pub(crate) history: String,
+    /// The command that repeats it.
+    pub(crate) command: String,
+}
+
+/// How what happened compares with what was promised.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FaultVerdict {
+    /// Nothing broke.
+    Holds,
+    /// Something broke that the documentation says may break.
+    BreaksAsDocumented,
+    /// Something broke that must not, or did not break although it must.
+    Differs,
+}
+
+impl fmt::Display for FaultVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Holds => "holds",
+            Self::BreaksAsDocumented => "breaks as documented",
+            Self::Differs => "differs",
+        })
+    }
+}
