@@ -109,7 +109,7 @@ fn first(steps: &mut Steps) -> Result<(), Failure> {
     steps.command("examples in the docs", selection.docs())
 }
 
-/// Runs all tests and examples, and `beside` them these commands at the lowest priority.
+/// Runs all tests and examples, and `beside` them these commands at a lower priority.
 pub(crate) fn full(steps: &mut Steps, beside: Vec<Command>) -> Result<(), Failure> {
     let selection = Selection::all();
     let programs = build(steps, &selection)?;

@@ -1,8 +1,9 @@
 //! Runs test programs in lanes.
 //!
 //! Cargo runs test programs one after another, and most of them wait: for sessions, leases and servers. Here three of the
-//! programs with real servers run at a time, each with more tests at a time than there are processors. Another lane, at the
-//! lowest priority, has the programs that only compute, and builds of the caller: they do not disturb tests that measure time.
+//! programs with real servers run at a time, each with more tests at a time than there are processors. Another lane, at a
+//! lower priority, has the programs that only compute, and builds of the caller: they do not disturb tests that measure time. A
+//! lane without jobs of its own takes from that one.
 //!
 //! The test programs end with this process, however it ends: a killed run leaves no servers.
 //!
@@ -74,10 +75,12 @@ impl Job {
             let processors = thread::available_parallelism().map_or(1, usize::from);
             self.command.env(THREADS, (2 * processors).to_string());
         }
-        let command = if self.in_background { at_lowest_priority(&self.command) } else { self.command };
+        let command = if self.in_background { at_lower_priority(&self.command) } else { self.command };
         JobReport::of(self.name, self.in_background, tied_to_us(command), show)
     }
 }
+
+type Queue = Mutex<IntoIter<(usize, Job)>>;
 
 /// Runs all jobs, even when one has failed.
 pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
@@ -90,9 +93,10 @@ pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
     let (report, received) = channel();
     let mut reports = Vec::new();
     thread::scope(|scope| {
-        for lane in [&front; AT_A_TIME].into_iter().chain([&behind]) {
+        let lanes = std::iter::repeat_n(vec![&front, &behind], AT_A_TIME).chain([vec![&behind]]);
+        for queues in lanes {
             let report = report.clone();
-            scope.spawn(move || run_lane(lane, streams, &report));
+            scope.spawn(move || run_lane(&queues, streams, &report));
         }
         drop(report);
         for (number, report) in &received {
@@ -107,10 +111,12 @@ pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
     results
 }
 
-/// Runs jobs of a lane, one after the other.
-fn run_lane(lane: &Mutex<IntoIter<(usize, Job)>>, streams: bool, reports: &Sender<(usize, JobReport)>) {
-    let next = || lane.lock().unwrap_or_else(PoisonError::into_inner).next();
-    while let Some((number, job)) = next().filter(|_| interrupt::check().is_ok()) {
+/// Runs the jobs of these queues, one after the other.
+fn run_lane(queues: &[&Queue], streams: bool, reports: &Sender<(usize, JobReport)>) {
+    let next = |queue: &&Queue| queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    while let Some((number, job)) = queues.iter().find_map(next).filter(|_| interrupt::check().is_ok()) {
+        // The last queue is all that is left: there is nobody to give way to.
+        let job = if queues.len() > 1 { job.in_front() } else { job };
         let show = |line: &str| {
             if streams {
                 eprintln!("{line}");
@@ -183,9 +189,9 @@ fn relay(from: Option<impl Read>, to: &Sender<String>) {
     }
 }
 
-fn at_lowest_priority(command: &Command) -> Command {
+fn at_lower_priority(command: &Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]);
+    nice.args(["-n", &LOWER.to_string()]);
     run_by(nice, command)
 }
 
@@ -215,6 +221,8 @@ fn run_by(mut runner: Command, command: &Command) -> Command {
     runner
 }
 
+/// Low enough to give way, and high enough to make progress on a busy machine: 19 would not.
+const LOWER: i32 = 5;
 const THREADS: &str = "RUST_TEST_THREADS";
 
 #[cfg(test)]
@@ -263,17 +271,17 @@ mod tests {
         if std::env::var_os(RUNS_FOR_LONG).is_some() {
             let mut command = Command::new("sh");
             command.args(["-c", "echo; echo it runs; exec sleep 60"]);
-            tied_to_us(at_lowest_priority(&command)).status().unwrap();
+            tied_to_us(at_lower_priority(&command)).status().unwrap();
         }
     }
 
     const RUNS_FOR_LONG: &str = "XTASK_RUNS_FOR_LONG";
 
     #[test]
-    fn the_background_has_the_lowest_priority() {
+    fn the_background_has_a_lower_priority() {
         let mut command = Command::new("sh");
         command.args(["-c", "nice; echo $WORD; pwd"]).env("WORD", "kept").current_dir("/");
-        let output = at_lowest_priority(&command).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "19\nkept\n/\n");
+        let output = at_lower_priority(&command).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{LOWER}\nkept\n/\n"));
     }
 }
