@@ -63,7 +63,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
 
     results.meta.duration_s = began.elapsed().as_secs_f64();
     results.promises = promises::judge(&results, &bench.plan);
-    if !results.rows.is_empty() {
+    if !results.rows.is_empty() || !results.claims.is_empty() {
         println!("{}", table::render(&results, Look::of_stdout()));
         let folder = options.folder();
         let paths = [results.write(&folder)?, report::write(&results, &folder)?];
@@ -115,6 +115,9 @@ async fn measure(
         let judged = claims::run(claim, bench, results.meta.mode, targets, results).await;
         let missing = judged.missing.iter().map(|missing| format!("claim {}: {missing}", about.id));
         complaints.extend(missing);
+        if !judged.is_as_promised {
+            complaints.push(format!("claim {}: polylock breaks its promise: {}", about.id, judged.because));
+        }
         results.claims.push(judged);
         progress.step();
     }

@@ -32,6 +32,11 @@ impl Counters {
         Ok(Self(proxies))
     }
 
+    /// The proxies, in the order of the servers.
+    pub(crate) fn proxies(&self) -> &[FaultProxy] {
+        &self.0
+    }
+
     /// The URL of the proxies.
     pub(crate) fn url(&self, url: &str) -> String {
         let addresses: Vec<_> = self.0.iter().map(FaultProxy::addr).collect();

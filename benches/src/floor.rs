@@ -11,7 +11,7 @@ use polylock::OwnerId;
 use polylock::backend::LeaseKind;
 
 use self::memory::BareMutex;
-use self::redis::BareRedis;
+pub(crate) use self::redis::BareRedis;
 use self::redlock::BareRedlock;
 use self::zk::BareZk;
 pub(crate) use self::zk::SESSIONS as ZK_SESSIONS;

@@ -67,7 +67,7 @@ pub(crate) enum Task {
     },
     /// Measure empty round trips in the window of the order, without the lock.
     Ping,
-    /// Acquire it and hold it until killed.
+    /// Acquire it and hold it until killed, or until the next order.
     Hold,
     /// Wait for it and release it.
     Wait,

@@ -30,7 +30,16 @@ impl BareRedis {
         owner: OwnerId,
         ttl: Duration,
     ) -> Outcome<Self> {
-        let mut connection = redis_servers::connect(url, host).await?;
+        Self::on(redis_servers::connect(url, host).await?, key, owner, ttl).await
+    }
+
+    /// Uses this connection, which others may share, and loads the script.
+    pub(crate) async fn on(
+        mut connection: MultiplexedConnection,
+        key: &str,
+        owner: OwnerId,
+        ttl: Duration,
+    ) -> Outcome<Self> {
         let hash = load(&mut connection, COMPARE_AND_DELETE).await?;
         let owner = owner.to_string();
         let mut set = redis::cmd("SET");

@@ -84,7 +84,8 @@ async fn use_our_lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
             let _guard = mutex.acquire().await?;
             log.acquired(&_guard);
             send(&WorkerReport::Events(log.into_events()))?;
-            orders.end().await?;
+            // Released and closed after it, as by a process that exits in good order.
+            orders.next::<Order>().await?;
         }
         Task::Wait => {
             let Some(Order::Go) = orders.next().await? else { return Ok(()) };
