@@ -11,7 +11,9 @@ mod figures;
 mod growth;
 mod herd;
 mod migration;
+mod minority;
 mod naive_recipes;
+mod scale;
 mod throughput;
 mod waiting_cost;
 
@@ -35,7 +37,9 @@ pub(crate) const CLAIMS: &[&dyn Claim] = &[
     &herd::Herd,
     &fairness::Fairness,
     &client_death::ClientDeath,
+    &minority::Minority,
     &naive_recipes::NaiveRecipes,
+    &scale::Scale,
     &migration::Migration,
 ];
 

@@ -13,6 +13,7 @@ mod interrupt;
 mod keep_awake;
 mod latency;
 mod measured_lock;
+mod memory;
 mod options;
 mod peers;
 mod plan;

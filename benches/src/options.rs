@@ -151,6 +151,7 @@ impl Options {
             return chosen(&self.scenarios, by_default);
         }
         let needed = self.claims().into_iter().flat_map(|claim| claim.about().needs).copied();
+        let needed = needed.filter(|scenario| !self.quick || all[..IN_QUICK].contains(scenario));
         chosen(&self.scenarios.iter().copied().chain(needed).collect::<Vec<_>>(), &[])
     }
 

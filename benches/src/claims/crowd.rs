@@ -13,6 +13,7 @@ use crate::backends::Target;
 use crate::counters::{Counters, Counts};
 use crate::cpu_time;
 use crate::failure::{Failure, Outcome};
+use crate::memory;
 
 /// Clients that wait for one lock, each with connections of its own, which go through counting proxies.
 pub(super) struct Crowd {
@@ -21,6 +22,8 @@ pub(super) struct Crowd {
     guard: Guard,
     clients: JoinSet<Outcome<()>>,
     waiters: usize,
+    /// What the servers used before anybody waited.
+    memory: u64,
     grants: Arc<AtomicU64>,
 }
 
@@ -31,6 +34,10 @@ pub(super) struct WaitingCost {
     pub(super) idle: Cost,
     /// While the lock goes from one waiter to the next, per grant.
     pub(super) grant: Cost,
+    /// The time from one grant to the next.
+    pub(super) between_grants: Duration,
+    /// Memory of our own servers, per waiter.
+    pub(super) server_bytes: f64,
 }
 
 /// Requests and what comes with them.
@@ -45,28 +52,36 @@ pub(super) struct Cost {
 }
 
 impl Crowd {
-    /// Acquires the lock, and lets this many clients wait for it.
+    /// Acquires the lock, and lets this many clients wait for it: each with connections of its own up to a thousand, more as
+    /// tasks of these.
     pub(super) async fn gather(target: &Target, url: &str, lock: &str, waiters: usize) -> Outcome<Self> {
         let counters = Counters::start(target.backend(), url).await?;
+        let servers = target.processes();
+        let memory = memory::of(&servers)?;
         let holder = Locks::connect(url).await?;
         let guard = holder.mutex(lock).acquire().await?;
         let counted = counters.url(url);
         let connect = |_| async { Locks::connect(&counted).await };
-        let connected: Vec<Locks> =
-            stream::iter(0..waiters).map(connect).buffer_unordered(AT_ONCE).try_collect().await?;
+        let connected: Vec<Locks> = stream::iter(0..waiters.min(MOST_CONNECTIONS))
+            .map(connect)
+            .buffer_unordered(AT_ONCE)
+            .try_collect()
+            .await?;
         let grants = Arc::new(AtomicU64::new(0));
         let mut clients = JoinSet::new();
-        for locks in connected {
-            clients.spawn(wait_in_turn(locks, lock.to_owned(), Arc::clone(&grants)));
+        for locks in connected.iter().cycle().take(waiters) {
+            clients.spawn(wait_in_turn(locks.clone(), lock.to_owned(), Arc::clone(&grants)));
         }
         // Until all wait, and none is about to send the requests of a beginner.
         sleep(SETTLE + SETTLE_PER_WAITER * waiters as u32).await;
-        let meter = Meter { counters, servers: target.processes() };
-        Ok(Self { meter, holder, guard, clients, waiters, grants })
+        let meter = Meter { counters, servers };
+        Ok(Self { meter, holder, guard, clients, waiters, memory, grants })
     }
 
     /// Measures for this long while nothing happens, and as long while the lock is handed over.
     pub(super) async fn measure(mut self, span: Duration) -> Outcome<WaitingCost> {
+        let server_bytes =
+            memory::of(&self.meter.servers)?.saturating_sub(self.memory) as f64 / self.waiters as f64;
         let before = self.meter.totals()?;
         let began = Instant::now();
         sleep(span).await;
@@ -87,7 +102,8 @@ impl Crowd {
         if grants == 0 {
             return Err(Failure::new("no waiter was granted the lock after its release"));
         }
-        Ok(WaitingCost { idle, grant })
+        let between_grants = span.div_f64(grants as f64);
+        Ok(WaitingCost { idle, grant, between_grants, server_bytes })
     }
 }
 
@@ -135,6 +151,8 @@ async fn wait_in_turn(locks: Locks, lock: String, grants: Arc<AtomicU64>) -> Out
     }
 }
 
+/// More would be more files than a process may open.
+const MOST_CONNECTIONS: usize = 1000;
 /// How many clients connect at a time.
 const AT_ONCE: usize = 32;
 const SETTLE: Duration = Duration::from_millis(300);

@@ -12,7 +12,8 @@ use tokio::time::sleep;
 use super::Job;
 use crate::cpu_time;
 use crate::events::EventLog;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
+use crate::memory;
 
 /// What many held locks cost.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -47,12 +48,12 @@ impl HeldLocks {
         // until it is measured, lest their memory be reused.
         let warm_up = acquire_all(locks, &format!("{}-warm-up", job.lock), count.min(WARM_UP)).await?;
         sleep(SETTLE).await;
-        let before = resident()?;
+        let before = memory::of_this_process()?;
         let began = Instant::now();
         let guards = acquire_all(locks, &job.lock, count).await?;
         let acquire_all = began.elapsed();
         sleep(SETTLE).await;
-        let bytes = resident()?.saturating_sub(before);
+        let bytes = memory::of_this_process()?.saturating_sub(before);
         release_all(warm_up).await?;
 
         // Recorded after measuring: the history must not count as memory of the locks.
@@ -68,7 +69,7 @@ impl HeldLocks {
 
     /// Measures what their renewal costs this process and the servers.
     pub(crate) async fn measure(&self, span: Duration, servers: &[u32]) -> Outcome<HeldLocksCost> {
-        let (began, resident_before) = (Instant::now(), resident()?);
+        let (began, resident_before) = (Instant::now(), memory::of_this_process()?);
         let before = (cpu_time::of_this_process(), cpu_time::of(servers)?);
         sleep(span).await;
         let after = (cpu_time::of_this_process(), cpu_time::of(servers)?);
@@ -78,7 +79,7 @@ impl HeldLocks {
         };
         Ok(HeldLocksCost {
             // Renewals allocate as well.
-            bytes_per_lock: (self.bytes + resident()?.saturating_sub(resident_before)) as f64
+            bytes_per_lock: (self.bytes + memory::of_this_process()?.saturating_sub(resident_before)) as f64
                 / self.guards.len().max(1) as f64,
             client_percent: percent(before.0, after.0),
             servers_percent: (!servers.is_empty()).then(|| percent(before.1, after.1)),
@@ -130,14 +131,6 @@ async fn release_all(guards: Vec<Guard>) -> Outcome<Vec<Released>> {
 
 fn numbered(prefix: &str, number: usize) -> String {
     format!("{prefix}-{number}")
-}
-
-/// The anonymous memory of this process that is resident, in bytes.
-fn resident() -> Outcome<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(kilobytes.ok_or_else(|| Failure::new("/proc/self/status has no RssAnon"))? * 1024)
 }
 
 /// Requests in flight.

@@ -88,10 +88,14 @@ fn delay_is_by_direction() {
     let (_server, proxy) = redis();
     let mut client = Client::connect(&proxy);
     let pause = Duration::from_millis(80);
+    // A busy machine may take longer: the shortest of some times counts.
     let mut timed = || {
-        let start = Instant::now();
-        client.ask("PING");
-        start.elapsed()
+        let ping = |_| {
+            let start = Instant::now();
+            client.ask("PING");
+            start.elapsed()
+        };
+        (0..3).map(ping).min().unwrap()
     };
     assert!(timed() < pause);
     proxy.delay(Direction::ToServer, pause);
@@ -112,14 +116,15 @@ fn delay_is_by_direction() {
 fn a_delay_keeps_no_request_from_being_on_the_way() {
     let (_server, proxy) = redis();
     let mut client = Client::connect(&proxy);
-    proxy.delay(Direction::ToServer, Duration::from_millis(100));
+    let delay = Duration::from_millis(400);
+    proxy.delay(Direction::ToServer, delay);
     let start = Instant::now();
     for _ in 0..5 {
         client.send(b"PING\r\n");
         thread::sleep(Duration::from_millis(10));
     }
     client.read(35);
-    assert!(start.elapsed() < Duration::from_millis(250), "{:?}: the delays have added up", start.elapsed());
+    assert!(start.elapsed() < 4 * delay, "{:?}: the delays have added up", start.elapsed());
 }
 
 #[test]

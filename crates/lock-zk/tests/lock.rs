@@ -236,7 +236,7 @@ async fn a_waiter_that_gives_up_does_not_let_the_next_one_in() {
     let (one, two, three) = (connect(&server).await, connect(&server).await, connect(&server).await);
     let guard = one.mutex("a").acquire().await.unwrap();
     let second =
-        tokio::spawn(async move { two.mutex("a").try_acquire_for(Duration::from_millis(150)).await });
+        tokio::spawn(async move { two.mutex("a").try_acquire_for(Duration::from_millis(1500)).await });
     until_children(&client, "a", 2).await;
     let third = tokio::spawn(async move { three.mutex("a").acquire().await });
     until_children(&client, "a", 3).await;

@@ -466,6 +466,16 @@ async fn a_released_permit_wakes_few_of_many_waiters() {
     until("a watch is left", async || lock_watches(&server).await == 0).await;
 }
 
+/// Waits until no request has come for a while.
+async fn until_quiet(proxy: &FaultProxy) {
+    until("requests go on and on", async || {
+        let before = proxy.requests();
+        sleep(4 * SETTLED).await;
+        proxy.requests() == before
+    })
+    .await;
+}
+
 /// Their paths are more than what one session watches.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_for_one_of_many_permits_reads_little() {
@@ -479,7 +489,7 @@ async fn a_waiter_for_one_of_many_permits_reads_little() {
     for _ in 0..2 {
         let lock = locks.semaphore(&name, 500);
         let waiter = tokio::spawn(async move { lock.acquire().await });
-        sleep(4 * SETTLED).await;
+        until_quiet(&proxy).await;
         proxy.reset_counters();
         sleep(TIMEOUT).await;
         assert!(proxy.requests() < 40, "{} requests in one session timeout", proxy.requests());

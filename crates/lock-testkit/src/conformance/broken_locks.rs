@@ -345,7 +345,7 @@ fn in_parallel(trials: Vec<Trial>, run: impl Fn(&Trial) + Sync) {
     let next = AtomicU64::new(0);
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..64 {
+        for _ in 0..16 {
             scope.spawn(|| {
                 while let Some(trial) = trials.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
                     if catch_unwind(AssertUnwindSafe(|| run(trial))).is_err() {

