@@ -4,7 +4,6 @@ mod cpu_pressure;
 mod fault;
 mod fault_injector;
 mod grant_watch;
-mod servers;
 mod verdict;
 
 use std::fmt::Write as _;
@@ -19,9 +18,9 @@ use tokio::time::Instant;
 use self::cpu_pressure::CpuPressure;
 use self::fault_injector::FaultInjector;
 use self::grant_watch::histories;
-use self::servers::SoakServers;
 use self::verdict::{SoakVerdict, judge, percent, seconds};
 use crate::failure::{Failure, Outcome};
+use crate::fault_servers::{Data, FaultServers};
 use crate::interrupt::Interrupt;
 use crate::options::soak::{SoakBackend, SoakOptions};
 use crate::table::{Look, empty};
@@ -80,7 +79,7 @@ async fn one(
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    let servers = SoakServers::start(backend).await?;
+    let servers = FaultServers::start(backend, Data::Kept).await?;
     let faults = options.faults(backend);
     let mut injector = FaultInjector::with_workers(&servers, faults, seed, &folder, options.broken).await?;
     let pressure = CpuPressure::watch();

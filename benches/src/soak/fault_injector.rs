@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::fault::Fault;
 use super::grant_watch::GrantWatch;
-use super::servers::SoakServers;
 use super::verdict::{SLACK, seconds};
 use crate::failure::Outcome;
+use crate::fault_servers::FaultServers;
 use crate::options::soak::{Defect, FaultKind};
 use crate::worker::handle::WorkerHandle;
 use crate::worker::soak::SoakTask;
@@ -23,7 +23,7 @@ use crate::worker::{Job, Order, Task, WorkerReport};
 
 /// Injects faults into servers and workers.
 pub(super) struct FaultInjector<'a> {
-    servers: &'a SoakServers,
+    servers: &'a FaultServers,
     kinds: Vec<FaultKind>,
     dice: StdRng,
     seed: u64,
@@ -41,7 +41,7 @@ pub(super) struct FaultInjector<'a> {
 impl<'a> FaultInjector<'a> {
     /// Starts workers that write their histories into this folder.
     pub(super) async fn with_workers(
-        servers: &'a SoakServers,
+        servers: &'a FaultServers,
         kinds: Vec<FaultKind>,
         seed: u64,
         folder: &Path,

@@ -1,14 +1,15 @@
 //! Checks the history of a soak: exclusion, tokens, and how long locks were free.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lock_testkit::check;
-use lock_testkit::history::{Event, EventKind, History};
+use lock_testkit::history::History;
 
 use super::cpu_pressure::CpuPressure;
 use super::fault::Fault;
+use crate::history_gaps::free;
 use crate::options::soak::FaultKind;
 
 /// How much longer than a lease a lock may be free after a fault.
@@ -118,57 +119,6 @@ pub(super) fn judge(
     }
 }
 
-/// The times in which no guard of a lock was valid, for each lock.
-fn free(events: &[Event], end_ns: u64) -> Vec<(String, u64, u64)> {
-    let mut open: HashMap<(u32, u64, &str), (u64, u64)> = HashMap::new();
-    let mut held: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
-    let mut begins: BTreeMap<&str, u64> = BTreeMap::new();
-    for Event { process, client, lock, at_ns, kind } in events {
-        let key = (*process, *client, lock.as_str());
-        match kind {
-            EventKind::AcquireCalled => {
-                begins.entry(lock).or_insert(*at_ns);
-            }
-            EventKind::Acquired { valid_until_ns, .. } => {
-                open.insert(key, (*at_ns, valid_until_ns.unwrap_or(u64::MAX)));
-            }
-            EventKind::Extended { valid_until_ns } => {
-                if let Some((_, until_ns)) = open.get_mut(&key) {
-                    *until_ns = *valid_until_ns;
-                }
-            }
-            EventKind::ReleaseCalled | EventKind::Lost => {
-                if let Some((from_ns, until_ns)) = open.remove(&key) {
-                    held.entry(lock).or_default().push((from_ns, until_ns.min(*at_ns)));
-                }
-            }
-            EventKind::Died => {
-                for ((_, _, lock), (from_ns, until_ns)) in open.extract_if(|(dead, ..), _| dead == process) {
-                    held.entry(lock).or_default().push((from_ns, until_ns.min(*at_ns)));
-                }
-            }
-            _ => {}
-        }
-    }
-    for ((_, _, lock), hold) in open {
-        held.entry(lock).or_default().push(hold);
-    }
-    let mut free = Vec::new();
-    for (lock, begin_ns) in begins {
-        let mut holds = held.remove(lock).unwrap_or_default();
-        holds.sort_unstable();
-        let mut until_ns = begin_ns;
-        for (from_ns, to_ns) in holds.into_iter().chain([(end_ns, end_ns)]) {
-            let from_ns = from_ns.min(end_ns);
-            if from_ns > until_ns {
-                free.push((lock.to_owned(), until_ns, from_ns));
-            }
-            until_ns = until_ns.max(to_ns);
-        }
-    }
-    free
-}
-
 /// The parts of a free time without a fault. The faults are in the order of their start.
 fn unexplained(free: &(String, u64, u64), faults: &[Fault]) -> Vec<Gap> {
     let &(ref lock, mut from_ns, until_ns) = free;
@@ -211,7 +161,7 @@ pub(super) fn percent(part: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lock_testkit::history::{Mode, ReleaseOutcome};
+    use lock_testkit::history::{Event, EventKind, Mode, ReleaseOutcome};
 
     use super::*;
 

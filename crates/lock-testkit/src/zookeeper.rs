@@ -118,6 +118,21 @@ impl ZooKeeper {
         self.inner.process.kill();
     }
 
+    /// Removes the data of a killed server: its log and its snapshots.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when they cannot be removed.
+    pub fn remove_data(&self) -> Result<()> {
+        let data = self.inner.process.dir().join("data").join("version-2");
+        match fs::remove_dir_all(&data) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(format!("remove {}", data.display()), error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Restarts a killed server with the same port and data, and waits until it serves.
     ///
     /// A node of an ensemble serves only while a majority runs: to restart a majority, [`launch`](Self::launch) the nodes

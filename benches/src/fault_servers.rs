@@ -1,11 +1,11 @@
-//! The servers of a soak, and the proxies before them.
+//! The servers that faults are injected into, and the proxies between them and their clients.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use lock_testkit::proxy::Protocol;
 use lock_testkit::redis::RedisOptions;
-use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble};
+use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper};
 use tokio::time::{Instant, sleep};
 
 use crate::failure::{Failure, Outcome};
@@ -14,12 +14,27 @@ use crate::url;
 
 /// The servers of one backend. They end when this is dropped.
 #[derive(Debug)]
-pub(super) struct SoakServers {
+pub(crate) struct FaultServers {
     servers: Servers,
+    routes: Vec<Route>,
+    lease: Duration,
+}
+
+/// What a group of clients has between itself and the servers, so that a fault can hit this group alone.
+#[derive(Debug)]
+struct Route {
     /// One before each server, in the same order; none behind sentinels.
     proxies: Vec<FaultProxy>,
     url: String,
-    lease: Duration,
+}
+
+/// What servers do with their data when they are killed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Data {
+    /// They have it again after a restart. ZooKeeper always does.
+    Kept,
+    /// Redis has nothing after a restart.
+    Lost,
 }
 
 #[derive(Debug)]
@@ -30,54 +45,64 @@ enum Servers {
     ZooKeeper(ZkEnsemble),
 }
 
-impl SoakServers {
-    /// Starts the servers.
-    pub(super) async fn start(backend: SoakBackend) -> Outcome<Self> {
-        // The kernel keeps what a killed process has written: fsync matters only in a power cut.
-        let redis = || RedisServer::builder().appendonly(true).config("appendfsync", "no");
-        let (servers, url) = match backend {
-            SoakBackend::Redis => {
-                let server = redis().start().await?;
-                let url = server.url();
-                (Servers::Redis(server), url)
-            }
+impl FaultServers {
+    /// Starts the servers, with one route to them.
+    pub(crate) async fn start(backend: SoakBackend, data: Data) -> Outcome<Self> {
+        let redis = || match data {
+            // The kernel keeps what a killed process has written: fsync matters only in a power cut.
+            Data::Kept => RedisServer::builder().appendonly(true).config("appendfsync", "no"),
+            Data::Lost => RedisServer::builder(),
+        };
+        let servers = match backend {
+            SoakBackend::Redis => Servers::Redis(redis().start().await?),
             SoakBackend::Sentinel => {
-                let sentinel = RedisSentinel::start_with(RedisOptions::default()).await?;
-                let url = sentinel.url();
-                (Servers::Sentinel(sentinel), url)
+                Servers::Sentinel(RedisSentinel::start_with(RedisOptions::default()).await?)
             }
-            SoakBackend::Redlock => {
-                let five = redis().start_n(5).await?;
-                let url = five.url();
-                (Servers::Five(five), url)
-            }
+            SoakBackend::Redlock => Servers::Five(redis().start_n(5).await?),
             SoakBackend::Zk => {
-                let ensemble = ZkEnsemble::start().await?;
-                let url = ensemble.url();
-                (Servers::ZooKeeper(ensemble), url)
+                Servers::ZooKeeper(ZooKeeper::builder().proxied_links().start_ensemble(3).await?)
             }
         };
         let lease = if backend == SoakBackend::Zk { ZK_LEASE } else { REDIS_LEASE };
-        let mut stage = Self { servers, proxies: Vec::new(), url, lease };
-        for (addr, protocol) in stage.addresses() {
-            stage.proxies.push(FaultProxy::start(addr, protocol)?);
+        let mut started = Self { servers, routes: Vec::new(), lease };
+        started.new_routes(1)?;
+        Ok(started)
+    }
+
+    /// Replaces the routes by this many new ones, without faults. Connections over the old ones end.
+    pub(crate) fn new_routes(&mut self, count: usize) -> Outcome<()> {
+        self.routes.clear();
+        for _ in 0..count {
+            let proxies: Result<Vec<_>, _> = self
+                .addresses()
+                .into_iter()
+                .map(|(address, protocol)| FaultProxy::start(address, protocol))
+                .collect();
+            let proxies = proxies?;
+            let addresses: Vec<_> = proxies.iter().map(FaultProxy::addr).collect();
+            let mut url = self.direct_url();
+            if !addresses.is_empty() {
+                url = url::with_hosts(&url, &addresses);
+            }
+            self.routes.push(Route { proxies, url });
         }
-        if !stage.proxies.is_empty() {
-            let addresses: Vec<_> = stage.proxies.iter().map(FaultProxy::addr).collect();
-            stage.url = url::with_hosts(&stage.url, &addresses);
-        }
-        Ok(stage)
+        Ok(())
     }
 
     /// How long a lock outlives its holder.
-    pub(super) const fn lease(&self) -> Duration {
+    pub(crate) const fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// The URL for clients whose locks have this lease.
-    pub(super) fn url(&self, lease: Duration) -> String {
+    /// The URL for clients on the first route whose locks have this lease.
+    pub(crate) fn url(&self, lease: Duration) -> String {
+        self.url_of(0, lease)
+    }
+
+    /// The URL for clients on a route whose locks have this lease.
+    pub(crate) fn url_of(&self, route: usize, lease: Duration) -> String {
         let lease = format!("{}ms", lease.as_millis());
-        let url = self.url.as_str();
+        let url = self.routes[route].url.as_str();
         match self.servers {
             Servers::ZooKeeper(_) => url::with_option(url, "session_timeout", &lease),
             Servers::Five(_) => {
@@ -90,13 +115,23 @@ impl SoakServers {
         }
     }
 
+    /// The URL for clients without proxies.
+    pub(crate) fn direct_url(&self) -> String {
+        match &self.servers {
+            Servers::Redis(server) => server.url(),
+            Servers::Sentinel(sentinel) => sentinel.url(),
+            Servers::Five(five) => five.url(),
+            Servers::ZooKeeper(ensemble) => ensemble.url(),
+        }
+    }
+
     /// The number of servers that faults can address.
-    pub(super) fn len(&self) -> usize {
-        self.proxies.len()
+    pub(crate) fn len(&self) -> usize {
+        self.addresses().len()
     }
 
     /// How many of them may fail at a time.
-    pub(super) fn most_failing(&self) -> usize {
+    pub(crate) fn most_failing(&self) -> usize {
         match self.len() {
             0 => 0,
             1 => 1,
@@ -105,20 +140,38 @@ impl SoakServers {
     }
 
     /// The index of the leader, if there is one.
-    pub(super) async fn leader(&self) -> Option<usize> {
+    pub(crate) async fn leader(&self) -> Option<usize> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.leader().await,
             _ => None,
         }
     }
 
-    /// The proxy before a server.
-    pub(super) fn proxy(&self, server: usize) -> &FaultProxy {
-        &self.proxies[server]
+    /// The proxy before a server on the first route.
+    pub(crate) fn proxy(&self, server: usize) -> &FaultProxy {
+        self.proxy_of(0, server)
+    }
+
+    /// The proxy before a server on a route.
+    pub(crate) fn proxy_of(&self, route: usize, server: usize) -> &FaultProxy {
+        &self.routes[route].proxies[server]
+    }
+
+    /// All proxies of a route.
+    pub(crate) fn proxies_of(&self, route: usize) -> &[FaultProxy] {
+        &self.routes[route].proxies
+    }
+
+    /// The ensemble, if these are ZooKeeper servers.
+    pub(crate) fn ensemble(&self) -> Option<&ZkEnsemble> {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => Some(ensemble),
+            _ => None,
+        }
     }
 
     /// Stops a server by SIGSTOP.
-    pub(super) fn stop(&self, server: usize) {
+    pub(crate) fn stop(&self, server: usize) {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].stop(),
             _ => self.redis(server).stop(),
@@ -126,7 +179,7 @@ impl SoakServers {
     }
 
     /// Continues a stopped server.
-    pub(super) fn cont(&self, server: usize) {
+    pub(crate) fn cont(&self, server: usize) {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].cont(),
             _ => self.redis(server).cont(),
@@ -134,7 +187,7 @@ impl SoakServers {
     }
 
     /// Kills a server by SIGKILL.
-    pub(super) fn kill(&self, server: usize) {
+    pub(crate) fn kill(&self, server: usize) {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.kill(server),
             _ => self.redis(server).kill(),
@@ -142,7 +195,7 @@ impl SoakServers {
     }
 
     /// Restarts a killed server with its data.
-    pub(super) async fn start_again(&self, server: usize) -> Outcome<()> {
+    pub(crate) async fn start_again(&self, server: usize) -> Outcome<()> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].start_again().await?,
             _ => self.redis(server).start_again().await?,
@@ -151,12 +204,12 @@ impl SoakServers {
     }
 
     /// Resets all connections to these servers; behind sentinels, those to the master.
-    pub(super) async fn reset(&self, servers: &[usize]) -> Outcome<()> {
+    pub(crate) async fn reset(&self, servers: &[usize]) -> Outcome<()> {
         if let Servers::Sentinel(sentinel) = &self.servers {
             let master = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
             end_connections(master).await?;
         }
-        servers.iter().for_each(|&server| self.proxies[server].rst());
+        servers.iter().for_each(|&server| self.proxy(server).rst());
         Ok(())
     }
 
@@ -164,7 +217,7 @@ impl SoakServers {
     ///
     /// `without_loss` pauses writes until then, so that the replica has them all, and turns the old master into a replica at
     /// once. The sentinels would do so some seconds later.
-    pub(super) async fn fail_over(&self, without_loss: bool) -> Outcome<()> {
+    pub(crate) async fn fail_over(&self, without_loss: bool) -> Outcome<()> {
         let sentinel = self.sentinel()?;
         let old = sentinel.master().await.ok_or_else(|| Failure::new("no sentinel knows a master"))?;
         let mut ordered: Option<Instant> = None;
@@ -202,7 +255,7 @@ impl SoakServers {
     }
 
     /// Waits until the old master follows the new one.
-    pub(super) async fn settle(&self) -> Outcome<()> {
+    pub(crate) async fn settle(&self) -> Outcome<()> {
         let sentinel = self.sentinel()?;
         self.until("the old master follows the new one", async || {
             let Some(master) = sentinel.master().await else { return Ok(false) };
@@ -219,7 +272,11 @@ impl SoakServers {
         .await
     }
 
-    async fn until(&self, what: &str, mut is_so: impl AsyncFnMut() -> Outcome<bool>) -> Outcome<()> {
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        mut is_so: impl AsyncFnMut() -> Outcome<bool>,
+    ) -> Outcome<()> {
         let deadline = Instant::now() + FAILOVER;
         while !is_so().await? {
             if Instant::now() > deadline {
@@ -230,14 +287,16 @@ impl SoakServers {
         Ok(())
     }
 
-    fn sentinel(&self) -> Outcome<&RedisSentinel> {
+    /// The servers behind sentinels.
+    pub(crate) fn sentinel(&self) -> Outcome<&RedisSentinel> {
         match &self.servers {
             Servers::Sentinel(sentinel) => Ok(sentinel),
             _ => Err(Failure::new("there are no sentinels")),
         }
     }
 
-    fn redis(&self, server: usize) -> &RedisServer {
+    /// A Redis server.
+    pub(crate) fn redis(&self, server: usize) -> &RedisServer {
         match &self.servers {
             Servers::Redis(server) => server,
             Servers::Five(five) => &five.servers()[server],
