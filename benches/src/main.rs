@@ -9,6 +9,7 @@ mod events;
 mod exclusion;
 mod failure;
 mod fault_servers;
+mod faults;
 mod floor;
 mod history_gaps;
 mod interrupt;
@@ -44,6 +45,8 @@ fn main() -> ExitCode {
     let (name, ended) = match &options.role {
         Some(Role::Worker) => return worker::process::main(),
         Some(Role::Soak(options)) => ("soak", in_runtime(soak::run(options))),
+        None if options.faults.replay.is_some() => ("replay", faults::replay(&options)),
+        None if options.faults.wanted => ("faults", in_runtime(faults::run(&options))),
         None => ("compare", in_runtime(compare::run(&options))),
     };
     ended.unwrap_or_else(|failure| {

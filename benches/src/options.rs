@@ -1,5 +1,6 @@
 //! The command line of `cargo xtask compare`, and of what else this program does.
 
+pub(crate) mod faults;
 pub(crate) mod soak;
 
 use std::fmt;
@@ -9,7 +10,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use polylock::backend::LockUrl;
+use serde::{Deserialize, Serialize};
 
+use self::faults::FaultOptions;
 use self::soak::SoakOptions;
 use crate::claims::{self, CLAIMS, Claim};
 
@@ -70,9 +73,12 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) awake: bool,
 
-    /// The folder for results.json and report.html [default: target/compare]
+    /// The folder for results.json and report.html [default: target/compare, target/faults with --faults]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) faults: FaultOptions,
 
     /// Gives every client a lock of its own, to prove that the harness detects missing exclusion.
     #[arg(long, hide = true)]
@@ -97,7 +103,8 @@ pub(crate) enum Role {
 }
 
 /// A backend, by its name in the results, which is its URL scheme.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum BackendName {
     /// Locks inside one process.
     Memory,
@@ -172,7 +179,8 @@ impl Options {
 
     /// The folder for results.json and report.html.
     pub(crate) fn folder(&self) -> PathBuf {
-        self.out.clone().unwrap_or_else(|| target_folder("compare"))
+        let name = if self.faults.wanted { "faults" } else { "compare" };
+        self.out.clone().unwrap_or_else(|| target_folder(name))
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::claim::{ClaimResult, Figure, Picture, Verdict};
-pub(crate) use self::fault::FaultResult;
+pub(crate) use self::fault::{FaultResult, FaultVerdict};
 pub(crate) use self::meta::{Meta, Mode};
 pub(crate) use self::promise_result::{Bound, Part, PromiseResult};
 

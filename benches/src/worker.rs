@@ -6,6 +6,7 @@
 
 pub(crate) mod bare_hand_over;
 pub(crate) mod contend;
+pub(crate) mod fault_client;
 pub(crate) mod handle;
 pub(crate) mod held_locks;
 pub(crate) mod ping;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use lock_testkit::history::Event;
 use serde::{Deserialize, Serialize};
 
+use self::fault_client::{FaultOrder, FaultTask};
 use self::held_locks::HeldLocksCost;
 use self::soak::SoakTask;
 use crate::peers::Peer;
@@ -73,6 +75,8 @@ pub(crate) enum Task {
     Wait,
     /// Use locks of all kinds, whatever happens to the servers, until the next order.
     Soak(SoakTask),
+    /// Use one lock while a fault happens, as ordered.
+    Fault(FaultTask),
     /// Hold many locks, which have numbered names.
     Many {
         /// How many.
@@ -92,6 +96,8 @@ pub(crate) enum Order {
     Go,
     /// Contend, or measure, in this window.
     Contend(Window),
+    /// The next part of a fault.
+    Fault(FaultOrder),
 }
 
 /// What a worker sends to its parent.
@@ -105,6 +111,13 @@ pub(crate) enum WorkerReport {
     },
     /// Done, or holding: the events so far.
     Events(Vec<Event>),
+    /// A holder writes to the resource that the lock protects.
+    Write {
+        /// The client within the process.
+        client: u64,
+        /// The fencing token of its guard.
+        token: u64,
+    },
     /// The times of empty round trips, in nanoseconds.
     Pings(Vec<u64>),
     /// The votes of a Redlock client that contended. Sent after the events.

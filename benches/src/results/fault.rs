@@ -17,7 +17,11 @@ pub(crate) struct FaultResult {
     pub(crate) l2: u64,
     /// Writes of an earlier holder that a store accepted although it compares tokens.
     pub(crate) l3: u64,
-    /// The longest time in which nobody could get the lock.
+    /// Such writes that a store without tokens would have accepted.
+    pub(crate) unfenced: u64,
+    /// Tokens that were not larger than the one before.
+    pub(crate) tokens: u64,
+    /// The longest time in which nobody could get the lock: no client that runs had a valid guard.
     pub(crate) outage_ms: f64,
     /// What `docs/SAFETY.md` promises.
     pub(crate) promised: String,
@@ -41,6 +45,17 @@ pub(crate) enum FaultVerdict {
     BreaksAsDocumented,
     /// Something broke that must not, or did not break although it must.
     Differs,
+    /// The fault has no meaning on this backend: `what` says why.
+    NoMeaning,
+    /// The fault could not be run: `what` says why.
+    NotRun,
+}
+
+impl FaultVerdict {
+    /// Whether a run with this verdict fails.
+    pub(crate) const fn is_failure(self) -> bool {
+        matches!(self, Self::Differs | Self::NotRun)
+    }
 }
 
 impl fmt::Display for FaultVerdict {
@@ -49,6 +64,8 @@ impl fmt::Display for FaultVerdict {
             Self::Holds => "holds",
             Self::BreaksAsDocumented => "breaks as documented",
             Self::Differs => "differs",
+            Self::NoMeaning => "no meaning",
+            Self::NotRun => "not run",
         })
     }
 }

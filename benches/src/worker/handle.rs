@@ -61,6 +61,11 @@ impl WorkerHandle {
         Ok(())
     }
 
+    /// Sends an order, and reads no report. Fails when the worker has ended.
+    pub(crate) async fn send_only(&self, order: Order) -> Outcome<()> {
+        Ok(self.inner.send(&serde_json::to_value(order)?).await?)
+    }
+
     /// Waits for the next report.
     pub(crate) async fn receive(&self, patience: Duration) -> Outcome<WorkerReport> {
         match serde_json::from_value(self.inner.recv_deadline(patience).await?)? {

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 
 use super::bare_hand_over::BareHandOver;
 use super::contend::contend;
+use super::fault_client;
 use super::held_locks::HeldLocks;
 use super::ping::Pinger;
 use super::soak::{SoakTask, use_locks};
@@ -52,6 +53,7 @@ async fn work() -> Outcome<()> {
     match job.task {
         Task::Ping => ping(&job, &mut orders).await?,
         Task::Soak(ref task) => soak(&job, task, &mut orders).await?,
+        Task::Fault(ref task) => fault_client::serve(&job, task, &mut orders).await?,
         Task::Contend { hold, peer: Some(peer) } => contend_as(peer, &job, hold, &mut orders).await?,
         Task::BareHandOver { hold, of } => {
             let bare = BareHandOver::connect(&job.url, &job.lock, job.process, of).await?;
@@ -103,7 +105,7 @@ async fn use_our_lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
             held.challenge(job).await?;
             send(&WorkerReport::Events(held.release().await?))?;
         }
-        Task::Ping | Task::BareHandOver { .. } | Task::Soak(_) => {}
+        Task::Ping | Task::BareHandOver { .. } | Task::Soak(_) | Task::Fault(_) => {}
     }
     Ok(locks.close().await?)
 }
@@ -177,12 +179,12 @@ async fn ping(job: &Job, orders: &mut Orders) -> Outcome<()> {
 }
 
 /// The orders from the parent.
-struct Orders {
+pub(super) struct Orders {
     lines: Lines<BufReader<Stdin>>,
 }
 
 impl Orders {
-    async fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Outcome<Option<T>> {
+    pub(super) async fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Outcome<Option<T>> {
         match self.lines.next_line().await? {
             Some(line) => Ok(Some(serde_json::from_str(&line)?)),
             None => Ok(None),
@@ -193,7 +195,7 @@ impl Orders {
     async fn window(&mut self) -> Outcome<Option<Window>> {
         match self.next().await? {
             Some(Order::Contend(window)) => Ok(Some(window)),
-            Some(Order::Go) => Err(Failure::new("the order has no window")),
+            Some(Order::Go | Order::Fault(_)) => Err(Failure::new("the order has no window")),
             None => Ok(None),
         }
     }
@@ -205,7 +207,7 @@ impl Orders {
     }
 }
 
-fn send(report: &WorkerReport) -> Outcome<()> {
+pub(super) fn send(report: &WorkerReport) -> Outcome<()> {
     let mut line = serde_json::to_vec(report).map_err(Failure::from)?;
     line.push(b'\n');
     let mut stdout = std::io::stdout().lock();

@@ -1,0 +1,143 @@
+//! The fault table: each fault on each backend, what happened, and whether it is what `docs/SAFETY.md` promises.
+
+mod crew;
+mod docs;
+mod expectation;
+mod inject;
+mod judge;
+mod record;
+mod store;
+mod table;
+mod trial;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use futures_util::future::join_all;
+use rand::Rng;
+use tokio::time::timeout;
+
+use self::expectation::Cell;
+use self::record::FaultRecord;
+use self::trial::Trials;
+use crate::failure::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::options::faults::FaultName;
+use crate::options::{BackendName, Options};
+use crate::progress::Progress;
+use crate::report;
+use crate::results::{FaultResult, FaultVerdict, Meta, Mode, Results};
+use crate::table::Look;
+
+/// Runs the faults that the options ask for, prints the table and writes it.
+pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
+    let began = Instant::now();
+    let mut interrupt = Interrupt::listen()?;
+    let mut results = Results::new(Meta::of_this_run(if options.quick { Mode::Quick } else { Mode::Full }));
+    // Short enough to type.
+    let seed = options.faults.seed.unwrap_or_else(|| rand::rng().random_range(0..1 << 32));
+    results.meta.settings.insert("faults.seed".into(), seed.to_string());
+    let folder = options.folder();
+    let (backends, faults) = (options.backends(), options.faults.faults(options.quick));
+    let progress = Progress::new(backends.len() * faults.len());
+    let done = Mutex::new(Vec::new());
+    let all = backends.iter().map(|&backend| {
+        one_backend(
+            options,
+            backend,
+            &faults,
+            seed,
+            |result| {
+                done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+                progress.step();
+            },
+            &progress,
+        )
+    });
+    let interrupted = tokio::select! {
+        biased;
+        () = interrupt.received() => true,
+        _ = join_all(all) => false,
+    };
+    drop(progress);
+    results.faults = by_fault(done.into_inner().unwrap_or_else(PoisonError::into_inner));
+    results.meta.duration_s = began.elapsed().as_secs_f64();
+    println!("{}", table::render(&results.faults, Look::of_stdout()));
+    let paths = [results.write(&folder)?, report::write(&results, &folder)?];
+    println!("{}", paths.map(|path| path.display().to_string()).join("\n"));
+    let code = complain(&results.faults);
+    if interrupted {
+        eprintln!("interrupted: the other faults were not run");
+        return Ok(ExitCode::from(130));
+    }
+    if options.faults.update_docs {
+        docs::update(&results.faults)?;
+    }
+    Ok(code)
+}
+
+/// Judges the history of a fault again.
+pub(crate) fn replay(options: &Options) -> Outcome<ExitCode> {
+    let path = options.faults.replay.as_deref().unwrap_or_else(|| Path::new(""));
+    let record = FaultRecord::read(path)?;
+    let results = [judge::judge(&record, &path.display().to_string())?];
+    println!("{}", table::render(&results, Look::of_stdout()));
+    Ok(complain(&results))
+}
+
+/// Runs the faults on one backend, one after the other. One that fails costs its own cell alone.
+async fn one_backend(
+    options: &Options,
+    backend: BackendName,
+    faults: &[FaultName],
+    seed: u64,
+    mut add: impl FnMut(FaultResult),
+    progress: &Progress,
+) {
+    let mut trials = Trials::new(backend, seed, options.faults.broken);
+    for &fault in faults {
+        add(match expectation::of(fault, backend) {
+            Cell::NoMeaning(why) => judge::no_meaning(fault, backend, why),
+            Cell::Expected(_) => {
+                progress.begin(&format!("{fault} on {backend}"));
+                let ran = timeout(STUCK, trials.run(fault)).await;
+                let ran = ran.unwrap_or_else(|_| Err(Failure::new(format!("stuck for {STUCK:?}"))));
+                let judged = ran.and_then(|record| {
+                    let file = format!("faults/{fault}-{backend}.jsonl");
+                    record.write(&options.folder().join(&file))?;
+                    judge::judge(&record, &file)
+                });
+                judged.unwrap_or_else(|failure| judge::not_run(fault, backend, &failure))
+            }
+        });
+    }
+}
+
+/// The results in the order of the faults, then of the backends.
+fn by_fault(mut results: Vec<FaultResult>) -> Vec<FaultResult> {
+    results.sort_by_key(|result| {
+        let fault = FaultName::value_variants().iter().position(|fault| fault.title() == result.fault);
+        let backends = BackendName::value_variants();
+        // Behind sentinels it is still Redis.
+        let name = result.backend.split(' ').next();
+        (fault, backends.iter().position(|backend| name == Some(backend.as_str())))
+    });
+    results
+}
+
+/// Prints what differs or could not be run.
+fn complain(results: &[FaultResult]) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for result in results.iter().filter(|result| result.verdict.is_failure()) {
+        let verb = if result.verdict == FaultVerdict::Differs { "DIFFERS" } else { "FAILED" };
+        eprintln!("{verb}: {} on {}: {}", result.fault, result.backend, result.what);
+        code = ExitCode::FAILURE;
+    }
+    code
+}
+
+/// Longer than any fault takes.
+const STUCK: Duration = Duration::from_secs(90);

@@ -1,0 +1,248 @@
+//! Judges the record of a fault by what is promised.
+
+use std::time::Duration;
+
+use lock_testkit::check;
+use lock_testkit::history::{Event, EventKind};
+
+use super::expectation::{self, Cell, Expectation, Promise};
+use super::record::{FaultRecord, RecordHead};
+use crate::failure::{Failure, Outcome};
+use crate::history_gaps::free;
+use crate::options::BackendName;
+use crate::options::faults::FaultName;
+use crate::results::{FaultResult, FaultVerdict};
+
+/// Judges a record. Fails when the record names an expectation that is not in the table.
+pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
+    let RecordHead { fault, backend, lease, from_ns, until_ns, .. } = record.head;
+    let expected = match expectation::of(fault, backend) {
+        Cell::Expected(expected) if record.head.expectation == expectation::name(fault, backend) => expected,
+        _ => return Err(Failure::new(format!("there is no expectation `{}`", record.head.expectation))),
+    };
+    let report = check(&record.history);
+    let [l1, l2, l3] =
+        [report.l1.count, report.l2.count, report.stale_writes.count].map(|count| count as u64);
+    let unfenced = l3 + report.rejected_writes as u64;
+    let tokens = (report.token_order.count + report.shared_tokens.count) as u64;
+    let outage = outage(record);
+    let limit = expected.outage.of(Duration::from_nanos(until_ns.saturating_sub(from_ns)), lease);
+    let mut wrong = Vec::new();
+    if report.holds == 0 {
+        wrong.push("no lock was ever held: the history proves nothing".to_owned());
+    }
+    if l3 > 0 {
+        wrong.push(format!("the store accepted {l3} stale writes"));
+    }
+    if tokens > 0 {
+        wrong.push(format!("{tokens} tokens were not larger than the one before"));
+    }
+    if outage > limit {
+        wrong.push(format!("nobody could get the lock for {outage:.1?}, more than {limit:.1?}"));
+    }
+    let (verdict, what) = compare(&expected, l1, l2);
+    wrong.extend((verdict == FaultVerdict::Differs).then(|| what.to_owned()));
+    let mut result = without_run(fault, backend);
+    result.verdict = if wrong.is_empty() { verdict } else { FaultVerdict::Differs };
+    result.what = if wrong.is_empty() { what.to_owned() } else { wrong.join("; ") };
+    result.backend.clone_from(&record.head.servers);
+    result.promised = one_line(expected.sentence);
+    result.outage_ms = outage.as_secs_f64() * 1e3;
+    result.history = file.to_owned();
+    result.command = format!("{} --seed {}", result.command, record.head.seed);
+    if let Some(broken) = record.head.broken {
+        result.command.push_str(&format!(" --break {broken}"));
+    }
+    Ok(FaultResult { l1, l2, l3, unfenced, tokens, ..result })
+}
+
+/// The result of a fault that has no meaning on a backend.
+pub(super) fn no_meaning(fault: FaultName, backend: BackendName, why: &str) -> FaultResult {
+    let (verdict, what) = (FaultVerdict::NoMeaning, why.to_owned());
+    FaultResult { verdict, what, command: String::new(), ..without_run(fault, backend) }
+}
+
+/// The result of a fault that could not be run.
+pub(super) fn not_run(fault: FaultName, backend: BackendName, why: &Failure) -> FaultResult {
+    FaultResult { verdict: FaultVerdict::NotRun, what: why.to_string(), ..without_run(fault, backend) }
+}
+
+fn without_run(fault: FaultName, backend: BackendName) -> FaultResult {
+    FaultResult {
+        fault: fault.title().to_owned(),
+        backend: backend.to_string(),
+        l1: 0,
+        l2: 0,
+        l3: 0,
+        unfenced: 0,
+        tokens: 0,
+        outage_ms: 0.0,
+        promised: String::new(),
+        verdict: FaultVerdict::NotRun,
+        what: String::new(),
+        history: String::new(),
+        command: format!("cargo xtask compare --faults --fault {fault} --backend {backend}"),
+    }
+}
+
+/// Compares the overlaps with what is promised of them.
+fn compare(expected: &Expectation, l1: u64, l2: u64) -> (FaultVerdict, &'static str) {
+    match (expected.promise, l2 > 0) {
+        (Promise::Exclusion | Promise::ExclusionButPaused, true) => {
+            (FaultVerdict::Differs, "two guards were valid at once")
+        }
+        (Promise::Exclusion, false) => (FaultVerdict::Holds, ""),
+        (Promise::ExclusionButPaused, false) if l1 > 0 => {
+            (FaultVerdict::BreaksAsDocumented, "held beyond the lease")
+        }
+        (Promise::ExclusionButPaused, false) => {
+            (FaultVerdict::Differs, "the pause of the holder had no effect")
+        }
+        (Promise::TwoValid | Promise::MaybeTwoValid, true) => {
+            (FaultVerdict::BreaksAsDocumented, "two valid guards")
+        }
+        (Promise::TwoValid, false) => (FaultVerdict::Differs, "two guards should have been valid at once"),
+        (Promise::MaybeTwoValid, false) => (FaultVerdict::Holds, ""),
+    }
+}
+
+/// The longest time from the fault on in which no client that runs had a valid guard.
+fn outage(record: &FaultRecord) -> Duration {
+    let RecordHead { from_ns, end_ns, ref stopped, .. } = record.head;
+    let mut events = record.history.events().to_vec();
+    for &(process, at_ns) in stopped {
+        // A process that is stopped does as little as a dead one.
+        let at = events.partition_point(|event| event.at_ns <= at_ns);
+        let (lock, kind) = (String::new(), EventKind::Died);
+        events.insert(at, Event { process, client: 0, lock, at_ns, kind });
+    }
+    let gaps = free(&events, end_ns).into_iter();
+    let gaps = gaps.map(|(_, begin_ns, until_ns)| until_ns.saturating_sub(begin_ns.max(from_ns)));
+    Duration::from_nanos(gaps.max().unwrap_or(0))
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_testkit::history::{History, Mode, ReleaseOutcome};
+
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    /// A hold of two seconds of validity, in seconds, with one write at its beginning.
+    fn hold(process: u32, token: u64, from: u64, until: u64) -> Vec<Event> {
+        let event = |at_ns, kind| Event { process, client: 0, lock: "a".into(), at_ns, kind };
+        let valid_until_ns = Some((from + 2) * S);
+        vec![
+            event(from * S - 1, EventKind::AcquireCalled),
+            event(
+                from * S,
+                EventKind::Acquired { token: Some(token), valid_until_ns, mode: Mode::Exclusive },
+            ),
+            event(from * S + 1, EventKind::Write { token, accepted: true }),
+            event(until * S, EventKind::ReleaseCalled),
+            event(until * S + 1, EventKind::Released { outcome: ReleaseOutcome::Released }),
+        ]
+    }
+
+    fn write(process: u32, token: u64, at: u64, accepted: bool) -> Vec<Event> {
+        let kind = EventKind::Write { token, accepted };
+        vec![Event { process, client: 0, lock: "a".into(), at_ns: at * S, kind }]
+    }
+
+    fn record(fault: FaultName, events: &[Vec<Event>], end: u64) -> FaultRecord {
+        let backend = BackendName::Redis;
+        FaultRecord {
+            head: RecordHead {
+                fault,
+                backend,
+                expectation: expectation::name(fault, backend),
+                servers: "redis".into(),
+                seed: 7,
+                broken: None,
+                lease: Duration::from_secs(2),
+                from_ns: 11 * S,
+                until_ns: 12 * S,
+                end_ns: end * S,
+                stopped: Vec::new(),
+            },
+            history: History::new(events.concat()),
+        }
+    }
+
+    fn judged(fault: FaultName, events: &[Vec<Event>], end: u64) -> FaultResult {
+        judge(&record(fault, events, end), "file").unwrap()
+    }
+
+    #[test]
+    fn a_lock_that_is_handed_over_holds() {
+        let result = judged(FaultName::ClientKilled, &[hold(1, 1, 10, 12), hold(2, 2, 13, 14)], 14);
+        assert_eq!((result.verdict, result.l1, result.l2), (FaultVerdict::Holds, 0, 0), "{result:?}");
+        assert!((result.outage_ms - 1e3).abs() < 1.0, "{result:?}");
+        assert!(result.command.ends_with("--fault client-killed --backend redis --seed 7"), "{result:?}");
+    }
+
+    #[test]
+    fn two_valid_guards_differ_unless_they_are_documented() {
+        let events = [hold(1, 1, 10, 13), hold(2, 2, 11, 13)];
+        let differs = judged(FaultName::ClientKilled, &events, 13);
+        assert_eq!((differs.verdict, differs.l2), (FaultVerdict::Differs, 1), "{differs:?}");
+        let documented = judged(FaultName::Flushall, &events, 13);
+        assert_eq!(documented.verdict, FaultVerdict::BreaksAsDocumented, "{documented:?}");
+        // A fault that had no effect proves nothing.
+        let nothing = judged(FaultName::Flushall, &[hold(1, 1, 10, 12), hold(2, 2, 12, 13)], 13);
+        assert_eq!(nothing.verdict, FaultVerdict::Differs, "{nothing:?}");
+    }
+
+    #[test]
+    fn a_paused_holder_goes_on_after_its_lease() {
+        let mut events = vec![hold(1, 1, 10, 15), hold(2, 2, 13, 16), write(1, 1, 14, false)];
+        let result = judged(FaultName::ClientPaused, &events, 16);
+        assert_eq!((result.verdict, result.l1, result.l2), (FaultVerdict::BreaksAsDocumented, 1, 0));
+        assert_eq!((result.l3, result.unfenced), (0, 1), "{result:?}");
+        // A store that does not compare tokens.
+        events[2] = write(1, 1, 14, true);
+        let result = judged(FaultName::ClientPaused, &events, 16);
+        assert_eq!((result.verdict, result.l3), (FaultVerdict::Differs, 1), "{result:?}");
+        assert!(result.what.contains("accepted 1 stale writes"), "{result:?}");
+        // Nor is a pause without an effect one.
+        let result = judged(FaultName::ClientPaused, &events[1..2], 16);
+        assert_eq!(result.verdict, FaultVerdict::Differs, "{result:?}");
+    }
+
+    #[test]
+    fn a_stopped_holder_is_none() {
+        let events = [hold(1, 1, 10, 15), hold(2, 2, 13, 16)];
+        let mut record = record(FaultName::ClientPaused, &events, 16);
+        assert_eq!(outage(&record), Duration::from_secs(1));
+        record.head.stopped = vec![(1, 11 * S)];
+        assert_eq!(outage(&record), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn tokens_that_shrink_and_locks_that_stay_away_differ() {
+        let smaller = judged(FaultName::ClientKilled, &[hold(1, 2, 10, 12), hold(2, 1, 13, 14)], 14);
+        assert_eq!((smaller.verdict, smaller.tokens), (FaultVerdict::Differs, 1), "{smaller:?}");
+        let never = judged(FaultName::ClientKilled, &[hold(1, 1, 10, 12)], 30);
+        assert!(never.what.contains("nobody could get the lock for 18.0s"), "{never:?}");
+        assert_eq!(judged(FaultName::ClientKilled, &[], 30).verdict, FaultVerdict::Differs);
+    }
+
+    #[test]
+    fn a_record_is_judged_again_from_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/record.jsonl");
+        let mut record = record(FaultName::Flushall, &[hold(1, 1, 10, 13), hold(2, 2, 11, 13)], 13);
+        record.write(&path).unwrap();
+        let again = FaultRecord::read(&path).unwrap();
+        assert_eq!((&again.head, &again.history), (&record.head, &record.history));
+        assert_eq!(judge(&again, "file").unwrap(), judge(&record, "file").unwrap());
+        record.head.expectation = "flushall on etcd".into();
+        assert!(judge(&record, "file").unwrap_err().to_string().contains("flushall on etcd"));
+        assert!(FaultRecord::read(folder.path()).is_err());
+    }
+}

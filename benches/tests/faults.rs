@@ -1,0 +1,69 @@
+//! The fault table as a program: a sound lock does what is documented, a broken one differs, and histories are judged again.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+#[test]
+fn a_sound_lock_does_what_is_documented_and_its_history_is_judged_again() {
+    let out = tempfile::tempdir().unwrap();
+    let args = "--fault client-paused --fault flushall --backend memory --backend redis --seed 1";
+    let output = faults(out.path(), args);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(text(&output).matches("breaks as documented").count(), 2, "{}", text(&output));
+    assert!(text(&output).contains("no server"), "{}", text(&output));
+
+    let file = out.path().join("faults/flushall-redis.jsonl");
+    let output = harness().arg("--replay").arg(&file).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!(text(&output).contains("breaks as documented"), "{}", text(&output));
+    // The same history under a fault that must not break exclusion.
+    let record = std::fs::read_to_string(&file).unwrap();
+    let other = record.replacen("\"flushall\"", "\"connections-reset\"", 1);
+    std::fs::write(&file, other.replacen("flushall on redis", "connections-reset on redis", 1)).unwrap();
+    let output = harness().arg("--replay").arg(&file).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("DIFFERS: connections reset on redis: two guards"), "{}", text(&output));
+}
+
+#[test]
+fn a_release_of_whoever_holds_differs() {
+    differs("naive-release", "client-paused", "redis", "two guards were valid at once");
+}
+
+#[test]
+fn a_validity_that_counts_from_the_answer_differs() {
+    differs("no-elapsed-time", "reply-late", "redis", "two guards were valid at once");
+    differs("no-elapsed-time", "reply-late", "redlock", "two guards were valid at once");
+}
+
+#[test]
+fn a_restarted_master_that_votes_at_once_differs() {
+    differs("no-quarantine", "restart-without-data", "redlock", "two guards were valid at once");
+}
+
+#[test]
+fn a_store_that_does_not_compare_tokens_differs() {
+    differs("no-fencing-check", "client-paused", "redis", "the store accepted");
+}
+
+fn differs(defect: &str, fault: &str, backend: &str, why: &str) {
+    let out = tempfile::tempdir().unwrap();
+    let output =
+        faults(out.path(), &format!("--fault {fault} --backend {backend} --seed 2 --break {defect}"));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("DIFFERS: ") && text(&output).contains(why), "{}", text(&output));
+}
+
+fn faults(out: &Path, args: &str) -> Output {
+    let mut command = harness();
+    command.arg("--faults").args(args.split_whitespace()).arg("--out").arg(out);
+    command.output().unwrap()
+}
+
+fn harness() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_lock-bench"))
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
