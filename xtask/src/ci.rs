@@ -53,6 +53,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     steps.command("docs", docs)?;
     test::full(&mut steps, vec![compare::build()])?;
     steps.command("compare", compare::harness(&["--quick".into()]))?;
+    steps.command("faults", compare::harness(&["--faults".into(), "--quick".into()]))?;
     steps.summary();
     Ok(())
 }

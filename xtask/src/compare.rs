@@ -8,8 +8,8 @@ use crate::failure::Failure;
 use crate::{peers, setup, steps};
 
 const HELP: &str = "\
-cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java; without --quick also Curator and the other
-peers), builds the harness in release mode and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
+cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java; without --quick and --faults also
+Curator and the other peers), builds the harness in release mode and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
 
 ";
 
@@ -19,7 +19,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         print!("{HELP}");
     } else {
         setup::ensure()?;
-        if !args.iter().any(|arg| arg == "--quick") {
+        if !args.iter().any(|arg| arg == "--quick" || arg == "--faults") {
             peers::ensure()?;
         }
     }
