@@ -5,16 +5,21 @@
 
 mod client_death;
 mod crowd;
+mod failover;
 mod fairness;
 mod faster;
 mod figures;
+mod forgetful_masters;
 mod growth;
 mod herd;
 mod migration;
 mod minority;
 mod naive_recipes;
+mod paused_holder;
 mod scale;
 mod throughput;
+mod timeline;
+mod trials;
 mod waiting_cost;
 
 use std::time::Duration;
@@ -37,8 +42,11 @@ pub(crate) const CLAIMS: &[&dyn Claim] = &[
     &herd::Herd,
     &fairness::Fairness,
     &client_death::ClientDeath,
+    &failover::Failover,
     &minority::Minority,
+    &paused_holder::PausedHolder,
     &naive_recipes::NaiveRecipes,
+    &forgetful_masters::ForgetfulMasters,
     &scale::Scale,
     &migration::Migration,
 ];
@@ -49,7 +57,7 @@ pub(crate) fn of(id: u8) -> Option<&'static dyn Claim> {
 }
 
 /// A claim, how it is measured and how it is judged.
-#[async_trait]
+#[async_trait(?Send)]
 pub(crate) trait Claim: Sync {
     /// The texts of the claim.
     fn about(&self) -> About;
@@ -169,6 +177,7 @@ impl<'a> Measuring<'a> {
 }
 
 /// Measures a claim and judges it.
+#[expect(clippy::future_not_send, reason = "the main thread runs it")]
 pub(crate) async fn run(
     claim: &dyn Claim,
     bench: &Bench,

@@ -21,6 +21,7 @@ use crate::scenarios::{self, Bench, Measured};
 use crate::table::{self, Look};
 
 /// Measures, prints and writes what the options ask for.
+#[expect(clippy::future_not_send, reason = "the main thread runs it")]
 pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     let began = Instant::now();
     let mut interrupt = Interrupt::listen()?;
@@ -81,6 +82,7 @@ fn interrupted() -> ExitCode {
 }
 
 /// Runs all scenarios on all backends, and returns what went wrong.
+#[expect(clippy::future_not_send, reason = "the main thread runs it")]
 async fn measure(
     options: &Options,
     bench: &Bench,

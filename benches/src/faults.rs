@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use futures_util::future::join_all;
+use lock_testkit::history::History;
 use rand::Rng;
 use tokio::time::timeout;
 
@@ -25,7 +26,7 @@ use self::record::FaultRecord;
 use self::trial::Trials;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
-use crate::options::faults::FaultName;
+pub(crate) use crate::options::faults::{FaultDefect, FaultName};
 use crate::options::{BackendName, Options};
 use crate::progress::Progress;
 use crate::report;
@@ -77,6 +78,45 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
         docs::update(&results.faults)?;
     }
     Ok(code)
+}
+
+/// A fault to run outside the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trial {
+    backend: BackendName,
+    fault: FaultName,
+    broken: Option<FaultDefect>,
+}
+
+impl Trial {
+    /// A fault on a backend.
+    pub(crate) const fn of(backend: BackendName, fault: FaultName) -> Self {
+        Self { backend, fault, broken: None }
+    }
+
+    /// With a deliberate defect of the lock or the store.
+    pub(crate) fn broken_by(self, defect: FaultDefect) -> Self {
+        Self { broken: Some(defect), ..self }
+    }
+}
+
+/// What happened in a trial.
+#[derive(Debug)]
+pub(crate) struct Happened {
+    pub(crate) result: FaultResult,
+    pub(crate) history: History,
+    /// When the fault began.
+    pub(crate) from_ns: u64,
+    pub(crate) end_ns: u64,
+}
+
+/// Runs a trial, on servers of its own.
+pub(crate) async fn happen(trial: Trial) -> Outcome<Happened> {
+    let seed = rand::rng().random_range(0..1 << 32);
+    let record = Trials::new(trial.backend, seed, trial.broken).run(trial.fault).await?;
+    let result = judge::judge(&record, "")?;
+    let (from_ns, end_ns) = (record.head.from_ns, record.head.end_ns);
+    Ok(Happened { result, history: record.history, from_ns, end_ns })
 }
 
 /// Judges the history of a fault again.

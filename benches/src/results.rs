@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::claim::{ClaimResult, Figure, Picture, Verdict};
+pub(crate) use self::claim::{ClaimResult, Figure, Lane, Picture, Span, SpanKind, Verdict};
 pub(crate) use self::fault::{FaultResult, FaultVerdict};
 pub(crate) use self::meta::{Meta, Mode};
 pub(crate) use self::promise_result::{Bound, Part, PromiseResult};

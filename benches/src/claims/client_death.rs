@@ -25,7 +25,7 @@ use crate::worker::{Job, Order, Task};
 #[derive(Debug)]
 pub(super) struct ClientDeath;
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Claim for ClientDeath {
     fn about(&self) -> About {
         About {

@@ -19,7 +19,7 @@ use crate::worker::contend::contend;
 #[derive(Debug)]
 pub(super) struct Fairness;
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Claim for Fairness {
     fn about(&self) -> About {
         About {

@@ -20,7 +20,7 @@ use crate::url;
 #[derive(Debug)]
 pub(super) struct Faster;
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Claim for Faster {
     fn about(&self) -> About {
         About {

@@ -12,7 +12,7 @@ use crate::results::{Mode, Picture, Verdict};
 #[derive(Debug)]
 pub(super) struct Herd;
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Claim for Herd {
     fn about(&self) -> About {
         About {

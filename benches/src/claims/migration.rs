@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome};
 #[derive(Debug)]
 pub(super) struct Migration;
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Claim for Migration {
     fn about(&self) -> About {
         About {

@@ -23,7 +23,7 @@ use crate::url;
 #[derive(Debug)]
 pub(super) struct Minority;
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Claim for Minority {
     fn about(&self) -> About {
         About {

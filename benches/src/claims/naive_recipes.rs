@@ -17,7 +17,7 @@ use crate::url;
 #[derive(Debug)]
 pub(super) struct NaiveRecipes;
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Claim for NaiveRecipes {
     fn about(&self) -> About {
         About {

@@ -20,7 +20,7 @@ use crate::worker::{Job, Task, WorkerReport};
 #[derive(Debug)]
 pub(super) struct Scale;
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Claim for Scale {
     fn about(&self) -> About {
         About {

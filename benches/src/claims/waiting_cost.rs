@@ -13,7 +13,7 @@ use crate::results::{Figure, Mode, Picture, Verdict};
 #[derive(Debug)]
 pub(super) struct WaitingCosts;
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Claim for WaitingCosts {
     fn about(&self) -> About {
         About {

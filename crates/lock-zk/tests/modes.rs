@@ -468,12 +468,14 @@ async fn a_released_permit_wakes_few_of_many_waiters() {
 
 /// Waits until no request has come for a while.
 async fn until_quiet(proxy: &FaultProxy) {
-    until("requests go on and on", async || {
-        let before = proxy.requests();
-        sleep(4 * SETTLED).await;
-        proxy.requests() == before
-    })
-    .await;
+    let quiet = async {
+        let mut before = None;
+        while before != Some(proxy.requests()) {
+            before = Some(proxy.requests());
+            sleep(4 * SETTLED).await;
+        }
+    };
+    timeout(Duration::from_secs(60), quiet).await.expect("requests go on and on");
 }
 
 /// Their paths are more than what one session watches.

@@ -1,0 +1,94 @@
+//! Claim 8: ZooKeeper is not absolutely safe either.
+
+use async_trait::async_trait;
+
+use super::trials::{OVERLAPS, UNFENCED, add_trial, counted};
+use super::{About, Claim, Figures, Judgement, Measuring};
+use crate::failure::Outcome;
+use crate::faults::{FaultName, Trial};
+use crate::results::{Picture, Verdict};
+
+/// The claim.
+#[derive(Debug)]
+pub(super) struct PausedHolder;
+
+#[async_trait(?Send)]
+impl Claim for PausedHolder {
+    fn about(&self) -> About {
+        About {
+            id: 8,
+            says: "ZooKeeper is not absolutely safe either: a client that pauses for long acts on a lock that another one has.",
+            how: "A process that holds a lock and writes under it is stopped by SIGSTOP until another one has the lock, and goes \
+                  on. Counted are holds that overlap by wall time, those in which both guards said to be valid, and the late \
+                  writes that a store accepts which compares fencing tokens, and one that does not.",
+            rule: "Holds when holds overlap, or a store without tokens accepts late writes, on ZooKeeper as on Redis; does not \
+                   hold when neither happens on ZooKeeper. Two valid guards, or a late write past tokens, break what polylock \
+                   promises.",
+            needs: &[],
+            in_quick: true,
+        }
+    }
+
+    async fn measure(&self, run: &mut Measuring<'_>) {
+        for backend in SUBJECTS {
+            if let Some(target) = run.target_of(backend) {
+                add_trial(run, backend, Trial::of(target.backend(), FaultName::ClientPaused)).await;
+            }
+        }
+        for (title, metric) in [
+            ("Holds that overlap by wall time", OVERLAPS),
+            ("Late writes that a store without tokens accepts", UNFENCED),
+        ] {
+            run.draw(Picture::Bars { title: title.into(), metric: metric.into() });
+        }
+    }
+
+    fn judge(&self, figures: &Figures) -> Outcome<Judgement> {
+        let (mut harmed, mut texts, mut is_kept) = (Vec::new(), Vec::new(), true);
+        for subject in SUBJECTS {
+            let counted = counted(figures, subject)?;
+            if counted.overlaps > 0.0 || counted.stale_without_tokens > 0.0 {
+                harmed.push(subject);
+            }
+            is_kept &= counted.valid < 0.5 && counted.stale < 0.5;
+            texts.push(format!(
+                "{subject} {:.0} overlaps, {:.0} of valid guards, {:.0} late writes without tokens and {:.0} with them",
+                counted.overlaps, counted.valid, counted.stale_without_tokens, counted.stale
+            ));
+        }
+        let verdict = match (harmed.contains(&"zk"), harmed.len() == SUBJECTS.len()) {
+            (true, true) => Verdict::Holds,
+            (true, false) => Verdict::DependsOn("the backend".into()),
+            (false, _) => Verdict::DoesNotHold,
+        };
+        let judged = Judgement::new(verdict, texts.join("; "));
+        Ok(if is_kept { judged } else { judged.breaks_our_promise() })
+    }
+}
+
+const SUBJECTS: [&str; 3] = ["redis", "redlock", "zk"];
+
+#[cfg(test)]
+mod tests {
+    use super::super::trials::figures_of;
+    use super::*;
+
+    fn judged(zk: [f64; 4]) -> Judgement {
+        let paused = [1.0, 0.0, 0.0, 3.0];
+        let all = [("redis", paused), ("redlock", paused), ("zk", zk)];
+        let figures = all.iter().flat_map(|(subject, counted)| figures_of(subject, *counted));
+        PausedHolder.judge(&Figures::from(figures.collect::<Vec<_>>())).unwrap()
+    }
+
+    #[test]
+    fn overlaps_decide_and_tokens_must_help() {
+        let expected = judged([1.0, 0.0, 0.0, 3.0]);
+        assert_eq!((expected.verdict, expected.is_as_promised), (Verdict::Holds, true));
+        assert_eq!(judged([0.0; 4]).verdict, Verdict::DoesNotHold);
+        assert!(!judged([1.0, 1.0, 0.0, 3.0]).is_as_promised, "two guards were valid");
+        assert!(
+            !judged([1.0, 0.0, 2.0, 3.0]).is_as_promised,
+            "a store that compares tokens took a late write"
+        );
+    }
+}
