@@ -364,7 +364,9 @@ async fn the_session_timeout_that_was_negotiated_is_told() {
     let options = ZooKeeper::builder().min_session_timeout(shortest).max_session_timeout(longest);
     let zk = options.start().await.unwrap();
     for (asked, given) in [("200ms", shortest), ("2s", Duration::from_secs(2)), ("60s", longest)] {
-        let locks = Locks::connect(&format!("{}?session_timeout={asked}", zk.url())).await.unwrap();
+        let locks = Locks::connect(&format!("{}?session_timeout={asked}&connect_timeout=10s", zk.url()))
+            .await
+            .unwrap();
         assert_eq!(locks.capabilities().lease, LeaseKind::session(given));
         let guard = locks.mutex("a").acquire().await.unwrap();
         assert!(guard.remaining() <= given, "believes for {:?} in a session of {given:?}", guard.remaining());

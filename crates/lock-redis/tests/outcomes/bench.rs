@@ -11,7 +11,9 @@ use lock_redis::server::Server;
 use lock_redlock::ballot::{self, Claim, Proposal, Request, Voter, Waiter};
 use lock_testkit::RedisServer;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value, cmd, pipe};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value, cmd, pipe,
+};
 use redis_link::client::RedisClient;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
@@ -68,7 +70,9 @@ impl Bench {
         let info = || redis.url().into_connection_info().unwrap();
         let voter = Voter::new(Arc::new(RedisClient::new(Voter::options(info())).unwrap()));
         let client = Client::open(redis.url()).unwrap();
-        let connection = client.get_multiplexed_async_connection().await.unwrap();
+        // The default is half a second, which a busy machine may need.
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let connection = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
         let (mut subscriptions, messages) = client.get_async_pubsub().await.unwrap().split();
         subscriptions.subscribe(END).await.unwrap();
         // By a pattern, so that nobody is counted as waiting there.
