@@ -59,11 +59,19 @@ impl FaultServers {
                 Servers::Sentinel(RedisSentinel::start_with(RedisOptions::default()).await?)
             }
             SoakBackend::Redlock => Servers::Five(redis().start_n(5).await?),
-            SoakBackend::Zk => {
-                Servers::ZooKeeper(ZooKeeper::builder().proxied_links().start_ensemble(3).await?)
-            }
+            SoakBackend::Zk => Servers::ZooKeeper(ZkEnsemble::start().await?),
         };
         let lease = if backend == SoakBackend::Zk { ZK_LEASE } else { REDIS_LEASE };
+        Self::with_one_route(servers, lease)
+    }
+
+    /// Starts an ensemble with proxies between its servers, with one route to it. Its elections take longer.
+    pub(crate) async fn start_linked() -> Outcome<Self> {
+        let ensemble = ZooKeeper::builder().proxied_links().start_ensemble(3).await?;
+        Self::with_one_route(Servers::ZooKeeper(ensemble), ZK_LEASE)
+    }
+
+    fn with_one_route(servers: Servers, lease: Duration) -> Outcome<Self> {
         let mut started = Self { servers, routes: Vec::new(), lease };
         started.new_routes(1)?;
         Ok(started)

@@ -45,9 +45,9 @@ pub(super) enum OutageLimit {
     Moment,
     /// As long as a lock outlives its holder.
     Lease,
-    /// As long as the fault lasts, and a lease.
+    /// As long as the fault lasts, with the election that follows, and a lease.
     FaultAndLease,
-    /// The same, and until the servers have elected a leader.
+    /// The same, and an election that fails once.
     FaultAndElection,
 }
 
@@ -194,11 +194,11 @@ fn zk(fault: FaultName) -> Cell {
         ),
         F::ConnectionsReset => expect(Promise::Exclusion, OutageLimit::Lease, ZK_EXCLUSION),
         F::ServerPaused | F::RestartWithData | F::RestartWithoutData | F::Failover => {
-            expect(Promise::Exclusion, OutageLimit::FaultAndElection, ZK_EXCLUSION)
+            expect(Promise::Exclusion, OutageLimit::FaultAndLease, ZK_EXCLUSION)
         }
         F::MajorityPaused => expect(
             Promise::Exclusion,
-            OutageLimit::FaultAndElection,
+            OutageLimit::FaultAndLease,
             "while a majority is away; after a holder died, for its session timeout",
         ),
         F::LeaderCutOff => expect(
@@ -220,8 +220,8 @@ const fn expect(promise: Promise, outage: OutageLimit, sentence: &'static str) -
     Cell::Expected(Expectation { promise, outage, sentence })
 }
 
-/// Servers notice after two seconds (`syncLimit`) that the leader is away, and vote and load their data then.
-const ELECTION: Duration = Duration::from_secs(6);
+/// An election that fails takes as long (`initLimit`).
+const ELECTION: Duration = Duration::from_secs(10);
 /// What a busy machine may add to an outage: new connections, processes that have to wait.
 const SLACK: Duration = Duration::from_secs(4);
 

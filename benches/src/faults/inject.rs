@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lock_testkit::now_ns;
 use lock_testkit::proxy::{Direction, Then};
+use lock_testkit::{RedisSentinel, ZkEnsemble, now_ns};
 use rand::Rng;
 use rand::rngs::StdRng;
 use tokio::time::sleep;
@@ -146,8 +146,17 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<()> {
             all.start_again(leader).await?;
         }
         FaultName::Failover => {
-            stage.servers()?.sentinel()?.servers()[0].kill();
-            stage.another_holds().await;
+            let sentinel = stage.servers()?.sentinel()?;
+            let (order, at_ns) = (["SENTINEL", "FAILOVER", RedisSentinel::NAME], now_ns());
+            sentinel.servers()[0].kill();
+            for _ in 0..FAILOVER_ORDERS {
+                // Sentinels abandon some failovers. One that goes on refuses the order.
+                sentinel.sentinels()[0].command(&order).await?;
+                if stage.crew.granted_to_another(at_ns, FAILOVER_ORDER).await {
+                    break;
+                }
+            }
+            sleep(MOMENT).await;
         }
         FaultName::KeyEndedOnMinority => stage.end_keys(2).await?,
         FaultName::KeyEnded => match stage.backend {
@@ -160,15 +169,20 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<()> {
             stage.servers()?.redis(server).command(&["FLUSHALL"]).await?;
         }
     }
-    Ok(())
+    match stage.servers.and_then(FaultServers::ensemble) {
+        // An election that fails takes ten seconds (`initLimit`), whatever the clients do: it is a part of the fault.
+        Some(ensemble) => stage.servers()?.until("all servers serve", async || serves(ensemble).await).await,
+        None => Ok(()),
+    }
 }
 
-/// Makes the servers ready for the next fault.
-pub(super) async fn after(fault: FaultName, servers: &FaultServers) -> Outcome<()> {
-    if fault == FaultName::Failover || servers.ensemble().is_none() {
-        return Ok(());
+async fn serves(ensemble: &ZkEnsemble) -> Outcome<bool> {
+    for node in ensemble.nodes() {
+        if node.mode().await.is_none() {
+            return Ok(false);
+        }
     }
-    servers.until("there is a leader", async || Ok(servers.leader().await.is_some())).await
+    Ok(true)
 }
 
 impl<'a> Stage<'a> {
@@ -272,5 +286,7 @@ const SWALLOWED: u64 = 4;
 const BEYOND: Duration = Duration::from_millis(500);
 const DOWN: Duration = Duration::from_millis(500);
 const MOMENT: Duration = Duration::from_millis(300);
+const FAILOVER_ORDERS: usize = 10;
+const FAILOVER_ORDER: Duration = Duration::from_secs(1);
 /// How much longer than a lease it may take until another client has the lock.
 const LONGEST: Duration = Duration::from_secs(10);

@@ -50,7 +50,9 @@ impl Trials {
             BackendName::Redlock => SoakBackend::Redlock,
             BackendName::Zk => SoakBackend::Zk,
         };
+        let linked = fault == FaultName::LeaderCutOff;
         let mut servers = match self.ensemble.take() {
+            _ if linked => FaultServers::start_linked().await?,
             Some(ensemble) => ensemble,
             None => {
                 let forgets = fault == FaultName::RestartWithoutData;
@@ -60,7 +62,7 @@ impl Trials {
         servers.new_routes(2)?;
         let ran = self.run_on(fault, Some(&servers)).await;
         // After a failure nobody knows in what state it is.
-        if kind == SoakBackend::Zk && ran.is_ok() {
+        if kind == SoakBackend::Zk && ran.is_ok() && !linked {
             self.ensemble = Some(servers);
         }
         ran
@@ -95,9 +97,6 @@ impl Trials {
         let end_ns = now_ns();
         let Stage { crew, stopped, .. } = stage;
         let history = crew.end().await?;
-        if let Some(servers) = servers {
-            inject::after(fault, servers).await?;
-        }
         let head = RecordHead {
             fault,
             backend: self.backend,
