@@ -4,6 +4,7 @@
 
 mod async_redis_lock;
 mod distkit;
+mod installed;
 mod rlock;
 mod rslock;
 mod subprocess;
@@ -33,6 +34,12 @@ pub(crate) enum Peer {
     AsyncRedisLock,
     /// <https://docs.rs/distkit>
     Distkit,
+    /// <https://redis.readthedocs.io>
+    RedisPy,
+    /// <https://github.com/brainix/pottery>, on five masters
+    Pottery,
+    /// <https://github.com/mike-marcacci/node-redlock>, on five masters
+    NodeRedlock,
     /// <https://docs.rs/zookeeper-client>
     LockClient,
     /// <https://curator.apache.org>
@@ -43,11 +50,14 @@ pub(crate) enum Peer {
 
 impl Peer {
     /// All peers, in the order of the results.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: &[Self] = &[
         Self::Rslock,
         Self::Rlock,
         Self::AsyncRedisLock,
         Self::Distkit,
+        Self::RedisPy,
+        Self::Pottery,
+        Self::NodeRedlock,
         Self::LockClient,
         Self::Curator,
         Self::Kazoo,
@@ -55,12 +65,15 @@ impl Peer {
 
     /// The peers that lock on the servers of this backend.
     pub(crate) fn of(backend: BackendName) -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(move |peer| peer.backend() == backend)
+        Self::ALL.iter().copied().filter(move |peer| peer.backend() == backend)
     }
 
     const fn backend(self) -> BackendName {
         match self {
-            Self::Rslock | Self::Rlock | Self::AsyncRedisLock | Self::Distkit => BackendName::Redis,
+            Self::Rslock | Self::Rlock | Self::AsyncRedisLock | Self::Distkit | Self::RedisPy => {
+                BackendName::Redis
+            }
+            Self::Pottery | Self::NodeRedlock => BackendName::Redlock,
             Self::LockClient | Self::Curator | Self::Kazoo => BackendName::Zk,
         }
     }
@@ -72,10 +85,38 @@ impl Peer {
             Self::Rlock => "rlock",
             Self::AsyncRedisLock => "async-redis-lock",
             Self::Distkit => "distkit",
+            Self::RedisPy => "redis-py",
+            Self::Pottery => "pottery",
+            Self::NodeRedlock => "node-redlock",
             Self::LockClient => "lock-client",
             Self::Curator => "curator",
             Self::Kazoo => "kazoo",
         }
+    }
+
+    /// The largest number of processes that contend: fewer where some need a runtime of their own.
+    pub(crate) const fn most_processes(self) -> u32 {
+        match self {
+            Self::Rslock | Self::Rlock | Self::AsyncRedisLock | Self::Distkit => u32::MAX,
+            _ => HEAVY_PROCESSES,
+        }
+    }
+
+    /// Why it cannot be measured, if its packages are not installed.
+    pub(crate) fn missing(self) -> Option<String> {
+        installed::missing(match self {
+            Self::Rslock | Self::Rlock | Self::AsyncRedisLock | Self::Distkit | Self::LockClient => {
+                return None;
+            }
+            Self::RedisPy | Self::Pottery | Self::Kazoo => "python",
+            Self::NodeRedlock => "node",
+            Self::Curator => "java",
+        })
+    }
+
+    /// The peer with this name in the results.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|peer| peer.as_str() == name)
     }
 
     /// How it waits, for the report.
@@ -84,6 +125,9 @@ impl Peer {
             Self::Rslock => "polls after 0 to 200 ms",
             Self::Rlock | Self::AsyncRedisLock => "polls every 100 ms",
             Self::Distkit => "polls every 50 ms",
+            Self::RedisPy => "Lock, in Python processes: polls every 100 ms",
+            Self::Pottery => "Redlock, in Python processes: polls after 0 to 200 ms",
+            Self::NodeRedlock => "in Node processes: polls after 100 to 300 ms, ten times, then begins again",
             Self::LockClient => "the lock of the driver zookeeper-client: watches, then lists again",
             Self::Curator => "InterProcessMutex, in Java processes: watches, then lists again",
             Self::Kazoo => "Lock, in Python processes: watches, then lists again",
@@ -91,5 +135,20 @@ impl Peer {
     }
 }
 
+/// How many Java, Python or Node processes two cores bear.
+const HEAVY_PROCESSES: u32 = 8;
 /// The session timeout of peers without a default.
 const SESSION: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_find_their_peer() {
+        for &peer in Peer::ALL {
+            assert_eq!(Peer::named(peer.as_str()), Some(peer));
+        }
+        assert_eq!(Peer::named("redis"), None);
+    }
+}

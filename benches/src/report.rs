@@ -55,7 +55,7 @@ pub(crate) fn render(results: &Results) -> String {
 
 fn headline(results: &Results) -> String {
     let mut backends = results.backends();
-    backends.retain(|backend| !Peer::ALL.iter().any(|peer| peer.as_str() == *backend));
+    backends.retain(|backend| Peer::named(backend).is_none());
     match backends[..] {
         [] => "Nothing was measured".into(),
         [only] => format!("Locks over {only}"),

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use crate::backends::Target;
 use crate::failure::{Failure, Outcome};
 use crate::options::{BackendName, ScenarioName};
+use crate::peers::Peer;
 use crate::plan::Plan;
 use crate::results::Row;
 
@@ -86,7 +87,7 @@ impl Bench {
 /// Whether this scenario can run on this backend.
 pub(crate) fn fits(scenario: ScenarioName, backend: BackendName) -> bool {
     match scenario {
-        ScenarioName::Peers => matches!(backend, BackendName::Redis | BackendName::Zk),
+        ScenarioName::Peers => Peer::of(backend).next().is_some(),
         ScenarioName::Herd => backend == BackendName::Zk,
         ScenarioName::Degraded => backend == BackendName::Redlock,
         _ => true,
@@ -108,7 +109,8 @@ pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) 
         ScenarioName::Held => Box::pin(alone(held::run(bench, target))),
         ScenarioName::Degraded => Box::pin(degraded::run(bench, target)),
     };
-    let patience = bench.plan.patience;
+    let parts = if scenario == ScenarioName::Peers { 1 + Peer::of(target.backend()).count() } else { 1 };
+    let patience = bench.plan.patience * parts as u32;
     let measured = timeout(patience, measuring).await;
     measured.unwrap_or_else(|_| Err(Failure::new(format!("stuck: still running after {patience:?}"))))
 }

@@ -76,13 +76,14 @@ fn promises_are_judged_and_servers_are_watched() {
 #[test]
 fn peers_take_part() {
     let out = tempfile::tempdir().unwrap();
-    let args =
-        ["--quick", "--backend", "redis", "--backend", "zk", "--scenario", "peers", "--processes", "2"];
+    let args = "--quick --backend redis --backend redlock --backend zk --scenario peers --processes 2";
+    let args: Vec<_> = args.split_whitespace().collect();
     let output = compare(out.path(), &args).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let results = results(out.path());
-    for peer in
-        ["redis", "rslock", "rlock", "async-redis-lock", "distkit", "zk", "lock-client", "curator", "kazoo"]
+    for peer in "redis rslock rlock async-redis-lock distkit redis-py redlock pottery node-redlock zk lock-client curator \
+                 kazoo"
+        .split_whitespace()
     {
         let found =
             results["rows"].as_array().unwrap().iter().find(|row| {

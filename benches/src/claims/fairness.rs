@@ -38,7 +38,7 @@ impl Claim for Fairness {
 
     async fn measure(&self, run: &mut Measuring<'_>) {
         let backends = ["memory", "redis", "redlock", "zk"].map(|backend| ("contended", backend));
-        let peers = Peer::ALL.map(|peer| ("peers", peer.as_str()));
+        let peers = Peer::ALL.iter().map(|peer| ("peers", peer.as_str()));
         for (scenario, name) in backends.into_iter().chain(peers) {
             for metric in [INVERSIONS, JAIN, LONGEST_WAIT] {
                 run.add_row(scenario, name, metric);

@@ -10,8 +10,10 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use super::installed::folder_of;
 use crate::events::{EventLog, GrantInfo, TimedHold};
 use crate::failure::{Failure, Outcome};
+use crate::url;
 
 /// A running program of `benches/peers`, connected and waiting for its order.
 #[derive(Debug)]
@@ -26,17 +28,30 @@ impl Subprocess {
     /// Curator in a Java process.
     pub(crate) async fn curator(url: &str, path: &str) -> Outcome<Self> {
         let mut command = Command::new("java");
-        command.current_dir(installed("java")).args(["-Xmx64m", "-XX:+UseSerialGC", "@options"]);
-        Self::start(command.arg(source("Curator.java")), url, path).await
+        command.current_dir(folder_of("java")).args(["-Xmx64m", "-XX:+UseSerialGC", "@options"]);
+        Self::start(command.arg(source("Curator.java")), &zookeeper(url)?, path).await
     }
 
     /// kazoo in a Python process.
     pub(crate) async fn kazoo(url: &str, path: &str) -> Outcome<Self> {
-        let mut command = Command::new(installed("python").join("bin/python"));
-        Self::start(command.arg(source("kazoo_mutex.py")), url, path).await
+        let mut command = Command::new(folder_of("python").join("bin/python"));
+        Self::start(command.arg(source("kazoo_mutex.py")), &zookeeper(url)?, path).await
     }
 
-    async fn start(command: &mut Command, url: &str, path: &str) -> Outcome<Self> {
+    /// redis-py or pottery, by its name, in a Python process.
+    pub(crate) async fn python(library: &str, url: &str, key: &str) -> Outcome<Self> {
+        let mut command = Command::new(folder_of("python").join("bin/python"));
+        Self::start(command.arg(source("redis_lock.py")).arg(library), &redis(url), key).await
+    }
+
+    /// node-redlock in a Node process.
+    pub(crate) async fn node_redlock(url: &str, key: &str) -> Outcome<Self> {
+        let mut command = Command::new("node");
+        command.current_dir(folder_of("node")).arg(source("node_redlock.mjs"));
+        Self::start(&mut command, &redis(url), key).await
+    }
+
+    async fn start(command: &mut Command, servers: &str, lock: &str) -> Outcome<Self> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().map_err(
                 |error| {
@@ -50,8 +65,7 @@ impl Subprocess {
             return Err(Failure::new("the program has no pipes"));
         };
         let mut program = Self { _child: child, input, output: BufReader::new(output).lines() };
-        let url = LockUrl::parse(url)?;
-        program.send(&format!("{}{} {path}", url.hosts, url.path.trim_end_matches('/'))).await?;
+        program.send(&format!("{servers} {lock}")).await?;
         match program.receive().await?.as_str() {
             "ready" => Ok(program),
             other => Err(Failure::new(format!(
@@ -103,12 +117,17 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn source(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/peers")).join(name)
+/// The servers as clients of ZooKeeper take them: the hosts and the chroot.
+fn zookeeper(url: &str) -> Outcome<String> {
+    let url = LockUrl::parse(url)?;
+    Ok(format!("{}{}", url.hosts, url.path.trim_end_matches('/')))
 }
 
-/// The folder that `cargo xtask setup` installs into.
-fn installed(language: &str) -> PathBuf {
-    let target = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.to_owned()));
-    target.unwrap_or_default().join("peers").join(language)
+/// The URLs of the servers, one for each.
+fn redis(url: &str) -> String {
+    url::each(url).join(",")
+}
+
+fn source(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/peers")).join(name)
 }

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use lock_testkit::history::Event;
+use tokio::time::timeout;
 
 use super::contention::{Contention, HOLD, jobs, let_contend, rounds};
 use super::{Bench, Measured, time};
 use crate::backends::Target;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::latency::Latency;
-use crate::options::BackendName;
 use crate::peers::Peer;
 use crate::plan::Plan;
 use crate::results::Row;
@@ -21,7 +21,7 @@ use crate::worker::{Job, Task};
 /// The settings, for the report.
 pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     let mut settings = vec![
-        ("processes", format!("{}; zk: {}", plan.processes, processes(plan, BackendName::Zk))),
+        ("processes", format!("{}, fewer for peers that need a runtime each; ours beside them as many", plan.processes)),
         ("hold", format!("{}, as in contended", time(HOLD))),
         (
             "to_a_waiter",
@@ -34,40 +34,68 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
                 time(plan.counted)
             ),
         ),
-        ("duration", format!("{} each after {} of warm-up", time(plan.contended), time(plan.warm_up))),
+        ("duration", format!("{} each after {} of warm-up", time(contended(plan)), time(plan.warm_up))),
         ("floor", "the mean of our times right before the peer and right after it".into()),
-        ("options", "the defaults of each library; rslock has no default ttl: 10 s".into()),
+        (
+            "options",
+            "the defaults of each library; where there is no default ttl: 10 s for rslock, 5 s for node-redlock".into(),
+        ),
     ];
-    settings.extend(Peer::ALL.map(|peer| (peer.as_str(), peer.waiting().to_owned())));
+    settings.extend(Peer::ALL.iter().map(|peer| (peer.as_str(), about(*peer, plan))));
     settings
 }
 
-/// Measures one backend and its peers. A peer that fails is reported and left out.
+/// Measures one backend and its peers. A peer that fails is reported and left out; one that is not installed is noted.
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
-    let ours = Library::measure(bench, target, None).await?;
-    let (first, mut before) = (ours.floor(), ours.floor());
-    let mut all = vec![ours.measured(target.name(), first)];
+    let first =
+        Peer::of(target.backend()).next().map_or(bench.plan.processes, |peer| processes(&bench.plan, peer));
+    let ours = Library::measure(bench, target, None, first).await?;
+    let (floor, mut last) = (ours.floor(), ours.floor());
+    let mut all = vec![ours.measured(target.name(), floor)];
     for peer in Peer::of(target.backend()) {
-        let theirs = match Library::measure(bench, target, Some(peer)).await {
-            Ok(theirs) => theirs,
-            Err(failure) => {
-                all[0].complaints.push(failure.during(peer.as_str()).to_string());
-                continue;
-            }
-        };
-        // The noise of the machine changes from minute to minute.
-        let ours = Library::measure(bench, target, None).await?;
-        let after = ours.floor();
-        all.push(theirs.measured(peer.as_str(), before.mean(after)));
-        all[0].events.extend(ours.contention.into_measured("peers", target.name()).events);
-        before = after;
+        if let Some(why) = peer.missing() {
+            all[0].notes.push(("missing", format!("without {}: {why}", peer.as_str())));
+            continue;
+        }
+        let patience = bench.plan.patience;
+        let measured =
+            timeout(patience, between_ours(bench, target, peer, &mut last, &mut all[0].events)).await;
+        match measured
+            .unwrap_or_else(|_| Err(Failure::new(format!("stuck: still running after {patience:?}"))))
+        {
+            Ok(theirs) => all.push(theirs),
+            Err(failure) => all[0].complaints.push(failure.during(peer.as_str()).to_string()),
+        }
     }
     Ok(all)
+}
+
+/// Measures a peer between two measurements of ours: the noise of the machine changes from minute to minute.
+async fn between_ours(
+    bench: &Bench,
+    target: &Target,
+    peer: Peer,
+    last: &mut OurTimes,
+    events: &mut Vec<Event>,
+) -> Outcome<Measured> {
+    let processes = processes(&bench.plan, peer);
+    if last.processes != processes {
+        let ours = Library::measure(bench, target, None, processes).await?;
+        *last = ours.floor();
+        events.extend(ours.contention.into_measured("peers", target.name()).events);
+    }
+    let before = *last;
+    let theirs = Library::measure(bench, target, Some(peer), processes).await?;
+    let ours = Library::measure(bench, target, None, processes).await?;
+    *last = ours.floor();
+    events.extend(ours.contention.into_measured("peers", target.name()).events);
+    Ok(theirs.measured(peer.as_str(), before.mean(*last)))
 }
 
 /// Our times, as the floor of a peer.
 #[derive(Clone, Copy)]
 struct OurTimes {
+    processes: u32,
     waiter_us: f64,
     alone_us: f64,
 }
@@ -76,6 +104,7 @@ impl OurTimes {
     fn mean(self, other: Self) -> Self {
         let mean = |one, other| f64::midpoint(one, other);
         Self {
+            processes: self.processes,
             waiter_us: mean(self.waiter_us, other.waiter_us),
             alone_us: mean(self.alone_us, other.alone_us),
         }
@@ -84,14 +113,15 @@ impl OurTimes {
 
 /// The measurements of one library.
 struct Library {
+    processes: u32,
     contention: Contention,
     waiter_us: f64,
     alone_us: f64,
 }
 
 impl Library {
-    async fn measure(bench: &Bench, target: &Target, peer: Option<Peer>) -> Outcome<Self> {
-        let plan = Plan { processes: processes(&bench.plan, target.backend()), ..bench.plan };
+    async fn measure(bench: &Bench, target: &Target, peer: Option<Peer>, processes: u32) -> Outcome<Self> {
+        let plan = Plan { processes, contended: contended(&bench.plan), ..bench.plan };
         let bench = Bench { plan, ..bench.clone() };
         let alone = Plan { processes: 1, contended: plan.counted, ..plan };
         let alone = Bench { plan: alone, ..bench.clone() };
@@ -99,11 +129,11 @@ impl Library {
         let alone_us = rounds(&events, window).quantile_us(0.5);
         let (events, window) = contend_for(&bench, target, peer, HOLD).await?;
         let contention = Contention::of(events, window, plan.processes)?;
-        Ok(Self { waiter_us: contention.to_waiter.quantile_us(0.5), contention, alone_us })
+        Ok(Self { processes, waiter_us: contention.to_waiter.quantile_us(0.5), contention, alone_us })
     }
 
     const fn floor(&self) -> OurTimes {
-        OurTimes { waiter_us: self.waiter_us, alone_us: self.alone_us }
+        OurTimes { processes: self.processes, waiter_us: self.waiter_us, alone_us: self.alone_us }
     }
 
     /// The rows, with our times as the floor.
@@ -135,7 +165,20 @@ async fn contend_for(
     Ok((let_contend(&workers, window).await?, window))
 }
 
-/// Fewer on ZooKeeper: two of its peers need a Java or Python runtime per process.
-fn processes(plan: &Plan, backend: BackendName) -> u32 {
-    if backend == BackendName::Zk { plan.processes.min(8) } else { plan.processes }
+/// The setting of one peer.
+fn about(peer: Peer, plan: &Plan) -> String {
+    let processes = processes(plan, peer);
+    let fewer = if processes < plan.processes { format!(" ({processes} processes)") } else { String::new() };
+    format!("{}{fewer}", peer.waiting())
 }
+
+fn processes(plan: &Plan, peer: Peer) -> u32 {
+    plan.processes.min(peer.most_processes())
+}
+
+/// Shorter than in `contended`, as there are many peers.
+fn contended(plan: &Plan) -> Duration {
+    plan.contended.min(LONGEST)
+}
+
+const LONGEST: Duration = Duration::from_secs(6);

@@ -129,6 +129,10 @@ async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) 
             contend_with(&AsyncRedisLock::connect(url, key).await?, job, hold, orders).await
         }
         Peer::Distkit => contend_with(&Distkit::connect(url, key).await?, job, hold, orders).await,
+        Peer::RedisPy | Peer::Pottery => {
+            direct(Subprocess::python(peer.as_str(), url, key).await?, job, hold, orders).await
+        }
+        Peer::NodeRedlock => direct(Subprocess::node_redlock(url, key).await?, job, hold, orders).await,
         Peer::LockClient => {
             let lock = DriverLock::connect(url, &format!("/{key}")).await?;
             contend_with(&lock, job, hold, orders).await
