@@ -36,6 +36,10 @@ pub(crate) enum Peer {
     Distkit,
     /// <https://redis.readthedocs.io>
     RedisPy,
+    /// <https://github.com/go-redsync/redsync>, on one master
+    Redsync,
+    /// <https://github.com/go-redsync/redsync>, on five masters
+    RedsyncFive,
     /// <https://github.com/brainix/pottery>, on five masters
     Pottery,
     /// <https://github.com/mike-marcacci/node-redlock>, on five masters
@@ -46,6 +50,8 @@ pub(crate) enum Peer {
     Curator,
     /// <https://kazoo.readthedocs.io>
     Kazoo,
+    /// <https://etcd.io>, on a server of its own: what one would take instead of ZooKeeper
+    Etcd,
 }
 
 impl Peer {
@@ -56,26 +62,38 @@ impl Peer {
         Self::AsyncRedisLock,
         Self::Distkit,
         Self::RedisPy,
+        Self::Redsync,
         Self::Pottery,
         Self::NodeRedlock,
+        Self::RedsyncFive,
         Self::LockClient,
         Self::Curator,
         Self::Kazoo,
+        Self::Etcd,
     ];
 
-    /// The peers that lock on the servers of this backend.
+    /// The peers that are measured beside this backend.
     pub(crate) fn of(backend: BackendName) -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(move |peer| peer.backend() == backend)
     }
 
+    /// The backend that it is measured beside.
     const fn backend(self) -> BackendName {
         match self {
-            Self::Rslock | Self::Rlock | Self::AsyncRedisLock | Self::Distkit | Self::RedisPy => {
-                BackendName::Redis
-            }
-            Self::Pottery | Self::NodeRedlock => BackendName::Redlock,
-            Self::LockClient | Self::Curator | Self::Kazoo => BackendName::Zk,
+            Self::Rslock
+            | Self::Rlock
+            | Self::AsyncRedisLock
+            | Self::Distkit
+            | Self::RedisPy
+            | Self::Redsync => BackendName::Redis,
+            Self::Pottery | Self::NodeRedlock | Self::RedsyncFive => BackendName::Redlock,
+            Self::LockClient | Self::Curator | Self::Kazoo | Self::Etcd => BackendName::Zk,
         }
+    }
+
+    /// Whether its locks are on ZooKeeper.
+    pub(crate) fn is_on_zookeeper(self) -> bool {
+        self.backend() == BackendName::Zk && self != Self::Etcd
     }
 
     /// The name of the library.
@@ -86,11 +104,14 @@ impl Peer {
             Self::AsyncRedisLock => "async-redis-lock",
             Self::Distkit => "distkit",
             Self::RedisPy => "redis-py",
+            Self::Redsync => "redsync",
             Self::Pottery => "pottery",
             Self::NodeRedlock => "node-redlock",
+            Self::RedsyncFive => "redsync-five",
             Self::LockClient => "lock-client",
             Self::Curator => "curator",
             Self::Kazoo => "kazoo",
+            Self::Etcd => "etcd",
         }
     }
 
@@ -111,6 +132,7 @@ impl Peer {
             Self::RedisPy | Self::Pottery | Self::Kazoo => "python",
             Self::NodeRedlock => "node",
             Self::Curator => "java",
+            Self::Redsync | Self::RedsyncFive | Self::Etcd => "go",
         })
     }
 
@@ -126,11 +148,18 @@ impl Peer {
             Self::Rlock | Self::AsyncRedisLock => "polls every 100 ms",
             Self::Distkit => "polls every 50 ms",
             Self::RedisPy => "Lock, in Python processes: polls every 100 ms",
+            Self::Redsync | Self::RedsyncFive => {
+                "in Go processes: polls after 50 to 250 ms, 32 times, then begins again"
+            }
             Self::Pottery => "Redlock, in Python processes: polls after 0 to 200 ms",
             Self::NodeRedlock => "in Node processes: polls after 100 to 300 ms, ten times, then begins again",
             Self::LockClient => "the lock of the driver zookeeper-client: watches, then lists again",
             Self::Curator => "InterProcessMutex, in Java processes: watches, then lists again",
             Self::Kazoo => "Lock, in Python processes: watches, then lists again",
+            Self::Etcd => {
+                "concurrency.Mutex, in Go processes, on one etcd server without fsync beside ZooKeeper: watches the key before \
+                 its own, whose end it sees, then reads once"
+            }
         }
     }
 }

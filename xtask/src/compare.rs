@@ -8,8 +8,8 @@ use crate::failure::Failure;
 use crate::{peers, setup, steps};
 
 const HELP: &str = "\
-cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java; without --quick and --faults also
-Curator and the other peers), builds the harness in release mode and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
+cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java; without --quick and --faults also the
+peers, of which some may be missing), builds the harness in release mode and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
 
 ";
 

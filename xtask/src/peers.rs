@@ -1,8 +1,11 @@
-//! Installs the lock clients of other languages for the interop tests.
+//! Installs the lock clients of other languages for the interop tests and for the harness.
 //!
 //! `tests/peers/` pins their versions. They are installed below the target directory, except for Curator, a package of the
 //! system, of which only the program that uses it is compiled. A note of the installed versions is written at the end; the
 //! tests check it, so that they never run with other versions.
+//!
+//! What only the harness uses is optional: in place of a client that cannot be installed the reason is noted, which the
+//! report then shows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +15,26 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::setup::{curator_class_path, ensure_interpreters, output_of, succeeds};
+use crate::setup::{curator_class_path, ensure_go, ensure_interpreters, output_of, succeeds};
 use crate::steps::{cargo, command_line, workspace};
 
 /// Installs the clients that are missing in the pinned versions.
 ///
 /// # Errors
 ///
-/// When a client or its interpreter cannot be installed: the message says what to do.
+/// When a client of the interop tests or its interpreter cannot be installed: the message says what to do.
 pub(crate) fn ensure() -> Result<(), Failure> {
     ensure_interpreters()?;
-    let target = target()?;
+    let peers = target()?.join("peers");
     for kind in KINDS {
-        kind.ensure(&target.join("peers"))?;
+        kind.ensure(&peers)?;
+    }
+    for (kind, tools) in OPTIONAL {
+        if let Err(failure) = tools().and_then(|()| kind.ensure(&peers)) {
+            interrupt::check()?;
+            eprintln!("    peers: without {}: {failure}", kind.clients);
+            kind.note_missing(&peers.join(kind.folder), &failure)?;
+        }
     }
     Ok(())
 }
@@ -32,8 +42,8 @@ pub(crate) fn ensure() -> Result<(), Failure> {
 /// The clients of one language.
 struct Kind {
     folder: &'static str,
-    /// The file with the versions. The note of installed versions is a copy of it.
-    pins: &'static str,
+    /// The files with the versions, and with the program where it is compiled. The note of what is installed is a copy.
+    pins: &'static [&'static str],
     clients: &'static str,
     /// The commands that install into the folder.
     install: fn(&Path) -> Result<Vec<Command>, Failure>,
@@ -45,7 +55,7 @@ struct Kind {
 const KINDS: &[Kind] = &[
     Kind {
         folder: "python",
-        pins: "requirements.txt",
+        pins: &["requirements.txt"],
         clients: "redis-py, python-redis-lock, pottery, kazoo",
         install: install_python,
         probe: probe_python,
@@ -53,7 +63,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         folder: "node",
-        pins: "package-lock.json",
+        pins: &["package-lock.json"],
         clients: "ioredis, node-redlock",
         install: install_node,
         probe: probe_node,
@@ -61,7 +71,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         folder: "java",
-        pins: "zookeeper/Peer.java",
+        pins: &["zookeeper/Peer.java"],
         clients: "Curator",
         install: install_java,
         probe: probe_java,
@@ -69,7 +79,32 @@ const KINDS: &[Kind] = &[
     },
 ];
 
+/// Installs interpreters, compilers and servers.
+type Tools = fn() -> Result<(), Failure>;
+
+/// What only the harness uses, with the tools that it needs.
+const OPTIONAL: &[(Kind, Tools)] = &[(
+    Kind {
+        folder: "go",
+        pins: &["go/go.mod", "go/go.sum", "go/main.go"],
+        clients: "redsync, etcd's client",
+        install: install_go,
+        probe: probe_go,
+        index: "go can reach a module proxy",
+    },
+    ensure_go,
+)];
+
 impl Kind {
+    /// Notes why it is missing. Its first line is enough: the rest is advice for a terminal.
+    fn note_missing(&self, folder: &Path, failure: &Failure) -> Result<(), Failure> {
+        make_empty(folder)?;
+        let file = folder.join(MISSING);
+        let text = failure.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        fs::write(&file, line).map_err(|error| cannot("write", &file, &error))
+    }
+
     fn ensure(&self, peers: &Path) -> Result<(), Failure> {
         let folder = peers.join(self.folder);
         if self.is_installed(&folder)? {
@@ -85,15 +120,21 @@ impl Kind {
                 return Err(self.failure(&command));
             }
         }
-        copy(&pins(self.pins), &folder.join(NOTE))?;
+        let note = folder.join(NOTE);
+        fs::write(&note, self.wanted()?).map_err(|error| cannot("write", &note, &error))?;
         if self.is_installed(&folder)? {
             return Ok(());
         }
         Err(self.failure(&(self.probe)(&folder)))
     }
 
+    fn wanted(&self) -> Result<Vec<u8>, Failure> {
+        let files = self.pins.iter().map(|file| read(&pins(file))).collect::<Result<Vec<_>, _>>()?;
+        Ok(files.concat())
+    }
+
     fn is_installed(&self, folder: &Path) -> Result<bool, Failure> {
-        let wanted = read(&pins(self.pins))?;
+        let wanted = self.wanted()?;
         let noted = fs::read(folder.join(NOTE)).is_ok_and(|noted| noted == wanted);
         // The interpreter may have changed since.
         Ok(noted && output_of(&mut (self.probe)(folder)).is_ok_and(|output| output.status.success()))
@@ -101,11 +142,11 @@ impl Kind {
 
     fn failure(&self, command: &Command) -> Failure {
         Failure::new(format!(
-            "`{}` failed; its output is above\n\nThe interop tests need {}, in the versions of tests/peers/{}. Make sure that \
+            "`{}` failed; its output is above\n\nThe tests and the harness need {}, in the versions of tests/peers/{}. Make sure that \
              {}, then run the same command again.",
             command_line(command),
             self.clients,
-            self.pins,
+            self.pins[0],
             self.index,
         ))
     }
@@ -162,6 +203,21 @@ fn probe_java(folder: &Path) -> Command {
     command
 }
 
+/// The exact versions are in go.mod, their checksums in go.sum.
+fn install_go(folder: &Path) -> Result<Vec<Command>, Failure> {
+    let mut program = Command::new("go");
+    program.args(["build", "-mod=readonly", "-o"]).arg(folder.join("peer")).arg(".");
+    program.current_dir(pins("go"));
+    Ok(vec![program])
+}
+
+/// It ends with its input.
+fn probe_go(folder: &Path) -> Command {
+    let mut command = Command::new(folder.join("peer"));
+    command.arg("version");
+    command
+}
+
 /// Cargo's target directory.
 fn target() -> Result<PathBuf, Failure> {
     let mut command = cargo(["metadata", "--no-deps", "--format-version", "1"]);
@@ -200,6 +256,8 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
 
 /// The file beside the installed packages with their versions.
 const NOTE: &str = "installed";
+/// The file with the reason why they are not installed.
+const MISSING: &str = "missing";
 /// The file beside a compiled program with Java's options.
 const OPTIONS: &str = "options";
 
@@ -226,8 +284,17 @@ mod tests {
     }
 
     #[test]
+    fn the_reason_of_a_missing_client_is_noted() {
+        let folder = std::env::temp_dir().join(format!("xtask-peers-{}", std::process::id()));
+        let failure = Failure::new("`go build` failed\n\nMake sure that ...");
+        OPTIONAL[0].0.note_missing(&folder, &failure).unwrap();
+        assert_eq!(fs::read_to_string(folder.join(MISSING)).unwrap(), "`go build` failed");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn an_incomplete_installation_is_repeated() {
-        for kind in KINDS {
+        for kind in KINDS.iter().chain(OPTIONAL.iter().map(|(kind, _)| kind)) {
             assert!(!kind.is_installed(Path::new("/nowhere")).unwrap());
         }
     }

@@ -1,8 +1,8 @@
 //! Finds the servers and interpreters that tests and measurements need, installs what is missing, or prints instructions.
 //!
-//! Installs only with Debian's own packages. The packaged Redis service must not run, as the tests start their own servers.
-//! Without systemd (a container) Debian does not start it; under systemd the unit is masked while its package is installed
-//! and disabled afterwards. The package `zookeeper` has no service.
+//! Installs only with Debian's own packages. The packaged services of Redis and etcd must not run, as the tests start their own
+//! servers. Without systemd (a container) Debian does not start them; under systemd a unit is masked while its package is
+//! installed and disabled afterwards. The package `zookeeper` has no service.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -31,6 +31,15 @@ pub(crate) fn ensure() -> Result<(), Failure> {
 /// As for [`ensure`].
 pub(crate) fn ensure_interpreters() -> Result<(), Failure> {
     ensure_parts(&[Part::Python, Part::Node, Part::Npm, Part::Javac, Part::Curator])
+}
+
+/// As [`ensure`], for the peers in Go, and the etcd server of one of them.
+///
+/// # Errors
+///
+/// As for [`ensure`].
+pub(crate) fn ensure_go() -> Result<(), Failure> {
+    ensure_parts(&[Part::Go, Part::Etcd])
 }
 
 fn ensure_parts(parts: &[Part]) -> Result<(), Failure> {
@@ -71,6 +80,8 @@ enum Part {
     /// The compiler, a separate package of Debian.
     Javac,
     Curator,
+    Go,
+    Etcd,
 }
 
 /// The names of a part, for people and for package managers. Without a package it is missing there, or comes with another.
@@ -107,8 +118,19 @@ impl Part {
                 ("javac", "default-jdk-headless", [Some("java-devel"), Some("jdk-openjdk"), Some("openjdk")])
             }
             Self::Curator => ("Curator", "libcurator-recipes-java", [None, None, None]),
+            Self::Go => ("go", "golang-go", [Some("golang"), Some("go"), Some("go")]),
+            Self::Etcd => ("etcd", "etcd-server", [Some("etcd"), None, Some("etcd")]),
         };
         Names { name, debian, fedora, arch, brew }
+    }
+
+    /// The service in its package of Debian.
+    fn unit(self) -> Option<&'static str> {
+        match self {
+            Self::Redis => Some("redis-server.service"),
+            Self::Etcd => Some("etcd.service"),
+            _ => None,
+        }
     }
 }
 
@@ -127,6 +149,8 @@ fn look(parts: &[Part]) -> Result<Found, Failure> {
         Part::Npm => Ok(npm_version()),
         Part::Javac => Ok(javac_version()),
         Part::Curator => Ok(curator_version()),
+        Part::Go => Ok(go_version()),
+        Part::Etcd => Ok(etcd_version()),
     };
     parts.iter().map(|&part| Ok((part, version(part)?))).collect()
 }
@@ -224,6 +248,20 @@ fn javac_version() -> Option<String> {
     output.status.success().then(|| text.trim().trim_start_matches("javac ").to_owned())
 }
 
+fn go_version() -> Option<String> {
+    let output = output_of(Command::new(in_path("go")?).arg("version")).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix("go1."));
+    output.status.success().then(|| format!("1.{}", version.unwrap_or("?")))
+}
+
+fn etcd_version() -> Option<String> {
+    let output = output_of(Command::new(in_path("etcd")?).arg("--version")).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.lines().find_map(|line| line.strip_prefix("etcd Version: "));
+    output.status.success().then(|| version.unwrap_or("of an unknown version").to_owned())
+}
+
 /// Compiling the program that uses it shows whether it is usable.
 fn curator_version() -> Option<String> {
     if curator_chosen().is_some() {
@@ -263,15 +301,16 @@ fn install(missing: &[Part]) -> Result<(), Failure> {
 
 fn install_with_apt(missing: &[Part], prefix: &[&str]) -> Result<(), Failure> {
     eprintln!("    set-up: {} missing: installing with apt-get", are(missing));
-    let masked = missing.contains(&Part::Redis) && Path::new("/run/systemd/system").is_dir();
-    if masked {
-        attempt(prefix, &["systemctl", "--quiet", "mask", "--runtime", REDIS_UNIT]);
+    let systemd = Path::new("/run/systemd/system").is_dir();
+    let units = missing.iter().filter_map(|part| part.unit()).filter(|_| systemd).collect::<Vec<_>>();
+    for unit in &units {
+        attempt(prefix, &["systemctl", "--quiet", "mask", "--runtime", unit]);
     }
     let installed = apt(prefix, missing);
-    if masked {
-        attempt(prefix, &["systemctl", "--quiet", "unmask", "--runtime", REDIS_UNIT]);
+    for unit in &units {
+        attempt(prefix, &["systemctl", "--quiet", "unmask", "--runtime", unit]);
         if installed.is_ok() {
-            attempt(prefix, &["systemctl", "--quiet", "disable", REDIS_UNIT]);
+            attempt(prefix, &["systemctl", "--quiet", "disable", unit]);
         }
     }
     installed
@@ -414,7 +453,6 @@ const DEBIAN_JARS: &str = "/usr/share/java";
 const DEBIAN_JAR: &str = "/usr/share/java/zookeeper.jar";
 const VERSION_CLASS: &str = "org.apache.zookeeper.version.VersionInfoMain";
 const REDIS_PACKAGE: &str = "redis-server";
-const REDIS_UNIT: &str = "redis-server.service";
 const REDIS_MINIMUM: (u32, u32) = (7, 0);
 const ZOOKEEPER_MINIMUM: (u32, u32) = (3, 6);
 const PYTHON_MINIMUM: (u32, u32) = (3, 10);

@@ -9,7 +9,7 @@ use polylock::Locks;
 use super::{About, Claim, Figures, Judgement, Measuring};
 use crate::events::EventLog;
 use crate::failure::{Failure, Outcome};
-use crate::options::{BackendName, ScenarioName};
+use crate::options::ScenarioName;
 use crate::peers::Peer;
 use crate::results::{Figure, Mode, Picture, Verdict};
 use crate::window::Window;
@@ -120,7 +120,7 @@ fn add(run: &mut Measuring<'_>, subject: &str, events: Vec<Event>) {
 }
 
 fn is_zookeeper(subject: &str) -> bool {
-    subject.starts_with("zk") || Peer::of(BackendName::Zk).any(|peer| peer.as_str() == subject)
+    subject.starts_with("zk") || Peer::named(subject).is_some_and(Peer::is_on_zookeeper)
 }
 
 const OTHER_RECIPES: &[&str] =
@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn only_locks_over_zookeeper_decide() {
         let (queue, herd) = (("zk", 0.1, 1.0), ("zk recipe=ephemeral", 3.0, 0.9));
-        let redis = ("redis wait=poll", 9.0, 0.3);
-        assert_eq!(verdict(&[queue, redis]).unwrap(), Verdict::Holds);
+        let (redis, etcd) = (("redis wait=poll", 9.0, 0.3), ("etcd", 9.0, 0.3));
+        assert_eq!(verdict(&[queue, redis, etcd]).unwrap(), Verdict::Holds);
         assert_eq!(verdict(&[queue, herd]).unwrap(), Verdict::DependsOn("the recipe".into()));
         assert_eq!(verdict(&[herd]).unwrap(), Verdict::DoesNotHold);
         assert!(verdict(&[redis]).is_err());

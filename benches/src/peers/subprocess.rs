@@ -51,6 +51,16 @@ impl Subprocess {
         Self::start(&mut command, &redis(url), key).await
     }
 
+    /// redsync in a Go process.
+    pub(crate) async fn redsync(url: &str, key: &str) -> Outcome<Self> {
+        Self::start(Command::new(folder_of("go").join("peer")).arg("redsync"), &redis(url), key).await
+    }
+
+    /// The lock of etcd's client in a Go process. It takes the address of the server.
+    pub(crate) async fn etcd(address: &str, key: &str) -> Outcome<Self> {
+        Self::start(Command::new(folder_of("go").join("peer")).arg("etcd"), address, key).await
+    }
+
     async fn start(command: &mut Command, servers: &str, lock: &str) -> Outcome<Self> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().map_err(

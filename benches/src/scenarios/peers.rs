@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use lock_testkit::EtcdServer;
 use lock_testkit::history::Event;
 use tokio::time::timeout;
 
@@ -49,7 +50,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let first =
         Peer::of(target.backend()).next().map_or(bench.plan.processes, |peer| processes(&bench.plan, peer));
-    let ours = Library::measure(bench, target, None, first).await?;
+    let ours = Library::measure(bench, target.url(), None, first).await?;
     let (floor, mut last) = (ours.floor(), ours.floor());
     let mut all = vec![ours.measured(target.name(), floor)];
     for peer in Peer::of(target.backend()) {
@@ -80,13 +81,16 @@ async fn between_ours(
 ) -> Outcome<Measured> {
     let processes = processes(&bench.plan, peer);
     if last.processes != processes {
-        let ours = Library::measure(bench, target, None, processes).await?;
+        let ours = Library::measure(bench, target.url(), None, processes).await?;
         *last = ours.floor();
         events.extend(ours.contention.into_measured("peers", target.name()).events);
     }
     let before = *last;
-    let theirs = Library::measure(bench, target, Some(peer), processes).await?;
-    let ours = Library::measure(bench, target, None, processes).await?;
+    let etcd = if peer == Peer::Etcd { Some(EtcdServer::start().await?) } else { None };
+    let url = etcd.as_ref().map_or_else(|| target.url().to_owned(), |server| server.addr().to_string());
+    let theirs = Library::measure(bench, &url, Some(peer), processes).await?;
+    drop(etcd);
+    let ours = Library::measure(bench, target.url(), None, processes).await?;
     *last = ours.floor();
     events.extend(ours.contention.into_measured("peers", target.name()).events);
     Ok(theirs.measured(peer.as_str(), before.mean(*last)))
@@ -120,14 +124,14 @@ struct Library {
 }
 
 impl Library {
-    async fn measure(bench: &Bench, target: &Target, peer: Option<Peer>, processes: u32) -> Outcome<Self> {
+    async fn measure(bench: &Bench, url: &str, peer: Option<Peer>, processes: u32) -> Outcome<Self> {
         let plan = Plan { processes, contended: contended(&bench.plan), ..bench.plan };
         let bench = Bench { plan, ..bench.clone() };
         let alone = Plan { processes: 1, contended: plan.counted, ..plan };
         let alone = Bench { plan: alone, ..bench.clone() };
-        let (events, window) = contend_for(&alone, target, peer, Duration::ZERO).await?;
+        let (events, window) = contend_for(&alone, url, peer, Duration::ZERO).await?;
         let alone_us = rounds(&events, window).quantile_us(0.5);
-        let (events, window) = contend_for(&bench, target, peer, HOLD).await?;
+        let (events, window) = contend_for(&bench, url, peer, HOLD).await?;
         let contention = Contention::of(events, window, plan.processes)?;
         Ok(Self { processes, waiter_us: contention.to_waiter.quantile_us(0.5), contention, alone_us })
     }
@@ -153,13 +157,13 @@ impl Library {
 
 async fn contend_for(
     bench: &Bench,
-    target: &Target,
+    url: &str,
     peer: Option<Peer>,
     hold: Duration,
 ) -> Outcome<(Vec<Event>, Window)> {
     let plan = &bench.plan;
     let lock = bench.lock(peer.map_or("peers", Peer::as_str));
-    let jobs = jobs(bench, target.url(), &lock).map(|job| Job { task: Task::Contend { hold, peer }, ..job });
+    let jobs = jobs(bench, url, &lock).map(|job| Job { task: Task::Contend { hold, peer }, ..job });
     let workers = WorkerHandle::start_all(jobs).await?;
     let window = Window::after(plan.contended, plan.warm_up);
     Ok((let_contend(&workers, window).await?, window))
