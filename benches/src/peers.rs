@@ -36,6 +36,10 @@ pub(crate) enum Peer {
     Distkit,
     /// <https://redis.readthedocs.io>
     RedisPy,
+    /// <https://redisson.pro>: `RLock`
+    Redisson,
+    /// <https://redisson.pro>: `RFairLock`
+    RedissonFair,
     /// <https://github.com/go-redsync/redsync>, on one master
     Redsync,
     /// <https://github.com/go-redsync/redsync>, on five masters
@@ -62,6 +66,8 @@ impl Peer {
         Self::AsyncRedisLock,
         Self::Distkit,
         Self::RedisPy,
+        Self::Redisson,
+        Self::RedissonFair,
         Self::Redsync,
         Self::Pottery,
         Self::NodeRedlock,
@@ -85,6 +91,8 @@ impl Peer {
             | Self::AsyncRedisLock
             | Self::Distkit
             | Self::RedisPy
+            | Self::Redisson
+            | Self::RedissonFair
             | Self::Redsync => BackendName::Redis,
             Self::Pottery | Self::NodeRedlock | Self::RedsyncFive => BackendName::Redlock,
             Self::LockClient | Self::Curator | Self::Kazoo | Self::Etcd => BackendName::Zk,
@@ -104,6 +112,8 @@ impl Peer {
             Self::AsyncRedisLock => "async-redis-lock",
             Self::Distkit => "distkit",
             Self::RedisPy => "redis-py",
+            Self::Redisson => "redisson",
+            Self::RedissonFair => "redisson-fair",
             Self::Redsync => "redsync",
             Self::Pottery => "pottery",
             Self::NodeRedlock => "node-redlock",
@@ -132,6 +142,7 @@ impl Peer {
             Self::RedisPy | Self::Pottery | Self::Kazoo => "python",
             Self::NodeRedlock => "node",
             Self::Curator => "java",
+            Self::Redisson | Self::RedissonFair => "redisson",
             Self::Redsync | Self::RedsyncFive | Self::Etcd => "go",
         })
     }
@@ -148,6 +159,8 @@ impl Peer {
             Self::Rlock | Self::AsyncRedisLock => "polls every 100 ms",
             Self::Distkit => "polls every 50 ms",
             Self::RedisPy => "Lock, in Python processes: polls every 100 ms",
+            Self::Redisson => "RLock, in Java processes: notified of a release by a message to every process",
+            Self::RedissonFair => "RFairLock, in Java processes: a queue, a message to the next process",
             Self::Redsync | Self::RedsyncFive => {
                 "in Go processes: polls after 50 to 250 ms, 32 times, then begins again"
             }

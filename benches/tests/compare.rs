@@ -82,7 +82,7 @@ fn peers_take_part() {
     assert!(output.status.success(), "{}", text(&output));
     let results = results(out.path());
     let missing = results["meta"]["settings"]["peers.missing"].as_str().unwrap_or_default();
-    for peer in "redis rslock rlock async-redis-lock distkit redis-py redsync redlock pottery node-redlock \
+    for peer in "redis rslock rlock async-redis-lock distkit redis-py redisson redisson-fair redsync redlock pottery node-redlock \
                  redsync-five zk lock-client curator kazoo etcd"
         .split_whitespace()
     {
@@ -90,8 +90,8 @@ fn peers_take_part() {
             results["rows"].as_array().unwrap().iter().find(|row| {
                 row["backend"] == peer && row["metric"] == "waiter_p50" && row["ratio"].is_number()
             });
-        // Go may not be installed.
-        let excused = ["redsync", "redsync-five", "etcd"].contains(&peer)
+        // Go and Maven may not be installed.
+        let excused = ["redsync", "redsync-five", "etcd", "redisson", "redisson-fair"].contains(&peer)
             && missing.contains(&format!("without {peer}: "));
         assert!(found.is_some() || excused, "{peer} is not in {results}");
     }

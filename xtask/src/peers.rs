@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::setup::{curator_class_path, ensure_go, ensure_interpreters, output_of, succeeds};
+use crate::setup::{curator_class_path, ensure_go, ensure_interpreters, ensure_maven, output_of, succeeds};
 use crate::steps::{cargo, command_line, workspace};
 
 /// Installs the clients that are missing in the pinned versions.
@@ -83,17 +83,30 @@ const KINDS: &[Kind] = &[
 type Tools = fn() -> Result<(), Failure>;
 
 /// What only the harness uses, with the tools that it needs.
-const OPTIONAL: &[(Kind, Tools)] = &[(
-    Kind {
-        folder: "go",
-        pins: &["go/go.mod", "go/go.sum", "go/main.go"],
-        clients: "redsync, etcd's client",
-        install: install_go,
-        probe: probe_go,
-        index: "go can reach a module proxy",
-    },
-    ensure_go,
-)];
+const OPTIONAL: &[(Kind, Tools)] = &[
+    (
+        Kind {
+            folder: "go",
+            pins: &["go/go.mod", "go/go.sum", "go/main.go"],
+            clients: "redsync, etcd's client",
+            install: install_go,
+            probe: probe_go,
+            index: "go can reach a module proxy",
+        },
+        ensure_go,
+    ),
+    (
+        Kind {
+            folder: "redisson",
+            pins: &["redisson/pom.xml"],
+            clients: "Redisson",
+            install: install_redisson,
+            probe: probe_redisson,
+            index: "Maven can reach a repository",
+        },
+        ensure_maven,
+    ),
+];
 
 impl Kind {
     /// Notes why it is missing. Its first line is enough: the rest is advice for a terminal.
@@ -218,6 +231,21 @@ fn probe_go(folder: &Path) -> Command {
     command
 }
 
+/// The jars of Redisson and of what it needs.
+fn install_redisson(folder: &Path) -> Result<Vec<Command>, Failure> {
+    let mut jars = Command::new("mvn");
+    jars.args(["--quiet", "--batch-mode", "--file"]).arg(pins("redisson/pom.xml")).arg(COPY_JARS);
+    jars.arg(format!("-DoutputDirectory={}", folder.display()));
+    Ok(vec![jars])
+}
+
+/// Java loads the class of its clients.
+fn probe_redisson(folder: &Path) -> Command {
+    let mut command = Command::new("javap");
+    command.arg("-cp").arg(folder.join("*")).arg("org.redisson.Redisson");
+    command
+}
+
 /// Cargo's target directory.
 fn target() -> Result<PathBuf, Failure> {
     let mut command = cargo(["metadata", "--no-deps", "--format-version", "1"]);
@@ -256,6 +284,7 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
 
 /// The file beside the installed packages with their versions.
 const NOTE: &str = "installed";
+const COPY_JARS: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
 /// The file with the reason why they are not installed.
 const MISSING: &str = "missing";
 /// The file beside a compiled program with Java's options.

@@ -42,6 +42,15 @@ pub(crate) fn ensure_go() -> Result<(), Failure> {
     ensure_parts(&[Part::Go, Part::Etcd])
 }
 
+/// As [`ensure`], for the peers that Maven installs.
+///
+/// # Errors
+///
+/// As for [`ensure`].
+pub(crate) fn ensure_maven() -> Result<(), Failure> {
+    ensure_parts(&[Part::Maven])
+}
+
 fn ensure_parts(parts: &[Part]) -> Result<(), Failure> {
     let mut found = look(parts)?;
     let missing = missing(&found);
@@ -82,6 +91,7 @@ enum Part {
     Curator,
     Go,
     Etcd,
+    Maven,
 }
 
 /// The names of a part, for people and for package managers. Without a package it is missing there, or comes with another.
@@ -119,6 +129,7 @@ impl Part {
             }
             Self::Curator => ("Curator", "libcurator-recipes-java", [None, None, None]),
             Self::Go => ("go", "golang-go", [Some("golang"), Some("go"), Some("go")]),
+            Self::Maven => ("mvn", "maven", [Some("maven"), Some("maven"), Some("maven")]),
             Self::Etcd => ("etcd", "etcd-server", [Some("etcd"), None, Some("etcd")]),
         };
         Names { name, debian, fedora, arch, brew }
@@ -150,6 +161,7 @@ fn look(parts: &[Part]) -> Result<Found, Failure> {
         Part::Javac => Ok(javac_version()),
         Part::Curator => Ok(curator_version()),
         Part::Go => Ok(go_version()),
+        Part::Maven => Ok(maven_version()),
         Part::Etcd => Ok(etcd_version()),
     };
     parts.iter().map(|&part| Ok((part, version(part)?))).collect()
@@ -253,6 +265,13 @@ fn go_version() -> Option<String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let version = text.split_whitespace().find_map(|word| word.strip_prefix("go1."));
     output.status.success().then(|| format!("1.{}", version.unwrap_or("?")))
+}
+
+fn maven_version() -> Option<String> {
+    let output = output_of(Command::new(in_path("mvn")?).args(["-B", "--version"])).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split_whitespace().find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+    output.status.success().then(|| version.unwrap_or("of an unknown version").to_owned())
 }
 
 fn etcd_version() -> Option<String> {

@@ -51,6 +51,14 @@ impl Subprocess {
         Self::start(&mut command, &redis(url), key).await
     }
 
+    /// Redisson's `RLock`, or its `RFairLock`, in a Java process.
+    pub(crate) async fn redisson(fair: bool, url: &str, key: &str) -> Outcome<Self> {
+        let mut command = Command::new("java");
+        command.args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]);
+        command.arg(folder_of("redisson").join("*")).arg(source("RedissonLock.java"));
+        Self::start(command.arg(if fair { "fair" } else { "plain" }), &redis(url), key).await
+    }
+
     /// redsync in a Go process.
     pub(crate) async fn redsync(url: &str, key: &str) -> Outcome<Self> {
         Self::start(Command::new(folder_of("go").join("peer")).arg("redsync"), &redis(url), key).await

@@ -133,6 +133,10 @@ async fn contend_as(peer: Peer, job: &Job, hold: Duration, orders: &mut Orders) 
             direct(Subprocess::python(peer.as_str(), url, key).await?, job, hold, orders).await
         }
         Peer::NodeRedlock => direct(Subprocess::node_redlock(url, key).await?, job, hold, orders).await,
+        Peer::Redisson | Peer::RedissonFair => {
+            let fair = peer == Peer::RedissonFair;
+            direct(Subprocess::redisson(fair, url, key).await?, job, hold, orders).await
+        }
         Peer::Redsync | Peer::RedsyncFive => {
             direct(Subprocess::redsync(url, key).await?, job, hold, orders).await
         }
