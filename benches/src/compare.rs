@@ -1,12 +1,14 @@
 //! `cargo xtask compare`: one run, from the servers to the report.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand::Rng;
 
 use crate::backends::{self, Target};
-use crate::claims;
+use crate::browser;
+use crate::claims::{self, CLAIMS};
 use crate::exclusion::check_exclusion;
 use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
@@ -17,13 +19,16 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::promises;
 use crate::report;
-use crate::results::{Meta, Mode, Results, Row};
+use crate::results::{BaselineResult, Meta, Mode, Results, Row};
 use crate::scenarios::{self, Bench, Measured};
 use crate::table::{self, Look};
 
 /// Measures, prints and writes what the options ask for.
 #[expect(clippy::future_not_send, reason = "the main thread runs it")]
 pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
+    if let Some(file) = &options.from {
+        return write_again(file, options).await;
+    }
     let began = Instant::now();
     let mut interrupt = Interrupt::listen()?;
     let mode = if options.quick { Mode::Quick } else { Mode::Full };
@@ -33,13 +38,12 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
         exclusion: !options.without_exclusion,
     };
     let mut results = Results::new(Meta::of_this_run(mode));
-    let steps = options.backends().into_iter().flat_map(|backend| {
-        options.scenarios().into_iter().filter(move |scenario| scenarios::fits(*scenario, backend))
-    });
-    let progress = Progress::new(steps.count() + options.claims().len());
+    results.meta.repeats = options.repeat;
+    let baselines = baselines(options)?;
+    let progress = Progress::new(expected_times(options, &bench.plan));
 
     // Starting servers cannot be cancelled: a signal takes effect once all of them run.
-    progress.begin("starting the servers");
+    progress.prepare("starting the servers");
     let targets = match backends::start(options, &bench.run).await {
         Ok(targets) => targets,
         // Ctrl-C reaches the servers as well, and ends those that are starting.
@@ -47,34 +51,110 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
         Err(failure) => return Err(failure),
     };
     let awake = options.awake.then(keep_awake).transpose()?;
-    let measured = tokio::select! {
+    let finished = tokio::select! {
         biased;
-        () = interrupt.received() => None,
-        complaints = measure(options, &bench, &targets, &progress, &mut results) => Some(complaints),
+        () = interrupt.received() => false,
+        () = measure(options, &bench, &targets, &progress, &mut results) => true,
     };
+    // Ctrl-C reaches the workers as well: a scenario may fail before the signal is seen here.
+    if !finished || !results.failures.is_empty() && interrupt.was_received().await {
+        results.meta.interrupted = Some(progress.so_far());
+    }
     for target in &targets {
         if let Err(failure) = target.clean(&bench.run).await {
             progress.print(&format!("{}: cannot clean up: {failure}", target.name()));
         }
     }
     drop((targets, awake, progress));
-    let Some(complaints) = measured else { return Ok(interrupted()) };
-    if !complaints.is_empty() && interrupt.was_received().await {
-        return Ok(interrupted());
-    }
 
     results.meta.duration_s = began.elapsed().as_secs_f64();
     results.promises = promises::judge(&results, &bench.plan);
-    if !results.rows.is_empty() || !results.claims.is_empty() {
+    add_claims_not_measured(&mut results);
+    if !baselines.is_empty() {
+        results.baseline = Some(BaselineResult::of(&results, &baselines));
+    }
+    if !results.rows.is_empty() || results.has_claims() || !results.faults.is_empty() {
         println!("{}", table::render(&results, Look::of_stdout()));
-        let folder = options.folder();
-        let paths = [results.write(&folder)?, report::write(&results, &folder)?];
-        println!("{}", paths.map(|path| path.display().to_string()).join("\n"));
+        write(&results, options).await?;
+    } else if results.meta.interrupted.is_some() {
+        return Ok(interrupted());
     }
-    for complaint in &complaints {
-        eprintln!("FAILED: {complaint}");
+    for failure in &results.failures {
+        eprintln!("FAILED: {failure}");
     }
-    Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match &results.meta.interrupted {
+        Some(how_far) => {
+            eprintln!("interrupted {how_far}: the report has what was measured until then");
+            ExitCode::from(130)
+        }
+        None if results.failures.is_empty() => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+    })
+}
+
+/// Writes the results and the reports, and prints where they are.
+async fn write(results: &Results, options: &Options) -> Outcome<()> {
+    let folder = &options.folder();
+    let paths =
+        [results.write(folder)?, report::write(results, folder)?, report::write_markdown(results, folder)?];
+    println!("{}", paths.map(|path| path.display().to_string()).join("\n"));
+    let by_itself =
+        results.meta.mode == Mode::Full && results.meta.interrupted.is_none() && options.from.is_none();
+    let wanted = options.screenshots || by_itself && browser::is_there();
+    if !wanted {
+        return Ok(());
+    }
+    match browser::look_at(&folder.join("report.html"), folder).await {
+        Ok(problems) => problems.iter().for_each(|problem| eprintln!("report.html: {problem}")),
+        Err(failure) if options.screenshots => return Err(failure.during("screenshots")),
+        Err(failure) => eprintln!("no screenshots: {failure}"),
+    }
+    Ok(())
+}
+
+/// The reports of an earlier run, without measuring.
+async fn write_again(file: &Path, options: &Options) -> Outcome<ExitCode> {
+    let mut results = Results::read(file)?;
+    let baselines = baselines(options)?;
+    if !baselines.is_empty() {
+        let compared = BaselineResult::of(&results, &baselines);
+        println!("{}", compared.summary());
+        results.baseline = Some(compared);
+    }
+    write(&results, options).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The earlier runs to compare with. A file that cannot be read fails the run before it measures anything.
+fn baselines(options: &Options) -> Outcome<Vec<(String, Results)>> {
+    let read = |file: &PathBuf| Ok((file.display().to_string(), Results::read(file)?));
+    options.baselines.iter().map(read).collect()
+}
+
+/// About how long each step takes, in their order.
+fn expected_times(options: &Options, plan: &Plan) -> Vec<Duration> {
+    let mut times = Vec::new();
+    for backend in options.backends() {
+        let fitting = options.scenarios().into_iter().filter(|scenario| scenarios::fits(*scenario, backend));
+        times.extend(fitting.map(|scenario| plan.expected(scenario) * options.repeat));
+    }
+    let of_a_claim = if options.quick { QUICK_CLAIM } else { FULL_CLAIM };
+    times.extend(options.claims().iter().map(|_| of_a_claim));
+    times
+}
+
+/// Every claim is in the results, in the order of the numbers.
+fn add_claims_not_measured(results: &mut Results) {
+    let why = match &results.meta.interrupted {
+        Some(how_far) => format!("the run was interrupted {how_far}"),
+        None => "not part of this run".to_owned(),
+    };
+    for claim in CLAIMS {
+        if results.claims.iter().all(|result| result.id != claim.about().id) {
+            results.claims.push(claims::not_measured(*claim, why.clone()));
+        }
+    }
+    results.claims.sort_by_key(|result| result.id);
 }
 
 fn interrupted() -> ExitCode {
@@ -82,7 +162,7 @@ fn interrupted() -> ExitCode {
     ExitCode::from(130)
 }
 
-/// Runs all scenarios on all backends, and returns what went wrong.
+/// Runs all scenarios on all backends, then the claims. What fails is part of the results.
 #[expect(clippy::future_not_send, reason = "the main thread runs it")]
 async fn measure(
     options: &Options,
@@ -90,13 +170,12 @@ async fn measure(
     targets: &[Target],
     progress: &Progress,
     results: &mut Results,
-) -> Vec<String> {
+) {
     let scenarios = options.scenarios();
     let settings = &mut results.meta.settings;
     settings.extend(bench.settings(&scenarios));
     settings.insert("servers".into(), servers(options));
     settings.insert("cores".into(), if options.awake { "kept awake" } else { "may halt" }.into());
-    let mut complaints = Vec::new();
     for target in targets {
         describe(target, &mut results.meta, progress).await;
         for &scenario in scenarios.iter().filter(|scenario| scenarios::fits(**scenario, target.backend())) {
@@ -107,8 +186,14 @@ async fn measure(
                 continue;
             }
             progress.begin(&place);
-            let found = step(scenario, bench, target, results).await;
-            complaints.extend(found.into_iter().map(|complaint| format!("{place}: {complaint}")));
+            let mut starts = Vec::new();
+            for _ in 0..options.repeat {
+                starts.push(results.rows.len());
+                for why in step(scenario, bench, target, results).await {
+                    results.fail(&place, why);
+                }
+            }
+            results.join_repeats(&starts);
             progress.step();
         }
     }
@@ -116,15 +201,16 @@ async fn measure(
         let about = claim.about();
         progress.begin(&format!("claim {}: {}", about.id, about.says));
         let judged = claims::run(claim, bench, results.meta.mode, targets, results).await;
-        let missing = judged.missing.iter().map(|missing| format!("claim {}: {missing}", about.id));
-        complaints.extend(missing);
+        let part = format!("claim {}", about.id);
+        for missing in &judged.missing {
+            results.fail(&part, missing);
+        }
         if !judged.is_as_promised {
-            complaints.push(format!("claim {}: polylock breaks its promise: {}", about.id, judged.because));
+            results.fail(&part, format!("polylock breaks its promise: {}", judged.because));
         }
         results.claims.push(judged);
         progress.step();
     }
-    complaints
 }
 
 /// Notes the versions of the servers, and prints what their doctor finds.
@@ -192,3 +278,7 @@ fn servers(options: &Options) -> String {
     let zookeeper = if options.ensemble { "three ZooKeeper servers" } else { "one ZooKeeper server" };
     format!("one Redis server, five of them for redlock, {zookeeper}, all on this machine, without fsync")
 }
+
+/// About how long a claim takes, for the time left.
+const QUICK_CLAIM: Duration = Duration::from_secs(6);
+const FULL_CLAIM: Duration = Duration::from_secs(60);

@@ -43,7 +43,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     results.meta.settings.insert("faults.seed".into(), seed.to_string());
     let folder = options.folder();
     let (backends, faults) = (options.backends(), options.faults.faults(options.quick));
-    let progress = Progress::new(backends.len() * faults.len());
+    let progress = Progress::new(vec![A_FAULT / backends.len().max(1) as u32; backends.len() * faults.len()]);
     let done = Mutex::new(Vec::new());
     let all = backends.iter().map(|&backend| {
         one_backend(
@@ -67,7 +67,11 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     results.faults = by_fault(done.into_inner().unwrap_or_else(PoisonError::into_inner));
     results.meta.duration_s = began.elapsed().as_secs_f64();
     println!("{}", table::render(&results.faults, Look::of_stdout()));
-    let paths = [results.write(&folder)?, report::write(&results, &folder)?];
+    let paths = [
+        results.write(&folder)?,
+        report::write(&results, &folder)?,
+        report::write_markdown(&results, &folder)?,
+    ];
     println!("{}", paths.map(|path| path.display().to_string()).join("\n"));
     let code = complain(&results.faults);
     if interrupted {
@@ -181,3 +185,6 @@ fn complain(results: &[FaultResult]) -> ExitCode {
 
 /// Longer than any fault takes.
 const STUCK: Duration = Duration::from_secs(90);
+
+/// About how long a fault takes on a backend, for the time left.
+const A_FAULT: Duration = Duration::from_secs(10);

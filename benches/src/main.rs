@@ -1,6 +1,7 @@
 //! The harness: measures the backends on real servers, and uses them under faults.
 
 mod backends;
+mod browser;
 mod claims;
 mod compare;
 mod counters;

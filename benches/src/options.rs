@@ -19,7 +19,7 @@ use crate::claims::{self, CLAIMS, Claim};
 /// Measures the lock backends against each other on real servers, and checks that they exclude.
 ///
 /// Starts its own servers on free ports, runs every scenario against every backend, prints the results, writes
-/// results.json and report.html, and cleans up. Exits with 1 when a lock failed to exclude or a scenario failed, and with
+/// results.json, report.html and report.md, and cleans up. Exits with 1 when a lock failed to exclude or a scenario failed, and with
 /// 130 when interrupted.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cargo xtask compare", bin_name = "cargo xtask compare", version)]
@@ -73,9 +73,25 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) awake: bool,
 
-    /// The folder for results.json and report.html [default: target/compare, target/faults with --faults]
+    /// The folder for results.json and the reports [default: target/compare, target/faults with --faults]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+
+    /// Measure each scenario this often; the numbers are medians. Five or more can be compared with --baseline
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeat: u32,
+
+    /// Report what changed against an earlier results.json beyond the noise; can be given several times
+    #[arg(long = "baseline", value_name = "FILE")]
+    pub(crate) baselines: Vec<PathBuf>,
+
+    /// Look at the report with headless Chromium: screenshots and a PDF beside it. A full run does so when there is one
+    #[arg(long)]
+    pub(crate) screenshots: bool,
+
+    /// Write the reports of an earlier run again, from its results.json, and measure nothing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) faults: FaultOptions,
@@ -177,7 +193,7 @@ impl Options {
         self.urls.iter().rev().find(|server| server.backend == backend).map(|server| server.url.as_str())
     }
 
-    /// The folder for results.json and report.html.
+    /// The folder for results.json and the reports.
     pub(crate) fn folder(&self) -> PathBuf {
         let name = if self.faults.wanted { "faults" } else { "compare" };
         self.out.clone().unwrap_or_else(|| target_folder(name))
@@ -317,6 +333,13 @@ mod tests {
         {
             assert!(parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn repeats_are_at_least_one() {
+        assert_eq!(parse("").unwrap().repeat, 1);
+        assert_eq!(parse("--repeat 5 --baseline a.json --baseline b.json").unwrap().baselines.len(), 2);
+        assert!(parse("--repeat 0").is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::options::Options;
+use crate::options::{Options, ScenarioName};
 use crate::results::Mode;
 
 /// The size of a run.
@@ -53,6 +53,20 @@ impl Plan {
             held,
             patience: plan.patience + held + PATIENCE_PER_LOCK * held_locks as u32,
             ..plan
+        }
+    }
+
+    /// About how long a scenario takes on one backend, for the time left.
+    pub(crate) fn expected(&self, scenario: ScenarioName) -> Duration {
+        match scenario {
+            ScenarioName::Uncontended => self.warm_up * 2 + self.uncontended,
+            ScenarioName::Contended => self.warm_up + self.contended * 2 + self.counted,
+            ScenarioName::Tasks => self.task_slice * self.task_slices * 3,
+            ScenarioName::Crash => self.crash_lease * 4 * self.crash_rounds as u32,
+            ScenarioName::Peers => (self.warm_up + self.contended) * 6,
+            ScenarioName::Herd => Duration::from_secs(10),
+            ScenarioName::Held => self.held + PATIENCE_PER_LOCK * self.held_locks as u32,
+            ScenarioName::Degraded => (self.warm_up + self.uncontended) * 2,
         }
     }
 

@@ -1,10 +1,13 @@
 //! The results of a run: rows (a number, its floor and their ratio), and the verdict on mutual exclusion.
 
+mod baseline;
 mod claim;
 mod fault;
 pub(crate) mod labels;
 mod meta;
 mod promise_result;
+#[cfg(test)]
+mod sample;
 
 use std::fmt;
 use std::io;
@@ -12,10 +15,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::baseline::{BaselineResult, Change, Spread};
 pub(crate) use self::claim::{ClaimResult, Figure, Lane, Picture, Span, SpanKind, Verdict};
 pub(crate) use self::fault::{FaultResult, FaultVerdict};
 pub(crate) use self::meta::{Meta, Mode};
 pub(crate) use self::promise_result::{Bound, Part, PromiseResult};
+#[cfg(test)]
+pub(crate) use self::sample::sample;
 
 /// The results of a run, in the shape of `results.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -32,6 +38,27 @@ pub(crate) struct Results {
     pub(crate) promises: Vec<PromiseResult>,
     /// The measured numbers, in the order of measurement.
     pub(crate) rows: Vec<Row>,
+    /// The parts of the run that failed. Their rows may be missing.
+    #[serde(default)]
+    pub(crate) failures: Vec<PartFailure>,
+    /// What changed against earlier runs, when some were given.
+    #[serde(default)]
+    pub(crate) baseline: Option<BaselineResult>,
+}
+
+/// A part of the run that failed.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct PartFailure {
+    /// The part, such as `contended on redis`.
+    pub(crate) part: String,
+    /// The reason.
+    pub(crate) why: String,
+}
+
+impl fmt::Display for PartFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.part, self.why)
+    }
 }
 
 impl Results {
@@ -44,6 +71,47 @@ impl Results {
             faults: Vec::new(),
             promises: Vec::new(),
             rows: Vec::new(),
+            failures: Vec::new(),
+            baseline: None,
+        }
+    }
+
+    /// Adds a part that failed.
+    pub(crate) fn fail(&mut self, part: &str, why: impl fmt::Display) {
+        self.failures.push(PartFailure { part: part.to_owned(), why: why.to_string() });
+    }
+
+    /// Whether any claim was measured, or should have been.
+    pub(crate) fn has_claims(&self) -> bool {
+        self.claims.iter().any(|claim| claim.verdict != Verdict::NotJudged || !claim.missing.is_empty())
+    }
+
+    /// Joins the rows of repeats, which begin at these indices, the last one up to the end: a row has the median of all, and
+    /// the sum of the overlaps.
+    pub(crate) fn join_repeats(&mut self, starts: &[usize]) {
+        let (Some(&first), true) = (starts.first(), starts.len() > 1) else { return };
+        let rows = self.rows.split_off(first);
+        let ends = starts.iter().skip(1).map(|start| start - first).chain([rows.len()]);
+        let repeats: Vec<&[Row]> = starts
+            .iter()
+            .map(|start| start - first)
+            .zip(ends)
+            .map(|(from, until)| &rows[from..until])
+            .collect();
+        for row in &rows {
+            if self.rows[first..].iter().any(|other| other.is_about_the_same(row)) {
+                continue;
+            }
+            let found =
+                |repeat: &&'_ [Row]| repeat.iter().rev().find(|other| other.is_about_the_same(row)).cloned();
+            let found: Vec<Row> = repeats.iter().filter_map(found).collect();
+            let joined = if is_overlaps(row) {
+                let all = rows.iter().filter(|other| other.is_about_the_same(row));
+                Row { value: all.map(|row| row.value).sum(), ..row.clone() }
+            } else {
+                Row::joined(&found).unwrap_or_else(|| row.clone())
+            };
+            self.rows.push(joined);
         }
     }
 
@@ -81,6 +149,15 @@ impl Results {
         }))
     }
 
+    /// Reads a `results.json`.
+    pub(crate) fn read(file: &Path) -> io::Result<Self> {
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot read {}: {error}", file.display()))
+        };
+        let text = std::fs::read_to_string(file).map_err(named)?;
+        serde_json::from_str(&text).map_err(|error| named(error.into()))
+    }
+
     /// Writes `results.json` into `folder`, which is created if necessary, and returns the path.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<PathBuf> {
         let mut json = serde_json::to_string_pretty(self)?;
@@ -106,18 +183,47 @@ pub(crate) struct Row {
     pub(crate) floor: Option<f64>,
     /// `value / floor`.
     pub(crate) ratio: Option<f64>,
+    /// The values of all repeats, whose median is `value`; empty when it was measured once.
+    #[serde(default)]
+    pub(crate) samples: Vec<f64>,
 }
 
 impl Row {
     /// A number without a floor.
     pub(crate) fn new(scenario: &str, backend: &str, metric: &str, unit: &str, value: f64) -> Self {
         let [scenario, backend, metric, unit] = [scenario, backend, metric, unit].map(str::to_owned);
-        Self { scenario, backend, metric, unit, value, floor: None, ratio: None }
+        Self { scenario, backend, metric, unit, value, floor: None, ratio: None, samples: Vec::new() }
     }
 
     /// The number of overlapping holds: the verdict of a scenario on a backend.
     pub(crate) fn overlaps(scenario: &str, backend: &str, overlaps: u64) -> Self {
         Self::new(scenario, backend, OVERLAPS, "", overlaps as f64)
+    }
+
+    /// The values of all repeats.
+    pub(crate) fn repeats(&self) -> Vec<f64> {
+        if self.samples.is_empty() { vec![self.value] } else { self.samples.clone() }
+    }
+
+    /// The row of several repeats: medians of values and floors.
+    fn joined(repeats: &[Self]) -> Option<Self> {
+        let median_of = |of: fn(&Self) -> Option<f64>| {
+            let mut values: Vec<f64> = repeats.iter().filter_map(of).collect();
+            values.sort_by(f64::total_cmp);
+            (!values.is_empty()).then(|| baseline::median(&values))
+        };
+        let row = repeats.first()?.clone();
+        let samples = repeats.iter().map(|row| row.value).collect();
+        let value = median_of(|row| Some(row.value))?;
+        let row = Self { value, samples, floor: None, ratio: None, ..row };
+        Some(match median_of(|row| row.floor) {
+            Some(floor) => row.with_floor(floor),
+            None => row,
+        })
+    }
+
+    fn is_about_the_same(&self, other: &Self) -> bool {
+        (&self.scenario, &self.backend, &self.metric) == (&other.scenario, &other.backend, &other.metric)
     }
 
     /// Sets the floor, in the same unit, and the ratio.
@@ -205,6 +311,11 @@ impl fmt::Display for ExclusionVerdict {
     }
 }
 
+/// Whether this row is the verdict of a scenario.
+fn is_overlaps(row: &Row) -> bool {
+    row.metric == OVERLAPS
+}
+
 /// Writes a file; an error names it.
 pub(crate) fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<PathBuf> {
     let path = folder.join(name);
@@ -267,71 +378,6 @@ const METRICS: &[&str] = &[
     "lost",
     "acquire_all",
 ];
-/// Realistic results, for the tests of everything that shows results.
-#[cfg(test)]
-pub(crate) fn sample() -> Results {
-    let mut results = Results::new(Meta {
-        date: "2026-11-20T20:15:00Z".into(),
-        version: "0.1.0".into(),
-        cores: 2,
-        cpu: "Sample <CPU> & Co".into(),
-        kernel: "Linux 6.1.0".into(),
-        redis: Some("7.0.15".into()),
-        zookeeper: Some("3.8.0".into()),
-        mode: Mode::Quick,
-        command: "cargo xtask compare --quick".into(),
-        duration_s: 31.4,
-        settings: std::collections::BTreeMap::from([
-            ("contended.hold".into(), "1 ms".into()),
-            ("contended.processes".into(), "8".into()),
-            ("crash.ttl".into(), "2 s".into()),
-        ]),
-        note: "Machines are noisy.".into(),
-    });
-    let uncontended = [
-        ("memory", [0.61, 0.74, 2.2], None, 1_420_113.0),
-        ("redis", [88.2, 112.9, 241.0], Some([78.1, 97.4, 203.5]), 10_904.3),
-        ("redlock", [214.8, 287.3, 611.7], Some([163.0, 228.6, 494.4]), 4_402.9),
-        ("zk", [1_893.4, 2_604.0, 6_120.5], Some([1_771.2, 2_391.0, 5_689.3]), 498.2),
-    ];
-    for (backend, values, floors, ops) in uncontended {
-        for (index, metric) in ["p50", "p90", "p99"].into_iter().enumerate() {
-            let row = Row::new("uncontended", backend, metric, "us", values[index]);
-            results.push(match floors {
-                Some(floors) => row.with_floor(floors[index]),
-                None => row,
-            });
-        }
-        results.push(Row::new("uncontended", backend, "ops", "1/s", ops));
-        results.push(Row::overlaps("uncontended", backend, 0));
-    }
-    let contended = [
-        ("redis", [611.4, 702.5, 3_980.0, 61_200.0, 0.9931, 3.42]),
-        ("redlock", [301.2, 2_204.0, 48_120.0, 410_000.0, 0.8713, 21.8]),
-        ("zk", [288.7, 1_960.1, 5_400.0, 29_800.0, 0.9998, 4.01]),
-    ];
-    let metrics = [
-        ("grants_per_s", "1/s"),
-        ("handoff_p50", "us"),
-        ("handoff_p99", "us"),
-        ("longest_wait", "us"),
-        ("jain", ""),
-        ("requests_per_grant", ""),
-    ];
-    for (backend, values) in contended {
-        for ((metric, unit), value) in metrics.into_iter().zip(values) {
-            results.push(Row::new("contended", backend, metric, unit, value));
-        }
-        results.push(Row::overlaps("contended", backend, 0));
-    }
-    for (backend, takeover, ttl) in
-        [("redis", 2_004.1, 2_000.0), ("redlock", 2_031.0, 2_000.0), ("zk", 1_604.9, 4_000.0)]
-    {
-        results.push(Row::new("crash", backend, "takeover", "ms", takeover).with_floor(ttl));
-        results.push(Row::overlaps("crash", backend, 0));
-    }
-    results
-}
 
 #[cfg(test)]
 mod tests {
@@ -352,12 +398,13 @@ mod tests {
                 "value": 88.2,
                 "floor": 78.1,
                 "ratio": 1.1293,
+                "samples": [],
             })
         );
         assert_eq!(json["rows"][0]["floor"], json!(null));
         assert_eq!(json["rows"][0]["ratio"], json!(null));
         let top: Vec<&String> = json.as_object().unwrap().keys().collect();
-        assert_eq!(top, ["claims", "faults", "meta", "promises", "rows", "schema"]);
+        assert_eq!(top, ["baseline", "claims", "failures", "faults", "meta", "promises", "rows", "schema"]);
         let meta: Vec<&String> = json["meta"].as_object().unwrap().keys().collect();
         let mut expected = [
             "date",
@@ -372,6 +419,8 @@ mod tests {
             "duration_s",
             "settings",
             "note",
+            "interrupted",
+            "repeats",
         ];
         expected.sort_unstable();
         let mut meta: Vec<&str> = meta.into_iter().map(String::as_str).collect();
@@ -381,11 +430,38 @@ mod tests {
     }
 
     #[test]
+    fn every_field_is_documented() {
+        let document = include_str!("../../docs/RESULTS.md");
+        let mut names = std::collections::BTreeSet::new();
+        collect(&serde_json::to_value(sample::with_every_field()).unwrap(), &mut names);
+        assert!(names.len() > 60, "{names:?}");
+        let undocumented: Vec<_> =
+            names.into_iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
+        assert_eq!(undocumented, Vec::<String>::new());
+        assert!(document.contains(&format!("the version of this shape, {SCHEMA}.")));
+    }
+
+    fn collect(json: &serde_json::Value, names: &mut std::collections::BTreeSet<String>) {
+        match json {
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    names.insert(name.clone());
+                    // The names of the settings are those of the scenarios.
+                    if name != "settings" {
+                        collect(value, names);
+                    }
+                }
+            }
+            serde_json::Value::Array(values) => values.iter().for_each(|value| collect(value, names)),
+            _ => {}
+        }
+    }
+
+    #[test]
     fn what_is_written_can_be_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = sample().write(&folder.path().join("new/folder")).unwrap();
-        let text = std::fs::read_to_string(path).unwrap();
-        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), sample());
+        assert_eq!(Results::read(&path).unwrap(), sample());
     }
 
     #[test]
@@ -428,6 +504,24 @@ mod tests {
         results.push(Row::overlaps("contended", "zk", 1));
         assert_eq!(results.verdict(), ExclusionVerdict::Broken(3));
         assert_eq!(Results::new(sample().meta).verdict(), ExclusionVerdict::Unchecked);
+    }
+
+    #[test]
+    fn repeats_are_joined_by_their_median_and_overlaps_by_their_sum() {
+        let mut results = Results::new(sample().meta);
+        results.push(Row::new("contended", "zk", "p50", "us", 1.0));
+        let mut starts = Vec::new();
+        for (value, overlaps) in [(3.0, 0), (1.0, 2), (2.0, 1)] {
+            starts.push(results.rows.len());
+            // Within a repeat the last one counts.
+            results.push(Row::new("contended", "redis", "p50", "us", 99.0));
+            results.push(Row::new("contended", "redis", "p50", "us", value).with_floor(1.0));
+            results.push(Row::overlaps("contended", "redis", overlaps));
+        }
+        results.join_repeats(&starts);
+        let joined = Row { samples: vec![3.0, 1.0, 2.0], ..Row::new("contended", "redis", "p50", "us", 2.0) };
+        assert_eq!(results.rows[1..], [joined.with_floor(1.0), Row::overlaps("contended", "redis", 3)]);
+        assert_eq!(results.rows.len(), 3);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::io::IsTerminal;
 use comfy_table::presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table};
 
-use crate::results::labels::{number, title};
-use crate::results::{ExclusionVerdict, PromiseResult, Results, Row, Scenario};
+use crate::results::labels::{number, quantity, title};
+use crate::results::{Change, ExclusionVerdict, PromiseResult, Results, Row, Scenario, Verdict};
 
 /// How the tables are drawn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,6 +37,15 @@ pub(crate) fn render(results: &Results, look: Look) -> String {
     for backend in results.backends() {
         if let Some(promises) = promises(results, backend, look) {
             let _ = writeln!(text, "promises of {backend}\n{promises}\n");
+        }
+    }
+    claims(&mut text, results, look);
+    if let Some(baseline) = &results.baseline {
+        let _ = writeln!(text, "{}", baseline.summary());
+        for change in &baseline.changes {
+            let Change { scenario, backend, metric, unit, old, new } = change;
+            let (old, new) = (quantity(old.median, unit), quantity(new.median, unit));
+            let _ = writeln!(text, "  {scenario} on {backend}, {}: {old} before, {new} now", title(metric));
         }
     }
     let meta = &results.meta;
@@ -118,6 +127,30 @@ fn promises(results: &Results, backend: &str, look: Look) -> Option<String> {
         let _ = write!(text, "\n{missing} of {} were not measured in this run", promises.len());
     }
     Some(text)
+}
+
+/// A line per claim, with its verdict.
+fn claims(text: &mut String, results: &Results, look: Look) {
+    if !results.has_claims() {
+        return;
+    }
+    let words: Vec<String> = results.claims.iter().map(|claim| claim.verdict.to_string()).collect();
+    let width = words.iter().map(|word| word.chars().count()).max().unwrap_or(0);
+    text.push_str("claims\n");
+    for (claim, word) in results.claims.iter().zip(&words) {
+        let colour = match claim.verdict {
+            Verdict::Holds => "32",
+            Verdict::DoesNotHold => "31",
+            Verdict::DependsOn(_) => "33",
+            Verdict::NotJudged => "2",
+        };
+        let verdict = match look {
+            Look::Plain => format!("{word:width$}"),
+            Look::Terminal => format!("\u{1b}[{colour}m{word:width$}\u{1b}[0m"),
+        };
+        let _ = writeln!(text, "{:>3}  {verdict}  {}", claim.id, claim.claim);
+    }
+    text.push('\n');
 }
 
 /// An empty table.
@@ -261,6 +294,19 @@ mod tests {
         );
         assert!(text.contains(" were not measured in this run"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+    }
+
+    #[test]
+    fn each_claim_has_a_line_with_its_verdict() {
+        let text = render(&sample(), Look::Plain);
+        let claims: Vec<&str> = text.lines().skip_while(|line| *line != "claims").skip(1).take(4).collect();
+        let expected = [
+            "  3  holds                  Without sequential nodes there is a herd.",
+            "  4  depends on the recipe  ZooKeeper locks are fair.",
+            "  8  does not hold          ZooKeeper is not absolutely safe either.",
+            " 12  not judged             A fleet can move.",
+        ];
+        assert_eq!(claims, expected, "{text}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{peers, setup, steps};
 
 const HELP: &str = "\
 cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java; without --quick and --faults also the
-peers, of which some may be missing), builds the harness in release mode and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
+peers and Chromium, of which some may be missing), builds the harness in release mode and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
 
 ";
 
@@ -21,6 +21,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         setup::ensure()?;
         if !args.iter().any(|arg| arg == "--quick" || arg == "--faults") {
             peers::ensure()?;
+            setup::offer_browser();
         }
     }
     let error = harness(args).exec();

@@ -55,9 +55,10 @@ fn run(command: Option<&str>, args: Vec<OsString>) -> Result<(), Failure> {
         Some("soak") => soak::run(&args),
         Some("test") => test::run(&args),
         Some("ci") => without_args("ci", &args).and_then(|()| ci::run()),
-        Some("setup") => {
-            without_args("setup", &args).and_then(|()| setup::ensure()).and_then(|()| peers::ensure())
-        }
+        Some("setup") => without_args("setup", &args)
+            .and_then(|()| setup::ensure())
+            .and_then(|()| peers::ensure())
+            .map(|()| setup::offer_browser()),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

@@ -51,6 +51,25 @@ pub(crate) fn ensure_maven() -> Result<(), Failure> {
     ensure_parts(&[Part::Maven])
 }
 
+/// Installs Chromium where apt has it. The report's tests and screenshots use it, and do without it.
+pub(crate) fn offer_browser() {
+    let wanted = !has_browser() && in_path("apt-get").is_some();
+    if let Some(prefix) = privilege().filter(|_| wanted) {
+        eprintln!("    set-up: Chromium is missing: installing with apt-get");
+        let words = [&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"], APT_OPTIONS].concat();
+        attempt(prefix, &[&words[..], &["install", "-y", "--no-install-recommends", "chromium"]].concat());
+    }
+    if !has_browser() {
+        eprintln!(
+            "    set-up: Chromium is missing: no screenshots of the report, and its tests in a browser are left out"
+        );
+    }
+}
+
+fn has_browser() -> bool {
+    BROWSERS.iter().any(|name| in_path(name).is_some())
+}
+
 fn ensure_parts(parts: &[Part]) -> Result<(), Failure> {
     let mut found = look(parts)?;
     let missing = missing(&found);
@@ -463,6 +482,8 @@ fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
     })
 }
 
+/// The names of Chromium, which the harness looks for as well.
+const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 /// The variable, which the tests read as well, for a ZooKeeper that is not a Debian package.
 const CLASSPATH: &str = "ZOOKEEPER_CLASSPATH";
 /// The same for Curator.

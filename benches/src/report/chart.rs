@@ -1,9 +1,12 @@
 //! Bar charts as inline SVG.
 //!
-//! Written out by hand: the colours are those of the page's style sheet, so that one picture serves light and dark.
+//! No chart crate: plotters writes fixed colours and charming needs a script engine, where these pictures take their colours
+//! from the page's style sheet, so that one picture serves light, dark and print. poloto does that too, but has neither bars
+//! with a mark nor lanes over time, so that most of this code would stay.
 
 use std::fmt::Write as _;
 
+use super::axis::{BOLD, CHARACTER, Scale, round};
 use super::html::escape;
 use crate::results::labels::quantity;
 
@@ -155,12 +158,14 @@ impl Chart<'_> {
     }
 
     fn left(&self) -> f64 {
-        let longest = |names: &mut dyn Iterator<Item = &str>| {
-            names.map(|name| name.chars().count()).max().unwrap_or(0) as f64 * CHARACTER
+        let longest = |names: &mut dyn Iterator<Item = &str>, width: f64| {
+            names.map(|name| name.chars().count()).max().unwrap_or(0) as f64 * width
         };
-        let groups = longest(&mut self.groups.iter().map(|group| group.name));
-        let bars =
-            longest(&mut self.groups.iter().flat_map(|group| &group.bars).map(|bar| bar.name.as_str()));
+        let groups = longest(&mut self.groups.iter().map(|group| group.name), BOLD);
+        let bars = longest(
+            &mut self.groups.iter().flat_map(|group| &group.bars).map(|bar| bar.name.as_str()),
+            CHARACTER,
+        );
         (groups + bars + if bars > 0.0 { 28.0 } else { 14.0 }).min(self.width / 2.0)
     }
 
@@ -190,61 +195,10 @@ impl Chart<'_> {
     }
 }
 
-/// `1.50 s` becomes `1.5 s`.
-fn round(quantity: &str) -> String {
-    let (number, unit) =
-        quantity.split_once(' ').map_or((quantity, ""), |(number, _)| (number, &quantity[number.len()..]));
-    let number =
-        if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
-    format!("{number}{unit}")
-}
-
-enum Scale {
-    Linear {
-        end: f64,
-    },
-    /// Powers of ten.
-    Logarithmic {
-        first: f64,
-        last: f64,
-    },
-}
-
-impl Scale {
-    /// From 0.0 at the left to 1.0 at the right.
-    fn position(&self, value: f64) -> f64 {
-        let position = match self {
-            Self::Linear { end } => value / end,
-            Self::Logarithmic { first, last } => (value.log10() - first) / (last - first),
-        };
-        if position.is_finite() { position.clamp(0.0, 1.0) } else { 0.0 }
-    }
-
-    fn ticks(&self, span: f64) -> Vec<f64> {
-        let room = (span / 70.0).max(1.0);
-        match *self {
-            Self::Linear { end } => {
-                let rough = end / room;
-                let power = 10_f64.powf(rough.log10().floor());
-                let step =
-                    [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|step| *step >= rough);
-                let step = step.unwrap_or(10.0 * power);
-                (0..).map(|index| f64::from(index) * step).take_while(|tick| *tick <= end * 1.0001).collect()
-            }
-            Self::Logarithmic { first, last } => {
-                let every = ((last - first) / room).ceil().max(1.0) as usize;
-                (first as i32..=last as i32).step_by(every).map(|power| 10_f64.powi(power)).collect()
-            }
-        }
-    }
-}
-
 const TOP: f64 = 8.0;
 const BAR: f64 = 16.0;
 const STEP: f64 = 21.0;
 const GAP: f64 = 9.0;
-/// The width of a character, with a margin for other fonts.
-const CHARACTER: f64 = 7.2;
 /// From this ratio of the largest to the smallest value, small ones would vanish on a linear scale.
 const LOGARITHMIC_FROM: f64 = 25.0;
 
@@ -289,17 +243,5 @@ mod tests {
                 "{values:?}: {svg}"
             );
         }
-    }
-
-    #[test]
-    fn ticks_are_round_and_within_the_scale() {
-        assert_eq!(Scale::Linear { end: 5_000.0 }.ticks(400.0), [0.0, 1e3, 2e3, 3e3, 4e3, 5e3]);
-        assert_eq!(Scale::Linear { end: 1.0 }.ticks(200.0), [0.0, 0.5, 1.0]);
-        assert_eq!(Scale::Logarithmic { first: -1.0, last: 2.0 }.ticks(400.0), [0.1, 1.0, 10.0, 100.0]);
-    }
-
-    #[test]
-    fn ticks_have_no_trailing_zeros() {
-        assert_eq!(["1.50 s", "10.0", "100 us", "0"].map(round), ["1.5 s", "10", "100 us", "0"]);
     }
 }

@@ -15,3 +15,10 @@ pub(super) fn escape(text: &str) -> String {
     }
     safe
 }
+
+/// With a capital first letter, and safe.
+pub(super) fn capitalised(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next()
+        .map_or_else(String::new, |first| escape(&format!("{}{}", first.to_uppercase(), rest.as_str())))
+}

@@ -111,6 +111,17 @@ pub(crate) enum SpanKind {
     Outage,
 }
 
+impl ClaimResult {
+    /// What grows along the curves, such as `waiters`.
+    pub(crate) fn x_name(&self) -> &str {
+        let mut names = self.pictures.iter().filter_map(|picture| match picture {
+            Picture::Curve { x, .. } => Some(x.as_str()),
+            Picture::Bars { .. } | Picture::Timeline { .. } => None,
+        });
+        names.next().unwrap_or("x")
+    }
+}
+
 impl Figure {
     /// A number that is no point of a curve.
     pub(crate) fn new(subject: &str, metric: &str, unit: &str, value: f64) -> Self {

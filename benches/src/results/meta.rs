@@ -34,6 +34,12 @@ pub(crate) struct Meta {
     pub(crate) settings: BTreeMap<String, String>,
     /// How to read the numbers.
     pub(crate) note: String,
+    /// How far the run came, when it was interrupted.
+    #[serde(default)]
+    pub(crate) interrupted: Option<String>,
+    /// How often each scenario was measured.
+    #[serde(default = "once")]
+    pub(crate) repeats: u32,
 }
 
 impl Meta {
@@ -52,6 +58,8 @@ impl Meta {
             duration_s: 0.0,
             settings: BTreeMap::new(),
             note: NOTE.to_owned(),
+            interrupted: None,
+            repeats: once(),
         }
     }
 }
@@ -73,6 +81,10 @@ impl fmt::Display for Mode {
             Self::Full => "full",
         })
     }
+}
+
+const fn once() -> u32 {
+    1
 }
 
 fn cpu_model() -> String {

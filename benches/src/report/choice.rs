@@ -1,0 +1,287 @@
+//! "Which one should I use?": needs against backends, and four questions that pick one.
+//!
+//! The rule is [`choose`]. The page has the answer to each combination of the questions; its script only shows the right one.
+
+use std::fmt::Write as _;
+
+use super::html::escape;
+use super::needs::Need;
+use crate::results::Results;
+
+/// The section at the top of the page.
+pub(super) fn section(page: &mut String, results: &Results) {
+    page.push_str("<section id=\"choice\">\n<h2>Which one should I use?</h2>\n");
+    questions(page);
+    for answers in Answers::all() {
+        answer(page, results, answers);
+    }
+    table(page, results);
+    page.push_str(RULE);
+    page.push_str("</section>\n");
+}
+
+/// The answers to the four questions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Answers {
+    /// Two clients at work at the same time damage something.
+    corrupts: bool,
+    /// One server may not stop the locks.
+    no_single_server: bool,
+    /// Hundreds wait for one lock.
+    many_waiters: bool,
+    running: Running,
+}
+
+/// What a user runs already.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Running {
+    Redis,
+    ZooKeeper,
+    BothOrNeither,
+}
+
+impl Answers {
+    fn all() -> impl Iterator<Item = Self> {
+        (0..24).map(|index| Self {
+            corrupts: index / 12 == 1,
+            no_single_server: index / 6 % 2 == 1,
+            many_waiters: index / 3 % 2 == 1,
+            running: [Running::Redis, Running::ZooKeeper, Running::BothOrNeither][index % 3],
+        })
+    }
+
+    /// The values of the checked answers, in the order of the questions.
+    fn key(self) -> String {
+        let yes = |answer: bool| if answer { "yes" } else { "no" };
+        let running = match self.running {
+            Running::Redis => "redis",
+            Running::ZooKeeper => "zk",
+            Running::BothOrNeither => "any",
+        };
+        [yes(self.corrupts), yes(self.no_single_server), yes(self.many_waiters), running].join(" ")
+    }
+}
+
+/// A backend, and the two needs that decided.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Choice {
+    backend: &'static str,
+    why: &'static str,
+    decided: [Need; 2],
+}
+
+fn choose(answers: Answers) -> Choice {
+    let Answers { corrupts, no_single_server, many_waiters, running } = answers;
+    let choice = |backend, why, decided| Choice { backend, why, decided };
+    match running {
+        _ if corrupts && no_single_server => choice(
+            "zk",
+            "Nothing that a majority acknowledged is lost when a server fails. Send the fencing token with each write.",
+            [Need::Safety, Need::NoSingleServer],
+        ),
+        Running::Redis if corrupts => choice(
+            "redis",
+            "One server with appendfsync always and no failover keeps the order. Send the fencing token with each write.",
+            [Need::Safety, Need::Speed],
+        ),
+        _ if corrupts => choice(
+            "zk",
+            "Writes are on disk before they are acknowledged. Send the fencing token with each write.",
+            [Need::Safety, Need::Crash],
+        ),
+        Running::Redis if no_single_server && !many_waiters => choice(
+            "redlock",
+            "A minority of the masters may fail, at the price of a request to each of them.",
+            [Need::NoSingleServer, Need::Speed],
+        ),
+        _ if no_single_server && many_waiters => choice(
+            "zk",
+            "A queue on the servers: each release wakes one waiter, and a minority may fail.",
+            [Need::Waiters, Need::NoSingleServer],
+        ),
+        _ if no_single_server => choice(
+            "zk",
+            "A minority of the ensemble may fail, and it takes three servers instead of five.",
+            [Need::NoSingleServer, Need::HandOver],
+        ),
+        Running::ZooKeeper => choice(
+            "zk",
+            "It runs already, and is fast enough unless a lock is held for less than the time it takes to acquire it.",
+            [Need::Speed, Need::HandOver],
+        ),
+        _ if many_waiters => choice(
+            "redis",
+            "With its wait queue one waiter is notified per release.",
+            [Need::Waiters, Need::Speed],
+        ),
+        _ => choice(
+            "redis",
+            "The simplest and fastest: one server, one request.",
+            [Need::Speed, Need::HandOver],
+        ),
+    }
+}
+
+fn questions(page: &mut String) {
+    page.push_str("<form id=\"chooser\" hidden=\"\">\n");
+    for (index, (question, answers)) in QUESTIONS.iter().enumerate() {
+        let _ = writeln!(page, "<fieldset>\n<legend>{}</legend>", escape(question));
+        for (place, (value, text)) in answers.iter().enumerate() {
+            let checked = if place == 0 { " checked=\"\"" } else { "" };
+            let _ = writeln!(
+                page,
+                "<label><input type=\"radio\" name=\"q{index}\" value=\"{value}\"{checked}/> {}</label>",
+                escape(text)
+            );
+        }
+        page.push_str("</fieldset>\n");
+    }
+    page.push_str("</form>\n");
+}
+
+fn answer(page: &mut String, results: &Results, answers: Answers) {
+    let choice = choose(answers);
+    let decided = choice.decided.map(|need| {
+        let offers = BACKENDS.iter().map(|backend| {
+            let offer = need.offer(results, backend);
+            format!("{backend} {}", escape(offer.measured()))
+        });
+        format!("<li>{}: {}.</li>", escape(need.text()), offers.collect::<Vec<_>>().join("; "))
+    });
+    let _ = writeln!(
+        page,
+        "<div class=\"answer\" data-for=\"{}\" data-column=\"{backend}\" hidden=\"\">\n\
+         <p><b>{backend}.</b> {} What decided:</p>\n<ul>\n{}\n</ul>\n</div>",
+        answers.key(),
+        escape(choice.why),
+        decided.join("\n"),
+        backend = choice.backend,
+    );
+}
+
+fn table(page: &mut String, results: &Results) {
+    page.push_str("<div class=\"wide\">\n<table id=\"needs\" class=\"words\">\n<thead>\n<tr><th>need</th>");
+    for backend in BACKENDS {
+        let _ = write!(page, "<th data-column=\"{backend}\">{backend}</th>");
+    }
+    page.push_str("</tr>\n</thead>\n<tbody>\n");
+    for need in Need::ALL {
+        let _ = write!(page, "<tr><td>{}</td>", escape(need.text()));
+        for backend in BACKENDS {
+            let offer = need.offer(results, backend);
+            let _ = write!(page, "<td data-column=\"{backend}\">{}", escape(offer.words));
+            if offer.measurable {
+                let _ = match &offer.figure {
+                    Some((text, place)) => {
+                        write!(page, "<small><a href=\"#{}\">{}</a></small>", escape(place), escape(text))
+                    }
+                    None => write!(page, "<small>{}</small>", offer.measured()),
+                };
+            }
+            page.push_str("</td>");
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</tbody>\n</table>\n</div>\n");
+}
+
+/// The backends of processes that share locks. Locks of one process have no choice to make.
+pub(super) const BACKENDS: &[&str] = &["redis", "redlock", "zk"];
+
+type Question = (&'static str, &'static [(&'static str, &'static str)]);
+
+const QUESTIONS: [Question; 4] = [
+    (
+        "Two clients do the same work at the same time. What happens?",
+        &[("no", "It is wasted"), ("yes", "Data is corrupted")],
+    ),
+    ("May one failed server stop the locks?", &[("no", "Yes, for a while"), ("yes", "No")]),
+    ("How many clients wait for one lock?", &[("no", "A few"), ("yes", "Hundreds or more")]),
+    ("What do you run already?", &[("redis", "Redis"), ("zk", "ZooKeeper"), ("any", "Both, or neither")]),
+];
+
+/// [`choose`] in words.
+const RULE: &str = "\
+<details>
+<summary>The rule of the chooser</summary>
+<ol>
+<li>Corrupted data and no single server: zk.</li>
+<li>Corrupted data, one server may stop the locks: redis where only Redis runs, else zk.</li>
+<li>No single server: redlock where only Redis runs and few wait, else zk.</li>
+<li>Otherwise: zk where only ZooKeeper runs, else redis.</li>
+</ol>
+<p class=\"soft\">Within one process use memory: no server, and nothing to lose. The figures are those of this run; words
+without a figure hold by design, and docs/SAFETY.md says why.</p>
+</details>
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::sample;
+
+    fn backend(corrupts: bool, no_single_server: bool, many_waiters: bool, running: Running) -> &'static str {
+        choose(Answers { corrupts, no_single_server, many_waiters, running }).backend
+    }
+
+    #[test]
+    fn the_rule_is_the_written_one() {
+        for answers in Answers::all() {
+            let Answers { corrupts, no_single_server, many_waiters, running } = answers;
+            let only_redis = running == Running::Redis;
+            let expected = match (corrupts, no_single_server) {
+                (true, true) => "zk",
+                (true, false) => {
+                    if only_redis {
+                        "redis"
+                    } else {
+                        "zk"
+                    }
+                }
+                (false, true) => {
+                    if only_redis && !many_waiters {
+                        "redlock"
+                    } else {
+                        "zk"
+                    }
+                }
+                (false, false) => {
+                    if running == Running::ZooKeeper {
+                        "zk"
+                    } else {
+                        "redis"
+                    }
+                }
+            };
+            assert_eq!(backend(corrupts, no_single_server, many_waiters, running), expected, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn each_combination_of_answers_has_one_answer() {
+        let mut page = String::new();
+        section(&mut page, &sample());
+        let mut keys = vec![String::new()];
+        for (_, answers) in QUESTIONS {
+            let longer =
+                keys.iter().flat_map(|key| answers.iter().map(move |(value, _)| format!("{key} {value}")));
+            keys = longer.collect();
+        }
+        assert_eq!(keys.len(), 24);
+        for key in keys {
+            assert_eq!(page.matches(&format!("data-for=\"{}\"", key.trim())).count(), 1, "{key}");
+        }
+        assert_eq!(page.matches("class=\"answer\"").count(), 24);
+    }
+
+    #[test]
+    fn answers_name_the_figures_that_decided() {
+        let mut page = String::new();
+        section(&mut page, &sample());
+        let (_, rest) =
+            page.split_once("data-for=\"no no no redis\" data-column=\"redis\"").expect("an answer");
+        let (answer, _) = rest.split_once("</div>").expect("an end");
+        assert_eq!(answer.matches("<li>").count(), 2, "{answer}");
+        assert!(answer.contains("redis 88.2 µs to acquire and release; redlock 215 µs"), "{answer}");
+    }
+}

@@ -1,0 +1,203 @@
+//! The section of a scenario: charts and a table of all its rows.
+
+use std::fmt::Write as _;
+
+use super::chart::{Bar, Chart, Group};
+use super::colour::colour;
+use super::html::{capitalised, escape};
+use super::summary::verdict_class;
+use crate::results::labels::{meaning, number, title};
+use crate::results::{Results, Row, Scenario};
+
+/// The section of a scenario.
+pub(super) fn section(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
+    let _ = writeln!(page, "<section id=\"scenario-{0}\">\n<h2>{0}</h2>", escape(scenario.name));
+    if !scenario.about().is_empty() {
+        let _ = writeln!(page, "<p class=\"soft\">{}.</p>", capitalised(scenario.about()));
+    }
+    let prefix = format!("{}.", scenario.name);
+    let settings = results.meta.settings.iter().filter_map(|(name, value)| {
+        Some(format!("{} {}", name.strip_prefix(&prefix)?.replace('_', " "), value))
+    });
+    let settings = settings.collect::<Vec<_>>().join("; ");
+    if !settings.is_empty() {
+        let _ = writeln!(
+            page,
+            "<details><summary>Settings</summary>\n<p class=\"soft\">In this run: {}.</p>\n</details>",
+            escape(&settings)
+        );
+    }
+    let begins = format!("{} on ", scenario.name);
+    for failure in results.failures.iter().filter(|failure| failure.part.starts_with(&begins)) {
+        let _ = writeln!(page, "<p class=\"broken box\">Failed: {}</p>", escape(&failure.to_string()));
+    }
+    let families = Family::of(scenario);
+    let (large, small): (Vec<&Family<'_>>, Vec<&Family<'_>>) =
+        families.iter().partition(|family| family.metrics.len() > 1 || families.len() == 1);
+    for family in large {
+        family.render(page, results, scenario, LARGE);
+    }
+    if !small.is_empty() {
+        page.push_str("<div class=\"charts\">\n");
+        for family in small {
+            page.push_str("<div>\n");
+            family.render(page, results, scenario, SMALL);
+            page.push_str("</div>\n");
+        }
+        page.push_str("</div>\n");
+    }
+    table(page, results, scenario);
+    page.push_str("</section>\n");
+}
+
+/// The metrics of one chart: the quantiles of one thing, or a single metric.
+struct Family<'a> {
+    name: &'a str,
+    metrics: Vec<&'a str>,
+}
+
+impl<'a> Family<'a> {
+    fn of(scenario: &Scenario<'a>) -> Vec<Self> {
+        let mut families: Vec<Self> = Vec::new();
+        for metric in scenario.metrics() {
+            let name = quantile(metric).map_or(metric, |(name, _)| name);
+            let same = |family: &&mut Self| {
+                family.name == name && scenario.unit(family.metrics[0]) == scenario.unit(metric)
+            };
+            match families.iter_mut().find(same) {
+                Some(family) => family.metrics.push(metric),
+                None => families.push(Self { name, metrics: vec![metric] }),
+            }
+        }
+        families
+    }
+
+    fn render(&self, page: &mut String, results: &Results, scenario: &Scenario<'_>, width: f64) {
+        let name = match self.metrics[..] {
+            [only] => title(only),
+            _ if self.name.is_empty() => "latency".into(),
+            _ => title(self.name),
+        };
+        let chart = self.chart(results, scenario, &name, width);
+        let mut notes = Vec::new();
+        if chart.is_logarithmic() {
+            notes.push("logarithmic scale".to_owned());
+        }
+        if chart.is_marked() {
+            notes.push(format!("the upright mark is the {}", scenario.floor_meaning(self.metrics[0])));
+        }
+        notes.extend(self.metrics.iter().find_map(|metric| meaning(metric)).map(str::to_owned));
+        let notes = notes.join("; ");
+        let notes = if notes.is_empty() {
+            notes
+        } else {
+            format!(" <span class=\"soft\">({})</span>", escape(&notes))
+        };
+        let class = if width > SMALL { "wide large" } else { "wide" };
+        let _ = writeln!(
+            page,
+            "<h3>{}{notes}</h3>\n<div class=\"{class}\">\n{}</div>",
+            capitalised(&name),
+            chart.render()
+        );
+    }
+
+    fn chart<'r>(&self, results: &Results, scenario: &Scenario<'r>, name: &str, width: f64) -> Chart<'r> {
+        let group = |backend| {
+            let bars = self.metrics.iter().filter_map(|metric| {
+                let row = scenario.row(backend, metric)?;
+                let name =
+                    if self.metrics.len() == 1 { "" } else { quantile(metric).map_or(*metric, |(_, of)| of) };
+                let note = row.ratio.map(|ratio| format!("{ratio:.2}× {}", scenario.floor_name(metric)));
+                Some(Bar {
+                    name: name.to_owned(),
+                    value: row.value,
+                    mark: row.floor,
+                    note: note.unwrap_or_default(),
+                })
+            });
+            Group { name: backend, colour: colour(results, backend), bars: bars.collect() }
+        };
+        let groups = scenario.backends().into_iter().map(group).filter(|group| !group.bars.is_empty());
+        Chart {
+            label: format!("{}: {name} by backend", scenario.name),
+            unit: scenario.unit(self.metrics[0]),
+            mark_name: scenario.floor_name(self.metrics[0]),
+            end: (self.name == "jain").then_some(1.0),
+            width,
+            groups: groups.collect(),
+        }
+    }
+}
+
+fn table(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
+    let backends = scenario.backends();
+    let metrics: Vec<(&str, bool)> = scenario
+        .metrics()
+        .into_iter()
+        .map(|metric| {
+            let floored =
+                |backend: &&str| scenario.row(backend, metric).is_some_and(|row| row.floor.is_some());
+            (metric, backends.iter().any(floored))
+        })
+        .collect();
+    page.push_str("<div class=\"wide\">\n<table>\n<thead>\n<tr><th>backend</th>");
+    for (metric, floored) in &metrics {
+        let (name, unit) = (escape(&title(metric)), escape(scenario.unit(metric)));
+        let _ = write!(page, "<th>{name}<small>{unit}</small></th>");
+        if *floored {
+            let _ = write!(
+                page,
+                "<th><small>{}</small></th><th><small>ratio</small></th>",
+                scenario.floor_name(metric)
+            );
+        }
+    }
+    page.push_str("<th>mutual exclusion</th></tr>\n</thead>\n<tbody>\n");
+    for backend in &backends {
+        let _ = write!(
+            page,
+            "<tr><td><span class=\"dot {}\"></span>{}</td>",
+            colour(results, backend),
+            escape(backend)
+        );
+        for (metric, floored) in &metrics {
+            let row = scenario.row(backend, metric);
+            let cell = |of: fn(&Row) -> Option<String>| row.and_then(of).unwrap_or_else(|| "–".into());
+            let _ = write!(page, "<td>{}</td>", cell(|row| Some(number(row.value))));
+            if *floored {
+                let floor = cell(|row| row.floor.map(number));
+                let ratio = cell(|row| row.ratio.map(|ratio| format!("{ratio:.2}×")));
+                let _ = write!(page, "<td><small>{floor}</small></td><td>{ratio}</td>");
+            }
+        }
+        let verdict = scenario.verdict(backend);
+        let _ =
+            writeln!(page, "<td><span class=\"pill {}\">{verdict}</span></td></tr>", verdict_class(verdict));
+    }
+    page.push_str("</tbody>\n</table>\n</div>\n");
+}
+
+/// Splits `handoff_p50` into `handoff` and its quantile `p50`.
+fn quantile(metric: &str) -> Option<(&str, &str)> {
+    let (name, of) = metric.rsplit_once('_').unwrap_or(("", metric));
+    let digits = of.strip_prefix('p')?;
+    (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some((name, of))
+}
+
+/// The width of a chart over the whole page.
+pub(super) const LARGE: f64 = 960.0;
+/// The width of one of two charts side by side.
+pub(super) const SMALL: f64 = 450.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_recognised() {
+        assert_eq!(quantile("p50"), Some(("", "p50")));
+        assert_eq!(quantile("handoff_p99"), Some(("handoff", "p99")));
+        assert_eq!([quantile("grants_per_s"), quantile("p"), quantile("ops"), quantile("pool")], [None; 4]);
+    }
+}

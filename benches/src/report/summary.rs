@@ -1,0 +1,112 @@
+//! The top of the page: what was measured, and whether mutual exclusion held.
+
+use std::fmt::Write as _;
+
+use super::colour::colour;
+use super::html::escape;
+use crate::peers::Peer;
+use crate::results::labels::quantity;
+use crate::results::{ExclusionVerdict, Results};
+
+/// The heading of the page.
+pub(super) fn headline(results: &Results) -> String {
+    let mut backends = results.backends();
+    backends.retain(|backend| Peer::named(backend).is_none());
+    match backends[..] {
+        [] => "Nothing was measured".into(),
+        [only] => format!("Locks over {only}"),
+        [ref all @ .., last] => format!("Locks over {} and {last}, side by side", all.join(", ")),
+    }
+}
+
+/// The class of a verdict in the style sheet.
+pub(super) fn verdict_class(verdict: ExclusionVerdict) -> &'static str {
+    match verdict {
+        ExclusionVerdict::Held => "held",
+        ExclusionVerdict::Broken(_) => "broken",
+        ExclusionVerdict::Unchecked => "unchecked",
+    }
+}
+
+/// The verdict on mutual exclusion, in a sentence.
+pub(super) fn verdict_line(results: &Results, verdict: ExclusionVerdict) -> String {
+    let scenarios = results.scenarios();
+    let pairs = || {
+        scenarios.iter().flat_map(|scenario| {
+            let of = |backend| (scenario.name, backend, scenario.verdict(backend));
+            scenario.backends().into_iter().map(of)
+        })
+    };
+    let places = |wanted: fn(ExclusionVerdict) -> bool| {
+        let named = pairs().filter(|(.., verdict)| wanted(*verdict));
+        named.map(|(scenario, backend, _)| format!("{scenario} on {backend}")).collect::<Vec<_>>().join(", ")
+    };
+    match verdict {
+        ExclusionVerdict::Held => format!(
+            "Mutual exclusion held: no two holds overlapped in any of the {} recorded histories.",
+            pairs().count()
+        ),
+        ExclusionVerdict::Broken(overlaps) => format!(
+            "Mutual exclusion was BROKEN: {} ({}).",
+            if overlaps == 1 { "1 overlap".to_owned() } else { format!("{overlaps} overlaps") },
+            places(|verdict| matches!(verdict, ExclusionVerdict::Broken(_)))
+        ),
+        ExclusionVerdict::Unchecked if scenarios.is_empty() => "Mutual exclusion was not checked.".into(),
+        ExclusionVerdict::Unchecked => format!(
+            "Mutual exclusion was not checked everywhere: no verdict for {}.",
+            places(|verdict| verdict == ExclusionVerdict::Unchecked)
+        ),
+    }
+}
+
+/// What failed, and how far an interrupted run came.
+pub(super) fn trouble(page: &mut String, results: &Results) {
+    if let Some(how_far) = &results.meta.interrupted {
+        let _ = writeln!(
+            page,
+            "<p class=\"verdict unchecked\">The run was interrupted {}. What follows was measured until then.</p>",
+            escape(how_far)
+        );
+    }
+    if results.failures.is_empty() {
+        return;
+    }
+    page.push_str("<section id=\"failures\">\n<h2>What failed</h2>\n<ul class=\"broken box\">\n");
+    for failure in &results.failures {
+        let _ = writeln!(page, "<li>{}</li>", escape(&failure.to_string()));
+    }
+    page.push_str("</ul>\n</section>\n");
+}
+
+/// The highlights of each backend.
+pub(super) fn cards(page: &mut String, results: &Results) {
+    let scenarios = results.scenarios();
+    page.push_str("<div class=\"cards\">\n");
+    for backend in results.backends() {
+        let mut facts = String::new();
+        for (scenario, metric, name) in HIGHLIGHTS {
+            let found = scenarios.iter().find(|found| found.name == *scenario);
+            if let Some(row) = found.and_then(|scenario| scenario.row(backend, metric)) {
+                let value = escape(&quantity(row.value, &row.unit));
+                let _ = writeln!(facts, "<div><dt>{name}</dt><dd>{value}</dd></div>");
+            }
+        }
+        if !facts.is_empty() {
+            let (colour, backend) = (colour(results, backend), escape(backend));
+            let _ = writeln!(
+                page,
+                "<div class=\"card {colour}\">\n<h2>{backend}</h2>\n<dl>\n{facts}</dl>\n</div>"
+            );
+        }
+    }
+    page.push_str("</div>\n");
+}
+
+/// The numbers on the cards: scenario, metric and name.
+const HIGHLIGHTS: &[(&str, &str, &str)] = &[
+    ("uncontended", "p50", "acquire + release"),
+    ("contended", "handoff_p50", "hand-off"),
+    ("contended", "jain", "fairness"),
+    ("contended", "requests_per_grant", "requests/grant"),
+    ("crash", "takeover", "take-over"),
+];
