@@ -11,6 +11,7 @@ use crate::browser;
 use crate::claims::{self, CLAIMS};
 use crate::exclusion::check_exclusion;
 use crate::failure::Outcome;
+use crate::faults;
 use crate::interrupt::Interrupt;
 use crate::keep_awake::keep_awake;
 use crate::options::{BackendName, Options, ScenarioName};
@@ -70,6 +71,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     results.meta.duration_s = began.elapsed().as_secs_f64();
     results.promises = promises::judge(&results, &bench.plan);
     add_claims_not_measured(&mut results);
+    faults::sort(&mut results);
     if !baselines.is_empty() {
         results.baseline = Some(BaselineResult::of(&results, &baselines));
     }
@@ -140,6 +142,9 @@ fn expected_times(options: &Options, plan: &Plan) -> Vec<Duration> {
     }
     let of_a_claim = if options.quick { QUICK_CLAIM } else { FULL_CLAIM };
     times.extend(options.claims().iter().map(|_| of_a_claim));
+    if options.has_fault_table() {
+        times.extend(faults::expected_times(options));
+    }
     times
 }
 
@@ -162,7 +167,7 @@ fn interrupted() -> ExitCode {
     ExitCode::from(130)
 }
 
-/// Runs all scenarios on all backends, then the claims. What fails is part of the results.
+/// Runs all scenarios on all backends, then the claims and the fault table. What fails is part of the results.
 #[expect(clippy::future_not_send, reason = "the main thread runs it")]
 async fn measure(
     options: &Options,
@@ -210,6 +215,14 @@ async fn measure(
         }
         results.claims.push(judged);
         progress.step();
+    }
+    if options.has_fault_table() {
+        faults::add_all(options, progress, results).await;
+        let failed: Vec<_> =
+            results.faults.iter().filter(|fault| fault.verdict.is_failure()).cloned().collect();
+        for fault in failed {
+            results.fail(&format!("{} on {}", fault.fault, fault.backend), &fault.what);
+        }
     }
 }
 

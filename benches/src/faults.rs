@@ -38,33 +38,15 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     let began = Instant::now();
     let mut interrupt = Interrupt::listen()?;
     let mut results = Results::new(Meta::of_this_run(if options.quick { Mode::Quick } else { Mode::Full }));
-    // Short enough to type.
-    let seed = options.faults.seed.unwrap_or_else(|| rand::rng().random_range(0..1 << 32));
-    results.meta.settings.insert("faults.seed".into(), seed.to_string());
     let folder = options.folder();
-    let (backends, faults) = (options.backends(), options.faults.faults(options.quick));
-    let progress = Progress::new(vec![A_FAULT / backends.len().max(1) as u32; backends.len() * faults.len()]);
-    let done = Mutex::new(Vec::new());
-    let all = backends.iter().map(|&backend| {
-        one_backend(
-            options,
-            backend,
-            &faults,
-            seed,
-            |result| {
-                done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
-                progress.step();
-            },
-            &progress,
-        )
-    });
+    let progress = Progress::new(expected_times(options));
     let interrupted = tokio::select! {
         biased;
         () = interrupt.received() => true,
-        _ = join_all(all) => false,
+        () = add_all(options, &progress, &mut results) => false,
     };
     drop(progress);
-    results.faults = by_fault(done.into_inner().unwrap_or_else(PoisonError::into_inner));
+    sort(&mut results);
     results.meta.duration_s = began.elapsed().as_secs_f64();
     println!("{}", table::render(&results.faults, Look::of_stdout()));
     let paths = [
@@ -82,6 +64,28 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
         docs::update(&results.faults)?;
     }
     Ok(code)
+}
+
+/// Runs the faults that the options ask for, on all backends at once, and adds what happened to the results.
+pub(crate) async fn add_all(options: &Options, progress: &Progress, results: &mut Results) {
+    // Short enough to type.
+    let seed = options.faults.seed.unwrap_or_else(|| rand::rng().random_range(0..1 << 32));
+    results.meta.settings.insert("faults.seed".into(), seed.to_string());
+    let (backends, faults) = (options.backends(), options.faults.faults(options.quick));
+    // Each is added at once: what an interrupt leaves is in the results.
+    let done = Mutex::new(&mut results.faults);
+    let add = |result| {
+        done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+        progress.step();
+    };
+    join_all(backends.iter().map(|&backend| one_backend(options, backend, &faults, seed, &add, progress)))
+        .await;
+}
+
+/// About how long each of these faults takes.
+pub(crate) fn expected_times(options: &Options) -> Vec<Duration> {
+    let (backends, faults) = (options.backends().len(), options.faults.faults(options.quick).len());
+    vec![A_FAULT / backends.max(1) as u32; backends * faults]
 }
 
 /// A fault to run outside the table.
@@ -138,7 +142,7 @@ async fn one_backend(
     backend: BackendName,
     faults: &[FaultName],
     seed: u64,
-    mut add: impl FnMut(FaultResult),
+    add: &(impl Fn(FaultResult) + Sync),
     progress: &Progress,
 ) {
     let mut trials = Trials::new(backend, seed, options.faults.broken);
@@ -160,16 +164,15 @@ async fn one_backend(
     }
 }
 
-/// The results in the order of the faults, then of the backends.
-fn by_fault(mut results: Vec<FaultResult>) -> Vec<FaultResult> {
-    results.sort_by_key(|result| {
+/// Puts the faults into the order of the table, and each in that of the backends.
+pub(crate) fn sort(results: &mut Results) {
+    results.faults.sort_by_key(|result| {
         let fault = FaultName::value_variants().iter().position(|fault| fault.title() == result.fault);
         let backends = BackendName::value_variants();
         // Behind sentinels it is still Redis.
         let name = result.backend.split(' ').next();
         (fault, backends.iter().position(|backend| name == Some(backend.as_str())))
     });
-    results
 }
 
 /// Prints what differs or could not be run.

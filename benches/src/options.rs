@@ -193,6 +193,11 @@ impl Options {
         self.urls.iter().rev().find(|server| server.backend == backend).map(|server| server.url.as_str())
     }
 
+    /// Whether the fault table is part of the run: in full runs of everything.
+    pub(crate) fn has_fault_table(&self) -> bool {
+        !self.quick && self.scenarios.is_empty() && self.claims.is_empty() && self.urls.is_empty()
+    }
+
     /// The folder for results.json and the reports.
     pub(crate) fn folder(&self) -> PathBuf {
         let name = if self.faults.wanted { "faults" } else { "compare" };
