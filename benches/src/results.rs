@@ -1,13 +1,16 @@
-//! The results of a run: rows (a number, its floor and their ratio), and the verdict on mutual exclusion.
+//! The results of a run, in the shape of `results.json`.
 
 mod baseline;
 mod claim;
+mod exclusion_verdict;
 mod fault;
 pub(crate) mod labels;
 mod meta;
 mod promise_result;
+mod row;
 #[cfg(test)]
 mod sample;
+mod scenario;
 
 use std::fmt;
 use std::io;
@@ -17,11 +20,16 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::baseline::{BaselineResult, Change, Spread};
 pub(crate) use self::claim::{ClaimResult, Figure, Lane, Picture, Span, SpanKind, Verdict};
+pub(crate) use self::exclusion_verdict::ExclusionVerdict;
 pub(crate) use self::fault::{FaultResult, FaultVerdict};
 pub(crate) use self::meta::{Meta, Mode};
 pub(crate) use self::promise_result::{Bound, Part, PromiseResult};
+pub(crate) use self::row::Row;
+use self::row::is_overlaps;
 #[cfg(test)]
 pub(crate) use self::sample::sample;
+pub(crate) use self::scenario::Scenario;
+use self::scenario::{BACKENDS, SCENARIOS, ordered};
 
 /// The results of a run, in the shape of `results.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -166,156 +174,6 @@ impl Results {
     }
 }
 
-/// A measured number, its floor and their ratio.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Row {
-    /// `uncontended`, `contended`, `crash` or any other.
-    pub(crate) scenario: String,
-    /// `memory`, `redis`, `redlock`, `zk` or any other.
-    pub(crate) backend: String,
-    /// The metric, such as `p50`.
-    pub(crate) metric: String,
-    /// The unit of `value` and `floor`, such as `us`; empty for a bare number.
-    pub(crate) unit: String,
-    /// The number. What could not be measured has no row.
-    pub(crate) value: f64,
-    /// The number to compare with, such as the time of the bare commands.
-    pub(crate) floor: Option<f64>,
-    /// `value / floor`.
-    pub(crate) ratio: Option<f64>,
-    /// The values of all repeats, whose median is `value`; empty when it was measured once.
-    #[serde(default)]
-    pub(crate) samples: Vec<f64>,
-}
-
-impl Row {
-    /// A number without a floor.
-    pub(crate) fn new(scenario: &str, backend: &str, metric: &str, unit: &str, value: f64) -> Self {
-        let [scenario, backend, metric, unit] = [scenario, backend, metric, unit].map(str::to_owned);
-        Self { scenario, backend, metric, unit, value, floor: None, ratio: None, samples: Vec::new() }
-    }
-
-    /// The number of overlapping holds: the verdict of a scenario on a backend.
-    pub(crate) fn overlaps(scenario: &str, backend: &str, overlaps: u64) -> Self {
-        Self::new(scenario, backend, OVERLAPS, "", overlaps as f64)
-    }
-
-    /// The values of all repeats.
-    pub(crate) fn repeats(&self) -> Vec<f64> {
-        if self.samples.is_empty() { vec![self.value] } else { self.samples.clone() }
-    }
-
-    /// The row of several repeats: medians of values and floors.
-    fn joined(repeats: &[Self]) -> Option<Self> {
-        let median_of = |of: fn(&Self) -> Option<f64>| {
-            let mut values: Vec<f64> = repeats.iter().filter_map(of).collect();
-            values.sort_by(f64::total_cmp);
-            (!values.is_empty()).then(|| baseline::median(&values))
-        };
-        let row = repeats.first()?.clone();
-        let samples = repeats.iter().map(|row| row.value).collect();
-        let value = median_of(|row| Some(row.value))?;
-        let row = Self { value, samples, floor: None, ratio: None, ..row };
-        Some(match median_of(|row| row.floor) {
-            Some(floor) => row.with_floor(floor),
-            None => row,
-        })
-    }
-
-    fn is_about_the_same(&self, other: &Self) -> bool {
-        (&self.scenario, &self.backend, &self.metric) == (&other.scenario, &other.backend, &other.metric)
-    }
-
-    /// Sets the floor, in the same unit, and the ratio.
-    pub(crate) fn with_floor(self, floor: f64) -> Self {
-        // Four decimals are more than a run can resolve.
-        let ratio = (self.value / floor * 1e4).round() / 1e4;
-        Self { floor: Some(floor), ratio: ratio.is_finite().then_some(ratio), ..self }
-    }
-}
-
-/// The rows of one scenario.
-#[derive(Clone, Debug)]
-pub(crate) struct Scenario<'a> {
-    /// Its name in the rows.
-    pub(crate) name: &'a str,
-    rows: Vec<&'a Row>,
-}
-
-impl<'a> Scenario<'a> {
-    /// The backends: the known ones first.
-    pub(crate) fn backends(&self) -> Vec<&'a str> {
-        ordered(self.rows.iter().map(|row| row.backend.as_str()), BACKENDS)
-    }
-
-    /// The metrics, the known ones first, without the overlaps, which are the verdict.
-    pub(crate) fn metrics(&self) -> Vec<&'a str> {
-        let measured = self.rows.iter().map(|row| row.metric.as_str()).filter(|name| *name != OVERLAPS);
-        ordered(measured, METRICS)
-    }
-
-    /// The row of a metric; the last one when it was measured more than once.
-    pub(crate) fn row(&self, backend: &str, metric: &str) -> Option<&'a Row> {
-        self.rows.iter().rev().find(|row| row.backend == backend && row.metric == metric).copied()
-    }
-
-    /// The unit of a metric.
-    pub(crate) fn unit(&self, metric: &str) -> &'a str {
-        self.rows.iter().find(|row| row.metric == metric).map_or("", |row| &row.unit)
-    }
-
-    /// The verdict on a backend.
-    pub(crate) fn verdict(&self, backend: &str) -> ExclusionVerdict {
-        let counts = self.rows.iter().filter(|row| row.backend == backend && row.metric == OVERLAPS);
-        ExclusionVerdict::of_all(counts.map(|row| match row.value {
-            0.0 => ExclusionVerdict::Held,
-            some if some > 0.0 => ExclusionVerdict::Broken(some as u64),
-            _ => ExclusionVerdict::Unchecked,
-        }))
-    }
-}
-
-/// Whether mutual exclusion held.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ExclusionVerdict {
-    /// Checked, and no two holds overlapped.
-    Held,
-    /// This many holds overlapped another one.
-    Broken(u64),
-    /// Some numbers have no checked history.
-    Unchecked,
-}
-
-impl ExclusionVerdict {
-    /// Joins verdicts; without any the result is `Unchecked`.
-    fn of_all(parts: impl IntoIterator<Item = Self>) -> Self {
-        parts
-            .into_iter()
-            .reduce(|one, other| match (one, other) {
-                (Self::Broken(one), Self::Broken(other)) => Self::Broken(one + other),
-                (Self::Broken(some), _) | (_, Self::Broken(some)) => Self::Broken(some),
-                (Self::Unchecked, _) | (_, Self::Unchecked) => Self::Unchecked,
-                (Self::Held, Self::Held) => Self::Held,
-            })
-            .unwrap_or(Self::Unchecked)
-    }
-}
-
-impl fmt::Display for ExclusionVerdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Held => f.pad("held (0 overlaps)"),
-            Self::Broken(overlaps) => f.pad(&format!("BROKEN ({overlaps})")),
-            Self::Unchecked => f.pad("not checked"),
-        }
-    }
-}
-
-/// Whether this row is the verdict of a scenario.
-fn is_overlaps(row: &Row) -> bool {
-    row.metric == OVERLAPS
-}
-
 /// Writes a file; an error names it.
 pub(crate) fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<PathBuf> {
     let path = folder.join(name);
@@ -326,58 +184,7 @@ pub(crate) fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<Pa
     Ok(path)
 }
 
-/// The distinct `names`: first those of `known`, in its order, then the others in theirs.
-fn ordered<'a>(names: impl Iterator<Item = &'a str>, known: &[&str]) -> Vec<&'a str> {
-    let mut distinct: Vec<&str> = Vec::new();
-    for name in names {
-        if !distinct.contains(&name) {
-            distinct.push(name);
-        }
-    }
-    distinct.sort_by_key(|name| known.iter().position(|other| other == name).unwrap_or(known.len()));
-    distinct
-}
-
-/// The version of the shape of `results.json`.
 const SCHEMA: u32 = 1;
-/// The metric behind the verdict.
-const OVERLAPS: &str = "overlaps";
-const SCENARIOS: &[&str] =
-    &["uncontended", "contended", "tasks", "crash", "peers", "herd", "held", "degraded"];
-const BACKENDS: &[&str] = &["memory", "redis", "redlock", "zk"];
-const METRICS: &[&str] = &[
-    "p50",
-    "p90",
-    "p99",
-    "acquire_p50",
-    "p50_with_tokens",
-    "acquire_with_tokens",
-    "p50_one_server",
-    "alone_p50",
-    "ops",
-    "grants_per_s",
-    "pairs_per_s",
-    "handoff_p50",
-    "handoff_p95",
-    "handoff_p99",
-    "handoff_p50_bare",
-    "handoff_p95_bare",
-    "waiter_p50",
-    "longest_wait",
-    "jain",
-    "inversions",
-    "requests_per_grant",
-    "notifications",
-    "first_try",
-    "split_votes",
-    "takeover",
-    "bytes_per_lock",
-    "renew_cpu_percent",
-    "server_cpu_percent",
-    "both_cpu_percent",
-    "lost",
-    "acquire_all",
-];
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Results, Row, is_overlaps};
+use super::row::is_overlaps;
+use super::{Results, Row};
 
 /// What changed against earlier runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -1,0 +1,94 @@
+//! The rows of one scenario, and the order of names.
+
+use super::exclusion_verdict::ExclusionVerdict;
+use super::row::{OVERLAPS, Row};
+
+/// The rows of one scenario.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario<'a> {
+    /// Its name in the rows.
+    pub(crate) name: &'a str,
+    pub(super) rows: Vec<&'a Row>,
+}
+
+impl<'a> Scenario<'a> {
+    /// The backends: the known ones first.
+    pub(crate) fn backends(&self) -> Vec<&'a str> {
+        ordered(self.rows.iter().map(|row| row.backend.as_str()), BACKENDS)
+    }
+
+    /// The metrics, the known ones first, without the overlaps, which are the verdict.
+    pub(crate) fn metrics(&self) -> Vec<&'a str> {
+        let measured = self.rows.iter().map(|row| row.metric.as_str()).filter(|name| *name != OVERLAPS);
+        ordered(measured, METRICS)
+    }
+
+    /// The row of a metric; the last one when it was measured more than once.
+    pub(crate) fn row(&self, backend: &str, metric: &str) -> Option<&'a Row> {
+        self.rows.iter().rev().find(|row| row.backend == backend && row.metric == metric).copied()
+    }
+
+    /// The unit of a metric.
+    pub(crate) fn unit(&self, metric: &str) -> &'a str {
+        self.rows.iter().find(|row| row.metric == metric).map_or("", |row| &row.unit)
+    }
+
+    /// The verdict on a backend.
+    pub(crate) fn verdict(&self, backend: &str) -> ExclusionVerdict {
+        let counts = self.rows.iter().filter(|row| row.backend == backend && row.metric == OVERLAPS);
+        ExclusionVerdict::of_all(counts.map(|row| match row.value {
+            0.0 => ExclusionVerdict::Held,
+            some if some > 0.0 => ExclusionVerdict::Broken(some as u64),
+            _ => ExclusionVerdict::Unchecked,
+        }))
+    }
+}
+
+/// The distinct `names`: first those of `known`, in its order, then the others in theirs.
+pub(super) fn ordered<'a>(names: impl Iterator<Item = &'a str>, known: &[&str]) -> Vec<&'a str> {
+    let mut distinct: Vec<&str> = Vec::new();
+    for name in names {
+        if !distinct.contains(&name) {
+            distinct.push(name);
+        }
+    }
+    distinct.sort_by_key(|name| known.iter().position(|other| other == name).unwrap_or(known.len()));
+    distinct
+}
+
+pub(super) const SCENARIOS: &[&str] =
+    &["uncontended", "contended", "tasks", "crash", "peers", "herd", "held", "degraded"];
+pub(super) const BACKENDS: &[&str] = &["memory", "redis", "redlock", "zk"];
+const METRICS: &[&str] = &[
+    "p50",
+    "p90",
+    "p99",
+    "acquire_p50",
+    "p50_with_tokens",
+    "acquire_with_tokens",
+    "p50_one_server",
+    "alone_p50",
+    "ops",
+    "grants_per_s",
+    "pairs_per_s",
+    "handoff_p50",
+    "handoff_p95",
+    "handoff_p99",
+    "handoff_p50_bare",
+    "handoff_p95_bare",
+    "waiter_p50",
+    "longest_wait",
+    "jain",
+    "inversions",
+    "requests_per_grant",
+    "notifications",
+    "first_try",
+    "split_votes",
+    "takeover",
+    "bytes_per_lock",
+    "renew_cpu_percent",
+    "server_cpu_percent",
+    "both_cpu_percent",
+    "lost",
+    "acquire_all",
+];
