@@ -248,7 +248,7 @@ mod tests {
             "stuck: still running after 120s, with a very_long_name_that_cannot_be_broken",
         );
         failed.meta.interrupted = Some("after 3 of 9 parts, during crash on zk".into());
-        failed.claims[0].is_as_promised = false;
+        failed.claims[0].broken_promise = Some("two guards were valid".into());
         for results in [judged, failed, Results::new(sample().meta)] {
             let Some((folder, problems)) = seen(&results).await else { return };
             assert_eq!(problems, Vec::<String>::new());

@@ -67,6 +67,11 @@ pub(crate) trait Claim: Sync {
 
     /// Judges the figures by the rule. Fails when one is missing.
     fn judge(&self, figures: &Figures) -> Outcome<Judgement>;
+
+    /// What polylock did, by these figures, that its documentation rules out.
+    fn broken_promise(&self, _figures: &Figures) -> Option<String> {
+        None
+    }
 }
 
 /// The texts of a claim.
@@ -91,19 +96,12 @@ pub(crate) struct About {
 pub(crate) struct Judgement {
     pub(crate) verdict: Verdict,
     pub(crate) because: String,
-    /// Whether polylock did what its documentation says.
-    pub(crate) is_as_promised: bool,
 }
 
 impl Judgement {
     /// A verdict with its reason.
     pub(crate) fn new(verdict: Verdict, because: impl Into<String>) -> Self {
-        Self { verdict, because: because.into(), is_as_promised: true }
-    }
-
-    /// Polylock did what its documentation rules out.
-    pub(crate) fn breaks_our_promise(self) -> Self {
-        Self { is_as_promised: false, ..self }
+        Self { verdict, because: because.into() }
     }
 }
 
@@ -195,11 +193,12 @@ pub(crate) async fn run(
         Judgement::new(Verdict::NotJudged, reasons.collect::<Vec<_>>().join("; "))
     });
     let result = not_measured(claim, String::new());
-    let Judgement { verdict, because, is_as_promised } = judgement;
+    let Judgement { verdict, because } = judgement;
+    let broken_promise = claim.broken_promise(&figures);
     ClaimResult {
         verdict,
         because,
-        is_as_promised,
+        broken_promise,
         figures: figures.into_inner(),
         pictures,
         missing,
@@ -216,7 +215,7 @@ pub(crate) fn not_measured(claim: &dyn Claim, why: String) -> ClaimResult {
         claim,
         verdict: Verdict::NotJudged,
         because: why,
-        is_as_promised: true,
+        broken_promise: None,
         rule,
         how,
         figures: Vec::new(),

@@ -37,6 +37,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
         run: format!("bench-{:012x}", rand::rng().random_range(0..1_u64 << 48)),
         plan: Plan::of(options),
         exclusion: !options.without_exclusion,
+        broken: options.faults.broken,
     };
     let mut results = Results::new(Meta::of_this_run(mode));
     results.meta.repeats = options.repeat;
@@ -210,8 +211,8 @@ async fn measure(
         for missing in &judged.missing {
             results.fail(&part, missing);
         }
-        if !judged.is_as_promised {
-            results.fail(&part, format!("polylock breaks its promise: {}", judged.because));
+        if let Some(broken) = &judged.broken_promise {
+            results.fail(&part, format!("polylock breaks its promise: {broken}"));
         }
         results.claims.push(judged);
         progress.step();

@@ -30,7 +30,7 @@ pub(crate) fn write(results: &Results, folder: &Path) -> io::Result<PathBuf> {
     write_file(folder, "report.html", &render(results))
 }
 
-/// Writes `report.md` into `folder`, as [`write`] does.
+/// Writes `report.md` into `folder`, as [`write()`] does.
 pub(crate) fn write_markdown(results: &Results, folder: &Path) -> io::Result<PathBuf> {
     write_file(folder, "report.md", &markdown::render(results))
 }
@@ -232,7 +232,7 @@ mod tests {
         let mut results = sample();
         let red = "<span class=\"pill broken\">polylock breaks its promise</span>";
         assert!(!render(&results).contains(red));
-        results.claims[2].is_as_promised = false;
+        results.claims[2].broken_promise = Some("two guards were valid".into());
         let page = render(&results);
         check_form(&page);
         assert_eq!(page.matches(red).count(), 2, "{page}");

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::backends::Target;
 use crate::failure::{Failure, Outcome};
+use crate::options::faults::FaultDefect;
 use crate::options::{BackendName, ScenarioName};
 use crate::peers::Peer;
 use crate::plan::Plan;
@@ -35,6 +36,8 @@ pub(crate) struct Bench {
     pub(crate) plan: Plan,
     /// False when every client gets a lock of its own, to prove that the harness detects missing exclusion.
     pub(crate) exclusion: bool,
+    /// A deliberate defect of the lock or the store, in what injects faults.
+    pub(crate) broken: Option<FaultDefect>,
 }
 
 /// What a scenario measured of one backend or peer.

@@ -46,6 +46,22 @@ fn a_store_that_does_not_compare_tokens_differs() {
     differs("no-fencing-check", "client-paused", "redis", "the store accepted");
 }
 
+#[test]
+fn claims_show_the_defects_too() {
+    breaks_a_promise("no-fencing-check", "8", "redis");
+    breaks_a_promise("no-quarantine", "10", "redlock");
+    breaks_a_promise("naive-release", "9", "redis");
+}
+
+fn breaks_a_promise(defect: &str, claim: &str, backend: &str) {
+    let out = tempfile::tempdir().unwrap();
+    let mut command = harness();
+    command.args(["--quick", "--claim", claim, "--backend", backend, "--break", defect, "--out"]);
+    let output = command.arg(out.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("polylock breaks its promise"), "{}", text(&output));
+}
+
 fn differs(defect: &str, fault: &str, backend: &str, why: &str) {
     let out = tempfile::tempdir().unwrap();
     let output =

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::{About, Claim, Figures, Judgement, Measuring};
 use crate::failure::{Failure, Outcome};
+use crate::faults::FaultDefect;
 use crate::results::{Figure, Mode, Picture, Verdict};
 use crate::url;
 
@@ -42,6 +43,7 @@ impl Claim for NaiveRecipes {
             Mode::Full => 20,
         };
         let lock = run.bench.lock("naive");
+        let is_broken = run.bench.broken == Some(FaultDefect::NaiveRelease);
         let parts = [(NAIVE, LATE_RELEASE), (OURS, LATE_RELEASE), (NAIVE, LOST_EXPIRE), (OURS, LOST_EXPIRE)];
         for (subject, mistake) in parts {
             let part = async {
@@ -50,6 +52,7 @@ impl Claim for NaiveRecipes {
                     let lock = format!("{lock}-{mistake}-{}-{round}", subject.replace(' ', "-"));
                     broken += u32::from(match (subject, mistake) {
                         (NAIVE, LATE_RELEASE) => delete_whoever_holds(&url, &lock).await?,
+                        (OURS, LATE_RELEASE) if is_broken => delete_whoever_holds(&url, &lock).await?,
                         (NAIVE, _) => lose_expire(&url, &lock).await?,
                         (_, LATE_RELEASE) => release_late(&url, &lock).await?,
                         _ => end_at_once(&url, &lock).await?,
@@ -84,8 +87,13 @@ impl Claim for NaiveRecipes {
             "a late DEL broke the lock in {:.0}% of the rounds, a lost EXPIRE in {:.0}%; polylock broke in {:.0}% and {:.0}%",
             naive[0], naive[1], ours[0], ours[1]
         );
-        let judged = Judgement::new(verdict, because);
-        Ok(if sound { judged } else { judged.breaks_our_promise() })
+        Ok(Judgement::new(verdict, because))
+    }
+
+    fn broken_promise(&self, figures: &Figures) -> Option<String> {
+        let broke = |mistake: &&str| figures.get(OURS, mistake).is_ok_and(|share| share > 0.0);
+        let mistake = [LATE_RELEASE, LOST_EXPIRE].into_iter().find(|mistake| broke(mistake))?;
+        Some(format!("{mistake} broke a lock of polylock"))
     }
 }
 
@@ -171,25 +179,27 @@ const PATIENCE: Duration = Duration::from_secs(120);
 mod tests {
     use super::*;
 
-    fn judged(naive: [f64; 2], ours: [f64; 2]) -> Judgement {
+    /// The verdict, and whether polylock kept its promise.
+    fn judged(naive: [f64; 2], ours: [f64; 2]) -> (Verdict, bool) {
         let mut figures = Vec::new();
         for (subject, [late, lost]) in [(NAIVE, naive), (OURS, ours)] {
             figures.push(Figure::new(subject, LATE_RELEASE, "%", late));
             figures.push(Figure::new(subject, LOST_EXPIRE, "%", lost));
         }
-        NaiveRecipes.judge(&Figures::from(figures)).unwrap()
+        let figures = Figures::from(figures);
+        (NaiveRecipes.judge(&figures).unwrap().verdict, NaiveRecipes.broken_promise(&figures).is_none())
     }
 
     #[test]
     fn both_mistakes_must_break_the_lock() {
-        assert_eq!(judged([100.0; 2], [0.0; 2]).verdict, Verdict::Holds);
-        assert_eq!(judged([0.0; 2], [0.0; 2]).verdict, Verdict::DoesNotHold);
-        assert_eq!(judged([100.0, 0.0], [0.0; 2]).verdict, Verdict::DependsOn("the mistake".into()));
+        assert_eq!(judged([100.0; 2], [0.0; 2]).0, Verdict::Holds);
+        assert_eq!(judged([0.0; 2], [0.0; 2]).0, Verdict::DoesNotHold);
+        assert_eq!(judged([100.0, 0.0], [0.0; 2]).0, Verdict::DependsOn("the mistake".into()));
     }
 
     #[test]
     fn our_own_lock_must_not_break() {
-        assert!(judged([100.0; 2], [0.0; 2]).is_as_promised);
-        assert!(!judged([100.0; 2], [5.0, 0.0]).is_as_promised);
+        assert!(judged([100.0; 2], [0.0; 2]).1);
+        assert!(!judged([100.0; 2], [5.0, 0.0]).1);
     }
 }

@@ -23,6 +23,7 @@ pub(super) struct Counted {
 
 /// Runs a fault, and adds what happened as figures of this subject.
 pub(super) async fn add_trial(run: &mut Measuring<'_>, subject: &str, trial: Trial) {
+    let trial = run.bench.broken.map_or(trial, |defect| trial.broken_by(defect));
     let Some(happened) = run.part(subject, PATIENCE, happen(trial)).await else { return };
     let result = &happened.result;
     let figures = [
@@ -47,6 +48,32 @@ pub(super) fn counted(figures: &Figures, subject: &str) -> Outcome<Counted> {
         stale: figures.get(subject, STALE_WRITES)?,
         stale_without_tokens: figures.get(subject, UNFENCED)?,
     })
+}
+
+/// Two valid guards of one of these subjects, if any.
+pub(super) fn two_valid<'a>(
+    figures: &Figures,
+    subjects: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    broken(figures, subjects, VALID_OVERLAPS)
+        .map(|subject| format!("{subject}: two guards were valid at once"))
+}
+
+/// A late write that a store took from one of these subjects although it compares tokens, if any.
+pub(super) fn stale_writes<'a>(
+    figures: &Figures,
+    subjects: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    broken(figures, subjects, STALE_WRITES)
+        .map(|subject| format!("{subject}: a store that compares tokens accepted a late write"))
+}
+
+fn broken<'a>(
+    figures: &Figures,
+    subjects: impl IntoIterator<Item = &'a str>,
+    metric: &str,
+) -> Option<&'a str> {
+    subjects.into_iter().find(|subject| figures.get(subject, metric).is_ok_and(|count| count > 0.0))
 }
 
 /// Figures of a subject, for tests of claims: overlaps, those of valid guards, and stale writes with and without tokens.

@@ -32,8 +32,8 @@ pub(crate) struct FaultOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) replay: Option<PathBuf>,
 
-    /// Use a lock or a store with this defect, to prove that the table shows it
-    #[arg(long = "break", value_name = "DEFECT", requires = "wanted")]
+    /// Use a lock or a store with this defect, to prove that the table and the claims show it
+    #[arg(long = "break", value_name = "DEFECT")]
     pub(crate) broken: Option<FaultDefect>,
 }
 

@@ -20,7 +20,7 @@ pub(super) fn list(page: &mut String, results: &Results) {
             "<tr><td>{id}</td><td><a href=\"#claim-{id}\">{}</a></td><td>{}{}</td></tr>",
             escape(&claim.claim),
             pill(&claim.verdict),
-            if claim.is_as_promised { "" } else { BROKEN_PROMISE },
+            if claim.broken_promise.is_none() { "" } else { BROKEN_PROMISE },
             id = claim.id,
         );
     }
@@ -40,7 +40,7 @@ fn section(page: &mut String, results: &Results, claim: &ClaimResult) {
         "<section id=\"claim-{id}\">\n<h2>{id}. {}</h2>\n<p>{}{} {}.</p>",
         escape(&claim.claim),
         pill(&claim.verdict),
-        if claim.is_as_promised { "" } else { BROKEN_PROMISE },
+        if claim.broken_promise.is_none() { "" } else { BROKEN_PROMISE },
         capitalised(claim.because.trim_end_matches('.')),
         id = claim.id,
     );

@@ -16,8 +16,8 @@ pub(crate) struct ClaimResult {
     pub(crate) verdict: Verdict,
     /// Why, with the figures that decided. Without a verdict: why there is none.
     pub(crate) because: String,
-    /// Whether polylock did what its documentation says, wherever this claim touches it.
-    pub(crate) is_as_promised: bool,
+    /// What polylock did in this measurement that its documentation rules out, if anything.
+    pub(crate) broken_promise: Option<String>,
     /// The rule that gives the verdict.
     pub(crate) rule: String,
     /// How the figures were measured.

@@ -83,7 +83,7 @@ fn claims() -> Vec<ClaimResult> {
         figures: Vec::new(),
         pictures: Vec::new(),
         missing: Vec::new(),
-        is_as_promised: true,
+        broken_promise: None,
         command: format!("cargo xtask compare --claim {id}"),
     };
     let mut herd =
