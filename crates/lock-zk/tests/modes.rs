@@ -466,18 +466,6 @@ async fn a_released_permit_wakes_few_of_many_waiters() {
     until("a watch is left", async || lock_watches(&server).await == 0).await;
 }
 
-/// Waits until no request has come for a while.
-async fn until_quiet(proxy: &FaultProxy) {
-    let quiet = async {
-        let mut before = None;
-        while before != Some(proxy.requests()) {
-            before = Some(proxy.requests());
-            sleep(4 * SETTLED).await;
-        }
-    };
-    timeout(Duration::from_secs(60), quiet).await.expect("requests go on and on");
-}
-
 /// Their paths are more than what one session watches.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_for_one_of_many_permits_reads_little() {
@@ -491,10 +479,19 @@ async fn a_waiter_for_one_of_many_permits_reads_little() {
     for _ in 0..2 {
         let lock = locks.semaphore(&name, 500);
         let waiter = tokio::spawn(async move { lock.acquire().await });
-        until_quiet(&proxy).await;
-        proxy.reset_counters();
-        sleep(TIMEOUT).await;
-        assert!(proxy.requests() < 40, "{} requests in one session timeout", proxy.requests());
+        // The first listing takes long on a busy machine.
+        let rests = async {
+            loop {
+                proxy.reset_counters();
+                sleep(TIMEOUT).await;
+                if proxy.requests() < 40 {
+                    break;
+                }
+            }
+        };
+        timeout(Duration::from_secs(60), rests)
+            .await
+            .expect("forty requests and more in each session timeout");
         // There is room for the base of the tokens: a further lock is taken in as few requests as ever.
         give_back(locks.mutex("other").acquire().await.unwrap()).await;
         // The last one is not watched.
