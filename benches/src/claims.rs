@@ -115,6 +115,8 @@ pub(crate) struct Measuring<'a> {
     figures: Vec<Figure>,
     pictures: Vec<Picture>,
     missing: Vec<String>,
+    /// Whether a part is missing that the verdict needs.
+    is_incomplete: bool,
 }
 
 impl<'a> Measuring<'a> {
@@ -132,8 +134,21 @@ impl<'a> Measuring<'a> {
         Some(options.fold(target.url().to_owned(), |url, (name, value)| url::with_option(&url, name, value)))
     }
 
-    /// The result of a part of the measurement, within this time. When the part fails, its reason is reported instead.
+    /// The result of a part that the verdict needs, within this time. When it fails, its reason is reported instead, and the
+    /// claim has no verdict: what is left may say something else.
     pub(crate) async fn part<T>(
+        &mut self,
+        name: &str,
+        patience: Duration,
+        part: impl Future<Output = Outcome<T>>,
+    ) -> Option<T> {
+        let measured = self.part_of_a_peer(name, patience, part).await;
+        self.is_incomplete |= measured.is_none();
+        measured
+    }
+
+    /// As [`part`](Self::part), for what stands beside and does not decide.
+    pub(crate) async fn part_of_a_peer<T>(
         &mut self,
         name: &str,
         patience: Duration,
@@ -144,13 +159,14 @@ impl<'a> Measuring<'a> {
             Ok(Err(failure)) => failure.to_string(),
             Err(_) => format!("stuck: still running after {patience:?}"),
         };
-        self.leave_out(name, failed);
+        self.missing.push(format!("{name}: {failed}"));
         None
     }
 
-    /// Reports that a part is missing.
+    /// Reports that a part is missing which the verdict needs.
     pub(crate) fn leave_out(&mut self, part: &str, why: impl std::fmt::Display) {
         self.missing.push(format!("{part}: {why}"));
+        self.is_incomplete = true;
     }
 
     /// Adds a figure.
@@ -158,13 +174,15 @@ impl<'a> Measuring<'a> {
         self.figures.push(figure);
     }
 
-    /// Adds a number of a scenario's row as a figure, if it was measured.
+    /// Adds a number of a scenario's row as a figure. A row of a selected backend must be there.
     pub(crate) fn add_row(&mut self, scenario: &str, backend: &str, metric: &str) {
         let rows = self.rows.rows.iter().rev();
         let mut rows =
             rows.filter(|row| row.scenario == scenario && row.backend == backend && row.metric == metric);
         if let Some(row) = rows.next() {
             self.figures.push(Figure::new(backend, metric, &row.unit, row.value));
+        } else if self.target_of(backend).is_some() {
+            self.leave_out(&format!("{metric} of {backend}"), format!("`{scenario}` did not measure it"));
         }
     }
 
@@ -184,16 +202,13 @@ pub(crate) async fn run(
     rows: &Results,
 ) -> ClaimResult {
     let (figures, pictures, missing) = (Vec::new(), Vec::new(), Vec::new());
-    let mut run = Measuring { bench, mode, rows, targets, figures, pictures, missing };
+    let is_incomplete = false;
+    let mut run = Measuring { bench, mode, rows, targets, figures, pictures, missing, is_incomplete };
     claim.measure(&mut run).await;
-    let Measuring { figures, pictures, missing, .. } = run;
+    let Measuring { figures, pictures, missing, is_incomplete, .. } = run;
     let figures = Figures::from(figures);
-    let judgement = claim.judge(&figures).unwrap_or_else(|failure| {
-        let reasons = [failure.to_string()].into_iter().chain(missing.iter().cloned());
-        Judgement::new(Verdict::NotJudged, reasons.collect::<Vec<_>>().join("; "))
-    });
     let result = not_measured(claim, String::new());
-    let Judgement { verdict, because } = judgement;
+    let Judgement { verdict, because } = judge(claim, &figures, &missing, is_incomplete);
     let broken_promise = claim.broken_promise(&figures);
     ClaimResult {
         verdict,
@@ -203,6 +218,18 @@ pub(crate) async fn run(
         pictures,
         missing,
         ..result
+    }
+}
+
+/// The verdict of the rule, unless a part is missing that it needs.
+fn judge(claim: &dyn Claim, figures: &Figures, missing: &[String], is_incomplete: bool) -> Judgement {
+    match claim.judge(figures) {
+        Ok(judged) if !is_incomplete => judged,
+        Ok(_) => Judgement::new(Verdict::NotJudged, missing.join("; ")),
+        Err(failure) => {
+            let reasons = [failure.to_string()].into_iter().chain(missing.iter().cloned());
+            Judgement::new(Verdict::NotJudged, reasons.collect::<Vec<_>>().join("; "))
+        }
     }
 }
 
@@ -239,6 +266,17 @@ mod tests {
                 assert!(text.len() > 10 && text.ends_with('.'), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn a_missing_part_leaves_no_verdict() {
+        let rates = [("zk", 0.0), ("redis wait=poll", 7.0)];
+        let figures = rates.map(|(subject, rate)| Figure::new(subject, "idle_requests", "1/s", rate).at(64));
+        let (claim, figures) = (of(2).unwrap(), Figures::from(figures.to_vec()));
+        assert_eq!(judge(claim, &figures, &[], false).verdict, Verdict::Holds);
+        let missing = ["64 waiters of redis wait=queue: stuck".to_owned()];
+        let judged = judge(claim, &figures, &missing, true);
+        assert_eq!((judged.verdict, judged.because), (Verdict::NotJudged, missing[0].clone()));
     }
 
     #[test]

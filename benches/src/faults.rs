@@ -102,6 +102,11 @@ impl Trial {
         Self { backend, fault, broken: None }
     }
 
+    /// With this defect, unless it has one already.
+    pub(crate) fn or_broken_by(self, defect: FaultDefect) -> Self {
+        Self { broken: self.broken.or(Some(defect)), ..self }
+    }
+
     /// With a deliberate defect of the lock or the store.
     pub(crate) fn broken_by(self, defect: FaultDefect) -> Self {
         Self { broken: Some(defect), ..self }

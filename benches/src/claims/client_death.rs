@@ -33,9 +33,9 @@ impl Claim for ClientDeath {
             says: "When a client dies, ZooKeeper frees its lock at once; Redis waits for the ttl.",
             how: "A process holds a lock that is renewed, with the same ttl and session timeout everywhere, and another process \
                   waits for it. The holder is killed by SIGKILL, loses its connections for ever, is cut off from the servers \
-                  (nothing arrives in either direction, and nobody is told), or exits in good order. Measured is the time from \
-                  then until the other process has the lock: the median of several rounds, each at a random time between \
-                  two renewals.",
+                  (nothing arrives in either direction, and no connection is closed), or exits in good order. Measured is the time from \
+                  then until the other process has the lock: the median of five rounds (one in a quick run), each at a random \
+                  time between two renewals.",
             rule: "A lock is freed at once when the median is below a quarter of the ttl or session timeout. Holds when \
                    ZooKeeper frees it at once in all three ways to die, and Redis in none; does not hold when ZooKeeper frees \
                    it at once in none; otherwise it depends on how the client dies.",
@@ -122,7 +122,7 @@ enum End {
 
 impl End {
     const ALL: [Self; 4] = [Self::Killed, Self::Disconnected, Self::CutOff, Self::Exited];
-    /// Without a word to the servers.
+    /// Those in which the client does not release the lock.
     const DEATHS: [Self; 3] = [Self::Killed, Self::Disconnected, Self::CutOff];
 
     const fn metric(self) -> &'static str {

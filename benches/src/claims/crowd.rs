@@ -89,9 +89,10 @@ impl Crowd {
         self.guard.release().await?;
         // The first hand-over wakes up what has slept.
         sleep(span / 10).await;
-        let (before, granted) = (self.meter.totals()?, self.grants.load(Ordering::SeqCst));
+        let (before, granted, began) =
+            (self.meter.totals()?, self.grants.load(Ordering::SeqCst), Instant::now());
         sleep(span).await;
-        let after = self.meter.totals()?;
+        let (after, handing_over) = (self.meter.totals()?, began.elapsed());
         let grants = self.grants.load(Ordering::SeqCst) - granted;
         let grant = after.since(before, grants.max(1) as f64);
         if let Some(ended) = self.clients.try_join_next() {
@@ -102,7 +103,7 @@ impl Crowd {
         if grants == 0 {
             return Err(Failure::new("no waiter was granted the lock after its release"));
         }
-        let between_grants = span.div_f64(grants as f64);
+        let between_grants = handing_over.div_f64(grants as f64);
         Ok(WaitingCost { idle, grant, between_grants, server_bytes })
     }
 }
@@ -141,7 +142,7 @@ impl Totals {
     }
 }
 
-/// Waits for the lock, gives it on at once, and waits again.
+/// Waits for the lock, releases it at once, and waits again.
 async fn wait_in_turn(locks: Locks, lock: String, grants: Arc<AtomicU64>) -> Outcome<()> {
     let mutex = locks.mutex(lock);
     loop {

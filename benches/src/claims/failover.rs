@@ -19,12 +19,12 @@ impl Claim for Failover {
         About {
             id: 6,
             says: "One Redis is a single point of failure; with a replica a failover gives the lock to two.",
-            how: "A process holds the lock and others want it. One Redis server is stopped for longer than a lease; a Redis \
+            how: "A process holds the lock and others try to acquire it. One Redis server is stopped for longer than a lease; a Redis \
                   master is killed, and sentinels promote a replica that has not received the lock; the leader of three \
                   ZooKeeper servers is killed, and cut off from the other two while its clients still reach it; one of five \
                   Redlock masters is killed and restarted, with and without its data. Counted are overlapping holds, those \
                   of two valid guards, and the longest time in which nobody could get the lock.",
-            rule: "Holds when the stopped Redis server is an outage as long as the stop, the failover to the replica gives two \
+            rule: "Holds when the stopped Redis server is an outage of at least a second, the failover to the replica gives two \
                    valid guards, and neither ZooKeeper nor Redlock does; does not hold when the failover gives no two guards; \
                    otherwise it depends on the backend. Two valid guards on ZooKeeper or Redlock break what polylock promises.",
             needs: &[],
@@ -84,7 +84,7 @@ const TRIALS: [(&str, BackendName, FaultName); 6] = [
     ("redlock master restarted with data", BackendName::Redlock, FaultName::RestartWithData),
     ("redlock master restarted without data", BackendName::Redlock, FaultName::RestartWithoutData),
 ];
-/// Nobody noticed an outage that is shorter.
+/// A shorter time without a holder is not counted as an outage.
 const LONG_MS: f64 = 1000.0;
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ impl Claim for Fairness {
         About {
             id: 4,
             says: "ZooKeeper locks are fair.",
-            how: "Clients contend for one lock, each holds it for a millisecond and asks again at once: the default recipes and \
+            how: "Clients contend for one lock, each holds it for a millisecond and tries to acquire it again at once: the default recipes and \
                   the peers as processes in `contended` and `peers`, other recipes as tasks with connections of their own. \
                   Inversions are pairs of grants in the opposite order of their calls, per grant; Jain's index is 1 when all \
                   clients have equally many grants.",
@@ -109,7 +109,7 @@ async fn contention(url: &str, lock: &str, span: Duration) -> Outcome<Vec<Event>
 fn add(run: &mut Measuring<'_>, subject: &str, events: Vec<Event>) {
     let report = lock_testkit::check(&History::new(events));
     if report.l1.count > 0 {
-        run.leave_out(subject, format!("mutual exclusion was BROKEN: {} overlaps", report.l1.count));
+        return run.leave_out(subject, format!("mutual exclusion was BROKEN: {} overlaps", report.l1.count));
     }
     for lock in report.locks.values() {
         let inversions = lock.fifo_inversions as f64 / report.holds.max(1) as f64;

@@ -19,7 +19,7 @@ impl Claim for ForgetfulMasters {
         About {
             id: 10,
             says: "Clock jumps and restarts break Redlock.",
-            how: "A process holds a lock over five masters, and others want it. The key ends early, as after a jump of the clock, \
+            how: "A process holds a lock over five masters, and others try to acquire it. The key ends early, as after a jump of the clock, \
                   on two masters and on three; a master that was needed for the majority is killed and restarted without \
                   its data, with polylock's quarantine (it does not vote for the longest ttl) and without. Counted are \
                   overlapping holds, and those of two valid guards.",
@@ -53,9 +53,9 @@ impl Claim for ForgetfulMasters {
         let valid = |subject| Ok::<_, crate::failure::Failure>(counted(figures, subject)?.valid);
         let [minority, majority] = [valid(MINORITY)?, valid(MAJORITY)?];
         let [quarantine, unguarded] = [valid(QUARANTINE)?, valid(UNGUARDED)?];
-        let verdict = match [majority, quarantine, unguarded].map(|count| count > 0.0) {
-            [true, true, _] => Verdict::Holds,
-            [false, false, false] => Verdict::DoesNotHold,
+        let verdict = match [minority, majority, quarantine, unguarded].map(|count| count > 0.0) {
+            [_, true, true, _] => Verdict::Holds,
+            [false, false, false, false] => Verdict::DoesNotHold,
             _ => Verdict::DependsOn("how many clocks jump, and on the quarantine".into()),
         };
         let because = format!(
@@ -93,8 +93,9 @@ mod tests {
     #[test]
     fn the_quarantine_and_the_majority_decide() {
         let depends = Verdict::DependsOn("how many clocks jump, and on the quarantine".into());
-        assert_eq!(judged([0.0, 1.0, 0.0, 1.0]), (depends, true));
+        assert_eq!(judged([0.0, 1.0, 0.0, 1.0]), (depends.clone(), true));
         assert_eq!(judged([0.0; 4]).0, Verdict::DoesNotHold);
+        assert_eq!(judged([1.0, 0.0, 0.0, 0.0]).0, depends);
         assert_eq!(judged([0.0, 1.0, 1.0, 1.0]).0, Verdict::Holds);
         assert!(!judged([0.0, 1.0, 1.0, 1.0]).1, "the quarantine did not help");
         assert!(!judged([1.0, 1.0, 0.0, 1.0]).1, "a minority was enough");

@@ -11,8 +11,9 @@ pub(super) struct Growth {
 impl Growth {
     /// Fits a line to the logarithms of the points, by least squares. `None` with fewer than two places.
     pub(super) fn of(points: &[(f64, f64)]) -> Option<Self> {
-        // What cannot be told from nothing counts as the same small number.
-        let logs: Vec<_> = points.iter().map(|(x, y)| (x.max(SMALL).ln(), y.max(SMALL).ln())).collect();
+        // What is too small to be measured shows no growth.
+        let measured = points.iter().filter(|(x, y)| *x > 0.0 && *y > 0.0);
+        let logs: Vec<_> = measured.map(|(x, y)| (x.ln(), y.ln())).collect();
         let count = logs.len() as f64;
         let mean = |of: fn(&(f64, f64)) -> f64| logs.iter().map(of).sum::<f64>() / count;
         let (x_mean, y_mean) = (mean(|point| point.0), mean(|point| point.1));
@@ -43,7 +44,6 @@ impl fmt::Display for Growth {
 const LOGARITHMIC_FROM: f64 = 0.15;
 const LINEAR_FROM: f64 = 0.6;
 const WORSE_FROM: f64 = 1.3;
-const SMALL: f64 = 1e-3;
 
 #[cfg(test)]
 mod tests {
@@ -69,5 +69,6 @@ mod tests {
     fn one_place_shows_no_growth() {
         assert_eq!(Growth::of(&[(8.0, 1.0), (8.0, 2.0)]), None);
         assert_eq!(Growth::of(&[]), None);
+        assert_eq!(Growth::of(&[(8.0, 0.0), (64.0, 2.0)]), None);
     }
 }

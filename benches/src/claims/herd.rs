@@ -32,7 +32,7 @@ impl Claim for Herd {
             Mode::Quick => &[8, 64],
             Mode::Full => &[8, 16, 32, 64, 128, 256, 512],
         };
-        measure_crowds(run, &[HERD, QUEUE], waiters).await;
+        measure_crowds(run, "herd", &[HERD, QUEUE], waiters).await;
         run.draw(Picture::Curve {
             title: "Requests per grant".into(),
             metric: GRANT_REQUESTS.into(),

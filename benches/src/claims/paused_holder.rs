@@ -19,10 +19,10 @@ impl Claim for PausedHolder {
             id: 8,
             says: "ZooKeeper is not absolutely safe either: a client that pauses for long acts on a lock that another one has.",
             how: "A process that holds a lock and writes under it is stopped by SIGSTOP until another one has the lock, and goes \
-                  on. Counted are holds that overlap by wall time, those in which both guards said to be valid, and the late \
+                  on. Counted are holds that overlap by wall time, those in which both guards were valid, and the late \
                   writes that a store accepts which compares fencing tokens, and one that does not.",
-            rule: "Holds when holds overlap, or a store without tokens accepts late writes, on ZooKeeper as on Redis; does not \
-                   hold when neither happens on ZooKeeper. Two valid guards, or a late write past tokens, break what polylock \
+            rule: "Holds when holds overlap, or a store without tokens accepts late writes, on Redis, Redlock and ZooKeeper; does \
+                   not hold when neither happens on ZooKeeper; otherwise it depends on the backend. Two valid guards, or a late write past tokens, break what polylock \
                    promises.",
             needs: &[],
             in_quick: true,

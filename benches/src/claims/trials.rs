@@ -13,7 +13,7 @@ use crate::results::Figure;
 pub(super) struct Counted {
     /// Holds that overlapped by wall time.
     pub(super) overlaps: f64,
-    /// Of these, where both guards said to be valid.
+    /// Of these, where both guards were valid.
     pub(super) valid: f64,
     /// Writes of an earlier holder that a store which compares tokens accepted.
     pub(super) stale: f64,
@@ -23,7 +23,7 @@ pub(super) struct Counted {
 
 /// Runs a fault, and adds what happened as figures of this subject.
 pub(super) async fn add_trial(run: &mut Measuring<'_>, subject: &str, trial: Trial) {
-    let trial = run.bench.broken.map_or(trial, |defect| trial.broken_by(defect));
+    let trial = run.bench.broken.map_or(trial, |defect| trial.or_broken_by(defect));
     let Some(happened) = run.part(subject, PATIENCE, happen(trial)).await else { return };
     let result = &happened.result;
     let figures = [

@@ -25,15 +25,15 @@ impl Claim for WaitingCosts {
                   grant costs. Server CPU is the time of the server processes; heartbeats of ZooKeeper's sessions count as \
                   bytes, not as requests.",
             rule: "Holds when a waiter of every Redis recipe sends more than one request in two seconds while nothing happens, \
-                   and one of ZooKeeper's queue less; does not hold when none of Redis' does; otherwise it depends on the \
-                   recipe.",
+                   and one of ZooKeeper's queue less; does not hold when none of Redis' does, or when ZooKeeper's does, \
+                   too; otherwise it depends on the recipe. The largest number of waiters decides.",
             needs: &[],
             in_quick: true,
         }
     }
 
     async fn measure(&self, run: &mut Measuring<'_>) {
-        measure_crowds(run, subjects(run.mode), crowds(run.mode)).await;
+        measure_crowds(run, "waiting", subjects(run.mode), crowds(run.mode)).await;
         run.draw(Picture::Curve {
             title: "Requests per waiter and second while nothing happens".into(),
             metric: IDLE_REQUESTS.into(),
@@ -69,13 +69,13 @@ impl Claim for WaitingCosts {
     }
 }
 
-/// Measures crowds of these subjects and sizes, as figures over the number of waiters.
-pub(super) async fn measure_crowds(run: &mut Measuring<'_>, subjects: &[&str], crowds: &[u32]) {
+/// Measures crowds of these subjects and sizes, as figures over the number of waiters. The names of the locks begin with `of`.
+pub(super) async fn measure_crowds(run: &mut Measuring<'_>, of: &str, subjects: &[&str], crowds: &[u32]) {
     for subject in subjects {
         let Some(url) = run.url(subject) else { continue };
         for &waiters in crowds {
             let Some(target) = run.target_of(subject) else { continue };
-            let lock = run.bench.lock(&format!("crowd-{}-{waiters}", subject.replace([' ', '='], "-")));
+            let lock = run.bench.lock(&format!("{of}-{}-{waiters}", subject.replace([' ', '='], "-")));
             let span = span(run.mode);
             let measuring =
                 async { Crowd::gather(target, &url, &lock, waiters as usize).await?.measure(span).await };
@@ -89,15 +89,23 @@ pub(super) async fn measure_crowds(run: &mut Measuring<'_>, subjects: &[&str], c
 
 fn add(run: &mut Measuring<'_>, subject: &str, waiters: u32, cost: &WaitingCost) {
     let names = [
-        (cost.idle, [IDLE_REQUESTS, "idle_notifications", "idle_bytes", "idle_server_cpu"]),
-        (cost.grant, [GRANT_REQUESTS, GRANT_NOTIFICATIONS, "grant_bytes", "grant_server_cpu"]),
+        (
+            cost.idle,
+            [IDLE_REQUESTS, "idle_notifications", "idle_bytes", "idle_server_cpu"],
+            ["1/s", "B/s", "us/s"],
+        ),
+        (
+            cost.grant,
+            [GRANT_REQUESTS, GRANT_NOTIFICATIONS, "grant_bytes", "grant_server_cpu"],
+            ["", "B", "us"],
+        ),
     ];
-    for (of, [requests, notifications, bytes, server]) in names {
+    for (of, [requests, notifications, bytes, server], [number, octets, time]) in names {
         let figures = [
-            (requests, "", Some(of.requests)),
-            (notifications, "", Some(of.notifications)),
-            (bytes, "B", Some(of.bytes)),
-            (server, "us", of.server_us),
+            (requests, number, Some(of.requests)),
+            (notifications, number, Some(of.notifications)),
+            (bytes, octets, Some(of.bytes)),
+            (server, time, of.server_us),
         ];
         for (metric, unit, value) in figures {
             if let Some(value) = value {

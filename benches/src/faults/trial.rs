@@ -1,4 +1,4 @@
-//! One fault on one backend: a process holds the lock, two others want it, and the fault happens.
+//! One fault on one backend: a process holds the lock, two others try to acquire it, and the fault happens.
 
 use std::time::Duration;
 

@@ -115,8 +115,6 @@ pub(super) fn run_in_lanes(jobs: Vec<Job>) -> Results {
 fn run_lane(queues: &[&Queue], streams: bool, reports: &Sender<(usize, JobReport)>) {
     let next = |queue: &&Queue| queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     while let Some((number, job)) = queues.iter().find_map(next).filter(|_| interrupt::check().is_ok()) {
-        // The last queue is all that is left: there is nobody to give way to.
-        let job = if queues.len() > 1 { job.in_front() } else { job };
         let show = |line: &str| {
             if streams {
                 eprintln!("{line}");
