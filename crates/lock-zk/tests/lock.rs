@@ -174,7 +174,8 @@ async fn a_deadline_is_kept_and_leaves_nothing() {
     assert!(two.mutex("a").try_acquire_for(Duration::from_millis(200)).await.unwrap().is_none());
     let took = start.elapsed();
     assert!(took >= Duration::from_millis(200) && took < TIMEOUT / 2, "{took:?}");
-    assert_eq!(children(&client, "a").await.len(), 1);
+    // On a busy machine the deletion is answered after the deadline.
+    until_children(&client, "a", 1).await;
     // The watches go with the wait, in the background: one of the holder's own is left.
     let start = Instant::now();
     while lock_watches(&server).await > 1 {

@@ -645,7 +645,9 @@ async fn ten_thousand_wait_in_one_directory() {
     const WAITERS: usize = 10_000;
     let server = server().await;
     let client = Arc::new(client(&server).await);
-    let one = connect(&server).await;
+    // Ten thousand creations may keep a busy machine from its heartbeats for seconds.
+    let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(40));
+    let one = config.private_session(true).connect().await.unwrap();
     let guard = one.mutex("a").acquire().await.unwrap();
     // What they would have made, in ten sessions.
     let mut sessions = Vec::new();
@@ -662,6 +664,7 @@ async fn ten_thousand_wait_in_one_directory() {
     let mutex = connect(&server).await.mutex("a");
     assert!(mutex.try_acquire().await.unwrap().is_none());
     assert!(mutex.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
+    assert!(guard.is_valid());
     assert_eq!(one.inspect("a").await.unwrap().waiters, WAITERS);
     let waiter = tokio::spawn(async move { mutex.acquire().await });
     until_children(&client, "a", WAITERS + 2).await;
