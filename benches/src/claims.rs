@@ -22,9 +22,12 @@ mod timeline;
 mod trials;
 mod waiting_cost;
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 pub(crate) use self::figures::Figures;
@@ -154,7 +157,18 @@ impl<'a> Measuring<'a> {
         patience: Duration,
         part: impl Future<Output = Outcome<T>>,
     ) -> Option<T> {
-        let failed = match timeout(patience, part).await {
+        let ended = timeout(patience, part).await;
+        self.note(&name, patience, ended)
+    }
+
+    /// The result of a part that has ended; nothing if it failed, which is reported.
+    fn note<T>(
+        &mut self,
+        name: &impl Display,
+        patience: Duration,
+        ended: Result<Outcome<T>, Elapsed>,
+    ) -> Option<T> {
+        let failed = match ended {
             Ok(Ok(measured)) => return Some(measured),
             Ok(Err(failure)) => failure.to_string(),
             Err(_) => format!("stuck: still running after {patience:?}"),
@@ -163,8 +177,25 @@ impl<'a> Measuring<'a> {
         None
     }
 
+    /// As [`part`](Self::part), for parts that run at the same time. Returns those that succeeded, in their order.
+    pub(crate) async fn parts<N: Display, T, F: Future<Output = Outcome<T>>>(
+        &mut self,
+        patience: Duration,
+        parts: impl IntoIterator<Item = (N, F)>,
+    ) -> Vec<(N, T)> {
+        let running = parts.into_iter().map(async |(name, part)| (name, timeout(patience, part).await));
+        let mut measured = Vec::new();
+        for (name, ended) in join_all(running).await {
+            match self.note(&name, patience, ended) {
+                Some(part) => measured.push((name, part)),
+                None => self.is_incomplete = true,
+            }
+        }
+        measured
+    }
+
     /// Reports that a part is missing which the verdict needs.
-    pub(crate) fn leave_out(&mut self, part: &str, why: impl std::fmt::Display) {
+    pub(crate) fn leave_out(&mut self, part: &str, why: impl Display) {
         self.missing.push(format!("{part}: {why}"));
         self.is_incomplete = true;
     }

@@ -299,7 +299,7 @@ fn target_folder(name: &str) -> PathBuf {
 }
 
 /// How many scenarios, from the first, belong to a quick run.
-const IN_QUICK: usize = 4;
+const IN_QUICK: usize = 3;
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
 const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 
@@ -324,7 +324,7 @@ mod tests {
         let all = parse("").unwrap();
         assert_eq!(all.backends().len(), 4);
         assert_eq!(all.scenarios().len(), 8);
-        assert_eq!(parse("--quick").unwrap().scenarios().len(), 4);
+        assert_eq!(parse("--quick").unwrap().scenarios().len(), 3);
         let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
         assert_eq!(some.scenarios(), [ScenarioName::Crash, ScenarioName::Held]);
         assert_eq!(some.backends(), [BackendName::Memory, BackendName::Zk]);

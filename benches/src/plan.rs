@@ -74,9 +74,9 @@ impl Plan {
     pub(crate) const fn new(mode: Mode) -> Self {
         let common = Self {
             warm_up: Duration::from_millis(250),
-            uncontended: Duration::from_millis(1500),
+            uncontended: Duration::from_millis(1200),
             most_operations: 30_000,
-            contended: Duration::from_secs(2),
+            contended: Duration::from_millis(1500),
             counted: Duration::from_millis(700),
             processes: 8,
             tasks: 1000,

@@ -299,8 +299,9 @@ mod tests {
     #[test]
     fn each_claim_has_a_line_with_its_verdict() {
         let text = render(&sample(), Look::Plain);
-        let claims: Vec<&str> = text.lines().skip_while(|line| *line != "claims").skip(1).take(4).collect();
+        let claims: Vec<&str> = text.lines().skip_while(|line| *line != "claims").skip(1).take(5).collect();
         let expected = [
+            "  2  holds                  A Redis waiter must keep polling.",
             "  3  holds                  Without sequential nodes there is a herd.",
             "  4  depends on the recipe  ZooKeeper locks are fair.",
             "  8  does not hold          ZooKeeper is not absolutely safe either.",

@@ -54,10 +54,10 @@ fn an_interrupted_soak_is_judged() {
     assert!(lines.any(|line| line.unwrap().contains("kill of processes")), "it never began");
     std::thread::sleep(Duration::from_millis(500));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let told: Vec<String> = lines.map_while(Result::ok).collect();
+    let lines_left: Vec<String> = lines.map_while(Result::ok).collect();
 
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{} {told:?}", text(&output));
+    assert_eq!(output.status.code(), Some(130), "{} {lines_left:?}", text(&output));
     assert!(text(&output).contains("redis: 1 kill"), "{}", text(&output));
     let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");

@@ -21,6 +21,7 @@ pub(super) struct Crowd {
     holder: Locks,
     guard: Guard,
     clients: JoinSet<Outcome<()>>,
+    connected: Vec<Locks>,
     waiters: usize,
     /// What the servers used before anybody waited.
     memory: u64,
@@ -75,7 +76,7 @@ impl Crowd {
         // Until all wait, and none is about to send the requests of a beginner.
         sleep(SETTLE + SETTLE_PER_WAITER * waiters as u32).await;
         let meter = Meter { counters, servers };
-        Ok(Self { meter, holder, guard, clients, waiters, memory, grants })
+        Ok(Self { meter, holder, guard, clients, connected, waiters, memory, grants })
     }
 
     /// Measures for this long while nothing happens, and as long while the lock is handed over.
@@ -95,11 +96,16 @@ impl Crowd {
         let (after, handing_over) = (self.meter.totals()?, began.elapsed());
         let grants = self.grants.load(Ordering::SeqCst) - granted;
         let grant = after.since(before, grants.max(1) as f64);
-        if let Some(ended) = self.clients.try_join_next() {
+        while let Some(ended) = self.clients.try_join_next() {
             ended??;
         }
         self.clients.shutdown().await;
-        self.holder.close().await?;
+        // Each takes back what it was waiting for: the next crowd finds idle servers.
+        let all = self.connected.into_iter().chain([self.holder]);
+        stream::iter(all.map(|locks| async move { locks.close().await }))
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<()>()
+            .await?;
         if grants == 0 {
             return Err(Failure::new("no waiter was granted the lock after its release"));
         }

@@ -1,8 +1,10 @@
 //! Claim 9: the two classic mistakes of Redis locks.
 
+use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::try_join_all;
 use polylock::{LockOptions, Locks};
 use redis::aio::MultiplexedConnection;
 use redis::{Client, cmd};
@@ -44,25 +46,24 @@ impl Claim for NaiveRecipes {
         };
         let lock = run.bench.lock("naive");
         let is_broken = run.bench.broken == Some(FaultDefect::NaiveRelease);
-        let parts = [(NAIVE, LATE_RELEASE), (OURS, LATE_RELEASE), (NAIVE, LOST_EXPIRE), (OURS, LOST_EXPIRE)];
-        for (subject, mistake) in parts {
-            let part = async {
-                let mut broken = 0;
-                for round in 0..rounds {
-                    let lock = format!("{lock}-{mistake}-{}-{round}", subject.replace(' ', "-"));
-                    broken += u32::from(match (subject, mistake) {
-                        (NAIVE, LATE_RELEASE) => delete_whoever_holds(&url, &lock).await?,
-                        (OURS, LATE_RELEASE) if is_broken => delete_whoever_holds(&url, &lock).await?,
-                        (NAIVE, _) => lose_expire(&url, &lock).await?,
-                        (_, LATE_RELEASE) => release_late(&url, &lock).await?,
-                        _ => end_at_once(&url, &lock).await?,
-                    });
-                }
-                Ok(f64::from(broken) / f64::from(rounds) * 100.0)
-            };
-            if let Some(share) = run.part(&format!("{mistake} of {subject}"), PATIENCE, part).await {
-                run.add(Figure::new(subject, mistake, "%", share));
+        // Each round has a lock of its own, and sleeps most of the time: all run at the same time.
+        let one_round = async |trial: Trial, round: u32| {
+            let lock = format!("{lock}-{round}-{}", trial.to_string().replace(' ', "-"));
+            match (trial.subject, trial.mistake) {
+                (NAIVE, LATE_RELEASE) => delete_whoever_holds(&url, &lock).await,
+                (NAIVE, _) => lose_expire(&url, &lock).await,
+                (_, LATE_RELEASE) => release_late(&url, &lock, is_broken).await,
+                _ => end_at_once(&url, &lock).await,
             }
+        };
+        let all_rounds = async |trial| {
+            let broken = try_join_all((0..rounds).map(|round| one_round(trial, round))).await?;
+            let broken = broken.into_iter().filter(|broken| *broken).count();
+            Ok(broken as f64 / f64::from(rounds) * 100.0)
+        };
+        let parts = Trial::ALL.map(|trial| (trial, all_rounds(trial)));
+        for (trial, share) in run.parts(PATIENCE, parts).await {
+            run.add(Figure::new(trial.subject, trial.mistake, "%", share));
         }
         for (title, metric) in [
             ("Rounds in which a late release let two clients hold the lock", LATE_RELEASE),
@@ -97,6 +98,28 @@ impl Claim for NaiveRecipes {
     }
 }
 
+/// A mistake, by bare commands or by polylock.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    subject: &'static str,
+    mistake: &'static str,
+}
+
+impl Trial {
+    const ALL: [Self; 4] = [
+        Self { subject: NAIVE, mistake: LATE_RELEASE },
+        Self { subject: OURS, mistake: LATE_RELEASE },
+        Self { subject: NAIVE, mistake: LOST_EXPIRE },
+        Self { subject: OURS, mistake: LOST_EXPIRE },
+    ];
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.mistake, self.subject)
+    }
+}
+
 /// Whether a third client gets the lock while the second one holds it, as the first one deletes whatever is there.
 async fn delete_whoever_holds(url: &str, lock: &str) -> Outcome<bool> {
     let mut redis = connect(url).await?;
@@ -107,19 +130,22 @@ async fn delete_whoever_holds(url: &str, lock: &str) -> Outcome<bool> {
     set_if_absent(&mut redis, lock, "third", TTL).await
 }
 
-/// The same with polylock.
-async fn release_late(url: &str, lock: &str) -> Outcome<bool> {
+/// The same with polylock; with the defect, its release deletes the lock of whoever holds it.
+async fn release_late(url: &str, lock: &str, is_broken: bool) -> Outcome<bool> {
     let locks = [Locks::connect(url).await?, Locks::connect(url).await?, Locks::connect(url).await?];
     let mutex = |client: usize| locks[client].mutex_with(lock, LockOptions::new().fixed_ttl(TTL));
     let first = mutex(0)?.acquire().await?;
     sleep(BEYOND_TTL).await;
     let long = LockOptions::new().fixed_ttl(LONG_TTL);
     let second = locks[1].mutex_with(lock, long)?.try_acquire().await?;
+    // Otherwise nothing is tested.
+    take(second.as_ref().is_some_and(|second| second.is_valid()))?;
     // It says that the lock was lost.
     first.release().await?;
+    if is_broken {
+        locks[0].break_lock(lock).await?;
+    }
     let third = mutex(2)?.try_acquire().await?;
-    // Otherwise nothing was tested.
-    take(second.as_ref().is_some_and(|second| second.is_valid()))?;
     let broken = third.is_some();
     drop((second, third));
     for locks in locks {
@@ -144,6 +170,7 @@ async fn lose_expire(url: &str, lock: &str) -> Outcome<bool> {
 async fn end_at_once(url: &str, lock: &str) -> Outcome<bool> {
     let ended = Locks::connect(url).await?;
     std::mem::forget(ended.mutex_with(lock, LockOptions::new().fixed_ttl(TTL))?.acquire().await?);
+    drop(ended);
     sleep(10 * TTL).await;
     let rival = Locks::connect(url).await?;
     let held = rival.mutex(lock).try_acquire().await?.is_none();

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::trials::{OVERLAPS, UNFENCED, add_trial, counted, stale_writes, two_valid};
+use super::trials::{OVERLAPS, UNFENCED, add_trials, counted, stale_writes, two_valid};
 use super::{About, Claim, Figures, Judgement, Measuring};
 use crate::failure::Outcome;
 use crate::faults::{FaultName, Trial};
@@ -30,11 +30,9 @@ impl Claim for PausedHolder {
     }
 
     async fn measure(&self, run: &mut Measuring<'_>) {
-        for backend in SUBJECTS {
-            if let Some(target) = run.target_of(backend) {
-                add_trial(run, backend, Trial::of(target.backend(), FaultName::ClientPaused)).await;
-            }
-        }
+        let trial = |backend| Some(Trial::of(run.target_of(backend)?.backend(), FaultName::ClientPaused));
+        let trials: Vec<_> = SUBJECTS.into_iter().filter_map(|name| Some((name, trial(name)?))).collect();
+        add_trials(run, &trials).await;
         for (title, metric) in [
             ("Holds that overlap by wall time", OVERLAPS),
             ("Late writes that a store without tokens accepts", UNFENCED),

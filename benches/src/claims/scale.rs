@@ -14,7 +14,7 @@ use crate::failure::{Failure, Outcome};
 use crate::results::{Figure, Mode, Picture, Verdict};
 use crate::worker::handle::{WorkerHandle, unexpected};
 use crate::worker::held_locks::HeldLocksCost;
-use crate::worker::{Job, Task, WorkerReport};
+use crate::worker::{Job, Order, Task, WorkerReport};
 
 /// The claim.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ async fn measure_held(run: &mut Measuring<'_>, backend: &str, count: u32) {
 async fn held(target: &Target, lock: &str, count: u32) -> Outcome<(HeldLocksCost, f64)> {
     let task = Task::Many { count: count as usize, watch: RENEWAL, servers: target.processes() };
     let worker = WorkerHandle::start_one(Job::new(target.url(), lock, 0, task)).await?;
-    let cost = match worker.receive(PATIENCE).await? {
+    let cost = match worker.receive(WORKER_PATIENCE).await? {
         WorkerReport::Cost(cost) => cost,
         other => return Err(unexpected(&other)),
     };
@@ -137,6 +137,9 @@ async fn held(target: &Target, lock: &str, count: u32) -> Outcome<(HeldLocksCost
     let mutex = locks.mutex(format!("{lock}-one-more"));
     let one_more = Throughput::measure(vec![InTurn::new(mutex)], ONE_MORE_SPAN, &[]).await?;
     locks.close().await?;
+    // Locks that are left would be renewed, or end, while the next part is measured.
+    worker.send(Order::Go).await?;
+    worker.events(WORKER_PATIENCE).await?;
     Ok((cost, one_more.latency.quantile_us(0.5)))
 }
 
@@ -154,9 +157,11 @@ const JUDGED: [(&str, &str); 4] = [
 ];
 const SPAN: Duration = Duration::from_secs(1);
 /// More than a third of the default ttl, so that all locks are renewed once.
-const RENEWAL: Duration = Duration::from_secs(10);
+const RENEWAL: Duration = Duration::from_secs(11);
 const ONE_MORE_SPAN: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(180);
+/// A worker that is stuck says so before the part is.
+const WORKER_PATIENCE: Duration = Duration::from_secs(80);
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::timeline::timeline;
 use super::{Figures, Measuring};
 use crate::failure::Outcome;
-use crate::faults::{Trial, happen};
+use crate::faults::{Happened, Trial, happen};
 use crate::results::Figure;
 
 /// What a trial counts, as a claim judges it.
@@ -21,10 +21,25 @@ pub(super) struct Counted {
     pub(super) stale_without_tokens: f64,
 }
 
-/// Runs a fault, and adds what happened as figures of this subject.
+/// Runs faults at the same time, and adds what happened as figures of their subjects. Each has servers of its own, and
+/// waits most of the time.
+pub(super) async fn add_trials(run: &mut Measuring<'_>, trials: &[(&str, Trial)]) {
+    let broken = run.bench.broken;
+    let all = trials.iter().map(|(subject, trial)| {
+        let trial = broken.map_or(*trial, |defect| trial.or_broken_by(defect));
+        (*subject, happen(trial))
+    });
+    for (subject, happened) in run.parts(PATIENCE, all).await {
+        add(run, subject, &happened);
+    }
+}
+
+/// Runs one fault, and adds what happened as figures of this subject.
 pub(super) async fn add_trial(run: &mut Measuring<'_>, subject: &str, trial: Trial) {
-    let trial = run.bench.broken.map_or(trial, |defect| trial.or_broken_by(defect));
-    let Some(happened) = run.part(subject, PATIENCE, happen(trial)).await else { return };
+    add_trials(run, &[(subject, trial)]).await;
+}
+
+fn add(run: &mut Measuring<'_>, subject: &str, happened: &Happened) {
     let result = &happened.result;
     let figures = [
         (OVERLAPS, "", result.l1 as f64),

@@ -22,7 +22,7 @@ impl Claim for WaitingCosts {
             how: "One client holds a lock, others wait for it, each with a connection of its own through a proxy that counts \
                   requests, notifications and bytes. First nothing happens for a while: what each waiter costs per second. \
                   Then the lock is released, and every waiter that gets it releases it at once and waits again: what each \
-                  grant costs. Server CPU is the time of the server processes; heartbeats of ZooKeeper's sessions count as \
+                  grant costs. Server CPU is the time of the server processes, counted in ticks of 10 ms; heartbeats of ZooKeeper's sessions count as \
                   bytes, not as requests.",
             rule: "Holds when a waiter of every Redis recipe sends more than one request in two seconds while nothing happens, \
                    and one of ZooKeeper's queue less; does not hold when none of Redis' does, or when ZooKeeper's does, \

@@ -82,12 +82,12 @@ fn choose(answers: Answers) -> Choice {
         Running::Redis if corrupts => choice(
             "redis",
             "One server with appendfsync always and no failover keeps the order. Send the fencing token with each write.",
-            [Need::Safety, Need::Speed],
+            [Need::Safety, Need::Durability],
         ),
         _ if corrupts => choice(
             "zk",
             "Writes are on disk before they are acknowledged. Send the fencing token with each write.",
-            [Need::Safety, Need::Crash],
+            [Need::Safety, Need::Durability],
         ),
         Running::Redis if no_single_server && !many_waiters => choice(
             "redlock",

@@ -1,7 +1,8 @@
 //! What a user may need of a lock, and what a run measured of it for each backend.
 
+use crate::options::faults::FaultName;
 use crate::results::labels::quantity;
-use crate::results::{FaultVerdict, Results};
+use crate::results::{FaultResult, FaultVerdict, Results};
 
 /// A need: a row of the table at the top of the page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -10,6 +11,8 @@ pub(super) enum Need {
     Speed,
     /// Work done twice corrupts data.
     Safety,
+    /// A grant survives the loss of power.
+    Durability,
     /// No single server.
     NoSingleServer,
     /// Thousands of waiters.
@@ -49,6 +52,7 @@ impl Need {
     pub(super) const ALL: &[Self] = &[
         Self::Speed,
         Self::Safety,
+        Self::Durability,
         Self::NoSingleServer,
         Self::Waiters,
         Self::HandOver,
@@ -63,6 +67,7 @@ impl Need {
         match self {
             Self::Speed => "Work done twice is only waste: acquiring must be fast",
             Self::Safety => "Work done twice corrupts data",
+            Self::Durability => "Each grant must be on disk before it is acknowledged",
             Self::NoSingleServer => "No single server may stop the work",
             Self::Waiters => "Hundreds or thousands wait for one lock",
             Self::HandOver => "The next waiter must have the lock soon",
@@ -73,10 +78,12 @@ impl Need {
         }
     }
 
-    /// What this backend offers, with this run's figure.
+    /// What this backend offers, with this run's figures.
     pub(super) fn offer(self, results: &Results, backend: &str) -> Offer {
         let (words, sources) = self.design(backend);
-        let figure = sources.iter().find_map(|source| source.find(results, backend));
+        let found: Vec<_> = sources.iter().filter_map(|source| source.find(results, backend)).collect();
+        let texts: Vec<_> = found.iter().map(|(text, _)| text.as_str()).collect();
+        let figure = found.first().map(|(_, place)| (texts.join("; "), place.clone()));
         Offer { words, figure, measurable: !sources.is_empty() }
     }
 
@@ -87,7 +94,15 @@ impl Need {
             _ => zk,
         };
         match self {
-            Self::Speed => ("", SPEED),
+            Self::Speed => (by_backend("", "", "the servers do not wait for their disks here"), SPEED),
+            Self::Durability => (
+                by_backend(
+                    "with appendfsync=always, on one server",
+                    "no: a master that restarts without data votes after a ttl instead",
+                    "with forceSync, the default, on each server of a majority",
+                ),
+                if backend == "redlock" { &[] } else { DURABILITY },
+            ),
             Self::Safety => (
                 by_backend(
                     "needs fencing tokens; two holders after lost data",
@@ -98,13 +113,20 @@ impl Need {
             ),
             Self::NoSingleServer => (
                 by_backend(
-                    "one server; a failover may lose the lock",
+                    "locks stop as long as the server is down; a failover may lose the lock",
                     "any minority of the masters may fail",
                     "any minority of the ensemble may fail",
                 ),
                 OUTAGE,
             ),
-            Self::Waiters => ("", WAITERS),
+            Self::Waiters => (
+                by_backend(
+                    "a queue on the server, one waiter is notified",
+                    "waiters ask again",
+                    "a queue of nodes, one waiter is notified",
+                ),
+                WAITERS,
+            ),
             Self::HandOver => ("", HAND_OVER),
             Self::Fairness => ("", FAIRNESS),
             Self::Crash => (
@@ -121,9 +143,9 @@ impl Need {
             ),
             Self::Languages => (
                 by_backend(
-                    "redis-py, Redisson, Symfony and others",
-                    "node-redlock, pottery, redlock-rb",
-                    "Curator, kazoo, .NET",
+                    "tested with redis-py and python-redis-lock (Python)",
+                    "tested with pottery (Python) and node-redlock (Node)",
+                    "tested with Curator (Java) and kazoo (Python)",
                 ),
                 &[],
             ),
@@ -136,11 +158,11 @@ impl Need {
 enum Source {
     /// A row of a scenario, and what it is.
     Row(&'static str, &'static str, &'static str),
-    /// The figure of a claim with the largest x, and what it is.
-    Claim(u8, &'static str, &'static str),
-    /// The faults in which two valid guards overlapped or a stale write was accepted.
+    /// The figure of a claim with the largest x, what it is, and the subjects that stand for the backends.
+    Claim(u8, &'static str, &'static str, &'static [&'static str]),
+    /// The faults in which two valid guards overlapped, or a store without tokens accepted a stale write.
     Breaks,
-    /// The longest outage of all faults.
+    /// The longest outage while a minority of the servers failed.
     LongestOutage,
 }
 
@@ -153,10 +175,11 @@ impl Source {
                 let row = found.row(backend, metric)?;
                 Some((join(&quantity(row.value, &row.unit), what), format!("scenario-{scenario}")))
             }
-            Self::Claim(id, metric, what) => {
+            Self::Claim(id, metric, what, subjects) => {
+                let subject = subjects.iter().find(|subject| is_of(subject, backend))?;
                 let claim = results.claims.iter().find(|claim| claim.id == id)?;
                 let figures = claim.figures.iter();
-                let figures = figures.filter(|figure| figure.subject == backend && figure.metric == metric);
+                let figures = figures.filter(|figure| figure.subject == *subject && figure.metric == metric);
                 let last =
                     figures.max_by(|one, other| one.x.unwrap_or(0.0).total_cmp(&other.x.unwrap_or(0.0)))?;
                 let place = last.x.map_or_else(String::new, |x| format!(" at {x} {}", claim.x_name()));
@@ -164,32 +187,46 @@ impl Source {
             }
             Self::Breaks => {
                 let of_backend = faults(results, backend);
-                let broken = of_backend.iter().filter(|fault| fault.l2 + fault.l3 > 0);
-                let broken = broken.count();
-                let differ = of_backend.iter().filter(|fault| fault.verdict == FaultVerdict::Differs).count();
+                let count =
+                    |is: fn(&FaultResult) -> bool| of_backend.iter().filter(|fault| is(fault)).count();
+                let differ = count(|fault| fault.verdict == FaultVerdict::Differs);
                 let differ = if differ > 0 { format!(", {differ} NOT as documented") } else { String::new() };
                 let text = format!(
-                    "two valid guards or a stale write in {broken} of {} faults{differ}",
-                    of_backend.len()
+                    "of {} faults, {} gave two valid guards, {} a stale write with tokens, {} without{differ}",
+                    of_backend.len(),
+                    count(|fault| fault.l2 > 0),
+                    count(|fault| fault.l3 > 0),
+                    count(|fault| fault.unfenced > 0),
                 );
                 (!of_backend.is_empty()).then(|| (text, "faults".into()))
             }
             Self::LongestOutage => {
-                let of_backend = faults(results, backend);
-                let longest =
-                    of_backend.into_iter().max_by(|one, other| one.outage_ms.total_cmp(&other.outage_ms))?;
+                let of_servers = faults(results, backend).into_iter();
+                let of_servers = of_servers.filter(|fault| fails_servers(&fault.fault));
+                let longest = of_servers.max_by(|one, other| one.outage_ms.total_cmp(&other.outage_ms))?;
                 let text =
-                    format!("at most {} unavailable ({})", quantity(longest.outage_ms, "ms"), longest.fault);
+                    format!("longest outage {} ({})", quantity(longest.outage_ms, "ms"), longest.fault);
                 Some((text, "faults".into()))
             }
         }
     }
 }
 
-fn faults<'a>(results: &'a Results, backend: &str) -> Vec<&'a crate::results::FaultResult> {
-    let same = |name: &str| name.split_whitespace().next() == Some(backend);
+/// Whether servers fail by this fault, but no majority of them.
+fn fails_servers(title: &str) -> bool {
+    use FaultName::{Failover, LeaderCutOff, RestartWithData, RestartWithoutData, ServerPaused};
+    let all = [ServerPaused, RestartWithData, RestartWithoutData, LeaderCutOff, Failover];
+    all.into_iter().any(|fault| fault.title() == title)
+}
+
+fn faults<'a>(results: &'a Results, backend: &str) -> Vec<&'a FaultResult> {
     let ran = |verdict| !matches!(verdict, FaultVerdict::NoMeaning | FaultVerdict::NotRun);
-    results.faults.iter().filter(|fault| same(&fault.backend) && ran(fault.verdict)).collect()
+    results.faults.iter().filter(|fault| is_of(&fault.backend, backend) && ran(fault.verdict)).collect()
+}
+
+/// Whether a subject, such as `redis wait=queue`, is this backend.
+fn is_of(subject: &str, backend: &str) -> bool {
+    subject.split_whitespace().next() == Some(backend)
 }
 
 fn join(value: &str, what: &str) -> String {
@@ -202,13 +239,15 @@ const SAFETY: &[Source] = &[Source::Breaks];
 const OUTAGE: &[Source] =
     &[Source::LongestOutage, Source::Row("degraded", "p50", "to acquire and release with one server hung")];
 const WAITERS: &[Source] = &[
-    Source::Claim(3, "grant_requests", "requests per grant"),
-    Source::Claim(2, "grant_requests", "requests per grant"),
-    Source::Row("contended", "requests_per_grant", "requests per grant"),
+    Source::Claim(2, "grant_requests", "requests per grant", WAIT_IN_A_QUEUE),
+    Source::Claim(2, "idle_requests", "requests per waiter meanwhile", WAIT_IN_A_QUEUE),
 ];
+const WAIT_IN_A_QUEUE: &[&str] = &["redis wait=queue", "redlock", "zk"];
+const DURABILITY: &[Source] = &[Source::Claim(1, "p50", "to acquire and release", ON_DISK)];
+const ON_DISK: &[&str] = &["redis appendfsync=always", "zk three servers, forced sync"];
 const HAND_OVER: &[Source] = &[Source::Row("contended", "handoff_p50", "to hand over")];
 const FAIRNESS: &[Source] = &[Source::Row("contended", "jain", "of 1 (Jain's index)")];
-const CRASH: &[Source] = &[Source::Row("crash", "takeover", "until a waiter had it")];
+const CRASH: &[Source] = &[Source::Claim(5, "killed", "until a waiter has it", &["redis", "redlock", "zk"])];
 
 #[cfg(test)]
 mod tests {
@@ -224,9 +263,15 @@ mod tests {
             Some(("88.2 µs to acquire and release".into(), "scenario-uncontended".into()))
         );
         let zk = Need::Waiters.offer(&results, "zk");
-        assert_eq!(zk.measured(), "4 requests per grant at 64 waiters");
+        assert_eq!(
+            zk.measured(),
+            "4 requests per grant at 64 waiters; 0/s requests per waiter meanwhile at 64 waiters"
+        );
         let safety = Need::Safety.offer(&results, "redis");
-        assert_eq!(safety.measured(), "two valid guards or a stale write in 1 of 2 faults");
+        assert_eq!(
+            safety.measured(),
+            "of 2 faults, 1 gave two valid guards, 0 a stale write with tokens, 2 without"
+        );
     }
 
     #[test]

@@ -129,6 +129,7 @@ pub(crate) fn quantity(value: f64, unit: &str) -> String {
         "ms" => value * 1e3,
         "s" => value * 1e6,
         "" => return number(value),
+        "1/s" => return format!("{}/s", number(value)),
         _ => return format!("{} {unit}", number(value)),
     };
     let (size, unit) = match in_us.abs() {
@@ -158,7 +159,7 @@ mod tests {
         let shown = [0.61, 88.2, 999.9, 1_893.4, 410_000.0, 2_000_000.0].map(|value| quantity(value, "us"));
         assert_eq!(shown, ["610 ns", "88.2 µs", "1.00 ms", "1.89 ms", "410 ms", "2 s"]);
         assert_eq!(quantity(2_004.1, "ms"), "2.00 s");
-        assert_eq!(quantity(702.4, "1/s"), "702 1/s");
+        assert_eq!(quantity(702.4, "1/s"), "702/s");
         assert_eq!(quantity(3.42, ""), "3.42");
     }
 }

@@ -86,6 +86,14 @@ fn claims() -> Vec<ClaimResult> {
         broken_promise: None,
         command: format!("cargo xtask compare --claim {id}"),
     };
+    let mut waiting = claim(2, "A Redis waiter must keep polling.", Verdict::Holds, "redis 7.1, zk 0.0");
+    for (subject, idle) in [("redis wait=queue", 1.4), ("redlock", 6.5), ("zk", 0.0)] {
+        waiting.figures.push(Figure::new(subject, "idle_requests", "1/s", idle).at(64));
+        waiting.figures.push(Figure::new(subject, "grant_requests", "", 4.0).at(64));
+    }
+    let [title, metric, x] =
+        ["Requests while nothing happens", "idle_requests", "waiters"].map(str::to_owned);
+    waiting.pictures.push(Picture::Curve { title, metric, x });
     let mut herd =
         claim(3, "Without sequential nodes there is a herd.", Verdict::Holds, "64 requests against 4");
     for (subject, counts) in
@@ -123,7 +131,7 @@ fn claims() -> Vec<ClaimResult> {
     ];
     safe.pictures.push(Picture::Timeline { title: "A pause beyond the lease".into(), lanes });
     let moves = claim(12, "A fleet can move.", Verdict::NotJudged, "polylock has no migration yet");
-    vec![herd, fair, safe, moves]
+    vec![waiting, herd, fair, safe, moves]
 }
 
 fn faults() -> Vec<FaultResult> {
