@@ -1,4 +1,4 @@
-//! What users get wrong, and what they are told.
+//! Mistakes of users, and the errors that they get.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -250,7 +250,7 @@ async fn a_quorum_that_fails_names_each_master_and_its_reason() {
         ("b.invalid:2", "cannot be resolved"),
     ] {
         let reasons = text.split(';').filter(|reason| reason.contains(master));
-        assert!(reasons.clone().any(|reason| reason.contains(why)), "{master} is not told {why:?}: {text}");
+        assert!(reasons.clone().any(|reason| reason.contains(why)), "{master} does not get {why:?}: {text}");
     }
     assert!(text.contains("only 1 of 5"), "{text}");
 }
@@ -369,7 +369,7 @@ async fn the_session_timeout_that_was_negotiated_is_told() {
             .unwrap();
         assert_eq!(locks.capabilities().lease, LeaseKind::session(given));
         let guard = locks.mutex("a").acquire().await.unwrap();
-        assert!(guard.remaining() <= given, "believes for {:?} in a session of {given:?}", guard.remaining());
+        assert!(guard.remaining() <= given, "valid for {:?} in a session of {given:?}", guard.remaining());
         guard.release().await.unwrap();
         // The way out of a ttl that is shorter names it too.
         let error = locks.mutex_with("a", LockOptions::new().ttl(shortest / 2)).unwrap_err();

@@ -45,7 +45,7 @@ async fn one_redis_whose_replica_is_promoted_has_two_holders() {
 
     let second = timeout(PATIENCE, redis(&replica).await.mutex("a").try_acquire()).await.unwrap().unwrap();
     assert!(second.is_some(), "the promoted replica knows nothing of the lock");
-    assert!(first.is_valid(), "and its first holder believes in it");
+    assert!(first.is_valid(), "and the guard of its first holder is valid");
     println!("one Redis and a replica that is promoted: two holders");
 }
 

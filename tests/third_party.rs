@@ -1,4 +1,4 @@
-//! A backend of somebody else's, written with nothing but what `polylock` exports.
+//! A third-party backend, written with nothing but what `polylock` exports.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -45,7 +45,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
         ],
     ),
     (Defect::NeverDoubts, &["a_holder_that_is_cut_off_suspects_a_loss_and_loses"]),
-    (Defect::BelievesLonger, &["validity_counts_from_the_request"]),
+    (Defect::ValidForTooLong, &["validity_counts_from_the_request"]),
     (Defect::ReleasesForEver, &["a_release_ends_during_an_outage"]),
     (
         Defect::ReleasesOnce,
@@ -82,7 +82,7 @@ pub enum Defect {
     InsistsAfterAnOutage,
     NeverLoses,
     NeverDoubts,
-    BelievesLonger,
+    ValidForTooLong,
     ReleasesForEver,
     ReleasesOnce,
     ReleasesWhoeverHolds,
@@ -301,7 +301,7 @@ impl BrokenLease {
         let cell = |until| ValidityCell::new(Clock::boot(), until);
         let validity = match backend.defect {
             Defect::NeverLoses => cell(BootInstant::NEVER).validity(),
-            Defect::BelievesLonger => cell(inner.validity().until() + Duration::from_millis(300)).validity(),
+            Defect::ValidForTooLong => cell(inner.validity().until() + Duration::from_millis(300)).validity(),
             Defect::NeverDoubts => sure(inner.validity().clone()),
             _ => inner.validity().clone(),
         };

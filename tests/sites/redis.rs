@@ -18,7 +18,7 @@ use super::{Flavour, connect, option, set_fault, worker};
 
 /// What is meant to stay on the server: the last tokens, of one server and of masters.
 const TOKENS: [&str; 2] = ["polylock:fence", "polylock:tokens"];
-/// Those who share a lock, kept beside it.
+/// The sharers of a lock, kept beside it.
 const HOLDERS: &str = "polylock:holders:";
 
 /// Servers that are started when they are first needed.
@@ -34,7 +34,7 @@ pub struct RedisHarness {
     flavour: Flavour,
     servers: Arc<Servers>,
     proxies: Vec<FaultProxy>,
-    /// The locks that were deleted under their holders: those mean nothing any more, and end with their ttl.
+    /// The locks that were deleted under their holders: these have no meaning, and end with their ttl.
     deleted: Mutex<BTreeSet<String>>,
 }
 

@@ -63,7 +63,7 @@ pub(crate) enum QueueEvent<G> {
 /// a holder that lost the lock does not block its successors.
 #[derive(Debug)]
 pub(crate) struct Turn<G> {
-    /// `None` for a turn beside that of another task, and for one that was passed on.
+    /// `None` for a turn beside that of another task, and for one that was handed over.
     id: Option<u64>,
     queues: Arc<LocalQueues<G>>,
     name: LockName,

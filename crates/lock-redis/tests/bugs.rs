@@ -303,7 +303,7 @@ async fn b22_a_dropped_future_takes_no_answer_of_another() {
     while !dropping.is_finished() {
         assert!(started.elapsed() < PATIENCE, "an answer was lost");
         let guard = link.locks.mutex("a").acquire().await.unwrap();
-        assert!(Some(guard.token()) > last, "an answer of somebody else");
+        assert!(Some(guard.token()) > last, "the answer to another request");
         last = Some(guard.token());
         assert_eq!(link.value().await, guard.owner().to_string());
         assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);

@@ -406,11 +406,11 @@ async fn a_guard_is_never_valid_longer_than_on_the_server() {
     let guard = link.locks.mutex("a").acquire().await.unwrap();
     for round in 0..25 {
         // Ours is read first, as a renewal may come between; and the clock last, as the answer may be slow.
-        let believed = guard.valid_until();
+        let valid_until = guard.valid_until();
         let left = link.redis.command(&["PTTL", "lock:a"]).await.unwrap().int().unwrap();
         let left = Duration::from_millis(u64::try_from(left).unwrap());
         let end = lock_core::Clock::boot().now() + left;
-        assert!(believed < end, "believes until {believed:?}, and the server keeps it until {end:?}");
+        assert!(valid_until < end, "valid until {valid_until:?}, and the server keeps it until {end:?}");
         if round == 10 {
             guard.extend(Duration::from_secs(1)).await.unwrap();
         }

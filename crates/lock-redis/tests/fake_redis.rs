@@ -463,9 +463,9 @@ async fn tcp(real: &RedisServer) -> TcpStream {
 async fn watching(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> (MultiplexedConnection, UnboundedReceiver<PushInfo>) {
-    let (told, pushes) = unbounded_channel();
+    let (sender, pushes) = unbounded_channel();
     let info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
-    let config = AsyncConnectionConfig::new().set_push_sender(told);
+    let config = AsyncConnectionConfig::new().set_push_sender(sender);
     let (mut connection, driver) =
         MultiplexedConnection::new_with_config(&info, stream, config).await.unwrap();
     drop(tokio::spawn(driver));

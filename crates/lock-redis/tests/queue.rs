@@ -242,7 +242,7 @@ async fn a_permit_that_comes_back_wakes_one_and_disturbs_one_more() {
     // Until the first has the key watched.
     sleep(Duration::from_millis(100)).await;
     let asked = async || calls(&site, "evalsha").await + calls(&site, "exists").await;
-    let (told_before, asked_before) = (calls(&site, "publish").await, asked().await);
+    let (messages_before, asked_before) = (calls(&site, "publish").await, asked().await);
     let (started, mut granted) = (Instant::now(), Vec::new());
     for expected in 0..PERMITS {
         // Not in the order in which they were taken.
@@ -252,10 +252,13 @@ async fn a_permit_that_comes_back_wakes_one_and_disturbs_one_more() {
         granted.push(guard);
         sleep(Duration::from_millis(20)).await;
     }
-    let told = calls(&site, "publish").await - told_before;
+    let messages = calls(&site, "publish").await - messages_before;
     let asked = asked().await - asked_before;
-    println!("{PERMITS} permits came back: {told} messages, {asked} requests, in {:?}", started.elapsed());
-    assert!(told <= u64::from(3 * PERMITS), "{told} messages");
+    println!(
+        "{PERMITS} permits came back: {messages} messages, {asked} requests, in {:?}",
+        started.elapsed()
+    );
+    assert!(messages <= u64::from(3 * PERMITS), "{messages} messages");
     // A release, a confirmation and a look at the key; and all ask every second or two whatever happens.
     let cap = u64::from(2 * PERMITS) * started.elapsed().as_secs();
     assert!(asked <= u64::from(4 * PERMITS) + u64::from(2 * PERMITS) + cap, "{asked} requests");
@@ -280,7 +283,7 @@ async fn renewals_of_a_shared_lock_do_not_keep_the_first_waiter_awake() {
     let renewed = calls(&site, "evalsha").await;
     sleep(Duration::from_secs(SPAN)).await;
     let (renewed, requests) = (calls(&site, "evalsha").await - renewed, proxy.requests());
-    println!("{renewed} renewals and the like, and {requests} requests of the one who waits");
+    println!("{renewed} renewals and the like, and {requests} requests of the waiter");
     assert!(requests <= 15 * SPAN, "{requests} requests");
     // And yet it notices at once what no notification reports.
     let deleted = Instant::now();
@@ -525,7 +528,7 @@ fn tracking(info: &str) -> String {
     info.lines().find_map(|line| line.strip_prefix("tracking_clients:")).unwrap_or_default().to_owned()
 }
 
-/// How long it takes until a waiter has a lock that somebody else held, after this.
+/// How long after this the lock of another client takes until a waiter has it.
 async fn foreign(site: &Site, locks: &Locks, ttl: &[&str], action: &[&str]) -> Duration {
     site.redis(&[&["SET", KEY, "theirs"], ttl].concat()).await;
     let waiter = site.waits(locks).await;
@@ -583,11 +586,11 @@ impl Dial for ByProxy {
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: Arc<dyn AsyncPushSender>,
+        sender: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(self.way(What::Pushes, to)?.set_redis_settings(settings))?;
-        let config = AsyncConnectionConfig::new().set_push_sender(told);
+        let config = AsyncConnectionConfig::new().set_push_sender(sender);
         client.get_multiplexed_async_connection_with_config(&config).await
     }
 
@@ -833,7 +836,7 @@ async fn a_lock_that_is_handed_over_late_is_not_held_before_it_is_confirmed() {
     let site = Site::new().await;
     let (locks, dial) = site.client_by_proxy(What::Commands).await;
     let mut waiter = site.passed_on(&locks, &dial, GRACE / 2).await;
-    assert!(timeout(GRACE * 2, &mut waiter).await.is_err(), "when it was passed on nobody knows");
+    assert!(timeout(GRACE * 2, &mut waiter).await.is_err(), "the time of the hand-over is unknown");
     dial.proxy.deliver();
     give_back(come(waiter).await.0).await;
     site.nothing_is_left().await;
@@ -909,7 +912,7 @@ async fn a_release_while_the_push_connection_is_cut_is_found_out() {
     let released = Instant::now();
     give_back(guard).await;
     let (guard, came) = come(second).await;
-    assert!(came - released < PUSHED, "one who stays waits for one who is gone: {:?}", came - released);
+    assert!(came - released < PUSHED, "a waiter waits for one that left: {:?}", came - released);
     // A waiter without notifications polls.
     let released = Instant::now();
     give_back(guard).await;
@@ -938,7 +941,7 @@ async fn a_claim_that_arrives_after_the_hand_over_is_undone() {
         sleep(Duration::from_millis(1)).await;
     }
     give_back(holder).await;
-    assert_eq!(site.redis(&["GET", KEY]).await.text(), Some(owner), "it was not passed on");
+    assert_eq!(site.redis(&["GET", KEY]).await.text(), Some(owner), "it was not handed over");
     // The claim is given up, and what it found in the queue is taken back.
     let passed = Instant::now();
     while site.redis(&["GET", KEY]).await.text() == Some(owner) {
@@ -1157,12 +1160,12 @@ impl Crew {
     }
 
     /// Tasks that want the lock, in this order, and say when they have it.
-    async fn tasks(&self, count: usize, told: &UnboundedSender<(usize, Token)>) {
+    async fn tasks(&self, count: usize, sender: &UnboundedSender<(usize, Token)>) {
         for number in 0..count {
-            let (mutex, told) = (self.locks.mutex("a"), told.clone());
+            let (mutex, sender) = (self.locks.mutex("a"), sender.clone());
             tokio::spawn(async move {
                 let guard = mutex.acquire().await.unwrap();
-                told.send((number, guard.token())).unwrap();
+                sender.send((number, guard.token())).unwrap();
                 give_back(guard).await;
             });
             self.waiters_are(number + 1).await;
@@ -1200,8 +1203,8 @@ async fn tasks_take_turns_at_one_request_each() {
     const TASKS: usize = 40;
     let crew = Crew::new().await;
     let guard = take(&crew.locks).await;
-    let (told, mut turns) = mpsc::unbounded_channel();
-    crew.tasks(TASKS, &told).await;
+    let (sender, mut turns) = mpsc::unbounded_channel();
+    crew.tasks(TASKS, &sender).await;
     crew.proxy.reset_counters();
     let mut last = guard.token();
     give_back(guard).await;
@@ -1224,20 +1227,20 @@ async fn another_process_waits_for_sixteen_tasks_at_most() {
     let crew = Crew::new().await;
     let other = crew.site.client().await;
     let guard = take(&crew.locks).await;
-    let (told, mut turns) = mpsc::unbounded_channel();
-    crew.tasks(50, &told).await;
+    let (sender, mut turns) = mpsc::unbounded_channel();
+    crew.tasks(50, &sender).await;
     let waiter = tokio::spawn({
-        let (mutex, told) = (other.mutex("a"), told.clone());
+        let (mutex, sender) = (other.mutex("a"), sender.clone());
         async move {
             for _ in 0..2 {
                 let guard = mutex.acquire().await.unwrap();
-                told.send((usize::MAX, guard.token())).unwrap();
+                sender.send((usize::MAX, guard.token())).unwrap();
                 give_back(guard).await;
             }
         }
     });
     crew.site.queue_is(1).await;
-    drop(told);
+    drop(sender);
     give_back(guard).await;
     let (mut rows, mut row, mut last) = (Vec::new(), 1, Token::new(0));
     while let Some((number, token)) = timeout(PATIENCE, turns.recv()).await.unwrap() {
@@ -1304,7 +1307,7 @@ async fn an_heir_cancelled_at_any_poll_does_not_lose_the_lock() {
             if k > 0 {
                 tokio::task::yield_now().await;
             }
-            // The next is another task of this process, or somebody else.
+            // The next is another task of this process, or another client.
             let mutex = if more { crew.locks.mutex("a") } else { other.mutex("a") };
             let next = tokio::spawn(async move { (mutex.acquire().await.unwrap(), Instant::now()) });
             sleep(Duration::from_millis(20)).await;

@@ -30,8 +30,11 @@ async fn the_key_holds_the_time_at_which_the_lock_ends_and_has_no_ttl() {
     // The ttl is 10 s, and one is added.
     assert!((before + 10_001..=after + 10_001).contains(&value), "{value} between {before} and {after}");
     assert_eq!(bench.redis(&["PTTL", "lock:a"]).await, "-1");
-    let believed = millis(now() + guard.remaining());
-    assert!(believed + 50 <= value, "believes until {believed}, wrote {value}, and clocks differ by 50 ms");
+    let valid_until = millis(now() + guard.remaining());
+    assert!(
+        valid_until + 50 <= value,
+        "valid until {valid_until}, wrote {value}, and clocks differ by 50 ms"
+    );
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     bench.nothing_is_left().await;
 }
@@ -142,7 +145,7 @@ async fn other_clients_take_over_only_after_the_lease_has_ended() {
     while !older.try_acquire().await {
         sleep(Duration::from_millis(2)).await;
     }
-    assert!(!guard.is_valid(), "believes for {:?} in a lock that is theirs", guard.remaining());
+    assert!(!guard.is_valid(), "valid for {:?} although the other client holds the lock", guard.remaining());
     assert!(millis(now()) > ends);
     // What we do too late does not hurt them.
     assert_eq!(guard.extend(Duration::from_secs(9)).await.unwrap_err().kind(), ErrorKind::Lost);
@@ -311,7 +314,7 @@ async fn both_recipes_exclude_each_other_and_their_tokens_grow() {
     let mut tokens = Vec::new();
     for round in 0..6 {
         let (holder, other) = if round % 2 == 0 { (&old, &new) } else { (&new, &old) };
-        let guard = holder.mutex("a").try_acquire().await.unwrap().expect("it was given back");
+        let guard = holder.mutex("a").try_acquire().await.unwrap().expect("it was released");
         tokens.push(guard.token());
         assert!(other.mutex("a").try_acquire().await.unwrap().is_none(), "two hold the lock");
         if round == 2 {
@@ -369,7 +372,7 @@ async fn with_enough_skew_assumed_a_fast_clock_of_ours_takes_nothing_early() {
     assert!(older.try_acquire().await);
     let ends: u128 = older.written.parse().unwrap();
     let _guard = timeout(PATIENCE, fast.mutex("a").acquire()).await.unwrap().unwrap();
-    assert!(millis(now()) >= ends, "taken over while they believe");
+    assert!(millis(now()) >= ends, "taken over while the other client's lock is valid");
 }
 
 #[tokio::test]
@@ -387,7 +390,7 @@ async fn a_step_of_the_clock_before_the_answer_counts() {
 
     proxy.delay(Direction::ToClient, Duration::from_millis(300));
     let mutex = locks.mutex("a");
-    for (step, believed) in [(0, 8_000..=9_000), (4_000, 4_000..=5_000), (-4_000, 8_000..=9_000)] {
+    for (step, valid_for) in [(0, 8_000..=9_000), (4_000, 4_000..=5_000), (-4_000, 8_000..=9_000)] {
         let stepping = async {
             sleep(Duration::from_millis(100)).await;
             offset.fetch_add(step, Ordering::SeqCst)
@@ -395,7 +398,7 @@ async fn a_step_of_the_clock_before_the_answer_counts() {
         let (guard, _) = tokio::join!(timeout(PATIENCE, mutex.acquire()), stepping);
         let guard = guard.unwrap().unwrap();
         let left = millis(guard.remaining());
-        assert!(believed.contains(&left), "believes for {left} ms after a step of {step} ms");
+        assert!(valid_for.contains(&left), "valid for {left} ms after a step of {step} ms");
         guard.release().await.unwrap();
     }
     let stepping = async {
@@ -777,7 +780,7 @@ impl Bench {
     }
 }
 
-/// A client as the page of the command SETNX told to make one, by plain commands.
+/// A client as the page of the command SETNX described one, by plain commands.
 struct Older {
     server: Arc<RedisServer>,
     ttl: Duration,
@@ -808,7 +811,7 @@ impl Older {
         self.redis(&["GETSET", "lock:a", &self.written]).await.as_deref() == Some(read)
     }
 
-    /// Only while the lock is not over: it may be somebody else's then.
+    /// Only while the lock is not over: another client may hold it then.
     async fn release(&self) {
         if self.written.parse().is_ok_and(|ends| self.now() <= ends) {
             self.redis(&["DEL", "lock:a"]).await;

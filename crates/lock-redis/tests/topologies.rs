@@ -174,7 +174,7 @@ async fn follows_a_failover(recipe: &str) {
         sleep(Duration::from_millis(20)).await;
     }
     acquire_in_the_end(&locks, "b").await.release().await.unwrap();
-    // The old master goes on granting for up to eight seconds, and what it is told then is lost. The sentinels
+    // The old master goes on granting for up to eight seconds, and what is written there is lost. The sentinels
     // announce the new one long before: the lock is renewed there before it ends, also on a busy host.
     sleep(Duration::from_secs(24)).await;
     assert_eq!(held.state(), GuardState::Valid);
@@ -344,10 +344,10 @@ impl Dial for Record {
     async fn pushes(
         &self,
         _: &ConnectionInfo,
-        told: Arc<dyn AsyncPushSender>,
+        sender: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         let to = self.points_to.lock().unwrap().clone();
-        pushes(&to, told).await
+        pushes(&to, sender).await
     }
 
     async fn messages(&self, _: &ConnectionInfo) -> RedisResult<PubSub> {
@@ -356,9 +356,9 @@ impl Dial for Record {
     }
 }
 
-async fn pushes(to: &ConnectionInfo, told: Arc<dyn AsyncPushSender>) -> RedisResult<MultiplexedConnection> {
+async fn pushes(to: &ConnectionInfo, sender: Arc<dyn AsyncPushSender>) -> RedisResult<MultiplexedConnection> {
     let settings = to.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    let config = AsyncConnectionConfig::new().set_push_sender(told);
+    let config = AsyncConnectionConfig::new().set_push_sender(sender);
     let client = Client::open(to.clone().set_redis_settings(settings))?;
     client.get_multiplexed_async_connection_with_config(&config).await
 }
@@ -518,8 +518,8 @@ async fn in_a_cluster_the_queue_is_kept_through_the_move_of_its_slot() {
         }
     }
     assert_eq!(holder.inspect(&name).await.unwrap().waiters, 3);
-    let told = cluster.masters()[0].command(&["PUBSUB", "SHARDCHANNELS"]).await.unwrap();
-    assert_eq!(told.array().unwrap().len(), 3, "who waits listens at the node that has the lock");
+    let channels = cluster.masters()[0].command(&["PUBSUB", "SHARDCHANNELS"]).await.unwrap();
+    assert_eq!(channels.array().unwrap().len(), 3, "the waiter subscribes at the node that has the lock");
     migrate(&cluster, slot, 0, 1, Duration::ZERO).await;
     // They come again by themselves, at the other node, and to the places that they had.
     sleep(Duration::from_secs(3)).await;
@@ -545,10 +545,10 @@ impl Dial for Gate {
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: Arc<dyn AsyncPushSender>,
+        sender: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
         self.open.subscribe().wait_for(|open| *open).await.unwrap();
-        pushes(to, told).await
+        pushes(to, sender).await
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
@@ -556,7 +556,7 @@ impl Dial for Gate {
     }
 }
 
-/// The channel is refused by a node that has it no more, and is to be had there again later.
+/// The channel is refused by a node that has it no more, and is available there again later.
 #[tokio::test]
 #[ignore = "full: sentinels and clusters"]
 async fn in_a_cluster_a_refused_channel_is_subscribed_once_its_slot_is_back() {
@@ -799,7 +799,7 @@ async fn a_master_that_is_cut_off_from_the_cluster_is_left() {
     ok(replica.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await.unwrap());
     let start = Instant::now();
     while !answer_of(master, &["GET", "lock:a"]).await.contains("CLUSTERDOWN") {
-        assert!(start.elapsed() < PATIENCE, "it still believes in the cluster");
+        assert!(start.elapsed() < PATIENCE, "it still treats the server as a cluster");
         sleep(Duration::from_millis(50)).await;
     }
     // Its map is read first.
@@ -875,9 +875,9 @@ where
     async fn pushes(
         &self,
         to: &ConnectionInfo,
-        told: Arc<dyn AsyncPushSender>,
+        sender: Arc<dyn AsyncPushSender>,
     ) -> RedisResult<MultiplexedConnection> {
-        pushes(to, told).await
+        pushes(to, sender).await
     }
 
     async fn messages(&self, to: &ConnectionInfo) -> RedisResult<PubSub> {
@@ -895,7 +895,7 @@ async fn a_part_of_a_cluster_is_found_beside_a_node_that_hangs() {
     let start = Instant::now();
     while !master.command(&["CLUSTER", "INFO"]).await.unwrap().text().unwrap().contains("cluster_state:fail")
     {
-        assert!(start.elapsed() < PATIENCE, "it still believes in the cluster");
+        assert!(start.elapsed() < PATIENCE, "it still treats the server as a cluster");
         sleep(Duration::from_millis(50)).await;
     }
     for _ in 0..5 {
@@ -1047,20 +1047,20 @@ async fn waits_for_replicas(recipe: &str) {
     assert!(start.elapsed() < Duration::from_millis(600), "held up for {:?}", start.elapsed());
     let error = waiting.await.unwrap().unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("0 of 1 replicas"), "{error}");
-    assert_eq!(master.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0), "not given back");
+    assert_eq!(master.command(&["EXISTS", "lock:a"]).await.unwrap().int(), Some(0), "not released");
     replica.cont();
     acquire_in_the_end(&locks, "a").await.release().await.unwrap();
 }
 
-/// A replica that gets all that the master is told from now on.
+/// A replica that gets all writes of the master from now on.
 async fn replica_of(master: &RedisServer) -> RedisServer {
     let replica = RedisServer::builder().replica_of(master).start().await.unwrap();
-    told(master, "replication", "state=online").await;
+    until_info(master, "replication", "state=online").await;
     replica
 }
 
 /// Waits until the server says so.
-async fn told(server: &RedisServer, section: &str, what: &str) {
+async fn until_info(server: &RedisServer, section: &str, what: &str) {
     let start = Instant::now();
     while !info(server, section).await.contains(what) {
         assert!(start.elapsed() < PATIENCE, "not {what}: {}", info(server, section).await);
@@ -1100,7 +1100,7 @@ async fn replicas_are_waited_for_at_the_master_that_is_in_use() {
         let mutex = locks.mutex("a");
         async move { mutex.acquire().await }
     });
-    told(&old, "clients", "blocked_clients:1").await;
+    until_info(&old, "clients", "blocked_clients:1").await;
     // The old one lives on, and is left meanwhile.
     *record.points_to.lock().unwrap() = info(&new);
     let clients = old.command(&["CLIENT", "LIST", "TYPE", "normal"]).await.unwrap();
@@ -1414,7 +1414,7 @@ async fn waits_without_polling(url: &str, name: &str, server: &RedisServer) {
         assert!(start.elapsed() < PATIENCE, "nobody stands in the queue");
         sleep(Duration::from_millis(20)).await;
     }
-    told(server, "clients", "tracking_clients:1").await;
+    until_info(server, "clients", "tracking_clients:1").await;
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     let next = timeout(PATIENCE, waiter).await.unwrap().unwrap().unwrap();
     assert_eq!(next.release().await.unwrap(), Released::Released);
@@ -1499,8 +1499,8 @@ async fn pretend_sentinel(names: Arc<AtomicU16>, announces: Option<u16>) -> std:
             "SUBSCRIBE" => {
                 let confirmed = format!("*3\r\n{}{channel}:1\r\n", bulk("subscribe"));
                 let Some(announces) = announces else { return confirmed };
-                let told = bulk(&format!("main 127.0.0.1 {names} 127.0.0.1 {announces}"));
-                format!("{confirmed}*3\r\n{}{channel}{told}", bulk("message"))
+                let address = bulk(&format!("main 127.0.0.1 {names} 127.0.0.1 {announces}"));
+                format!("{confirmed}*3\r\n{}{channel}{address}", bulk("message"))
             }
             "PING" => format!("*2\r\n{}{}", bulk("pong"), bulk("")),
             _ => String::from("+OK\r\n"),

@@ -1,4 +1,4 @@
-//! What the masters are: how each is reached, what they are told apart by, what is shown of them.
+//! What the masters are: how each is reached, how they are distinguished, what is shown of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -202,7 +202,7 @@ async fn nothing_is_broken_where_one_master_has_no_lock() {
     let error = locks.break_lock("a").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     for master in &masters[..2] {
-        assert_eq!(holder(master).await, Some(guard.owner().to_string()), "removed before it was told");
+        assert_eq!(holder(master).await, Some(guard.owner().to_string()), "removed too early");
     }
     masters[2].command(&["DEL", "lock:a"]).await.unwrap();
     assert!(locks.break_lock("a").await.unwrap());
@@ -217,7 +217,7 @@ async fn a_minority_that_lost_the_key_gets_it_again_with_the_next_renewal() {
     until("all have it", || async { holder(&masters[2]).await.is_some() }).await;
     masters[0].command(&["DEL", "lock:a"]).await.unwrap();
     until("it is healed", || async { holder(&masters[0]).await.as_ref() == Some(&owner) }).await;
-    // What somebody else has there is left alone.
+    // The lock of another client there is not touched.
     masters[0].command(&["SET", "lock:a", "theirs"]).await.unwrap();
     sleep(Duration::from_secs(2)).await;
     assert_eq!(holder(&masters[0]).await.as_deref(), Some("theirs"));
@@ -227,7 +227,7 @@ async fn a_minority_that_lost_the_key_gets_it_again_with_the_next_renewal() {
     until("it is healed again", || async { holder(&masters[0]).await.is_some() }).await;
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     for master in masters {
-        until("all is given back", || async { holder(master).await.is_none() }).await;
+        until("all is released", || async { holder(master).await.is_none() }).await;
     }
 }
 

@@ -1,5 +1,5 @@
 //! Every choice of the five masters fails in every way: what becomes of a lock, and what is left. How long it takes to
-//! the millisecond is told in virtual time.
+//! the millisecond is tested in virtual time.
 
 use std::time::Duration;
 

@@ -436,7 +436,7 @@ async fn the_holder_that_was_seen_is_broken_on_a_quorum_or_not_at_all() {
     let next = timeout(PATIENCE, locks.mutex("a").acquire()).await.unwrap().unwrap();
     assert!(next.token() > larger);
     for before in [guard.token(), larger] {
-        assert!(!locks.break_lock_if("a", before).await.unwrap(), "somebody else holds it");
+        assert!(!locks.break_lock_if("a", before).await.unwrap(), "another client holds it");
     }
     assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
     // Tokens that are far ahead of the clocks were not proposed by somebody who asked for the lock.
@@ -569,7 +569,7 @@ async fn a_token_that_only_one_master_knows_is_written_to_a_quorum_first() {
     masters[4].cont();
     masters[0].stop();
     masters[1].stop();
-    assert!(cycle(&locks).await > token, "one of the other three was told");
+    assert!(cycle(&locks).await > token, "one of the other three has the token");
     masters[0].cont();
     masters[1].cont();
 }

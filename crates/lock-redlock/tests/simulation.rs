@@ -71,7 +71,7 @@ fn a_lease_that_counts_from_the_answer_is_held_twice() {
     assert_eq!(overlaps(Mode::FromRequest), 0);
 }
 
-/// How many locks were held twice at a time, by the deadlines of those who held them, in a few runs.
+/// How many locks had two valid holders at once in a few runs.
 fn overlaps(mode: Mode) -> usize {
     let seeds: Vec<u64> = (0..FEW).collect();
     let found = in_parallel(&seeds, |seed| Scenario::new(seed, mode).run(false).report.l2.count);

@@ -118,7 +118,7 @@ async fn a_lock_of_which_less_than_a_tenth_is_left_is_none() {
     sleep(100 * MILLI).await;
     // They were granted no earlier than after half of the round trip.
     assert!(started.elapsed() < SECOND + 460 * MILLI, "{:?}", started.elapsed());
-    assert!((0..3).all(|master| !fleet.has_key(master)), "it is given back at once");
+    assert!((0..3).all(|master| !fleet.has_key(master)), "it is released at once");
 }
 
 #[tokio::test(start_paused = true)]

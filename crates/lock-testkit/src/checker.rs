@@ -957,7 +957,7 @@ mod tests {
         let report = permits(3);
         assert_eq!(report.verdict(), HistoryVerdict { l1: false, l2: false, ..GOOD });
         assert_eq!((report.l1.count, report.l1.examples[0].second.process), (1, 4));
-        assert!(!permits(1).verdict().l1, "the maximum is that of the one who comes");
+        assert!(!permits(1).verdict().l1, "the maximum is that of the acquirer");
     }
 
     #[test]

@@ -158,5 +158,6 @@ pub(crate) fn on_free_ports<T>(server: &str, mut start: impl FnMut() -> Result<T
 const POLL: Duration = Duration::from_millis(2);
 const PORT_TAKEN: &str = "Address already in use";
 const PORT_TRIES: usize = 5;
-/// Long, as many Java virtual machines may start at once on a small machine.
-const READY_DEADLINE: Duration = Duration::from_secs(30);
+/// Long, as many Java virtual machines may start at once on a small machine, and an election of theirs may take several
+/// rounds.
+const READY_DEADLINE: Duration = Duration::from_secs(90);

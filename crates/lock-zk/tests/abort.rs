@@ -66,14 +66,14 @@ async fn a_program_that_aborts_on_panics_outlives_its_sessions() {
     );
     let mut input = program.0.stdin.take().unwrap();
     let mut output = BufReader::new(program.0.stdout.take().unwrap()).lines();
-    let mut told = move || output.next().transpose().unwrap().unwrap_or_default();
-    assert_eq!(told(), "held");
+    let mut next_line = move || output.next().transpose().unwrap().unwrap_or_default();
+    assert_eq!(next_line(), "held");
     proxy.black_hole(Direction::ToServer, true);
     proxy.black_hole(Direction::ToClient, true);
     writeln!(input).unwrap();
-    assert_eq!(told(), "lost");
+    assert_eq!(next_line(), "lost");
     proxy.heal();
     writeln!(input).unwrap();
-    assert_eq!(told(), "done");
+    assert_eq!(next_line(), "done");
     assert!(program.0.wait().unwrap().success());
 }

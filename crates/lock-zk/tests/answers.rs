@@ -210,7 +210,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// A holder that goes on as a reader while its lock is being broken, by one whose requests of this kind are lost until then.
+/// A holder that goes on as a reader while an operator whose requests of this kind are lost until then breaks its lock.
 async fn a_writer_is_broken_as_a_reader(kind: Kind, layout: ZkLayout) {
     let server = server().await;
     let client = client(&server).await;
@@ -317,7 +317,7 @@ async fn the_watches_of_a_client_outlive_one_that_was_connected_before() {
     until_children(&client, "a", 2).await;
     for _ in 0..50 {
         sleep(Duration::from_millis(10)).await;
-        assert_eq!(children(&client, "a").await.len(), 2, "one who holds it and one who waits");
+        assert_eq!(children(&client, "a").await.len(), 2, "a holder and a waiter");
     }
     give_back(guard).await;
     give_back(timeout(SOON, waiter).await.expect("its turn comes").unwrap().unwrap()).await;

@@ -64,7 +64,7 @@ async fn a_session_that_is_too_short_for_the_ticks_of_an_ensemble_is_warned_of()
     assert_eq!(warnings.count(), 3, "{short}");
     for long_enough in [
         report(ensemble.connect_string(), tick * 2).await,
-        // It hears of its sessions itself.
+        // It counts its own sessions itself.
         report(alone.connect_string(), TIMEOUT).await,
     ] {
         assert!(!finds(&long_enough, "ticks"), "{long_enough}");

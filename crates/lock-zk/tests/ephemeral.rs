@@ -127,7 +127,7 @@ async fn holders_never_overlap_and_tokens_grow() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_waiters_are_notified_of_a_release() {
-    let (server, mut told) = (server().await, Vec::new());
+    let (server, mut notified) = (server().await, Vec::new());
     for count in [2, 8] {
         let proxy = proxy(&server);
         let guard = locks_on(&server, ZkWait::Watch).await.mutex("a").acquire().await.unwrap();
@@ -145,10 +145,10 @@ async fn all_waiters_are_notified_of_a_release() {
         proxy.reset_counters();
         give_back(guard).await;
         sleep(2 * SETTLED).await;
-        told.push(proxy.pushes());
+        notified.push(proxy.pushes());
         waiters.iter().for_each(JoinHandle::abort);
     }
-    assert_eq!(told, [2, 8], "that is the herd");
+    assert_eq!(notified, [2, 8], "that is the herd");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -291,7 +291,7 @@ async fn a_lock_that_was_broken_behind_the_back_of_its_holder() {
         let next = two.mutex("a").try_acquire().await.unwrap().unwrap();
         if waits {
             proxy.refuse(false);
-            let lost = timeout(SOON, guard.lost()).await.expect("it is told");
+            let lost = timeout(SOON, guard.lost()).await.expect("it is notified");
             assert_eq!(lost, LossReason::Removed, "not later with its session");
             assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
         } else {

@@ -251,7 +251,7 @@ impl Bench {
                     Change::Create { path: &path, data: &[], mode, acl },
                     Change::Set { path: &dir, data: &[], version: None },
                 ];
-                self.told(client.multi(&changes).await)
+                self.answer(client.multi(&changes).await)
             }
             Request::Rotate { node, dir } => {
                 let (node, dir) = (at(node), at(dir));
@@ -261,7 +261,7 @@ impl Bench {
                     Change::Delete { path: &dir, version: None },
                     Change::Create { path: &dir, data: &[], mode, acl },
                 ];
-                self.told(client.multi(&changes).await)
+                self.answer(client.multi(&changes).await)
             }
             Request::Guarded { check, version, set } => {
                 let (check, set) = (at(check), at(set));
@@ -269,7 +269,7 @@ impl Bench {
                     Change::Check { path: &check, version },
                     Change::Set { path: &set, data: b"guarded", version: None },
                 ];
-                self.told(client.multi(&changes).await)
+                self.answer(client.multi(&changes).await)
             }
         };
         for side in &mut self.sides {
@@ -346,15 +346,15 @@ impl Bench {
         order
     }
 
-    fn told(&self, answer: Result<Vec<MultiWriteResult>, MultiWriteError>) -> String {
+    fn answer(&self, answer: Result<Vec<MultiWriteResult>, MultiWriteError>) -> String {
         let results = answer.map(|results| {
-            let told = results.into_iter().map(|result| match result {
+            let texts = results.into_iter().map(|result| match result {
                 // ZooKeeper sends a stat of its own making here.
                 MultiWriteResult::Create { path, .. } => format!("created {path}"),
                 MultiWriteResult::SetData { stat } => format!("set {:?}", self.plain(stat)),
                 other => format!("{other:?}"),
             });
-            told.collect::<Vec<_>>()
+            texts.collect::<Vec<_>>()
         });
         format!("{results:?}")
     }

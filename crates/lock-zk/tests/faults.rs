@@ -338,7 +338,7 @@ async fn a_reconnected_holder_learns_that_its_node_was_deleted() {
         assert!(guard.is_valid(), "it cannot know");
         scene.proxy.refuse(false);
         let lost = tokio::time::timeout(LONG / 2, guard.lost()).await;
-        assert_eq!(lost.expect("it is not told before its deadline"), LossReason::Removed, "{watched}");
+        assert_eq!(lost.expect("the loss is reported before its deadline"), LossReason::Removed, "{watched}");
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
         let again = scene.locks.mutex("a").try_acquire().await.unwrap().unwrap();
         assert_eq!(again.release().await.unwrap(), Released::Released);
@@ -611,7 +611,7 @@ async fn a_waiter_does_not_take_the_node_of_another_for_its_own() {
     scene.proxy.deliver();
     until_children(&scene.client, "a", 2).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!waiter.is_finished(), "the lock is held by somebody else");
+    assert!(!waiter.is_finished(), "another client holds the lock");
     scene.client.delete(&format!("/locks/a/{}", children[before]), None).await.unwrap();
     let guard = tokio::time::timeout(Duration::from_secs(20), waiter).await.unwrap().unwrap().unwrap();
     assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);

@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 /// For sessions, and for what comes to pass sooner or later.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Three servers. Clients find the leader first, and the follower when they are told to.
+/// Three servers. Clients find the leader first, and the follower on request.
 struct Stage {
     ensemble: ZkEnsemble,
     leader: usize,

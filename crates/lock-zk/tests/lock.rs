@@ -212,17 +212,17 @@ async fn a_release_disturbs_two_waiters_at_most() {
         proxies.iter().for_each(FaultProxy::reset_counters);
         go_on.add_permits(1);
         until_children(&client, "a", 6 - releaser).await;
-        let told = || proxies.iter().map(FaultProxy::pushes).collect::<Vec<_>>();
+        let notified = || proxies.iter().map(FaultProxy::pushes).collect::<Vec<_>>();
         // Whose turn it is, the one behind it, which looks ahead, and the releaser of the end of its own node.
         let expected: Vec<_> =
             (0..proxies.len()).map(|at| u64::from((releaser..releaser + 3).contains(&at))).collect();
         let start = Instant::now();
-        while told() != expected && start.elapsed() < TIMEOUT {
+        while notified() != expected && start.elapsed() < TIMEOUT {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         // No other client is notified a moment later.
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(told(), expected);
+        assert_eq!(notified(), expected);
     }
     for (client_of_ours, go_on) in clients {
         go_on.add_permits(1);

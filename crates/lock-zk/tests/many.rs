@@ -96,7 +96,7 @@ async fn a_thousand_locks_with_long_names_survive_a_reset() {
     let guards = take(&locks, "held", 1_000).await;
     until_watched().await;
     let counters = server.mntr().await.unwrap();
-    // No more sessions than are needed, and the question.
+    // No more sessions than are needed, and the one that asks.
     assert_eq!((&counters["zk_num_alive_connections"][..], &counters["zk_watch_count"][..]), ("5", "1004"));
     proxy.rst();
     until_confirmed(&guards, "a reset").await;

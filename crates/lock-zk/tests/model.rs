@@ -105,8 +105,8 @@ fn overrun_of(sessions: Sessions) -> Vec<String> {
     let path = found.discovery("no session is valid for longer than at the leader");
     let path = path.unwrap_or_else(|| panic!("{valid_until:?} breaks nothing"));
     let moral = session::Action::moral(path.last_state());
-    let told = steps(path).map(|(before, action, after)| action.tell(&before, &after));
-    told.filter(|line| !line.is_empty()).chain([moral]).collect()
+    let lines = steps(path).map(|(before, action, after)| action.tell(&before, &after));
+    lines.filter(|line| !line.is_empty()).chain([moral]).collect()
 }
 
 fn assert_sound(recipe: &Recipe) {

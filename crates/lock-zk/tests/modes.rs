@@ -236,17 +236,17 @@ async fn the_node_of_a_writer_that_became_a_reader_is_watched() {
         sleep(SETTLED).await;
         assert!(guard.is_valid() && !guard.is_revoke_requested());
         assert!(locks.request_revocation("a").await.unwrap());
-        timeout(SOON, guard.revoke_requested()).await.expect("it is told");
+        timeout(SOON, guard.revoke_requested()).await.expect("it is notified");
         let node = children(&client, "a").await.remove(0);
         client.delete(&format!("/locks/a/{node}"), None).await.unwrap();
-        timeout(SOON, guard.lost()).await.expect("it is told");
+        timeout(SOON, guard.lost()).await.expect("it is notified");
         assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     }
     // An earlier revocation request stays.
     let mut guard = locks.rw("a").write().await.unwrap();
     assert!(locks.request_revocation("a").await.unwrap());
     guard.downgrade().await.unwrap();
-    timeout(SOON, guard.revoke_requested()).await.expect("it is told");
+    timeout(SOON, guard.revoke_requested()).await.expect("it is notified");
     let node = children(&client, "a").await.remove(0);
     assert_eq!(client.get_data(&format!("/locks/a/{node}")).await.unwrap().0, b"__REVOKE__");
     give_back(guard).await;
@@ -300,7 +300,7 @@ async fn directories_of_locks_are_listed_and_nothing_else() {
     assert!(!locks.break_lock_if("a/b", guard.token()).await.unwrap());
     let shown = locks.inspect("a/b").await.unwrap().holders[0].token.unwrap();
     assert!(shown > guard.token() && locks.break_lock_if("a/b", shown).await.unwrap());
-    timeout(SOON, guard.lost()).await.expect("it is told");
+    timeout(SOON, guard.lost()).await.expect("it is notified");
     let root = config(&server).dir("/").connect().await.unwrap();
     let guard = root.mutex("zookeeper").acquire().await.unwrap();
     let names = root.list("").await.unwrap();
@@ -351,11 +351,11 @@ async fn inspect_shows_the_right_token_of_a_downgraded_reader_or_none() {
         assert_eq!((guard.token(), guard.verify().await.unwrap()), (token, GuardState::Valid));
         give_back(guard).await;
     }
-    // A reader whose token is unknown cannot be told from another one.
+    // A reader whose token is unknown cannot be distinguished from another one.
     let mut guard = locks.rw("a").write().await.unwrap();
     guard.downgrade().await.unwrap();
     assert!(locks.break_lock_if("a", guard.token()).await.unwrap(), "its node says what it was");
-    timeout(SOON, guard.lost()).await.expect("it is told");
+    timeout(SOON, guard.lost()).await.expect("it is notified");
     let mut guard = locks.rw("a").write().await.unwrap();
     guard.downgrade().await.unwrap();
     client.set_data(&only_node().await, b"__REVOKE__", None).await.unwrap();
@@ -586,20 +586,20 @@ async fn waiters_learn_how_many_contenders_are_ahead() {
     let server = server().await;
     let client = client(&server).await;
     let guard = connect(&server).await.mutex("a").acquire().await.unwrap();
-    let (sender, mut told) = mpsc::unbounded_channel();
+    let (sender, mut grants) = mpsc::unbounded_channel();
     let mut waiters = Vec::new();
     for at in 0..3 {
         let sender = sender.clone();
         let options = LockOptions::new().on_queued(move |before| sender.send((at, before)).unwrap());
         let mutex = connect(&server).await.mutex_with("a", options).unwrap();
         waiters.push(tokio::spawn(async move { mutex.acquire().await }));
-        assert_eq!(timeout(SOON, told.recv()).await.unwrap(), Some((at, at + 1)));
+        assert_eq!(timeout(SOON, grants.recv()).await.unwrap(), Some((at, at + 1)));
     }
     assert_eq!(children(&client, "a").await.len(), 4);
     sleep(SETTLED).await;
     give_back(guard).await;
     // A waiter that looks ahead knows more.
-    assert_eq!(timeout(SOON, told.recv()).await.unwrap(), Some((1, 1)));
+    assert_eq!(timeout(SOON, grants.recv()).await.unwrap(), Some((1, 1)));
     for waiter in waiters {
         give_back(soon(waiter).await).await;
     }
@@ -632,7 +632,7 @@ async fn a_long_queue_costs_few_requests_and_wakes_one_waiter_at_a_time() {
     for waiter in waiters {
         assert_eq!(soon(waiter).await, Released::Released);
     }
-    // Of the first sixteen, each looks ahead: seven requests, and two others and itself are told of its end. Of the
+    // Of the first sixteen, each looks ahead: seven requests, and two others and itself are notified of its end. Of the
     // others five, and one. The listing that looks ahead may come too late, and be made again.
     let (first, others) = (17, WAITERS as u64 - 17);
     let (requests, pushes) = (proxy.requests(), proxy.pushes());
@@ -691,10 +691,10 @@ async fn other_nodes_in_the_directory_are_ignored_and_logged_once() {
         give_back(guard).await;
         assert!(!locks.inspect("a").await.unwrap().is_held());
     }
-    let told = log.warnings("");
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("/locks/a") && told[0].contains("others=1"), "{told:?}");
-    assert!(told[0].contains("config") || told[0].contains("lock-12"), "{told:?}");
+    let warnings = log.warnings("");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("/locks/a") && warnings[0].contains("others=1"), "{warnings:?}");
+    assert!(warnings[0].contains("config") || warnings[0].contains("lock-12"), "{warnings:?}");
     locks.inspect("b").await.unwrap();
     assert_eq!(log.warnings("").len(), 2);
 }
@@ -764,7 +764,7 @@ async fn whatever_request_of_a_waiter_is_lost_it_gets_its_turn() {
     }
 }
 
-/// A release whose answer is lost, of one who shares the lock, frees it alone and for sure.
+/// A release whose answer is lost, of a sharer, frees it alone and for sure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_to_the_release_of_a_share_is_lost() {
     for way in [Way::Read, Way::Permit] {

@@ -287,7 +287,7 @@ async fn a_further_session_is_opened_when_one_is_full() {
     let mut before = counts().await;
     before.sort_unstable();
     assert_eq!(before, [2, 3, 3]);
-    // What was given back makes room in the first that has any, and waiting takes room as well.
+    // What was released makes room in the first that has any, and waiting takes room as well.
     guards.remove(0).release().await.unwrap();
     let waiter = tokio::spawn({
         let lock = other.mutex("1");

@@ -45,7 +45,7 @@ fn a_session_that_ends_early_is_found() {
 }
 
 #[test]
-fn believing_in_a_session_for_too_long_is_found() {
+fn a_session_treated_as_valid_for_too_long_is_found() {
     assert!(find::<Scenario>(Mode::TooLong, overlaps) < 200);
 }
 

@@ -36,7 +36,7 @@ pub const LARGEST: u64 = (1 << f64::MANTISSA_DIGITS) - 1;
 /// Since when whoever claims the lock of a master claims it, by its clock; 0 is also what is written of one who does not
 /// say so.
 const SINCE: u64 = 0;
-/// What tells that everything told before has been heard.
+/// The last message of a test: all earlier ones have arrived.
 const END: &str = "end";
 const FREE: &str = "polylock:free:*";
 
@@ -53,7 +53,7 @@ pub struct Bench {
     _redis: RedisServer,
 }
 
-/// One lock, those who use it, and what the model says of it.
+/// One lock, its clients, and its state by the model.
 pub struct Case {
     pub keys: Keys,
     owners: Vec<OwnerId>,
@@ -114,13 +114,16 @@ impl Bench {
         let before = case.model.state.clone();
         let (answer, token) = self.run(case, op).await;
         let (state, last) = self.read(case).await;
-        let told = self.told(case, last).await;
+        let notified = self.notified(case, last).await;
 
         let expected = case.model.run(op);
         self.listen_for(&case.model.alive).await;
         let (seen, wanted) = (
-            format!("{op}: {answer:?}, told {told:?}, then {state}"),
-            format!("{op}: {:?}, told {:?}, then {}", expected.answer, expected.told, case.model.state),
+            format!("{op}: {answer:?}, notified {notified:?}, then {state}"),
+            format!(
+                "{op}: {:?}, notified {:?}, then {}",
+                expected.answer, expected.notified, case.model.state
+            ),
         );
         assert_eq!(seen, wanted, "left: the server, right: the model; before: {before}");
         case.check_tokens(op, &before, token, last, &expected);
@@ -318,35 +321,35 @@ impl Bench {
         let _: RedisResult<Value> = command.query_async(&mut self.connection.clone()).await;
     }
 
-    /// What was told since the last call. `last` is the last token now.
-    async fn told(&mut self, case: &Case, last: Option<u64>) -> Vec<String> {
+    /// The notifications since the last call. `last` is the last token now.
+    async fn notified(&mut self, case: &Case, last: Option<u64>) -> Vec<String> {
         let _: u64 = self.redis(&["PUBLISH", END, ""]).await;
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         loop {
             let message = timeout(PATIENCE, self.messages.next()).await.unwrap().unwrap();
             let (channel, text) = (message.get_channel_name(), message.get_payload::<String>().unwrap());
             let key = case.keys.lock();
             let text = text.replace(key, "KEY");
             match text.split(' ').collect::<Vec<_>>()[..] {
-                _ if channel == END => return told,
-                _ if channel == case.keys.channel() => told.push("free".into()),
+                _ if channel == END => return notified,
+                _ if channel == case.keys.channel() => notified.push("free".into()),
                 ["granted", owner, "KEY"] => {
-                    told.push(format!("{} granted", case.addressee(owner, channel)));
+                    notified.push(format!("{} granted", case.addressee(owner, channel)));
                 }
                 ["passed", owner, token, "KEY"] if Some(token.parse().unwrap()) == last => {
-                    told.push(format!("{} passed", case.addressee(owner, channel)));
+                    notified.push(format!("{} passed", case.addressee(owner, channel)));
                 }
                 ["next", owner, millis] => {
                     let ends_in = ttl_text(label(millis.parse().unwrap()));
-                    told.push(format!("{} next {ends_in}", case.addressee(owner, channel)));
+                    notified.push(format!("{} next {ends_in}", case.addressee(owner, channel)));
                 }
                 ["turn", waiter, "KEY"] => {
                     let who = case.waiters.iter().position(|other| other.to_string() == waiter).map(Who);
                     let who = who.unwrap();
-                    assert_eq!(channel, inbox(who), "told in the wrong place");
-                    told.push(format!("{who} turn"));
+                    assert_eq!(channel, inbox(who), "notified on the wrong channel");
+                    notified.push(format!("{who} turn"));
                 }
-                _ => panic!("{channel} was told {text:?}"),
+                _ => panic!("{channel} got {text:?}"),
             }
         }
     }
@@ -441,7 +444,7 @@ impl Case {
         }
     }
 
-    /// The same, by one whose id begins as this one's.
+    /// The same, by a client whose id begins like this one's.
     fn longer(&self, who: Who) -> String {
         format!("{}0 {SINCE} {who}", self.owner(who))
     }
@@ -479,7 +482,7 @@ impl Case {
         let words: Vec<_> = text.splitn(4, ' ').collect();
         let who = words.get(1).and_then(|owner| self.who(owner));
         if let Some(who) = who {
-            assert_eq!(words.get(3), Some(&NAMES[who.0]), "what is told of the owner");
+            assert_eq!(words.get(3), Some(&NAMES[who.0]), "what is answered about the owner");
         }
         (Fence::Of(who), words[0].parse().ok())
     }
@@ -516,7 +519,7 @@ impl Case {
 
     fn addressee(&self, owner: &str, channel: &str) -> Who {
         let who = self.who(owner).unwrap();
-        assert_eq!(channel, inbox(who), "told in the wrong place");
+        assert_eq!(channel, inbox(who), "notified on the wrong channel");
         who
     }
 

@@ -1,7 +1,7 @@
 //! What every script answers, tells and leaves, state by state: as tables, and as a model that random
 //! operations are compared with.
 //!
-//! Everything runs on a real server. How states and operations are written is told in `state.rs` and `op.rs`.
+//! Everything runs on a real server. The notation of states and operations is described in `state.rs` and `op.rs`.
 
 #![allow(unreachable_pub, reason = "a test program is no library")]
 

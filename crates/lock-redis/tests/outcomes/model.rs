@@ -5,7 +5,7 @@ use lock_core::Mode;
 use crate::op::{Line, Op};
 use crate::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, ttl_text};
 
-/// How long a lock is kept for one who got it in the queue, what an acquisition asks for, and an extension.
+/// How long a lock is kept for a waiter that was granted it, what an acquisition asks for, and an extension.
 pub const GRACE: u32 = 100;
 pub const ASKED: u32 = 300;
 pub const EXTENDED: u32 = 400;
@@ -15,7 +15,7 @@ pub struct Model {
     pub state: State,
     pub family: Family,
     pub alive: [bool; NAMES.len()],
-    /// Whether a lock that becomes free is told on its channel.
+    /// Whether a release is published on the channel of the lock.
     pub tells_free: bool,
 }
 
@@ -23,7 +23,7 @@ pub struct Model {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
     pub answer: String,
-    pub told: Vec<String>,
+    pub notified: Vec<String>,
     /// How many tokens were minted.
     pub mints: u64,
     /// How far above the last token is the one that it became, where that does not depend on the clock.
@@ -150,7 +150,7 @@ impl Model {
         "granted".into()
     }
 
-    /// What one is told who cannot have the lock, as it is held or for so long another's turn.
+    /// The answer to a client that cannot get the lock: it is held, or kept for another waiter for so long.
     fn line_up(&mut self, who: Who, line: Line, turn: Option<Ttl>) -> String {
         let mut ends_in = turn.unwrap_or_else(|| self.lock_ttl());
         match line {
@@ -178,7 +178,7 @@ impl Model {
         if held {
             self.state.lock = Lock::Free;
         }
-        // Also by nobody but the one who leaves.
+        // Also when only the client that leaves was in it.
         let mut is_wanted = line == Line::Stays || !self.state.line.is_empty() || self.state.turn.is_some();
         match line {
             Line::Apart => {}
@@ -192,7 +192,7 @@ impl Model {
         while calls {
             match self.state.line.pop_first() {
                 Some(Stand::Waits(next)) if self.alive[next.0] => {
-                    effect.told.push(format!("{next} turn"));
+                    effect.notified.push(format!("{next} turn"));
                     self.state.turn = Some((next, Some(GRACE)));
                     calls = false;
                 }
@@ -212,7 +212,7 @@ impl Model {
             }
             return self.token_again(who, effect);
         }
-        // One who holds it alone lets nobody in, and is not looked behind.
+        // An exclusive holder shares with no client: the rest of the queue is not read.
         let alone = matches!(self.state.lock, Lock::Held(..) | Lock::Foreign(..));
         let doubts = self.has_room(mode);
         if !alone && self.advance(Some(who), false, doubts, effect)
@@ -264,7 +264,7 @@ impl Model {
             let is_shared = matches!(self.state.lock, Lock::Readers(_) | Lock::Permits(_));
             if self.tells_free && self.state.queue.is_empty() && (is_shared || self.state.lock == Lock::Free)
             {
-                effect.told.push("free".into());
+                effect.notified.push("free".into());
             }
         }
         if held { "released".into() } else { "not ours".into() }
@@ -291,7 +291,7 @@ impl Model {
             self.extend(who, EXTENDED);
             self.advance(None, false, true, effect);
             if self.tells_free && self.state.queue.is_empty() {
-                effect.told.push("free".into());
+                effect.notified.push("free".into());
             }
         }
         self.extend(who, EXTENDED);
@@ -334,7 +334,7 @@ impl Model {
         words(&[kind, &value, token, &format!("waiters={}", self.state.line.len())])
     }
 
-    /// The type of the key, and what is told of its value.
+    /// The type of the key, and what is answered about its value.
     fn seen(&self) -> (&'static str, String) {
         match self.state.lock {
             Lock::Free => ("none", String::new()),
@@ -362,7 +362,7 @@ impl Model {
         "string".into()
     }
 
-    /// Gives the lock to the first who waits, if it wants it alone and is there.
+    /// Hands the lock over to the first waiter, if that wants it exclusively and is alive.
     fn pass_on(&mut self, effect: &mut Effect) -> bool {
         let Some(Place::Waits(who, Mode::Exclusive)) = self.state.queue.first().copied() else {
             return false;
@@ -370,7 +370,7 @@ impl Model {
         self.state.queue.remove(0);
         let passed = self.mint(who, effect) && self.alive[who.0];
         if passed {
-            effect.told.push(format!("{who} passed"));
+            effect.notified.push(format!("{who} passed"));
             self.state.lock = Lock::Held(who, Some(GRACE));
         }
         passed
@@ -382,7 +382,7 @@ impl Model {
             if let Place::Waits(first, _) = first
                 && self.alive[first.0]
             {
-                effect.told.push(format!("{first} next {}", ttl_text(Some(ttl))));
+                effect.notified.push(format!("{first} next {}", ttl_text(Some(ttl))));
                 return;
             }
             self.state.queue.remove(0);
@@ -404,7 +404,7 @@ impl Model {
                     return true;
                 }
                 if self.alive[who.0] {
-                    effect.told.push(format!("{who} granted"));
+                    effect.notified.push(format!("{who} granted"));
                     if !self.grant(who, mode, GRACE, effect) {
                         return false;
                     }
@@ -415,7 +415,7 @@ impl Model {
             } else {
                 if moved && me != Some(who) {
                     let ends_in = ttl_text(self.ends_in(mode));
-                    effect.told.push(format!("{who} next {ends_in}"));
+                    effect.notified.push(format!("{who} next {ends_in}"));
                 }
                 return false;
             }
@@ -473,7 +473,7 @@ impl Model {
         }
     }
 
-    /// How many share the lock; forgets those who do no more.
+    /// How many share the lock; removes those that expired.
     fn sharers(&mut self) -> usize {
         self.state.shares.retain(|_, ttl| *ttl > 0);
         self.state.shares.len()
@@ -522,7 +522,7 @@ impl Model {
 
     fn tell_free(&self, effect: &mut Effect) {
         if self.tells_free && self.state.lock == Lock::Free {
-            effect.told.push("free".into());
+            effect.notified.push("free".into());
         }
     }
 }

@@ -15,7 +15,7 @@ pub enum Op {
     Outright(Who, i64),
     /// As a claim at one master, by a waiter that joins the queue or leaves it.
     LineUp(Who, Line),
-    /// Given back as by one of a quorum; with whether the next is called.
+    /// Released as on one master of a quorum; with whether the next waiter is notified.
     Vacate(Who, Line, bool),
     /// By a client that does not wait.
     Ask(Who, Mode),
@@ -30,7 +30,7 @@ pub enum Op {
     Extend(Who),
     /// The first renewal of a lock that was handed over.
     Keep(Who),
-    /// Of one who holds the lock alone.
+    /// Of an exclusive holder.
     Downgrade(Who),
     /// To so much above the last token.
     Raise(Who, i64),

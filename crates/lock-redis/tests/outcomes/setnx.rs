@@ -288,7 +288,7 @@ fn id(who: Who) -> String {
 
 fn who(owner: &str, info: &str) -> Who {
     let who: Who = info.parse().unwrap();
-    assert_eq!(owner, id(who), "what is told of the owner");
+    assert_eq!(owner, id(who), "what is answered about the owner");
     who
 }
 
@@ -319,7 +319,7 @@ async fn ask() {
         ("+200 | me+200",    "ask me",      "granted",  "+300 | me+300"),
         ("+200 | me+200",    "ask me late", "granted",  "+200 | me+200"),
         ("-200 | me-200",    "ask me",      "granted",  "+300 | me+300"),
-        // Somebody else has it: ours, or a client of another library.
+        // Another client holds it, ours or one of another library.
         ("+200 | ann+200",   "ask me",      "busy 200", "+200 | ann+200"),
         ("+200 | me+100",    "ask me",      "busy 200", "+200 | me+100"),
         ("+200 | me",        "ask me",      "busy 200", "+200 | me"),

@@ -40,7 +40,7 @@ pub enum Lock {
     Held(Who, Ttl),
     /// On a master: the id of this one and nothing else.
     Bare(Who, Ttl),
-    /// On a master: held by one whose id begins as the id of this one.
+    /// On a master: held by a client whose id begins like this id.
     Longer(Who, Ttl),
     Foreign(Ttl),
     Hash,

@@ -6,7 +6,7 @@ use crate::bench::{Bench, LARGEST};
 use crate::op::Op;
 use crate::state::{Family, Fence, State};
 
-/// State, operation, answer, what is told to whom, state after.
+/// State, operation, answer, notifications, state after.
 type Row = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
 async fn check(rows: &[Row]) {
@@ -18,14 +18,14 @@ async fn check_on_master(rows: &[Row]) {
 }
 
 async fn check_with(mut bench: Bench, family: Family, rows: &[Row]) {
-    for (number, (before, op, answer, told, after)) in rows.iter().enumerate() {
+    for (number, (before, op, answer, notified, after)) in rows.iter().enumerate() {
         let state: State = before.parse().unwrap();
         for last in last_tokens(family, &state) {
             let mut case = bench.case_after(last, family, state.clone()).await;
             let op: Op = op.parse().unwrap();
             let (effect, state, _) = bench.step(&mut case, op).await;
-            let seen = (effect.answer, effect.told.join(", "), state.to_string());
-            let wanted = ((*answer).to_owned(), (*told).to_owned(), (*after).to_owned());
+            let seen = (effect.answer, effect.notified.join(", "), state.to_string());
+            let wanted = ((*answer).to_owned(), (*notified).to_owned(), (*after).to_owned());
             assert_eq!(seen, wanted, "row {number}, after {last}: {before}; {op}");
         }
     }
@@ -237,7 +237,7 @@ async fn claim_past_a_line() {
         ("free | | somebody | me | me:100",  "claim me",       "busy 100",     "", "free | | somebody | me | me:100"),
         ("me:200 | | somebody | | bob:100",  "claim me +1000", "granted",      "", "me:200 | | somebody | | bob:100"),
         ("longer-me:200 | | | | bob:100",    "claim me +1000", "busy 100",     "", "longer-me:200 | | | | bob:100"),
-        // By one who gives up waiting with it.
+        // By a waiter that gives up.
         ("free | | somebody | me bob",       "claim me for the last time", "granted",  "", "me:300 | | somebody | bob"),
         ("ann:200 | | somebody | me bob",    "claim me for the last time", "busy 200", "", "ann:200 | | somebody | bob"),
         ("ann:200 | | somebody",             "claim me for the last time", "busy 200", "", "ann:200 | | somebody"),
@@ -427,7 +427,7 @@ async fn ask_for_a_share() {
         ("permits:200 ann:100 bob:200 | | ann",  "ask me x", "busy 200",   "", "permits:200 ann:100 bob:200 | | ann"),
         ("permits:200 ann:past bob:200 | | bob", "ask me 2", "granted",    "", "permits:300 me:300 bob:200 | | me"),
         ("permits:200 ann:200 | | ann",          "ask me r", "busy 200",   "", "permits:200 ann:200 | | ann"),
-        // The lock was deleted under its holders: they have nothing any more.
+        // The lock was deleted under its holders: they hold nothing.
         ("free ann:200 bob:200 | | bob",         "ask me r", "granted",    "", "readers:300 me:300 | | me"),
         ("free ann:200 bob:200 | | bob",         "ask me 2", "granted",    "", "permits:300 me:300 | | me"),
         ("free me:200 | | me",                   "ask me r", "granted",    "", "readers:300 me:300 | | me"),
@@ -671,7 +671,7 @@ async fn downgrade() {
         ("me:200 | junk spook.r ann.r | me",    "downgrade me", "downgraded", "ann granted", "readers:400 me:400 ann:100 | | ann"),
         ("me:200 | ghost.x ann.x | me",         "downgrade me", "downgraded", "ann next 400", "readers:400 me:400 | ann.x | me"),
         ("me:200 | ann.r | hash",               "downgrade me", "downgraded", "ann granted", "readers:400 me:400 | | hash"),
-        // Those whose lock was deleted under them share nothing.
+        // Holders whose lock was deleted share nothing.
         ("me:200 bob:200 | | me",               "downgrade me", "downgraded", "", "readers:400 me:400 | | me"),
         // Sent again.
         ("readers:200 me:200 | ann.x | me",     "downgrade me", "downgraded", "", "readers:400 me:400 | ann.x | me"),

@@ -44,7 +44,7 @@ pub(crate) struct Redlock<const CLIENTS: usize> {
 /// The quarantine that is right: as long as the longest time to live.
 pub(crate) const LONGEST_TTL: u8 = TTL;
 
-/// What everybody knows, and what has gone wrong so far.
+/// The shared state, and what has gone wrong so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct State<const CLIENTS: usize> {
     clients: [Client; CLIENTS],

@@ -373,11 +373,11 @@ impl State {
     }
 
     fn told_registration(&self, master: usize, client: usize) -> Line {
-        let told = match self.vote(master, client) {
+        let answer = match self.vote(master, client) {
             Some(Vote::For { token, .. }) => format!("'s proposal {token} becomes the token of its key at"),
             _ => "'s proposal is not larger than the last token at".to_owned(),
         };
-        Line::at(master, format!("{}{told}", name(client)))
+        Line::at(master, format!("{}{answer}", name(client)))
     }
 
     fn told_holder(&self, client: usize) -> Line {

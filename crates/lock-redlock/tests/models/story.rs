@@ -9,7 +9,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/SAFETY.md");
 
-/// A model of which a story can be told. Its states are searched in one order only; a story has to follow each master and
+/// A model whose counterexample can be written as a story. Its states are searched in one order only; a story has to follow each master and
 /// each client.
 pub(crate) trait Tale:
     Model<
@@ -86,7 +86,7 @@ pub(crate) fn counterexample<M: Tale>(model: M, property: &'static str) -> Strin
 }
 
 /// Whether the page tells this story between the marks of its name; with `UPDATE=1` it does from now on.
-pub(crate) fn check_page(story: &str, told: &str) {
+pub(crate) fn check_page(story: &str, text: &str) {
     // Those of several tests are on one page.
     static PAGE_IN_USE: Mutex<()> = Mutex::new(());
     let _in_use = PAGE_IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,9 +95,9 @@ pub(crate) fn check_page(story: &str, told: &str) {
     let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no mark for {story} in {PAGE}"));
     let (old, after) = rest.split_once(end).unwrap_or_else(|| panic!("no end of {story} in {PAGE}"));
     if std::env::var_os("UPDATE").is_some() {
-        write(PAGE, [before, &begin, told, end, after].concat()).unwrap();
+        write(PAGE, [before, &begin, text, end, after].concat()).unwrap();
     } else {
-        assert!(old == told, "docs/SAFETY.md tells another story: set UPDATE=1 if it is this one\n\n{told}");
+        assert!(old == text, "docs/SAFETY.md tells another story: set UPDATE=1 if it is this one\n\n{text}");
     }
 }
 

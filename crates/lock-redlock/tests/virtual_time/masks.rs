@@ -91,7 +91,7 @@ fn numbers(mask: u32) -> impl Iterator<Item = usize> {
     (0..MASTERS).filter(move |number| mask & (1 << number) != 0)
 }
 
-/// Asks every scene for something, and checks how long that took. Whether it `works` is told to who looks at the answer.
+/// Asks every scene for something, and checks how long that took. Whether it `works` is for the caller to compare with the answer.
 async fn of_every_scene<T>(ask: impl AsyncFn(&mut Scene) -> T, check: impl Fn(T, bool, &str)) {
     for fault in FAULTS {
         for mask in 0..1_u32 << MASTERS {

@@ -542,7 +542,8 @@ impl Broken {
         request.name = name;
         match self.inner.acquire(request.clone()).await? {
             Acquired::Busy if self.defect == Defect::ContentionIsAnError => {
-                Err(Error::new(ErrorKind::Unavailable, "memory").with_message("somebody else holds the lock"))
+                Err(Error::new(ErrorKind::Unavailable, "memory")
+                    .with_message("another client holds the lock"))
             }
             Acquired::Held(inner) => {
                 if self.defect == Defect::FirstToDieEndsAll && mode != Mode::Exclusive {

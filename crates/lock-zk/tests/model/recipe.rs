@@ -140,13 +140,13 @@ pub(crate) struct Watches {
     far: Option<u8>,
     /// Whether the connection was up since before the listing.
     steady: bool,
-    own_event: Told,
-    near_event: Told,
-    far_event: Told,
+    own_event: EventState,
+    near_event: EventState,
+    far_event: EventState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Told {
+enum EventState {
     No,
     /// A server is about to send it, after a reconnection and in any order.
     Soon,
@@ -355,12 +355,12 @@ impl State {
             Phase::List { .. } => actions.push(Action::List(number)),
             Phase::Place { .. } => actions.push(Action::Watch(number)),
             Phase::Wait { watch, .. } => {
-                for (which, told) in [
+                for (which, notified) in [
                     (Which::Own, watch.own_event),
                     (Which::Near, watch.near_event),
                     (Which::Far, watch.far_event),
                 ] {
-                    if told == Told::Soon {
+                    if notified == EventState::Soon {
                         actions.push(Action::Tell(number, which));
                     }
                 }
@@ -496,16 +496,19 @@ impl State {
         for client in self.clients.iter_mut().filter(|client| client.at == Some(server)) {
             let Phase::Wait { node, watch } = &mut client.phase else { continue };
             // Nothing overtakes the events of a reconnection.
-            let news =
-                if watch.each(*node).any(|(_, event)| *event == Told::Soon) { Told::Soon } else { Told::Yes };
-            let mut told = false;
+            let news = if watch.each(*node).any(|(_, event)| *event == EventState::Soon) {
+                EventState::Soon
+            } else {
+                EventState::Yes
+            };
+            let mut notified = false;
             for (node, event) in watch.each(*node) {
-                if *event == Told::No && gone.contains(&node) {
+                if *event == EventState::No && gone.contains(&node) {
                     *event = news;
-                    told |= news == Told::Yes;
+                    notified |= news == EventState::Yes;
                 }
             }
-            if told {
+            if notified {
                 client.ahead = client.ahead.max(zxid);
             }
         }
@@ -630,7 +633,7 @@ impl State {
             .flatten()
             .all(|other| self.shows(server, other))
         {
-            let (own_event, near_event, far_event) = (Told::No, Told::No, Told::No);
+            let (own_event, near_event, far_event) = (EventState::No, EventState::No, EventState::No);
             Phase::Wait { node, watch: Watches { near, far, steady: true, own_event, near_event, far_event } }
         } else {
             Phase::List { node }
@@ -643,18 +646,18 @@ impl State {
             return;
         };
         let server = *server;
-        *watch.event(which) = Told::Yes;
+        *watch.event(which) = EventState::Yes;
         self.see(number, server);
     }
 
     /// Looks at the events that came.
     fn wake(&mut self, variant: Variant, number: usize) {
         let Phase::Wait { node, watch } = self.clients[number].phase else { return };
-        if watch.own_event == Told::Yes {
+        if watch.own_event == EventState::Yes {
             self.seen = Some(Seen::RemovedWhileWaiting);
             return self.start_again(number);
         }
-        if watch.near_event == Told::Yes {
+        if watch.near_event == EventState::Yes {
             let writer = self.nodes[watch.near as usize].writes && variant != Variant::TrustEndOfWriter;
             let last = (watch.far.is_none() && !writer) || variant == Variant::SkipListing;
             let steady = watch.steady || variant == Variant::TrustOldListing;
@@ -733,8 +736,8 @@ impl State {
                 watch.steady = false;
                 for which in [Which::Own, Which::Near, Which::Far] {
                     let event = watch.event(which);
-                    if *event == Told::Soon {
-                        *event = Told::No;
+                    if *event == EventState::Soon {
+                        *event = EventState::No;
                     }
                 }
             }
@@ -748,8 +751,8 @@ impl State {
         client.at = Some(server);
         if let Phase::Wait { node, watch } = &mut client.phase {
             for (node, event) in watch.each(*node) {
-                if *event == Told::No && !self.shows(server, node) {
-                    *event = Told::Soon;
+                if *event == EventState::No && !self.shows(server, node) {
+                    *event = EventState::Soon;
                 }
             }
         }
@@ -787,12 +790,12 @@ impl Client {
 
 impl Watches {
     /// The watched nodes, and their events.
-    fn each(&mut self, own: u8) -> impl Iterator<Item = (u8, &mut Told)> {
+    fn each(&mut self, own: u8) -> impl Iterator<Item = (u8, &mut EventState)> {
         let far = self.far.map(|far| (far, &mut self.far_event));
         [(own, &mut self.own_event), (self.near, &mut self.near_event)].into_iter().chain(far)
     }
 
-    const fn event(&mut self, which: Which) -> &mut Told {
+    const fn event(&mut self, which: Which) -> &mut EventState {
         match which {
             Which::Own => &mut self.own_event,
             Which::Near => &mut self.near_event,
@@ -801,7 +804,7 @@ impl Watches {
     }
 
     fn has_event(&self) -> bool {
-        [self.own_event, self.near_event, self.far_event].contains(&Told::Yes)
+        [self.own_event, self.near_event, self.far_event].contains(&EventState::Yes)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! What it takes over from ZooKeeper: one order of transactions; a server answers reads from what it has applied, and
 //! tells watches of a change before it answers with it; a client is not taken by a server that is behind what it has
-//! seen; a session that has moved is no longer served where it was; the leader ends sessions, and hears of those on a
+//! seen; a session that has moved is no longer served where it was; the leader ends sessions, and learns of those on a
 //! follower only by that follower, every half tick. There is no voting: a transaction counts once the leader has it,
 //! and the next leader has them all. A leader that is cut off does not know of the next one for a while: it goes on as it
 //! was, takes in the sessions that it knows, answers reads and `sync`, and writes wait for a majority that it does not have.
@@ -339,7 +339,7 @@ impl Ensemble {
 /// What goes wrong.
 impl Ensemble {
     /// A server goes down, and comes back with its data. If it led, another one does after a while. Whom it has heard
-    /// since it last told the leader, it does not tell any more.
+    /// since its last report to the leader, it no longer reports.
     pub(crate) async fn restart(&self, server: usize, down: Duration) {
         let elect = {
             let mut world = self.world();
@@ -388,7 +388,7 @@ impl Ensemble {
         let mut world = self.world();
         world.deposed = None;
         world.servers[server].hang_up();
-        world.note(|| format!("server {server} knows that it leads no more"));
+        world.note(|| format!("server {server} learns that it no longer leads"));
         drop(world);
         self.0.applied.notify_waiters();
     }
@@ -531,8 +531,8 @@ impl World {
         let (txns, answer) = self.servers[leader].tree.decide(op, session, zxid, now);
         self.commit(txns);
         self.servers[leader].applied = self.log.len();
-        let told = self.log.len() - 1;
-        self.tell(leader, told);
+        let entry = self.log.len() - 1;
+        self.tell(leader, entry);
         answer
     }
 

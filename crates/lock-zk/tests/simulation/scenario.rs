@@ -95,7 +95,7 @@ impl simulation::Scenario for Scenario {
             events: Vec::new(),
         };
         scenario.events = scenario.events(&mut dice);
-        // Whose node is removed has to hear of that before it hears of the one before it.
+        // A client whose node is removed is notified of that before it is notified of its predecessor.
         let removes = scenario.events.iter().any(|(_, event)| matches!(event, Event::Remove { .. }));
         if dice.chance(0.3) && !removes {
             scenario.lost_events = 0.3;
