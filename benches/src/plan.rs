@@ -86,7 +86,8 @@ impl Plan {
             crash_holders: 3,
             crash_lease: Duration::from_secs(1),
             held_locks: 10_000,
-            held: Duration::from_secs(30),
+            // All locks are renewed once, after a third of the default ttl.
+            held: Duration::from_secs(11),
             patience: Duration::from_secs(120),
         };
         match mode {

@@ -44,7 +44,7 @@ impl Claim for Minority {
         let Some(url) = run.url("redlock") else { return };
         let attempts = match run.mode {
             Mode::Quick => 5,
-            Mode::Full => 30,
+            Mode::Full => 12,
         };
         for trouble in Trouble::ALL {
             for masters in 0..=5 {

@@ -94,7 +94,7 @@ impl Need {
             _ => zk,
         };
         match self {
-            Self::Speed => (by_backend("", "", "the servers do not wait for their disks here"), SPEED),
+            Self::Speed => ("with servers that do not wait for their disks", SPEED),
             Self::Durability => (
                 by_backend(
                     "with appendfsync=always, on one server",
@@ -122,7 +122,7 @@ impl Need {
             Self::Waiters => (
                 by_backend(
                     "a queue on the server, one waiter is notified",
-                    "waiters ask again",
+                    "a queue on each master, the next waiter is notified",
                     "a queue of nodes, one waiter is notified",
                 ),
                 WAITERS,

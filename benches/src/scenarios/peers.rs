@@ -32,7 +32,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
             "alone",
             format!(
                 "one process that releases it at once, from one acquisition to the next, for {}",
-                time(plan.counted)
+                time(alone(plan))
             ),
         ),
         ("duration", format!("{} each after {} of warm-up", time(contended(plan)), time(plan.warm_up))),
@@ -127,7 +127,7 @@ impl Library {
     async fn measure(bench: &Bench, url: &str, peer: Option<Peer>, processes: u32) -> Outcome<Self> {
         let plan = Plan { processes, contended: contended(&bench.plan), ..bench.plan };
         let bench = Bench { plan, ..bench.clone() };
-        let alone = Plan { processes: 1, contended: plan.counted, ..plan };
+        let alone = Plan { processes: 1, contended: alone(&plan), ..plan };
         let alone = Bench { plan: alone, ..bench.clone() };
         let (events, window) = contend_for(&alone, url, peer, Duration::ZERO).await?;
         let alone_us = rounds(&events, window).quantile_us(0.5);
@@ -185,4 +185,9 @@ fn contended(plan: &Plan) -> Duration {
     plan.contended.min(LONGEST)
 }
 
-const LONGEST: Duration = Duration::from_secs(6);
+fn alone(plan: &Plan) -> Duration {
+    plan.counted.min(LONGEST_ALONE)
+}
+
+const LONGEST: Duration = Duration::from_secs(3);
+const LONGEST_ALONE: Duration = Duration::from_millis(1500);
