@@ -11,7 +11,20 @@ import org.apache.curator.retry.RetryOneTime;
  * times for every hold (acquire called, acquired, release called, released), then "end". The clock is CLOCK_MONOTONIC.
  */
 final class Curator {
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        int status = 1;
+        try {
+            contend();
+            status = 0;
+        } catch (Exception error) {
+            error.printStackTrace();
+        } finally {
+            // The client's threads would keep the process alive.
+            System.exit(status);
+        }
+    }
+
+    private static void contend() throws Exception {
         System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "error");
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         String[] place = input.readLine().split(" ");
@@ -38,6 +51,5 @@ final class Curator {
         }
         System.out.println(holds + "end");
         System.out.flush();
-        System.exit(0);
     }
 }

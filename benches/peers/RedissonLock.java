@@ -10,15 +10,28 @@ import org.redisson.config.Config;
  * the URL of the server in place of the hosts.
  */
 final class RedissonLock {
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        int status = 1;
+        try {
+            contend(args[0].equals("fair"));
+            status = 0;
+        } catch (Exception error) {
+            error.printStackTrace();
+        } finally {
+            // The client's threads would keep the process alive.
+            System.exit(status);
+        }
+    }
+
+    private static void contend(boolean fair) throws Exception {
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         String[] place = input.readLine().split(" ");
         Config config = new Config();
-        // One connection in the pool, and one for messages, are enough for one lock.
+        // For one lock one connection is used at a time, and another one for messages. waiting() in peers.rs has these numbers.
         config.useSingleServer().setAddress(place[0]).setConnectionMinimumIdleSize(1).setConnectionPoolSize(2);
         config.setThreads(2).setNettyThreads(2);
         RedissonClient client = Redisson.create(config);
-        RLock lock = args[0].equals("fair") ? client.getFairLock(place[1]) : client.getLock(place[1]);
+        RLock lock = fair ? client.getFairLock(place[1]) : client.getLock(place[1]);
         System.out.println("ready");
         String[] order = input.readLine().split(" ");
         long until = Long.parseLong(order[0]);
@@ -38,6 +51,5 @@ final class RedissonLock {
         }
         System.out.println(holds + "end");
         System.out.flush();
-        System.exit(0);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use self::async_redis_lock::AsyncRedisLock;
 pub(crate) use self::distkit::Distkit;
 pub(crate) use self::rlock::Rlock;
 pub(crate) use self::rslock::Rslock;
-pub(crate) use self::subprocess::Subprocess;
+pub(crate) use self::subprocess::{JVM_FLAGS, Subprocess};
 pub(crate) use self::zookeeper_client::DriverLock;
 use crate::options::BackendName;
 
@@ -128,7 +128,7 @@ impl Peer {
     /// The largest number of processes that contend: fewer where some need a runtime of their own.
     pub(crate) const fn most_processes(self) -> u32 {
         match self {
-            Self::Rslock | Self::Rlock | Self::AsyncRedisLock | Self::Distkit => u32::MAX,
+            Self::Rslock | Self::Rlock | Self::AsyncRedisLock | Self::Distkit | Self::LockClient => u32::MAX,
             _ => HEAVY_PROCESSES,
         }
     }
@@ -159,15 +159,24 @@ impl Peer {
             Self::Rlock | Self::AsyncRedisLock => "polls every 100 ms",
             Self::Distkit => "polls every 50 ms",
             Self::RedisPy => "Lock, in Python processes: polls every 100 ms",
-            Self::Redisson => "RLock, in Java processes: notified of a release by a message to every process",
-            Self::RedissonFair => "RFairLock, in Java processes: a queue, a message to the next process",
+            Self::Redisson => {
+                "RLock, in Java processes with 2 threads, 2 of Netty and a pool of 2 connections: notified of a release by a \
+                 message to every process"
+            }
+            Self::RedissonFair => {
+                "RFairLock, in Java processes with 2 threads, 2 of Netty and a pool of 2 connections: a queue, a message to \
+                 the next process"
+            }
             Self::Redsync | Self::RedsyncFive => {
-                "in Go processes: polls after 50 to 250 ms, 32 times, then begins again"
+                "in Go processes with a pool of up to 10 connections for each core: polls after 50 to 250 ms, 32 times, then \
+                 begins again"
             }
             Self::Pottery => "Redlock, in Python processes: polls after 0 to 200 ms",
             Self::NodeRedlock => "in Node processes: polls after 100 to 300 ms, ten times, then begins again",
             Self::LockClient => "the lock of the driver zookeeper-client: watches, then lists again",
-            Self::Curator => "InterProcessMutex, in Java processes: watches, then lists again",
+            Self::Curator => {
+                "InterProcessMutex, in Java processes with one session: watches, then lists again"
+            }
             Self::Kazoo => "Lock, in Python processes: watches, then lists again",
             Self::Etcd => {
                 "concurrency.Mutex, in Go processes, on one etcd server without fsync beside ZooKeeper: watches the key before \
@@ -177,7 +186,7 @@ impl Peer {
     }
 }
 
-/// How many Java, Python or Node processes two cores bear.
+/// How many Java, Python, Node or Go processes two cores bear.
 const HEAVY_PROCESSES: u32 = 8;
 /// The session timeout of peers without a default.
 const SESSION: Duration = Duration::from_secs(10);

@@ -20,8 +20,8 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
     } else {
         setup::ensure()?;
         if !args.iter().any(|arg| arg == "--quick" || arg == "--faults") {
-            peers::ensure()?;
-            setup::offer_browser();
+            peers::offer()?;
+            setup::offer_browser()?;
         }
     }
     let error = harness(args).exec();

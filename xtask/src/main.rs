@@ -18,7 +18,7 @@ use failure::Failure;
 
 const HELP: &str = "\
 The project's commands. Each one first installs what is missing (redis-server, ZooKeeper, Java), where permitted.
-`test --full`, `ci` and `setup` also install Python, Node.js, a Java compiler and Curator, and the lock clients that
+`test --full`, `ci` and `setup` also install Python, Node.js, a Java compiler, Maven and Curator, and the lock clients that
 tests/peers/ pins into the folder peers/ of the target directory.
 
 Usage: cargo xtask <COMMAND> [ARGS...]
@@ -56,9 +56,11 @@ fn run(command: Option<&str>, args: Vec<OsString>) -> Result<(), Failure> {
         Some("test") => test::run(&args),
         Some("ci") => without_args("ci", &args).and_then(|()| ci::run()),
         Some("setup") => without_args("setup", &args)
+            .and_then(|()| peers::forget_failures())
+            .and_then(|()| setup::forget_failures())
             .and_then(|()| setup::ensure())
             .and_then(|()| peers::ensure())
-            .map(|()| setup::offer_browser()),
+            .and_then(|()| setup::offer_browser()),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

@@ -4,38 +4,56 @@
 //! system, of which only the program that uses it is compiled. A note of the installed versions is written at the end; the
 //! tests check it, so that they never run with other versions.
 //!
-//! What only the harness uses is optional: in place of a client that cannot be installed the reason is noted, which the
-//! report then shows.
+//! For the harness all of them are optional: in place of a client that cannot be installed the reason is noted, which the report
+//! then shows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
-
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::setup::{curator_class_path, ensure_go, ensure_interpreters, ensure_maven, output_of, succeeds};
-use crate::steps::{cargo, command_line, workspace};
+use crate::setup::{
+    AGAIN, FailureNote, LIMIT, Part, curator_class_path, ensure_parts, output_of, run_within, try_parts,
+};
+use crate::steps::{command_line, target_folder, workspace};
 
-/// Installs the clients that are missing in the pinned versions.
+/// Installs the clients that are missing in the pinned versions, for the interop tests. Those that only the harness uses are
+/// offered.
 ///
 /// # Errors
 ///
 /// When a client of the interop tests or its interpreter cannot be installed: the message says what to do.
 pub(crate) fn ensure() -> Result<(), Failure> {
-    ensure_interpreters()?;
-    let peers = target()?.join("peers");
-    for kind in KINDS {
-        kind.ensure(&peers)?;
-    }
-    for (kind, tools) in OPTIONAL {
-        if let Err(failure) = tools().and_then(|()| kind.ensure(&peers)) {
-            interrupt::check()?;
-            eprintln!("    peers: without {}: {failure}", kind.clients);
-            kind.note_missing(&peers.join(kind.folder), &failure)?;
+    let (tested, measured): (Vec<&Kind>, Vec<&Kind>) = KINDS.iter().partition(|kind| kind.is_tested);
+    let mut tools: Vec<Part> = Vec::new();
+    for &tool in tested.iter().flat_map(|kind| kind.tools) {
+        if !tools.contains(&tool) {
+            tools.push(tool);
         }
     }
+    ensure_parts(&tools)?;
+    let peers = folder()?;
+    for kind in tested {
+        kind.ensure(&peers)?;
+    }
+    measured.iter().try_for_each(|kind| kind.offer(&peers))
+}
+
+/// Installs the clients that are missing, for the harness. One that cannot be installed, or takes too long, is left out.
+///
+/// # Errors
+///
+/// After Ctrl-C, and when cargo does not know its own target directory.
+pub(crate) fn offer() -> Result<(), Failure> {
+    let peers = folder()?;
+    KINDS.iter().try_for_each(|kind| kind.offer(&peers))
+}
+
+/// Forgets which clients could not be installed.
+pub(crate) fn forget_failures() -> Result<(), Failure> {
+    let peers = folder()?;
+    KINDS.iter().for_each(|kind| kind.note_of_failure(&peers).remove());
     Ok(())
 }
 
@@ -45,6 +63,10 @@ struct Kind {
     /// The files with the versions, and with the program where it is compiled. The note of what is installed is a copy.
     pins: &'static [&'static str],
     clients: &'static str,
+    /// Interpreters, compilers and servers.
+    tools: &'static [Part],
+    /// Whether the interop tests need it.
+    is_tested: bool,
     /// The commands that install into the folder.
     install: fn(&Path) -> Result<Vec<Command>, Failure>,
     /// A command that succeeds when the clients can be loaded.
@@ -57,6 +79,8 @@ const KINDS: &[Kind] = &[
         folder: "python",
         pins: &["requirements.txt"],
         clients: "redis-py, python-redis-lock, pottery, kazoo",
+        tools: &[Part::Python],
+        is_tested: true,
         install: install_python,
         probe: probe_python,
         index: "pip can reach a package index",
@@ -65,6 +89,8 @@ const KINDS: &[Kind] = &[
         folder: "node",
         pins: &["package-lock.json"],
         clients: "ioredis, node-redlock",
+        tools: &[Part::Node, Part::Npm],
+        is_tested: true,
         install: install_node,
         probe: probe_node,
         index: "npm can reach a registry",
@@ -73,49 +99,54 @@ const KINDS: &[Kind] = &[
         folder: "java",
         pins: &["zookeeper/Peer.java"],
         clients: "Curator",
+        tools: &[Part::Javac, Part::Curator],
+        is_tested: true,
         install: install_java,
         probe: probe_java,
         index: "it compiles with the Curator that is installed",
     },
-];
-
-/// Installs interpreters, compilers and servers.
-type Tools = fn() -> Result<(), Failure>;
-
-/// What only the harness uses, with the tools that it needs.
-const OPTIONAL: &[(Kind, Tools)] = &[
-    (
-        Kind {
-            folder: "go",
-            pins: &["go/go.mod", "go/go.sum", "go/main.go"],
-            clients: "redsync, etcd's client",
-            install: install_go,
-            probe: probe_go,
-            index: "go can reach a module proxy",
-        },
-        ensure_go,
-    ),
-    (
-        Kind {
-            folder: "redisson",
-            pins: &["redisson/pom.xml"],
-            clients: "Redisson",
-            install: install_redisson,
-            probe: probe_redisson,
-            index: "Maven can reach a repository",
-        },
-        ensure_maven,
-    ),
+    Kind {
+        folder: "redisson",
+        pins: &["redisson/pom.xml", "redisson/Peer.java"],
+        clients: "Redisson",
+        tools: &[Part::Javac, Part::Maven],
+        is_tested: true,
+        install: install_redisson,
+        probe: probe_redisson,
+        index: "Maven can reach a repository",
+    },
+    Kind {
+        folder: "go",
+        pins: &["go/go.mod", "go/go.sum", "go/main.go"],
+        clients: "redsync, etcd's client",
+        tools: &[Part::Go, Part::Etcd],
+        is_tested: false,
+        install: install_go,
+        probe: probe_go,
+        index: "go can reach a module proxy",
+    },
 ];
 
 impl Kind {
-    /// Notes why it is missing. Its first line is enough: the rest is advice for a terminal.
-    fn note_missing(&self, folder: &Path, failure: &Failure) -> Result<(), Failure> {
-        make_empty(folder)?;
-        let file = folder.join(MISSING);
-        let text = failure.to_string();
-        let line = text.lines().next().unwrap_or_default();
-        fs::write(&file, line).map_err(|error| cannot("write", &file, &error))
+    /// As [`ensure`](Self::ensure), but leaves the clients out when that fails, and does not try it again on the same day.
+    fn offer(&self, peers: &Path) -> Result<(), Failure> {
+        let note = self.note_of_failure(peers);
+        if let Some(why) = note.of_today() {
+            eprintln!("    peers: without {}: {why} ({AGAIN})", self.clients);
+            return Ok(());
+        }
+        if let Err(failure) = try_parts(self.tools).and_then(|()| self.ensure(peers)) {
+            interrupt::check()?;
+            eprintln!("    peers: without {}: {failure}", self.clients);
+            make_empty(&peers.join(self.folder))?;
+            note.write(&failure);
+        }
+        Ok(())
+    }
+
+    /// The harness reads it.
+    fn note_of_failure(&self, peers: &Path) -> FailureNote {
+        FailureNote::new(peers.join(self.folder).join("missing"))
     }
 
     fn ensure(&self, peers: &Path) -> Result<(), Failure> {
@@ -127,18 +158,16 @@ impl Kind {
         eprintln!("    peers: installing {}", self.clients);
         make_empty(&folder)?;
         for mut command in (self.install)(&folder)? {
-            let done = succeeds(&mut command);
+            let ended = run_within(LIMIT, &mut command);
             interrupt::check()?;
-            if !done {
-                return Err(self.failure(&command));
-            }
+            ended.map_err(|why| self.failure(&command, &why))?;
         }
         let note = folder.join(NOTE);
         fs::write(&note, self.wanted()?).map_err(|error| cannot("write", &note, &error))?;
         if self.is_installed(&folder)? {
             return Ok(());
         }
-        Err(self.failure(&(self.probe)(&folder)))
+        Err(self.failure(&(self.probe)(&folder), "failed"))
     }
 
     fn wanted(&self) -> Result<Vec<u8>, Failure> {
@@ -153,9 +182,9 @@ impl Kind {
         Ok(noted && output_of(&mut (self.probe)(folder)).is_ok_and(|output| output.status.success()))
     }
 
-    fn failure(&self, command: &Command) -> Failure {
+    fn failure(&self, command: &Command, what: &str) -> Failure {
         Failure::new(format!(
-            "`{}` failed; its output is above\n\nThe tests and the harness need {}, in the versions of tests/peers/{}. Make sure that \
+            "`{}` {what}; its output is above\n\nThe tests and the harness need {}, in the versions of tests/peers/{}. Make sure that \
              {}, then run the same command again.",
             command_line(command),
             self.clients,
@@ -220,7 +249,8 @@ fn probe_java(folder: &Path) -> Command {
 fn install_go(folder: &Path) -> Result<Vec<Command>, Failure> {
     let mut program = Command::new("go");
     program.args(["build", "-mod=readonly", "-o"]).arg(folder.join("peer")).arg(".");
-    program.current_dir(pins("go"));
+    // Another tool chain would be a download of minutes.
+    program.current_dir(pins("go")).env("GOTOOLCHAIN", "local");
     Ok(vec![program])
 }
 
@@ -231,32 +261,26 @@ fn probe_go(folder: &Path) -> Command {
     command
 }
 
-/// The jars of Redisson and of what it needs.
+/// The jars of Redisson and of what it needs, and the program of the interop tests.
 fn install_redisson(folder: &Path) -> Result<Vec<Command>, Failure> {
     let mut jars = Command::new("mvn");
     jars.args(["--quiet", "--batch-mode", "--file"]).arg(pins("redisson/pom.xml")).arg(COPY_JARS);
     jars.arg(format!("-DoutputDirectory={}", folder.display()));
-    Ok(vec![jars])
+    let mut program = Command::new("javac");
+    program.arg("-cp").arg(folder.join("*")).arg("-d").arg(folder).arg(pins("redisson/Peer.java"));
+    Ok(vec![jars, program])
 }
 
-/// Java loads the class of its clients.
+/// It prints that it is ready, and ends with its input.
 fn probe_redisson(folder: &Path) -> Command {
-    let mut command = Command::new("javap");
-    command.arg("-cp").arg(folder.join("*")).arg("org.redisson.Redisson");
+    let mut command = Command::new("java");
+    command.arg("-cp").arg(format!("{0}:{0}/*", folder.display())).arg("Peer");
     command
 }
 
-/// Cargo's target directory.
-fn target() -> Result<PathBuf, Failure> {
-    let mut command = cargo(["metadata", "--no-deps", "--format-version", "1"]);
-    let output = output_of(&mut command)?;
-    target_in(&output.stdout)
-        .ok_or_else(|| Failure::new(format!("`{}` names no target directory", command_line(&command))))
-}
-
-fn target_in(metadata: &[u8]) -> Option<PathBuf> {
-    let metadata: Value = serde_json::from_slice(metadata).ok()?;
-    metadata["target_directory"].as_str().map(PathBuf::from)
+/// The folder of all clients.
+fn folder() -> Result<PathBuf, Failure> {
+    Ok(target_folder()?.join("peers"))
 }
 
 fn pins(file: &str) -> PathBuf {
@@ -285,21 +309,12 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
 /// The file beside the installed packages with their versions.
 const NOTE: &str = "installed";
 const COPY_JARS: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
-/// The file with the reason why they are not installed.
-const MISSING: &str = "missing";
 /// The file beside a compiled program with Java's options.
 const OPTIONS: &str = "options";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_target_directory_is_read_from_what_cargo_says() {
-        let metadata = r#"{"packages":[],"target_directory":"/somewhere/target","version":1}"#;
-        assert_eq!(target_in(metadata.as_bytes()), Some("/somewhere/target".into()));
-        assert_eq!(target_in(b"error: no such command"), None);
-    }
 
     #[test]
     fn every_version_is_pinned() {
@@ -313,17 +328,22 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_a_missing_client_is_noted() {
-        let folder = std::env::temp_dir().join(format!("xtask-peers-{}", std::process::id()));
-        let failure = Failure::new("`go build` failed\n\nMake sure that ...");
-        OPTIONAL[0].0.note_missing(&folder, &failure).unwrap();
-        assert_eq!(fs::read_to_string(folder.join(MISSING)).unwrap(), "`go build` failed");
-        fs::remove_dir_all(folder).unwrap();
+    fn a_client_that_cannot_be_installed_is_left_out_with_the_reason() {
+        let peers = std::env::temp_dir().join(format!("xtask-peers-{}", std::process::id()));
+        let fails = |_: &Path| Ok(vec![Command::new("false")]);
+        let kind = Kind { install: fails, tools: &[], ..KINDS[0] };
+        kind.offer(&peers).unwrap();
+        let noted = fs::read_to_string(peers.join("python/missing")).unwrap();
+        assert_eq!(noted, "`false` ended with exit status: 1; its output is above");
+        // On the same day it is not tried again.
+        let repaired = Kind { install: |_| panic!("it is tried again"), tools: &[], ..KINDS[0] };
+        repaired.offer(&peers).unwrap();
+        fs::remove_dir_all(peers).unwrap();
     }
 
     #[test]
     fn an_incomplete_installation_is_repeated() {
-        for kind in KINDS.iter().chain(OPTIONAL.iter().map(|(kind, _)| kind)) {
+        for kind in KINDS {
             assert!(!kind.is_installed(Path::new("/nowhere")).unwrap());
         }
     }

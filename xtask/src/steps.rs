@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::failure::Failure;
 use crate::interrupt;
 
@@ -95,6 +97,19 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comma
     command
 }
 
+/// Cargo's target directory.
+pub(crate) fn target_folder() -> Result<PathBuf, Failure> {
+    let mut command = cargo(["metadata", "--no-deps", "--format-version", "1"]);
+    let line = command_line(&command);
+    let output = command.output().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
+    target_in(&output.stdout).ok_or_else(|| Failure::new(format!("`{line}` names no target directory")))
+}
+
+fn target_in(metadata: &[u8]) -> Option<PathBuf> {
+    let metadata: Value = serde_json::from_slice(metadata).ok()?;
+    metadata["target_directory"].as_str().map(PathBuf::from)
+}
+
 /// A command as it would be typed.
 pub(crate) fn command_line(command: &Command) -> String {
     let program = PathBuf::from(command.get_program());
@@ -121,6 +136,13 @@ pub(crate) fn seconds(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_target_directory_is_read_from_what_cargo_says() {
+        let metadata = r#"{"packages":[],"target_directory":"/somewhere/target","version":1}"#;
+        assert_eq!(target_in(metadata.as_bytes()), Some("/somewhere/target".into()));
+        assert_eq!(target_in(b"error: no such command"), None);
+    }
 
     #[test]
     fn command_line_shows_the_environment_and_no_path() {

@@ -4,6 +4,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -42,9 +43,14 @@ func newRedsync(urls []string, key string) (lock, error) {
 	return redsyncLock{redsync.New(pools...).NewMutex(key)}, nil
 }
 
-// It gives up after 32 attempts.
+// It gives up after 32 attempts. Any other error is none of a lock that others hold.
 func (lock redsyncLock) acquire() (bool, error) {
-	return lock.mutex.Lock() == nil, nil
+	err := lock.mutex.Lock()
+	var taken *redsync.ErrTaken
+	if errors.Is(err, redsync.ErrFailed) || errors.As(err, &taken) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (lock redsyncLock) release() error {
