@@ -1,4 +1,4 @@
-//! Clients of other make and ours on the same locks: each excludes the other, both ways.
+//! Clients of other libraries and ours on the same locks: each excludes the other, both ways.
 //!
 //! Run a part by a part of its names: `cargo test --all-features --test interop -- pottery::notify`.
 //! The clients in other languages are installed by `cargo xtask setup`, which `cargo xtask test` runs first.
@@ -58,6 +58,11 @@ fn trials() -> Vec<Trial> {
         trials.extend(
             Client::WITHOUT_TTL.iter().flat_map(|client| with_client(&store, *client, &CASES_WITHOUT_TTL)),
         );
+        trials.extend(
+            Client::OF_ANOTHER_TYPE
+                .iter()
+                .flat_map(|client| with_client(&store, *client, &CASES_OF_ANOTHER_TYPE)),
+        );
         trials.extend(with_type(&store));
     }
     for client in Client::REDLOCK {
@@ -112,6 +117,20 @@ const CASES_OF_LEAVE_FREE: [Case<At>; 2] =
 const CASES_OF_QUORUM: [Case<At>; 2] = cases![their_majority_excludes_us, our_majority_excludes_them];
 
 const CASES_WITHOUT_TTL: [Case<At>; 1] = cases![a_lock_without_a_ttl_is_waited_for];
+
+/// Without those in which they extend their lock, which Redisson does not, or ours is broken by name, which leaves its type.
+const CASES_OF_ANOTHER_TYPE: [Case<At>; 10] = cases![
+    no_update_of_a_mixed_fleet_is_lost,
+    our_renewal_keeps_them_out,
+    they_get_the_lock_when_ours_ends,
+    they_get_the_lock_of_a_process_that_is_gone,
+    we_get_the_lock_when_they_release_it,
+    they_get_the_lock_when_we_release_it,
+    their_lock_excludes_us,
+    our_lock_is_an_error_for_them,
+    their_late_release_leaves_our_lock,
+    we_cannot_touch_the_lock_that_replaced_ours,
+];
 
 const CASES_OF_TYPES: [Case<TypeAt>; 2] =
     cases![a_lock_of_another_type_excludes_us, our_lock_is_the_wrong_type_for_them,];
@@ -214,7 +233,7 @@ async fn their_lock_excludes_us(at: At) {
     let holder = ours.inspect(&at.name).await.unwrap().holder().cloned();
     assert!(matches!(holder, Some(Holder::Foreign(_))), "{holder:?}");
     assert_ne!(theirs.release().await, Some(false));
-    let guard = ours.mutex(&at.name).try_acquire().await.unwrap().expect("they gave it back");
+    let guard = ours.mutex(&at.name).try_acquire().await.unwrap().expect("they released it");
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
@@ -253,7 +272,7 @@ async fn they_get_the_lock_when_we_release_it(at: At) {
     assert!(!waiter.is_finished());
     assert_eq!(guard.release().await.unwrap(), Released::Released);
     let (mut theirs, held) = waiter.await.unwrap();
-    assert!(held, "they did not get what we gave back");
+    assert!(held, "they did not get what we released");
     assert!(ours.mutex(&at.name).try_acquire().await.unwrap().is_none());
     assert_ne!(theirs.release().await, Some(false));
 }
@@ -297,7 +316,7 @@ async fn they_get_the_lock_of_a_process_that_is_gone(at: At) {
     let mut theirs = at.theirs().await;
     let (store, client, name) = (at.store.clone(), at.client, at.name.clone());
     let asked = Instant::now();
-    // With its runtime goes all that would renew the lock or give it back.
+    // With its runtime goes all that would renew or release the lock.
     let gone = thread::spawn(move || {
         runtime().block_on(async {
             let ours = store.connect(client.prefix()).await;
@@ -317,6 +336,32 @@ async fn our_renewal_keeps_them_out(at: At) {
     let renewed = ours.mutex_with(&at.name, LockOptions::new().ttl(SHORT)).unwrap();
     let guard = renewed.acquire().await.unwrap();
     assert!(!theirs.acquire(&at.name, Some(LONG), SHORT + SHORT / 2).await);
+    at.is_untouched(&guard).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+async fn our_lock_is_an_error_for_them(at: At) {
+    let (ours, mut theirs) = (at.ours().await, at.theirs().await);
+    let guard = ours.mutex(&at.name).try_acquire().await.unwrap().expect("nobody has it");
+    assert!(!theirs.acquire(&at.name, Some(LONG), NOW).await);
+    assert!(theirs.met_another_type().await, "they wait for our lock as for one of their own");
+    at.is_untouched(&guard).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(theirs.acquire(&at.name, Some(LONG), NOW).await);
+    assert!(!theirs.met_another_type().await);
+    // What it is, for whoever looks for the holder.
+    let holder = ours.inspect(&at.name).await.unwrap().holder().cloned();
+    assert!(matches!(&holder, Some(Holder::Foreign(text)) if text.contains("hash")), "{holder:?}");
+    assert_ne!(theirs.release().await, Some(false));
+}
+
+async fn their_late_release_leaves_our_lock(at: At) {
+    let (ours, mut theirs) = (at.ours().await, at.theirs().await);
+    assert!(theirs.acquire(&at.name, Some(LONG), NOW).await);
+    at.store.set_everywhere(&["DEL", &at.key()]).await;
+    let guard = ours.mutex(&at.name).try_acquire().await.unwrap().expect("it was deleted");
+    // They do not know yet, so it is sent.
+    assert_eq!(theirs.release().await, Some(false));
     at.is_untouched(&guard).await;
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
@@ -354,7 +399,7 @@ async fn their_majority_excludes_us(at: At) {
     assert!(ours.mutex(&at.name).try_acquire_for(MOMENT).await.unwrap().is_none());
     assert!(theirs.extend(LONG).await);
     assert_ne!(theirs.release().await, Some(false));
-    let guard = ours.mutex(&at.name).try_acquire_for(PATIENCE).await.unwrap().expect("they gave it back");
+    let guard = ours.mutex(&at.name).try_acquire_for(PATIENCE).await.unwrap().expect("they released it");
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
@@ -422,7 +467,7 @@ impl At {
     }
 }
 
-/// Three of ours and three of theirs ask again as soon as they have given the lock back. Without the option theirs, which
+/// Three of ours and three of theirs ask again as soon as they have released the lock. Without the option theirs, which
 /// look at the lock ten times a second, never find it free.
 async fn they_get_grants_beside_our_queue(at: At) {
     let (at, grants) = (Arc::new(at), Arc::new(Mutex::new((0, 0))));
@@ -567,7 +612,7 @@ fn assert_later(at: Instant, than: Instant) {
 
 const NOW: Duration = Duration::ZERO;
 const MOMENT: Duration = Duration::from_millis(300);
-/// A lock that somebody gives back without a word is found free within a sleep of two seconds; the rest is for a busy host.
+/// A lock that is released without a notification is found free within a sleep of two seconds; the rest is for a busy host.
 const CAP: Duration = Duration::from_secs(5);
 /// Whole seconds, which is what python-redis-lock counts in.
 const SHORT: Duration = Duration::from_secs(2);

@@ -242,7 +242,7 @@ async fn their_lock_excludes_us(at: At) {
     assert!(matches!(holder, Some(Holder::Foreign(_))), "{holder:?}");
     at.until_there_are(1).await;
     theirs.release().await;
-    Ours::release(ours.acquire(NOW).await.expect("they gave it back")).await;
+    Ours::release(ours.acquire(NOW).await.expect("they released it")).await;
     at.until_there_are(0).await;
 }
 
@@ -266,7 +266,7 @@ async fn we_get_the_lock_when_they_release_it(at: At) {
     sleep(MOMENT).await;
     assert!(!waiter.is_finished());
     theirs.release().await;
-    Ours::release(waiter.await.unwrap().expect("they gave it back")).await;
+    Ours::release(waiter.await.unwrap().expect("they released it")).await;
     at.until_there_are(0).await;
 }
 
@@ -279,7 +279,7 @@ async fn they_get_the_lock_when_we_release_it(at: At) {
     assert!(!waiter.is_finished());
     Ours::release(guard).await;
     let (held, mut theirs) = waiter.await.unwrap();
-    assert!(held, "they did not get what we gave back");
+    assert!(held, "they did not get what we released");
     assert!(ours.acquire(NOW).await.is_none());
     theirs.release().await;
     at.until_there_are(0).await;
@@ -402,7 +402,7 @@ async fn a_writer_that_waits_is_not_overtaken(at: At) {
     assert!(!late.acquire(NOW).await);
     assert!(ours.acquire(NOW).await.is_none());
     theirs.release().await;
-    Ours::release(waiter.await.unwrap().expect("they gave it back")).await;
+    Ours::release(waiter.await.unwrap().expect("they released it")).await;
     // Their writer behind our reader.
     let guard = ours.acquire(NOW).await.expect("nobody has it");
     theirs.recipe = ZkRecipe::Write;
@@ -412,7 +412,7 @@ async fn a_writer_that_waits_is_not_overtaken(at: At) {
     assert!(at.ours_for(SESSION * 2).await.acquire(NOW).await.is_none());
     Ours::release(guard).await;
     let (held, mut theirs) = waiter.await.unwrap();
-    assert!(held, "they did not get what we gave back");
+    assert!(held, "they did not get what we released");
     theirs.release().await;
     at.until_there_are(0).await;
 }
@@ -448,13 +448,13 @@ async fn our_writer_that_becomes_a_reader_keeps_their_writer_out(at: At) {
         }
         Ours::release(guard).await;
         let (held, their_writer) = waiting.await.unwrap();
-        assert!(held, "they did not get what we gave back");
+        assert!(held, "they did not get what we released");
         writer = their_writer;
         sleep(MOMENT).await;
         assert!(!behind.is_finished(), "one writes");
         writer.release().await;
         let (held, their_late) = behind.await.unwrap();
-        assert!(held, "they did not get what they gave back");
+        assert!(held, "they did not get what they released");
         late = their_late;
         late.release().await;
         at.until_there_are(0).await;
@@ -478,7 +478,7 @@ async fn they_ask_for_our_lock(at: At) {
     assert!(!waiter.is_finished());
     Ours::release(guard).await;
     let (held, mut other) = waiter.await.unwrap();
-    assert!(held, "they did not get what we gave back");
+    assert!(held, "they did not get what we released");
     other.release().await;
     at.until_there_are(0).await;
 }
@@ -491,7 +491,7 @@ async fn we_ask_for_their_lock(at: At) {
     assert!(theirs.peer.is_revoked(PATIENCE).await);
     assert!(ours.acquire(MOMENT).await.is_none());
     theirs.release().await;
-    Ours::release(ours.acquire(NOW).await.expect("they gave it back")).await;
+    Ours::release(ours.acquire(NOW).await.expect("they released it")).await;
     at.until_there_are(0).await;
 }
 

@@ -14,6 +14,7 @@ use serde_json::Value;
 pub enum Kind {
     RedisPython,
     RedisNode,
+    Redisson,
     ZooKeeperPython,
     ZooKeeperJava,
 }
@@ -86,13 +87,11 @@ impl Kind {
         let mut command = match self {
             Self::RedisPython | Self::ZooKeeperPython => Command::new(folder.join("bin/python")),
             Self::RedisNode => Command::new("node"),
-            Self::ZooKeeperJava => Command::new("java"),
+            Self::Redisson | Self::ZooKeeperJava => Command::new("java"),
         };
         match self {
-            // Small, and fast to start rather than fast in the long run.
-            Self::ZooKeeperJava => command
-                .args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
-                .args(["@options", "Peer"]),
+            Self::Redisson => command.args(SMALL_JVM).args(["-cp", ".:*", "Peer"]),
+            Self::ZooKeeperJava => command.args(SMALL_JVM).args(["@options", "Peer"]),
             _ => command.arg(sources().join(self.program())),
         };
         command.current_dir(&folder);
@@ -104,13 +103,14 @@ impl Kind {
     /// Where the packages are, in the versions that are pinned.
     fn installed(self) -> PathBuf {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("peers").join(self.folder());
-        let pins = fs::read(sources().join(self.pins())).expect("the versions are in the sources");
+        let read = |pin: &&str| fs::read(sources().join(pin)).expect("the versions are in the sources");
+        let pins: Vec<u8> = self.pins().iter().flat_map(read).collect();
         let installed = fs::read(folder.join("installed")).is_ok_and(|installed| installed == pins);
         assert!(
             installed,
             "{} does not hold what tests/peers/{} asks for: install it with `cargo xtask setup`",
             folder.display(),
-            self.pins()
+            self.pins()[0]
         );
         folder
     }
@@ -119,16 +119,18 @@ impl Kind {
         match self {
             Self::RedisPython | Self::ZooKeeperPython => "python",
             Self::RedisNode => "node",
+            Self::Redisson => "redisson",
             Self::ZooKeeperJava => "java",
         }
     }
 
-    const fn pins(self) -> &'static str {
+    /// The files with the versions, and the program where it is compiled, as it is where it is installed.
+    const fn pins(self) -> &'static [&'static str] {
         match self {
-            Self::RedisPython | Self::ZooKeeperPython => "requirements.txt",
-            Self::RedisNode => "package-lock.json",
-            // It is compiled where it is installed.
-            Self::ZooKeeperJava => self.program(),
+            Self::RedisPython | Self::ZooKeeperPython => &["requirements.txt"],
+            Self::RedisNode => &["package-lock.json"],
+            Self::Redisson => &["redisson/pom.xml", "redisson/Peer.java"],
+            Self::ZooKeeperJava => &["zookeeper/Peer.java"],
         }
     }
 
@@ -136,6 +138,7 @@ impl Kind {
         match self {
             Self::RedisPython => "redis/peer.py",
             Self::RedisNode => "redis/peer.mjs",
+            Self::Redisson => "redisson/Peer.java",
             Self::ZooKeeperPython => "zookeeper/peer.py",
             Self::ZooKeeperJava => "zookeeper/Peer.java",
         }
@@ -156,6 +159,8 @@ pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).expect("tests do not last for ages")
 }
 
+/// Small, and fast to start rather than fast in the long run.
+const SMALL_JVM: [&str; 3] = ["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
 /// Generous: many may start at once on a small machine.
 const START: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(30);

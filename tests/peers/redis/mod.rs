@@ -1,4 +1,4 @@
-//! Clients of other make for Redis, and the servers that we share with them.
+//! Clients of other libraries for Redis, and the servers that we share with them.
 
 mod redlock_rb;
 mod remote;
@@ -13,17 +13,22 @@ use async_trait::async_trait;
 
 pub use site::{FIVE, ONE, Site};
 
-/// A client of other make, with one lock at a time.
+/// A client of another library, with one lock at a time.
 #[async_trait]
 pub trait Peer: Send {
-    /// Takes the lock of this name if it is free within `wait`, and says whether it did. Without a `ttl` the lock
+    /// Acquires the lock of this name if it is free within `wait`, and says whether it did. Without a `ttl` the lock
     /// never ends by itself.
     async fn acquire(&mut self, name: &str, ttl: Option<Duration>, wait: Duration) -> bool;
 
     /// Lets the lock end `ttl` from now, and says whether it was still its own.
     async fn extend(&mut self, ttl: Duration) -> bool;
 
-    /// Gives the lock back, and says whether it was still its own; `None` when the client does not tell.
+    /// Whether the last acquire failed because the lock is of a type that the client does not use.
+    async fn met_another_type(&mut self) -> bool {
+        false
+    }
+
+    /// Releases the lock, and says whether it was still its own; `None` when the client does not tell.
     async fn release(&mut self) -> Option<bool>;
 }
 
@@ -36,6 +41,10 @@ pub enum Client {
     NodeRedlock,
     RedlockRb,
     Rslock,
+    /// `RLock`
+    Redisson,
+    /// `RFairLock`
+    RedissonFair,
     /// No client of a name, but the recipe that many have written down for themselves.
     Setnx,
 }
@@ -53,6 +62,9 @@ impl Client {
     /// Those that know how to share a lock over independent masters.
     pub const REDLOCK: [Self; 4] = [Self::Pottery, Self::NodeRedlock, Self::RedlockRb, Self::Rslock];
 
+    /// Those whose locks are of another type than ours.
+    pub const OF_ANOTHER_TYPE: [Self; 2] = [Self::Redisson, Self::RedissonFair];
+
     /// Those that take locks without a time to live.
     pub const WITHOUT_TTL: [Self; 2] = [Self::RedisPy, Self::PythonRedisLock];
 
@@ -61,7 +73,7 @@ impl Client {
         match self {
             Self::PythonRedisLock => "lock:",
             Self::Pottery => "redlock:",
-            Self::RedisPy | Self::NodeRedlock | Self::RedlockRb | Self::Rslock | Self::Setnx => "",
+            _ => "",
         }
     }
 
@@ -84,6 +96,8 @@ impl fmt::Display for Client {
             Self::NodeRedlock => "node-redlock",
             Self::RedlockRb => "redlock-rb",
             Self::Rslock => "rslock",
+            Self::Redisson => "redisson",
+            Self::RedissonFair => "redisson-fair",
             Self::Setnx => "setnx",
         })
     }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::{Peer, Site};
 
-/// redlock-rb asks its servers one after the other, and takes back what it got when it was no quorum.
+/// redlock-rb asks its servers one after the other, and releases what it got when it was no quorum.
 pub struct RedlockRb {
     site: Arc<Site>,
     key: String,

@@ -18,9 +18,18 @@ pub struct Remote {
 
 impl Remote {
     pub async fn new(client: Client, site: &Arc<Site>) -> Self {
-        let kind = if client == Client::NodeRedlock { Kind::RedisNode } else { Kind::RedisPython };
-        let program = Program::start(kind, &site.idle).await;
-        Self { client, servers: site.urls().await, program }
+        let kind = match client {
+            Client::NodeRedlock => Kind::RedisNode,
+            Client::Redisson | Client::RedissonFair => Kind::Redisson,
+            _ => Kind::RedisPython,
+        };
+        let (mut program, servers) = (Program::start(kind, &site.idle).await, site.urls().await);
+        if kind == Kind::Redisson {
+            // In a new process it takes seconds, which is more than some locks last.
+            let request = json!({ "call": "connect", "servers": servers });
+            assert!(program.call(request, Duration::ZERO).await);
+        }
+        Self { client, servers, program }
     }
 }
 
@@ -40,6 +49,11 @@ impl Peer for Remote {
 
     async fn extend(&mut self, ttl: Duration) -> bool {
         self.program.call(json!({ "call": "extend", "ttl": millis(ttl) }), Duration::ZERO).await
+    }
+
+    async fn met_another_type(&mut self) -> bool {
+        let asks = matches!(self.client, Client::Redisson | Client::RedissonFair);
+        asks && self.program.call(json!({ "call": "met_another_type" }), Duration::ZERO).await
     }
 
     async fn release(&mut self) -> Option<bool> {

@@ -1,4 +1,4 @@
-//! Servers that clients of every make share.
+//! Servers that the clients of all libraries share.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Clients of other make for ZooKeeper, and the server that we share with them.
+//! Clients of other libraries for ZooKeeper, and the server that we share with them.
 
 mod site;
 
@@ -33,7 +33,7 @@ pub enum ZkRecipe {
     Write,
 }
 
-/// A client of other make in a process of its own, with one lock at a time.
+/// A client of another library in a process of its own, with one lock at a time.
 pub struct Peer {
     client: Client,
     server: String,
@@ -64,12 +64,12 @@ impl Client {
 }
 
 impl Peer {
-    /// Takes the lock of this path if it is free within `wait`, and says whether it did.
+    /// Acquires the lock of this path if it is free within `wait`, and says whether it did.
     pub async fn acquire(&mut self, lock: &str, recipe: ZkRecipe, wait: Duration) -> bool {
         self.call(lock, wait, json!({ "call": "acquire", "recipe": recipe.to_string() })).await
     }
 
-    /// Gives the lock back, and says whether it was still its own, as far as the client knows.
+    /// Releases the lock, and says whether it was still its own, as far as the client knows.
     pub async fn release(&mut self) -> bool {
         self.program.call(json!({ "call": "release" }), Duration::ZERO).await
     }
@@ -84,7 +84,7 @@ impl Peer {
         self.program.call(json!({ "call": "is_revoked", "wait": millis(wait) }), wait).await
     }
 
-    /// Takes the lock and gives it back so many times, by each recipe in turn; waits up to `wait` every time. What
+    /// Acquires and releases the lock so many times, by each recipe in turn; waits up to `wait` every time. What
     /// happened is appended to the history.
     pub async fn work(
         &mut self,

@@ -7,7 +7,7 @@
  "wait": 60000, "process": 1, "history": FILE}
 
 Times are in milliseconds. The answer is {"ok": true} when the lock was taken or released, {"ok": false} when it is
-somebody else's, and {"error": TEXT} for anything that must not happen. `work` takes the lock and gives it back
+somebody else's, and {"error": TEXT} for anything that must not happen. `work` acquires and releases the lock
 `rounds` times, by each recipe in turn, and appends what happened to the file: events of lock_testkit::history, where
 the place in the file is the time. The first line is {"ok": true} when there is nothing left to load.
 """

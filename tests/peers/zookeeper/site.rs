@@ -1,4 +1,4 @@
-//! A server that clients of every make share.
+//! A server that the clients of all libraries share.
 
 use std::sync::Arc;
 
