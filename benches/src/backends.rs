@@ -35,14 +35,14 @@ enum Servers {
     Foreign,
 }
 
-/// Starts the servers of all selected backends at once. When one fails, none stays.
+/// Starts the servers of all selected backends at once. A backend whose servers do not start has its reason instead.
 ///
 /// Not cancel safe: a server that is starting would stay.
-pub(crate) async fn start(options: &Options, run: &str) -> Outcome<Vec<Target>> {
+pub(crate) async fn start(options: &Options, run: &str) -> Vec<(BackendName, Outcome<Target>)> {
     let backends = options.backends();
-    let starts = backends.iter().map(|&backend| Target::start(backend, options, run));
-    // Waits for all, even when one has failed: the servers of the others must be stopped.
-    join_all(starts).await.into_iter().collect()
+    let starts =
+        backends.iter().map(|&backend| async move { (backend, Target::start(backend, options, run).await) });
+    join_all(starts).await
 }
 
 impl Target {

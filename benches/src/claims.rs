@@ -27,8 +27,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use tokio::time::error::Elapsed;
-use tokio::time::timeout;
 
 pub(crate) use self::figures::Figures;
 use crate::backends::Target;
@@ -36,6 +34,7 @@ use crate::failure::Outcome;
 use crate::options::ScenarioName;
 use crate::results::{ClaimResult, Figure, Mode, Picture, Results, Verdict};
 use crate::scenarios::Bench;
+use crate::stuck;
 use crate::url;
 
 /// All claims, by their numbers.
@@ -157,24 +156,13 @@ impl<'a> Measuring<'a> {
         patience: Duration,
         part: impl Future<Output = Outcome<T>>,
     ) -> Option<T> {
-        let ended = timeout(patience, part).await;
-        self.note(&name, patience, ended)
+        let ended = stuck::within(name, patience, part).await;
+        self.note(&name, ended)
     }
 
     /// The result of a part that has ended; nothing if it failed, which is reported.
-    fn note<T>(
-        &mut self,
-        name: &impl Display,
-        patience: Duration,
-        ended: Result<Outcome<T>, Elapsed>,
-    ) -> Option<T> {
-        let failed = match ended {
-            Ok(Ok(measured)) => return Some(measured),
-            Ok(Err(failure)) => failure.to_string(),
-            Err(_) => format!("stuck: still running after {patience:?}"),
-        };
-        self.missing.push(format!("{name}: {failed}"));
-        None
+    fn note<T>(&mut self, name: &impl Display, ended: Outcome<T>) -> Option<T> {
+        ended.map_err(|failure| self.missing.push(format!("{name}: {failure}"))).ok()
     }
 
     /// As [`part`](Self::part), for parts that run at the same time. Returns those that succeeded, in their order.
@@ -183,10 +171,13 @@ impl<'a> Measuring<'a> {
         patience: Duration,
         parts: impl IntoIterator<Item = (N, F)>,
     ) -> Vec<(N, T)> {
-        let running = parts.into_iter().map(async |(name, part)| (name, timeout(patience, part).await));
+        let running = parts.into_iter().map(|(name, part)| {
+            let part = stuck::within(name.to_string(), patience, part);
+            async { (name, part.await) }
+        });
         let mut measured = Vec::new();
         for (name, ended) in join_all(running).await {
-            match self.note(&name, patience, ended) {
+            match self.note(&name, ended) {
                 Some(part) => measured.push((name, part)),
                 None => self.is_incomplete = true,
             }
@@ -235,7 +226,7 @@ pub(crate) async fn run(
     let (figures, pictures, missing) = (Vec::new(), Vec::new(), Vec::new());
     let is_incomplete = false;
     let mut run = Measuring { bench, mode, rows, targets, figures, pictures, missing, is_incomplete };
-    claim.measure(&mut run).await;
+    stuck::part_of_run(&format!("claim {}", claim.about().id), claim.measure(&mut run)).await;
     let Measuring { figures, pictures, missing, is_incomplete, .. } = run;
     let figures = Figures::from(figures);
     let result = not_measured(claim, String::new());

@@ -22,6 +22,7 @@ use crate::promises;
 use crate::report;
 use crate::results::{BaselineResult, Meta, Mode, Results, Row};
 use crate::scenarios::{self, Bench, Measured};
+use crate::stuck;
 use crate::table::{self, Look};
 
 /// Measures, prints and writes what the options ask for.
@@ -43,15 +44,22 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     results.meta.repeats = options.repeat;
     let baselines = baselines(options)?;
     let progress = Progress::new(expected_times(options, &bench.plan));
+    stuck::save_below(&options.folder());
 
     // Starting servers cannot be cancelled: a signal takes effect once all of them run.
     progress.prepare("starting the servers");
-    let targets = match backends::start(options, &bench.run).await {
-        Ok(targets) => targets,
-        // Ctrl-C reaches the servers as well, and ends those that are starting.
-        Err(_) if interrupt.was_received().await => return Ok(interrupted()),
-        Err(failure) => return Err(failure),
-    };
+    let mut targets = Vec::new();
+    for (backend, started) in backends::start(options, &bench.run).await {
+        match started {
+            Ok(target) => targets.push(target),
+            // Ctrl-C reaches the servers as well, and ends those that are starting.
+            Err(_) if interrupt.was_received().await => return Ok(interrupted()),
+            Err(failure) => {
+                results.fail(&format!("the servers of {backend}"), failure);
+                fitting(options, backend).for_each(|_| progress.step());
+            }
+        }
+    }
     let awake = options.awake.then(keep_awake).transpose()?;
     let finished = tokio::select! {
         biased;
@@ -76,7 +84,8 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     if !baselines.is_empty() {
         results.baseline = Some(BaselineResult::of(&results, &baselines));
     }
-    if !results.rows.is_empty() || results.has_claims() || !results.faults.is_empty() {
+    let failed = results.meta.interrupted.is_none() && !results.failures.is_empty();
+    if failed || !results.rows.is_empty() || results.has_claims() || !results.faults.is_empty() {
         println!("{}", table::render(&results, Look::of_stdout()));
         write(&results, options).await?;
     } else if results.meta.interrupted.is_some() {
@@ -138,8 +147,7 @@ fn baselines(options: &Options) -> Outcome<Vec<(String, Results)>> {
 fn expected_times(options: &Options, plan: &Plan) -> Vec<Duration> {
     let mut times = Vec::new();
     for backend in options.backends() {
-        let fitting = options.scenarios().into_iter().filter(|scenario| scenarios::fits(*scenario, backend));
-        times.extend(fitting.map(|scenario| plan.expected(scenario) * options.repeat));
+        times.extend(fitting(options, backend).map(|scenario| plan.expected(scenario) * options.repeat));
     }
     let of_a_claim = if options.quick { QUICK_CLAIM } else { FULL_CLAIM };
     times.extend(options.claims().iter().map(|_| of_a_claim));
@@ -147,6 +155,11 @@ fn expected_times(options: &Options, plan: &Plan) -> Vec<Duration> {
         times.extend(faults::expected_times(options));
     }
     times
+}
+
+/// The selected scenarios that can run on this backend.
+fn fitting(options: &Options, backend: BackendName) -> impl Iterator<Item = ScenarioName> {
+    options.scenarios().into_iter().filter(move |scenario| scenarios::fits(*scenario, backend))
 }
 
 /// Every claim is in the results, in the order of the numbers.
@@ -184,7 +197,7 @@ async fn measure(
     settings.insert("cores".into(), if options.awake { "kept awake" } else { "may halt" }.into());
     for target in targets {
         describe(target, &mut results.meta, progress).await;
-        for &scenario in scenarios.iter().filter(|scenario| scenarios::fits(**scenario, target.backend())) {
+        for scenario in fitting(options, target.backend()) {
             let place = format!("{scenario} on {}", target.name());
             if scenario == ScenarioName::Degraded && target.is_foreign() {
                 progress.print(&format!("{place}: left out, as it would stop a server given by --url"));

@@ -1,22 +1,24 @@
 //! What one client did to one lock, recorded for the check of the history.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
 use lock_testkit::history::{Event, EventKind, Mode, ReleaseOutcome};
 use lock_testkit::now_ns;
 use polylock::{Guard, Released};
 
 /// The events of one client, in memory: writing them to a file would disturb the measurement.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct EventLog {
     process: u32,
     client: u64,
     lock: String,
-    events: Vec<Event>,
+    events: LiveEvents,
 }
 
 impl EventLog {
     /// The empty log of a client of a process.
     pub(crate) fn new(process: u32, client: u64, lock: &str) -> Self {
-        Self { process, client, lock: lock.to_owned(), events: Vec::new() }
+        Self { process, client, lock: lock.to_owned(), events: LiveEvents::new() }
     }
 
     /// The client calls acquire now.
@@ -51,7 +53,17 @@ impl EventLog {
 
     /// Adds a whole hold.
     pub(crate) fn hold(&mut self, hold: &TimedHold) {
-        self.add(hold.called_ns, EventKind::AcquireCalled);
+        self.acquire_called_at(hold.called_ns);
+        self.held(hold);
+    }
+
+    /// The client called acquire at this time.
+    pub(crate) fn acquire_called_at(&mut self, called_ns: u64) {
+        self.add(called_ns, EventKind::AcquireCalled);
+    }
+
+    /// Adds a hold without the call of acquire.
+    pub(crate) fn held(&mut self, hold: &TimedHold) {
         self.add(hold.acquired_ns, acquired(hold.grant));
         self.add(hold.release_called_ns, EventKind::ReleaseCalled);
         self.add(hold.released_ns, EventKind::Released { outcome: hold.released });
@@ -59,14 +71,46 @@ impl EventLog {
 
     /// All events.
     pub(crate) fn into_events(self) -> Vec<Event> {
-        self.events
+        std::mem::take(&mut *self.events.lock())
     }
 
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "a log belongs to one client; others only read it")]
     fn add(&mut self, at_ns: u64, kind: EventKind) {
         let (process, client, lock) = (self.process, self.client, self.lock.clone());
-        self.events.push(Event { process, client, lock, at_ns, kind });
+        self.events.lock().push(Event { process, client, lock, at_ns, kind });
     }
 }
+
+/// Events that [`so_far`] finds, for as long as this value is kept.
+#[derive(Debug)]
+pub(crate) struct LiveEvents(Arc<Mutex<Vec<Event>>>);
+
+impl LiveEvents {
+    /// No events yet.
+    pub(crate) fn new() -> Self {
+        let events = Arc::default();
+        let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        if live.len() == live.capacity() {
+            live.retain(|events| events.strong_count() > 0);
+        }
+        live.push(Arc::downgrade(&events));
+        Self(events)
+    }
+
+    /// The events, to be read or changed.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The events of all clients of this process, in no order.
+pub(crate) fn so_far() -> Vec<Event> {
+    let live: Vec<_> =
+        LIVE.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    live.into_iter().flat_map(|events| LiveEvents(events).lock().clone()).collect()
+}
+
+static LIVE: Mutex<Vec<Weak<Mutex<Vec<Event>>>>> = Mutex::new(Vec::new());
 
 /// One hold of a lock, for loops in which even an [`EventLog`] would cost too much.
 #[derive(Clone, Copy, Debug)]

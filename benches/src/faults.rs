@@ -19,18 +19,18 @@ use clap::ValueEnum;
 use futures_util::future::join_all;
 use lock_testkit::history::History;
 use rand::Rng;
-use tokio::time::timeout;
 
 use self::expectation::Cell;
 use self::record::FaultRecord;
 use self::trial::Trials;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::interrupt::Interrupt;
 pub(crate) use crate::options::faults::{FaultDefect, FaultName};
 use crate::options::{BackendName, Options};
 use crate::progress::Progress;
 use crate::report;
 use crate::results::{FaultResult, FaultVerdict, Meta, Mode, Results};
+use crate::stuck;
 use crate::table::Look;
 
 /// Runs the faults that the options ask for, prints the table and writes it.
@@ -39,6 +39,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
     let mut interrupt = Interrupt::listen()?;
     let mut results = Results::new(Meta::of_this_run(if options.quick { Mode::Quick } else { Mode::Full }));
     let folder = options.folder();
+    stuck::save_below(&folder);
     let progress = Progress::new(expected_times(options));
     let interrupted = tokio::select! {
         biased;
@@ -156,8 +157,7 @@ async fn one_backend(
             Cell::NoMeaning(why) => judge::no_meaning(fault, backend, why),
             Cell::Expected(_) => {
                 progress.begin(&format!("{fault} on {backend}"));
-                let ran = timeout(STUCK, trials.run(fault)).await;
-                let ran = ran.unwrap_or_else(|_| Err(Failure::new(format!("stuck for {STUCK:?}"))));
+                let ran = stuck::within(&format!("{fault} on {backend}"), STUCK, trials.run(fault)).await;
                 let judged = ran.and_then(|record| {
                     let file = format!("faults/{fault}-{backend}.jsonl");
                     record.write(&options.folder().join(&file))?;

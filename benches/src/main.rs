@@ -27,6 +27,7 @@ mod report;
 mod results;
 mod scenarios;
 mod soak;
+mod stuck;
 mod table;
 mod url;
 mod window;

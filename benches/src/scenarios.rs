@@ -18,15 +18,15 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use lock_testkit::history::Event;
 use polylock::Locks;
-use tokio::time::timeout;
 
 use crate::backends::Target;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::options::faults::FaultDefect;
 use crate::options::{BackendName, ScenarioName};
 use crate::peers::Peer;
 use crate::plan::Plan;
 use crate::results::Row;
+use crate::stuck;
 
 /// What all scenarios of a run have in common.
 #[derive(Clone, Debug)]
@@ -114,8 +114,7 @@ pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) 
     };
     let parts = if scenario == ScenarioName::Peers { 1 + Peer::of(target.backend()).count() } else { 1 };
     let patience = bench.plan.patience * parts as u32;
-    let measured = timeout(patience, measuring).await;
-    measured.unwrap_or_else(|_| Err(Failure::new(format!("stuck: still running after {patience:?}"))))
+    stuck::within(&format!("{scenario} on {}", target.name()), patience, measuring).await
 }
 
 async fn alone(measuring: impl Future<Output = Outcome<Measured>>) -> Outcome<Vec<Measured>> {

@@ -6,6 +6,7 @@
 
 pub(crate) mod bare_hand_over;
 pub(crate) mod contend;
+pub(crate) mod dump;
 pub(crate) mod fault_client;
 pub(crate) mod handle;
 pub(crate) mod held_locks;

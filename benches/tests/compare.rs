@@ -174,6 +174,20 @@ fn a_server_that_is_not_there_is_told() {
     assert!(text(&output).contains("FAILED: uncontended on redis: redis: "), "{}", text(&output));
 }
 
+#[test]
+fn a_server_that_does_not_start_costs_its_own_rows() {
+    let out = tempfile::tempdir().unwrap();
+    let args = "--quick --scenario uncontended --backend memory --backend zk";
+    let mut command = compare(out.path(), &args.split_whitespace().collect::<Vec<_>>());
+    let output = command.env("ZOOKEEPER_CLASSPATH", "/nowhere").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("FAILED: the servers of zk: "), "{}", text(&output));
+    let results = results(out.path());
+    let rows = results["rows"].as_array().unwrap();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["backend"] == "memory"), "{rows:?}");
+    assert_eq!(results["failures"].as_array().unwrap().len(), 1, "{}", results["failures"]);
+}
+
 fn compare(out: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lock-bench"));
     command.args(args).arg("--out").arg(out);

@@ -20,21 +20,26 @@ pub(super) async fn version(url: &str, host: &str) -> Outcome<String> {
 pub(super) async fn clean(url: &str, run: &str) -> Outcome<()> {
     for host in url::hosts(url) {
         let mut connection = connect(url, host).await?;
-        let mut cursor = String::from("0");
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(&cursor).arg("MATCH").arg(format!("*{run}*")).arg("COUNT").arg(1000);
-            let (next, keys): (String, Vec<Vec<u8>>) = scan.query_async(&mut connection).await?;
-            if !keys.is_empty() {
-                redis::cmd("UNLINK").arg(keys).query_async::<u64>(&mut connection).await?;
-            }
-            if next == "0" {
-                break;
-            }
-            cursor = next;
+        for keys in keys_with(&mut connection, run).await?.chunks(KEYS_AT_ONCE) {
+            redis::cmd("UNLINK").arg(keys).query_async::<u64>(&mut connection).await?;
         }
     }
     Ok(())
+}
+
+/// The keys whose name contains this text.
+pub(crate) async fn keys_with(connection: &mut MultiplexedConnection, text: &str) -> Outcome<Vec<Vec<u8>>> {
+    let (mut cursor, mut found) = (String::from("0"), Vec::new());
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(&cursor).arg("MATCH").arg(format!("*{text}*")).arg("COUNT").arg(KEYS_AT_ONCE);
+        let (next, keys): (String, Vec<Vec<u8>>) = scan.query_async(connection).await?;
+        found.extend(keys);
+        if next == "0" {
+            return Ok(found);
+        }
+        cursor = next;
+    }
 }
 
 /// Connects to one host of the URL, with the URL's credentials and database, without Nagle's delay.
@@ -46,3 +51,5 @@ pub(crate) async fn connect(url: &str, host: &str) -> Outcome<MultiplexedConnect
 pub(crate) fn client(url: &str, host: &str) -> Outcome<Client> {
     Ok(Client::open(with_nodelay(connection_info("redis", &LockUrl::parse(url)?, host)?))?)
 }
+
+const KEYS_AT_ONCE: usize = 1000;

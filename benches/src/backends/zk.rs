@@ -13,20 +13,31 @@ use crate::url;
 
 /// The version of the server.
 pub(super) async fn version(host: &str) -> Outcome<String> {
-    let mut stream = TcpStream::connect(url::resolve(host, BackendName::Zk).await?).await?;
-    stream.write_all(b"srvr").await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
+    let answer = four_letter(host, "srvr").await?;
     let version = answer.lines().find_map(|line| line.strip_prefix("Zookeeper version: "));
     let version = version.ok_or_else(|| Failure::new("the answer to `srvr` has no version"))?;
     Ok(version.split(['-', ',']).next().unwrap_or(version).to_owned())
+}
+
+/// What the server answers to a command of four letters.
+pub(crate) async fn four_letter(host: &str, word: &str) -> Outcome<String> {
+    let mut stream = TcpStream::connect(url::resolve(host, BackendName::Zk).await?).await?;
+    stream.write_all(word.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// The directory of the locks.
+pub(crate) fn directory_of(url: &str) -> &str {
+    url::option(url, "dir").unwrap_or(LOCKS).trim_end_matches('/')
 }
 
 /// Removes every node whose name contains the name of this run, with its children: at the root, where those of the floor
 /// are, and in the directory of the locks.
 pub(super) async fn clean(url: &str, run: &str) -> Outcome<()> {
     let client = connect(url, SESSION).await?;
-    let locks = url::option(url, "dir").unwrap_or(LOCKS).trim_end_matches('/');
+    let locks = directory_of(url);
     for parent in ["", locks] {
         let top = if parent.is_empty() { "/" } else { parent };
         let children = match client.list_children(top).await {
@@ -49,7 +60,7 @@ async fn delete(client: &Client, path: &str) -> Outcome<()> {
 }
 
 /// Treats a missing node as `None`: the end of a session or the server may have removed it.
-fn or_none<T>(result: Result<T, Error>) -> Outcome<Option<T>> {
+pub(crate) fn or_none<T>(result: Result<T, Error>) -> Outcome<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(Error::NoNode) => Ok(None),

@@ -14,6 +14,7 @@ use crate::counters::{Counters, Counts};
 use crate::cpu_time;
 use crate::failure::{Failure, Outcome};
 use crate::memory;
+use crate::stuck::{self, WatchedLock};
 
 /// Clients that wait for one lock, each with connections of its own, which go through counting proxies.
 pub(super) struct Crowd {
@@ -26,6 +27,7 @@ pub(super) struct Crowd {
     /// What the servers used before anybody waited.
     memory: u64,
     grants: Arc<AtomicU64>,
+    _watched: Arc<WatchedLock>,
 }
 
 /// What waiting costs the servers.
@@ -56,6 +58,7 @@ impl Crowd {
     /// Acquires the lock, and lets this many clients wait for it: each with connections of its own up to a thousand, more as
     /// tasks of these.
     pub(super) async fn gather(target: &Target, url: &str, lock: &str, waiters: usize) -> Outcome<Self> {
+        let watched = stuck::watch(url, lock);
         let counters = Counters::start(target.backend(), url).await?;
         let servers = target.processes();
         let memory = memory::of(&servers)?;
@@ -76,7 +79,7 @@ impl Crowd {
         // Until all wait, and none is about to send the requests of a beginner.
         sleep(SETTLE + SETTLE_PER_WAITER * waiters as u32).await;
         let meter = Meter { counters, servers };
-        Ok(Self { meter, holder, guard, clients, connected, waiters, memory, grants })
+        Ok(Self { meter, holder, guard, clients, connected, waiters, memory, grants, _watched: watched })
     }
 
     /// Measures for this long while nothing happens, and as long while the lock is handed over.

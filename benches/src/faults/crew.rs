@@ -12,7 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::store::FencedStore;
+use crate::events::LiveEvents;
 use crate::failure::{Failure, Outcome};
+use crate::stuck;
 use crate::worker::fault_client::{FaultOrder, WORK};
 use crate::worker::handle::WorkerHandle;
 use crate::worker::{Job, Order, WorkerReport};
@@ -31,7 +33,7 @@ pub(super) struct Crew {
 /// What the readers of all workers write.
 struct Shared {
     lock: String,
-    events: StdMutex<Vec<Event>>,
+    events: LiveEvents,
     store: StdMutex<FencedStore>,
     changed: Notify,
 }
@@ -41,7 +43,7 @@ impl Crew {
     pub(super) async fn start(jobs: Vec<Job>, store: FencedStore) -> Outcome<Self> {
         let lock = jobs.first().map(|job| job.recorded_as.clone()).unwrap_or_default();
         let workers = WorkerHandle::start_all(jobs).await?;
-        let (events, store) = (StdMutex::default(), StdMutex::new(store));
+        let (events, store) = (LiveEvents::new(), StdMutex::new(store));
         let shared = Arc::new(Shared { lock, events, store, changed: Notify::new() });
         let (mut handles, mut readers) = (Vec::new(), JoinSet::new());
         for worker in workers {
@@ -92,7 +94,7 @@ impl Crew {
 
     /// Waits until the holder is between a check of its guard and the write.
     pub(super) async fn holder_works(&self) {
-        let written = || locked(&self.shared.events).iter().filter(|event| is_write_of_holder(event)).count();
+        let written = || self.shared.events.lock().iter().filter(|event| is_write_of_holder(event)).count();
         let before = written();
         self.shared.until(SILENCE, || written() > before).await;
         sleep(WORK / 2).await;
@@ -101,32 +103,32 @@ impl Crew {
     /// Ends the processes. Returns their history.
     pub(super) async fn end(mut self) -> Outcome<History> {
         self.order(FaultOrder::End).await;
-        let mut stuck = Vec::new();
+        let mut complaints = Vec::new();
         while let Some(ended) = self.readers.join_next().await {
-            stuck.extend(ended?);
+            complaints.extend(ended?);
         }
-        if !stuck.is_empty() {
-            return Err(Failure::new(stuck.join("; ")));
+        if !complaints.is_empty() {
+            return Err(Failure::new(complaints.join("; ") + &stuck::save().await));
         }
-        let events = std::mem::take(&mut *locked(&self.shared.events));
+        let events = std::mem::take(&mut *self.shared.events.lock());
         Ok(History::new(events))
     }
 }
 
 impl Shared {
     fn add(&self, event: Event) {
-        locked(&self.events).push(event);
+        self.events.lock().push(event);
         self.changed.notify_waiters();
     }
 
     fn has_died(&self, process: u32) -> bool {
-        let events = locked(&self.events);
+        let events = self.events.lock();
         events.iter().any(|event| event.process == process && event.kind == EventKind::Died)
     }
 
     /// The clients that the lock was granted to since then.
     fn granted(&self, since_ns: u64) -> BTreeSet<(u32, u64)> {
-        let events = locked(&self.events);
+        let events = self.events.lock();
         let grants = events.iter().filter(|event| matches!(event.kind, EventKind::Acquired { .. }));
         let since = grants.filter(|event| event.at_ns >= since_ns);
         since.map(|event| (event.process, event.client)).collect()

@@ -40,6 +40,9 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
     if outage > limit {
         wrong.push(format!("nobody could get the lock for {outage:.1?}, more than {limit:.1?}"));
     }
+    if let Some(saved) = &record.head.stuck {
+        wrong.push(format!("the lock is stuck: at most one client got it{saved}"));
+    }
     let (verdict, what) = compare(&expected, l1, l2);
     wrong.extend((verdict == FaultVerdict::Differs).then(|| what.to_owned()));
     let mut result = without_run(fault, backend);
@@ -169,6 +172,7 @@ mod tests {
                 until_ns: 12 * S,
                 end_ns: end * S,
                 stopped: Vec::new(),
+                stuck: None,
             },
             history: History::new(events.concat()),
         }

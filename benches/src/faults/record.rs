@@ -39,6 +39,9 @@ pub(super) struct RecordHead {
     pub(super) end_ns: u64,
     /// The processes that were stopped by SIGSTOP, and when.
     pub(super) stopped: Vec<(u32, u64)>,
+    /// When the others did not get the lock: where its state was saved, as the end of a sentence.
+    #[serde(default)]
+    pub(super) stuck: Option<String>,
 }
 
 impl FaultRecord {

@@ -17,6 +17,7 @@ use crate::fault_servers::{Data, FaultServers};
 use crate::options::BackendName;
 use crate::options::faults::{FaultDefect, FaultName};
 use crate::options::soak::SoakBackend;
+use crate::stuck;
 use crate::url;
 use crate::worker::fault_client::{ClientRole, FaultOrder, FaultTask};
 use crate::worker::{Job, Task};
@@ -80,7 +81,7 @@ impl Trials {
         let mut from_ns = now_ns();
         inject::before(&stage).await?;
         if !stage.crew.granted(0, 1, CALM_PATIENCE).await {
-            return Err(Failure::new("the holder did not get the lock"));
+            return Err(Failure::new(format!("the holder did not get the lock{}", stuck::save().await)));
         }
         stage.crew.order(FaultOrder::Contend).await;
         if fault != FaultName::ReplyLate {
@@ -93,8 +94,9 @@ impl Trials {
         sleep(WATCH).await;
         stage.crew.order(FaultOrder::Release).await;
         // An outage that lasts for too long is no failure of the run: the verdict shows it.
-        stage.crew.granted(until_ns, OTHERS, lease + PATIENCE).await;
+        let in_time = stage.crew.granted(until_ns, OTHERS, lease + PATIENCE).await;
         let end_ns = now_ns();
+        let stuck = if in_time { None } else { Some(stuck::save().await) };
         let Stage { crew, stopped, .. } = stage;
         let history = crew.end().await?;
         let head = RecordHead {
@@ -109,6 +111,7 @@ impl Trials {
             until_ns,
             end_ns,
             stopped,
+            stuck,
         };
         Ok(FaultRecord { head, history })
     }

@@ -89,6 +89,8 @@ pub(crate) enum FaultDefect {
     NoQuarantine,
     /// The store does not compare tokens.
     NoFencingCheck,
+    /// A client keeps the lock for ever; in `contended` and in the fault table.
+    NeverReleases,
 }
 
 impl FaultOptions {

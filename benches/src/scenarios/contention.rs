@@ -9,6 +9,7 @@ use lock_testkit::history::{Event, EventKind};
 use super::{Bench, Measured, time};
 use crate::failure::{Failure, Outcome};
 use crate::latency::Latency;
+use crate::options::faults::FaultDefect;
 use crate::results::Row;
 use crate::window::Window;
 use crate::worker::contend::GRACE;
@@ -18,11 +19,18 @@ use crate::worker::{Job, Order, Task};
 /// How long a client holds the lock.
 pub(super) const HOLD: Duration = Duration::from_millis(1);
 
+/// Longer than any run.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+
 /// The jobs of processes that contend for `lock`.
 pub(super) fn jobs(bench: &Bench, url: &str, lock: &str) -> impl Iterator<Item = Job> {
-    (0..bench.plan.processes).map(move |process| Job {
-        lock: bench.lock_of(lock, process),
-        ..Job::new(url, lock, process, Task::Contend { hold: HOLD, peer: None })
+    (0..bench.plan.processes).map(move |process| {
+        let keeps = process == 0 && bench.broken == Some(FaultDefect::NeverReleases);
+        let hold = if keeps { FOR_EVER } else { HOLD };
+        Job {
+            lock: bench.lock_of(lock, process),
+            ..Job::new(url, lock, process, Task::Contend { hold, peer: None })
+        }
     })
 }
 

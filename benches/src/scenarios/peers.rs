@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use lock_testkit::EtcdServer;
 use lock_testkit::history::Event;
-use tokio::time::timeout;
 
 use super::contention::{Contention, HOLD, jobs, let_contend, rounds};
 use super::{Bench, Measured, time};
 use crate::backends::Target;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::latency::Latency;
-use crate::peers::Peer;
+use crate::peers::{JVM_FLAGS, Peer};
 use crate::plan::Plan;
 use crate::results::Row;
+use crate::stuck;
 use crate::window::Window;
 use crate::worker::handle::WorkerHandle;
 use crate::worker::{Job, Task};
@@ -36,6 +36,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
             ),
         ),
         ("duration", format!("{} each after {} of warm-up", time(contended(plan)), time(plan.warm_up))),
+        ("java", format!("{}, for all peers in Java", JVM_FLAGS.join(" "))),
         ("floor", "the mean of our times right before the peer and right after it".into()),
         (
             "options",
@@ -58,12 +59,8 @@ pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>
             all[0].notes.push(("missing", format!("without {}: {why}", peer.as_str())));
             continue;
         }
-        let patience = bench.plan.patience;
-        let measured =
-            timeout(patience, between_ours(bench, target, peer, &mut last, &mut all[0].events)).await;
-        match measured
-            .unwrap_or_else(|_| Err(Failure::new(format!("stuck: still running after {patience:?}"))))
-        {
+        let measuring = between_ours(bench, target, peer, &mut last, &mut all[0].events);
+        match stuck::within(peer.as_str(), bench.plan.patience, measuring).await {
             Ok(theirs) => all.push(theirs),
             Err(failure) => all[0].complaints.push(failure.during(peer.as_str()).to_string()),
         }

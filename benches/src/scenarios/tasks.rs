@@ -21,6 +21,7 @@ use crate::failure::Outcome;
 use crate::floor::{Bare, Floor};
 use crate::plan::Plan;
 use crate::results::Row;
+use crate::stuck;
 use crate::window::Window;
 
 /// The settings, for the report.
@@ -47,6 +48,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Measured> {
     let locks = connect(target).await?;
     let lock = bench.lock("tasks");
+    let _watched = stuck::watch(target.url(), &lock);
     let floor = Bare::connect(target, locks.capabilities().lease, &format!("{lock}-floor")).await?;
     let mutexes = (0..bench.plan.tasks).map(|task| locks.mutex(bench.lock_of(&lock, task))).collect();
     let crowd = Crowd { mutexes, lock };

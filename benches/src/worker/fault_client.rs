@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::process::{Orders, send};
-use super::{Job, Order, WorkerReport};
+use super::{Job, Order, WorkerReport, dump};
 use crate::events::{GrantInfo, outcome};
 use crate::failure::Outcome;
 use crate::options::faults::FaultDefect;
@@ -159,6 +159,9 @@ impl Client {
         };
         match asked {
             Ok(Some(guard)) if long => self.hold(guard, self.signals.release.cancelled()).await,
+            Ok(Some(guard)) if self.broken == Some(FaultDefect::NeverReleases) => {
+                self.hold(guard, self.signals.end.cancelled()).await
+            }
             Ok(Some(guard)) => self.hold(guard, sleep(SHORT_HOLD)).await,
             Ok(None) => self.note(EventKind::AcquireFailed),
             Err(error) => {
@@ -234,6 +237,7 @@ impl Client {
     }
 
     fn note(&self, kind: EventKind) -> Outcome<()> {
+        dump::note(format!("client {}: {kind:?}", self.number));
         let (process, client, lock) = (self.job.process, self.number, self.job.recorded_as.clone());
         send(&WorkerReport::Events(vec![Event { process, client, lock, at_ns: now_ns(), kind }]))
     }

@@ -1,18 +1,21 @@
 //! The parent's side of a worker.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
-use lock_testkit::Worker;
 use lock_testkit::history::Event;
+use lock_testkit::{Error as TestkitError, Worker};
 
 use super::{Job, Order, WorkerReport};
 use crate::failure::{Failure, Outcome};
+use crate::stuck::{self, WatchedLock, WatchedWorker};
 
 /// A worker process. It is killed when this is dropped, and when this process dies.
 #[derive(Debug)]
 pub(crate) struct WorkerHandle {
     inner: Worker,
+    _watched: Arc<WatchedLock>,
     process: u32,
     /// The ttl or session timeout of its locks.
     pub(crate) lease: Duration,
@@ -24,15 +27,21 @@ impl WorkerHandle {
         let mut started = Vec::new();
         for job in jobs {
             let process = job.process;
+            let (url, names) = (job.url.clone(), [job.lock.clone(), job.recorded_as.clone()]);
             let mut command = Command::new(std::env::current_exe()?);
             command.arg("worker");
             let worker = Worker::spawn(&command)?;
             worker.send(&serde_json::to_value(job)?).await?;
-            started.push((worker, process));
+            let watched = WatchedWorker { process, pid: worker.pid() };
+            started.push((
+                worker,
+                process,
+                stuck::watch_worker(&url, names.each_ref().map(String::as_str), Some(watched)),
+            ));
         }
         let mut workers = Vec::new();
-        for (inner, process) in started {
-            let mut worker = Self { inner, process, lease: Duration::ZERO };
+        for (inner, process, watched) in started {
+            let mut worker = Self { inner, _watched: watched, process, lease: Duration::ZERO };
             worker.lease = match worker.receive(CONNECT_DEADLINE).await? {
                 WorkerReport::Ready { lease } => lease,
                 other => return Err(unexpected(&other)),
@@ -68,7 +77,13 @@ impl WorkerHandle {
 
     /// Waits for the next report.
     pub(crate) async fn receive(&self, patience: Duration) -> Outcome<WorkerReport> {
-        match serde_json::from_value(self.inner.recv_deadline(patience).await?)? {
+        let received = match self.inner.recv_deadline(patience).await {
+            Err(silent @ TestkitError::WorkerSilent { .. }) => {
+                return Err(Failure::new(format!("{silent}{}", stuck::save().await)));
+            }
+            received => received?,
+        };
+        match serde_json::from_value(received)? {
             WorkerReport::Failed(why) => Err(Failure::new(why).during("in a worker process")),
             report => Ok(report),
         }

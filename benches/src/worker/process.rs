@@ -30,7 +30,7 @@ pub(crate) fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {
         Ok(runtime) => {
-            let done = runtime.block_on(work());
+            let done = super::dump::answer_requests().and_then(|()| runtime.block_on(work()));
             // The thread that reads standard input may be blocked.
             runtime.shutdown_background();
             done
