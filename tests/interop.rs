@@ -118,8 +118,8 @@ const CASES_OF_QUORUM: [Case<At>; 2] = cases![their_majority_excludes_us, our_ma
 
 const CASES_WITHOUT_TTL: [Case<At>; 1] = cases![a_lock_without_a_ttl_is_waited_for];
 
-/// Without those in which they extend their lock, which Redisson does not, or ours is broken by name, which leaves its type.
-const CASES_OF_ANOTHER_TYPE: [Case<At>; 10] = cases![
+/// Without those in which they extend their lock, which Redisson does not, or we break it, which is refused.
+const CASES_OF_ANOTHER_TYPE: [Case<At>; 11] = cases![
     no_update_of_a_mixed_fleet_is_lost,
     our_renewal_keeps_them_out,
     they_get_the_lock_when_ours_ends,
@@ -129,6 +129,7 @@ const CASES_OF_ANOTHER_TYPE: [Case<At>; 10] = cases![
     their_lock_excludes_us,
     our_lock_is_an_error_for_them,
     their_late_release_leaves_our_lock,
+    their_lock_is_not_broken_by_name,
     we_cannot_touch_the_lock_that_replaced_ours,
 ];
 
@@ -351,8 +352,17 @@ async fn our_lock_is_an_error_for_them(at: At) {
     assert!(!theirs.met_another_type().await);
     // What it is, for whoever looks for the holder.
     let holder = ours.inspect(&at.name).await.unwrap().holder().cloned();
-    assert!(matches!(&holder, Some(Holder::Foreign(text)) if text.contains("hash")), "{holder:?}");
+    assert!(matches!(&holder, Some(Holder::Foreign(text)) if text.contains("Redisson")), "{holder:?}");
     assert_ne!(theirs.release().await, Some(false));
+}
+
+async fn their_lock_is_not_broken_by_name(at: At) {
+    let (ours, mut theirs) = (at.ours().await, at.theirs().await);
+    assert!(theirs.acquire(&at.name, Some(LONG), NOW).await);
+    let refused = ours.break_lock(&at.name).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("a hash, as the locks of Redisson are"), "{refused}");
+    assert_eq!(theirs.release().await, Some(true));
 }
 
 async fn their_late_release_leaves_our_lock(at: At) {

@@ -216,10 +216,19 @@ impl std::fmt::Debug for Endpoint {
 #[must_use]
 pub fn not_a_lock(backend: &'static str, kind: &str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
-        .with_message(format!("the key is a {kind}, not a lock"))
+        .with_message(format!("the key is {}, not a lock of this library", type_in_words(kind)))
         .with_hint(
             "remove it with the client that created it, or use another prefix in the URL (?prefix=...)",
         )
+}
+
+/// The type of a key that is no lock of this library, with the libraries whose locks are of that type.
+pub(crate) fn type_in_words(kind: &str) -> String {
+    match kind {
+        "hash" => "a hash, as the locks of Redisson are".into(),
+        "zset" => "a sorted set, as the locks of Symfony are".into(),
+        _ => format!("a {kind}"),
+    }
 }
 
 /// The first error of a pipeline, whose own error has no code and no detail.

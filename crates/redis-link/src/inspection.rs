@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lock_core::{Holder, HolderInfo, LockMode, LockState, Token, WaiterInfo};
 use redis::Value;
 
+use crate::error::type_in_words;
+
 /// The answer about one owner: {type, value, fence, number of waiters, whether the owner holds the lock}.
 type Brief = (String, Vec<u8>, Vec<u8>, usize, bool);
 /// The rest of a full answer: mode, ms until the lock ends, shares, waiters.
@@ -101,7 +103,7 @@ impl Inspection {
             ("string", _) if !self.shares.is_empty() => return self.sharers(mode),
             // All shares have just expired.
             ("string", _) => HolderInfo::new(Holder::Unknown(ENDED.into()), mode),
-            (kind, _) => alone(format!("a key of type {kind}")),
+            (kind, _) => alone(format!("a client whose key is {}", type_in_words(kind))),
         };
         holder.remaining = self.ends_in;
         vec![holder]
