@@ -83,7 +83,7 @@ const CASES: [Case; 7] = cases![
     they_cannot_touch_the_lock_that_replaced_theirs,
 ];
 
-/// For locks that exclude others of their make as well.
+/// For locks that exclude other locks of their library as well.
 const CASES_OF_QUEUE: [Case; 2] = cases![whoever_gives_up_lets_nobody_in, all_stand_in_one_queue];
 
 const CASES_OF_SHARING: [Case; 3] =
@@ -305,7 +305,7 @@ async fn they_get_the_lock_of_a_process_of_ours_that_is_gone(at: At) {
     let mut theirs = at.theirs().await;
     let at = Arc::new(at);
     let there = Arc::clone(&at);
-    // With its runtime goes all that would keep the session or give the lock back.
+    // With its runtime goes all that would keep the session or release the lock.
     let gone = thread::spawn(move || {
         runtime().block_on(async {
             let ours = there.ours_for(SHORT).await;

@@ -143,6 +143,7 @@ impl Peer {
             Self::NodeRedlock => "node",
             Self::Curator => "java",
             Self::Redisson | Self::RedissonFair => "redisson",
+            Self::Etcd if !installed::has_program("etcd") => return Some("etcd is not installed".into()),
             Self::Redsync | Self::RedsyncFive | Self::Etcd => "go",
         })
     }

@@ -26,7 +26,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     }
     steps.run("set-up", setup::ensure)?;
     steps.run("peers", peers::ensure)?;
-    setup::offer_browser()?;
+    setup::offer_optional()?;
     for tree in TREES {
         steps.run(&format!("dependencies of {}", tree.name()), || tree.check())?;
     }

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         setup::ensure()?;
         if !args.iter().any(|arg| arg == "--quick" || arg == "--faults") {
             peers::offer()?;
-            setup::offer_browser()?;
+            setup::offer_optional()?;
         }
     }
     let error = harness(args).exec();

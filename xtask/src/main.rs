@@ -60,7 +60,7 @@ fn run(command: Option<&str>, args: Vec<OsString>) -> Result<(), Failure> {
             .and_then(|()| setup::forget_failures())
             .and_then(|()| setup::ensure())
             .and_then(|()| peers::ensure())
-            .and_then(|()| setup::offer_browser()),
+            .and_then(|()| setup::offer_optional()),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             Ok(())

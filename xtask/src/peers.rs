@@ -119,7 +119,7 @@ const KINDS: &[Kind] = &[
         folder: "go",
         pins: &["go/go.mod", "go/go.sum", "go/main.go"],
         clients: "redsync, etcd's client",
-        tools: &[Part::Go, Part::Etcd],
+        tools: &[Part::Go],
         is_tested: false,
         install: install_go,
         probe: probe_go,

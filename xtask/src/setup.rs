@@ -10,6 +10,7 @@ mod instructions;
 mod part;
 mod version;
 
+use std::path::Path;
 use std::time::Duration;
 
 pub(crate) use self::command::{in_path, output_of, run_within};
@@ -51,34 +52,48 @@ pub(crate) fn try_parts(parts: &[Part]) -> Result<(), Failure> {
     find_or_install(parts, Some(LIMIT))
 }
 
-/// Installs Chromium where apt has it. The report's tests and screenshots use it, and do without it.
+/// Installs what the harness and its tests do without: where apt has it, and not twice on a day when it failed.
 ///
 /// # Errors
 ///
-/// After Ctrl-C alone.
-pub(crate) fn offer_browser() -> Result<(), Failure> {
-    let parts = [Part::Chromium];
-    if missing(&look(&parts)?).is_empty() {
-        return Ok(());
+/// After Ctrl-C, and when cargo does not know its own target directory.
+pub(crate) fn offer_optional() -> Result<(), Failure> {
+    let target = target_folder()?;
+    for &(part, without) in OPTIONAL {
+        if !missing(&look(&[part])?).is_empty() {
+            offer(part, without, &note_of(&target, part))?;
+        }
     }
-    let note = FailureNote::new(target_folder()?.join("setup/no-chromium"));
+    Ok(())
+}
+
+/// Forgets what could not be installed.
+///
+/// # Errors
+///
+/// When cargo does not know its own target directory.
+pub(crate) fn forget_failures() -> Result<(), Failure> {
+    let target = target_folder()?;
+    OPTIONAL.iter().for_each(|(part, _)| note_of(&target, *part).remove());
+    Ok(())
+}
+
+fn offer(part: Part, without: &str, note: &FailureNote) -> Result<(), Failure> {
     let why = match note.of_today() {
         Some(why) => format!("{why} ({AGAIN})"),
         None => {
-            let Err(failure) = try_parts(&parts) else { return Ok(()) };
+            let Err(failure) = try_parts(&[part]) else { return Ok(()) };
             interrupt::check()?;
             note.write(&failure);
             failure.to_string().lines().next().unwrap_or_default().to_owned()
         }
     };
-    eprintln!("    set-up: no screenshots of the report, and its tests in a browser are left out: {why}");
+    eprintln!("    set-up: {without}: {why}");
     Ok(())
 }
 
-/// Forgets that Chromium could not be installed.
-pub(crate) fn forget_failures() -> Result<(), Failure> {
-    FailureNote::new(target_folder()?.join("setup/no-chromium")).remove();
-    Ok(())
+fn note_of(target: &Path, part: Part) -> FailureNote {
+    FailureNote::new(target.join(format!("setup/no-{}", part.names().debian)))
 }
 
 fn find_or_install(parts: &[Part], limit: Option<Duration>) -> Result<(), Failure> {
@@ -104,6 +119,11 @@ fn find_or_install(parts: &[Part], limit: Option<Duration>) -> Result<(), Failur
     Ok(())
 }
 
+/// Parts, and what is left out without them.
+const OPTIONAL: &[(Part, &str)] = &[
+    (Part::Chromium, "no screenshots of the report, and its tests in a browser are left out"),
+    (Part::Etcd, "etcd is not measured"),
+];
 /// How long a command may take that installs something optional.
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 /// Of what failed on the same day.

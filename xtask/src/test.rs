@@ -57,7 +57,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         TestRequest::Tier { full: true } => {
             steps.run("set-up", setup::ensure)?;
             steps.run("peers", peers::ensure)?;
-            setup::offer_browser()?;
+            setup::offer_optional()?;
             full(&mut steps, Vec::new())?;
         }
         TestRequest::Named { full, names } => {

@@ -14,6 +14,12 @@ pub(super) fn missing(language: &str) -> Option<String> {
     missing_in(&folder_of(language))
 }
 
+/// Whether there is such a program.
+pub(super) fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}
+
 fn missing_in(folder: &Path) -> Option<String> {
     if folder.join(INSTALLED).is_file() {
         return None;
@@ -41,5 +47,10 @@ mod tests {
         assert_eq!(missing_in(folder.path()).as_deref(), Some("go is not installed"));
         fs::write(folder.path().join(INSTALLED), "redis==8").unwrap();
         assert_eq!(missing_in(folder.path()), None);
+    }
+
+    #[test]
+    fn a_program_is_looked_for() {
+        assert!(has_program("sh") && !has_program("no-such-program-here"));
     }
 }
