@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_testkit::proxy::Protocol;
 use lock_testkit::redis::RedisOptions;
 use lock_testkit::{FaultProxy, RedisFive, RedisSentinel, RedisServer, ZkEnsemble, ZooKeeper};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::failure::{Failure, Outcome};
 use crate::options::soak::SoakBackend;
@@ -211,6 +211,41 @@ impl FaultServers {
         Ok(())
     }
 
+    /// The process id of a server.
+    pub(crate) fn pid(&self, server: usize) -> u32 {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].pid(),
+            _ => self.redis(server).pid(),
+        }
+    }
+
+    /// Whether a server answers within half a second.
+    pub(crate) async fn answers(&self, server: usize) -> bool {
+        let answer = async {
+            match &self.servers {
+                Servers::ZooKeeper(ensemble) => ensemble.nodes()[server].four_letter("ruok").await.is_ok(),
+                _ => self.redis(server).command(&["PING"]).await.is_ok(),
+            }
+        };
+        timeout(ANSWER, answer).await.unwrap_or(false)
+    }
+
+    /// Writes a key of our own to a Redis server, so that a loss of its data shows.
+    pub(crate) async fn mark_data(&self, server: usize) -> Outcome<()> {
+        if self.ensemble().is_none() {
+            self.redis(server).command(&["SET", MARK, "1"]).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the server has that key. ZooKeeper's servers get their data back from each other.
+    pub(crate) async fn has_marked_data(&self, server: usize) -> Outcome<Option<bool>> {
+        if self.ensemble().is_some() {
+            return Ok(None);
+        }
+        Ok(Some(self.redis(server).command(&["EXISTS", MARK]).await?.int() == Some(1)))
+    }
+
     /// Resets all connections to these servers; behind sentinels, those to the master.
     pub(crate) async fn reset(&self, servers: &[usize]) -> Outcome<()> {
         if let Servers::Sentinel(sentinel) = &self.servers {
@@ -341,4 +376,6 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// How long sentinels may take before the command is repeated.
 const ORDER: Duration = Duration::from_secs(10);
 const FAILOVER: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_millis(500);
+const MARK: &str = "fault-mark";
 const LOOK: Duration = Duration::from_millis(20);

@@ -2,6 +2,7 @@
 
 mod crew;
 mod docs;
+mod effect;
 mod expectation;
 mod inject;
 mod judge;
@@ -69,7 +70,7 @@ pub(crate) async fn run(options: &Options) -> Outcome<ExitCode> {
 
 /// Runs the faults that the options ask for, on all backends at once, and adds what happened to the results.
 pub(crate) async fn add_all(options: &Options, progress: &Progress, results: &mut Results) {
-    // Short enough to type.
+    // Below 2^32, so that a person can type it after `--seed`.
     let seed = options.faults.seed.unwrap_or_else(|| rand::rng().random_range(0..1 << 32));
     results.meta.settings.insert("faults.seed".into(), seed.to_string());
     let (backends, faults) = (options.backends(), options.faults.faults(options.quick));
@@ -174,9 +175,7 @@ pub(crate) fn sort(results: &mut Results) {
     results.faults.sort_by_key(|result| {
         let fault = FaultName::value_variants().iter().position(|fault| fault.title() == result.fault);
         let backends = BackendName::value_variants();
-        // Behind sentinels it is still Redis.
-        let name = result.backend.split(' ').next();
-        (fault, backends.iter().position(|backend| name == Some(backend.as_str())))
+        (fault, backends.iter().position(|backend| result.backend == backend.as_str()))
     });
 }
 
@@ -185,7 +184,7 @@ fn complain(results: &[FaultResult]) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for result in results.iter().filter(|result| result.verdict.is_failure()) {
         let verb = if result.verdict == FaultVerdict::Differs { "DIFFERS" } else { "FAILED" };
-        eprintln!("{verb}: {} on {}: {}", result.fault, result.backend, result.what);
+        eprintln!("{verb}: {} on {}: {}", result.fault, result.subject(), result.what);
         code = ExitCode::FAILURE;
     }
     code

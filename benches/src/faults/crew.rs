@@ -1,6 +1,6 @@
 //! The processes that use the lock while a fault happens, their history, and the store that they write to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,9 +15,9 @@ use super::store::FencedStore;
 use crate::events::LiveEvents;
 use crate::failure::{Failure, Outcome};
 use crate::stuck;
-use crate::worker::fault_client::{FaultOrder, WORK};
+use crate::worker::fault_client::{ClientRole, FaultOrder, WORK};
 use crate::worker::handle::WorkerHandle;
-use crate::worker::{Job, Order, WorkerReport};
+use crate::worker::{Job, Order, Task, WorkerReport};
 
 /// The process of the holder; with the memory backend, that of all clients.
 pub(super) const HOLDER: u32 = 1;
@@ -28,6 +28,8 @@ pub(super) struct Crew {
     shared: Arc<Shared>,
     /// They end with their worker's last report.
     readers: JoinSet<Vec<String>>,
+    /// The clients that run.
+    clients: BTreeMap<(u32, u64), ClientRole>,
 }
 
 /// What the readers of all workers write.
@@ -42,6 +44,7 @@ impl Crew {
     /// Starts the processes, and waits until all are connected.
     pub(super) async fn start(jobs: Vec<Job>, store: FencedStore) -> Outcome<Self> {
         let lock = jobs.first().map(|job| job.recorded_as.clone()).unwrap_or_default();
+        let clients = jobs.iter().flat_map(clients_of).collect();
         let workers = WorkerHandle::start_all(jobs).await?;
         let (events, store) = (LiveEvents::new(), StdMutex::new(store));
         let shared = Arc::new(Shared { lock, events, store, changed: Notify::new() });
@@ -51,7 +54,7 @@ impl Crew {
             handles.push(Arc::clone(&worker));
             readers.spawn(read(worker, Arc::clone(&shared)));
         }
-        Ok(Self { workers: handles, shared, readers })
+        Ok(Self { workers: handles, shared, readers, clients })
     }
 
     /// Sends an order to every process. One that was killed does not get it.
@@ -73,16 +76,43 @@ impl Crew {
     }
 
     /// Kills the holder's process by SIGKILL.
-    pub(super) fn kill_holder(&self) {
+    pub(super) fn kill_holder(&mut self) {
+        self.clients.remove(&(HOLDER, 0));
         self.workers[0].kill();
         // Taken after its end: it may have acquired the lock in its last moment.
         let (process, lock, at_ns) = (HOLDER, self.shared.lock.clone(), now_ns());
         self.shared.add(Event { process, client: 0, lock, at_ns, kind: EventKind::Died });
     }
 
-    /// Waits until the lock was granted to this many clients since then. Whether that came in time.
-    pub(super) async fn granted(&self, since_ns: u64, clients: usize, patience: Duration) -> bool {
-        self.shared.until(patience, || self.shared.granted(since_ns).len() >= clients).await
+    /// Aborts the task of the holder.
+    pub(super) async fn abort_holder(&mut self) {
+        self.clients.remove(&(HOLDER, 0));
+        self.order(FaultOrder::Abort).await;
+    }
+
+    /// Those of the first clients that wait for the lock instead of polling it.
+    pub(super) fn waiters(&self) -> Vec<(u32, u64)> {
+        let waiters = self.clients.iter().filter(|(_, role)| **role != ClientRole::Poller);
+        waiters.map(|(client, _)| *client).collect()
+    }
+
+    /// Whether no client has done anything since then.
+    pub(super) fn was_silent_since(&self, since_ns: u64) -> bool {
+        locked(&self.shared.events).iter().all(|event| event.at_ns <= since_ns)
+    }
+
+    /// Waits until the lock was granted. Whether that came in time.
+    pub(super) async fn granted(&self, patience: Duration) -> bool {
+        self.shared.until(patience, || !self.shared.granted(0).is_empty()).await
+    }
+
+    /// Waits until the lock was granted to every client that runs since then. Whether that came in time.
+    pub(super) async fn granted_to_all(&self, since_ns: u64, patience: Duration) -> bool {
+        let all_served = || {
+            let served = self.shared.granted(since_ns);
+            self.clients.keys().all(|client| served.contains(client))
+        };
+        self.shared.until(patience, all_served).await
     }
 
     /// Waits until the lock was granted to a client other than the holder since then. Whether that came in time.
@@ -151,6 +181,12 @@ impl Shared {
     }
 }
 
+/// The clients of a job, with their numbers.
+fn clients_of(job: &Job) -> Vec<((u32, u64), ClientRole)> {
+    let Task::Fault(task) = &job.task else { return Vec::new() };
+    (0..).zip(&task.roles).map(|(number, role)| ((job.process, number), *role)).collect()
+}
+
 fn is_write_of_holder(event: &Event) -> bool {
     event.process == HOLDER && event.client == 0 && matches!(event.kind, EventKind::Write { .. })
 }
@@ -172,7 +208,7 @@ async fn read(worker: Arc<WorkerHandle>, shared: Arc<Shared>) -> Vec<String> {
             }
             Ok(other) => return vec![format!("process {process} reported {other:?}")],
             Err(failure) => {
-                // Whoever killed it notes that a moment later.
+                // `kill_holder` records the death after the kill, so a moment later than this.
                 sleep(MOMENT).await;
                 let killed = shared.has_died(process);
                 return if killed { Vec::new() } else { vec![format!("process {process}: {failure}")] };

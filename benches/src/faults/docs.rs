@@ -44,10 +44,8 @@ fn cell(fault: FaultName, backend: BackendName, results: &[FaultResult]) -> Outc
         Cell::Expected(expected) => expected,
     };
     let name = expectation::name(fault, backend);
-    let result = results.iter().find(|result| {
-        // Behind sentinels it is still Redis.
-        result.fault == fault.title() && result.backend.split(' ').next() == Some(backend.as_str())
-    });
+    let result =
+        results.iter().find(|result| result.fault == fault.title() && result.backend == backend.as_str());
     let result = result.ok_or_else(|| Failure::new(format!("{name} was not run")))?;
     let words = match (expected.promise, result.verdict) {
         (_, FaultVerdict::Holds) => HOLDS,
@@ -55,7 +53,8 @@ fn cell(fault: FaultName, backend: BackendName, results: &[FaultResult]) -> Outc
         (_, FaultVerdict::BreaksAsDocumented) => TWO_VALID,
         (_, verdict) => return Err(Failure::new(format!("{name}: {verdict}: {}", result.what))),
     };
-    Ok(format!("{words}, {:.1} s", result.outage_ms / 1e3))
+    let servers = result.servers.iter().map(|servers| format!(" ({servers})")).collect::<String>();
+    Ok(format!("{words}, {:.1} s{servers}", result.outage_ms / 1e3))
 }
 
 /// The documentation before the table, the table, and the rest.
@@ -129,6 +128,8 @@ mod tests {
                     },
                 };
                 let (words, outage) = cell.rsplit_once(", ").unwrap_or((cell, ""));
+                // A remark on the servers may follow.
+                let outage = outage.split(" (").next().unwrap_or_default();
                 assert!(allowed.contains(&words), "{fault} on {backend}: {cell}, not {allowed:?}");
                 assert!(outage.ends_with(" s"), "{fault} on {backend}: {cell}");
             }

@@ -45,6 +45,8 @@ pub(super) enum OutageLimit {
     Moment,
     /// As long as a lock outlives its holder.
     Lease,
+    /// As long as a client tries to keep a lock alone, and the lock outlives it.
+    TwoLeases,
     /// As long as the fault lasts, with the election that follows, and a lease.
     FaultAndLease,
     /// The same, and an election that fails once.
@@ -58,6 +60,7 @@ impl OutageLimit {
             + match self {
                 Self::Moment => Duration::ZERO,
                 Self::Lease => lease,
+                Self::TwoLeases => lease * 2,
                 Self::FaultAndLease => fault + lease,
                 Self::FaultAndElection => fault + lease + ELECTION,
             }
@@ -182,19 +185,24 @@ fn zk(fault: FaultName) -> Cell {
     use FaultName as F;
     match fault {
         F::ClientPaused => expect(Promise::ExclusionButPaused, OutageLimit::Lease, PAUSE),
-        F::ClientKilled | F::ClientCutOff | F::RequestsLost | F::AnswersLost | F::RepliesSwallowed => expect(
+        F::ClientKilled | F::ClientCutOff | F::RequestsLost | F::RepliesSwallowed => expect(
             Promise::Exclusion,
             OutageLimit::Lease,
             "A holder that does not answer for a session timeout loses them, whether it is alive or not.",
+        ),
+        F::AnswersLost => expect(
+            Promise::Exclusion,
+            OutageLimit::TwoLeases,
+            "**A client that gets no answers is still heard.**",
         ),
         F::ReplyLate => expect(
             Promise::Exclusion,
             OutageLimit::Lease,
             "A guard counts its validity from when a request was *sent*, on a clock that also runs while the machine sleeps.",
         ),
-        F::ConnectionsReset => expect(Promise::Exclusion, OutageLimit::Lease, ZK_EXCLUSION),
+        F::ConnectionsReset => expect(Promise::Exclusion, OutageLimit::Moment, ZK_EXCLUSION),
         F::ServerPaused | F::RestartWithData | F::RestartWithoutData | F::Failover => {
-            expect(Promise::Exclusion, OutageLimit::FaultAndLease, ZK_EXCLUSION)
+            expect(Promise::Exclusion, OutageLimit::Lease, ZK_EXCLUSION)
         }
         F::MajorityPaused => expect(
             Promise::Exclusion,
@@ -222,8 +230,8 @@ const fn expect(promise: Promise, outage: OutageLimit, sentence: &'static str) -
 
 /// An election that fails takes as long (`initLimit`).
 const ELECTION: Duration = Duration::from_secs(10);
-/// What a busy machine may add to an outage: new connections, processes that have to wait.
-const SLACK: Duration = Duration::from_secs(4);
+/// What a busy machine may add to an outage: new connections, processes that have to wait. Shorter than any lease.
+const SLACK: Duration = Duration::from_millis(1500);
 
 const MEMORY: &str =
     "**Promised:** exclusion, order of arrival, and tokens that grow, for as long as the process runs.";

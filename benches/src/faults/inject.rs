@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_testkit::proxy::{Direction, Then};
 use lock_testkit::{RedisSentinel, ZkEnsemble, now_ns};
 use rand::Rng;
 use rand::rngs::StdRng;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::crew::Crew;
+use super::effect::Effect;
 use super::trial::{HOLDERS_ROUTE, OTHERS_ROUTE};
 use crate::backends::zk;
 use crate::failure::{Failure, Outcome};
-use crate::fault_servers::FaultServers;
+use crate::fault_servers::{Data, FaultServers};
 use crate::options::BackendName;
 use crate::options::faults::FaultName;
 use crate::worker::fault_client::FaultOrder;
@@ -28,6 +30,22 @@ pub(super) struct Stage<'a> {
     pub(super) dice: StdRng,
     /// The processes that were stopped, and when.
     pub(super) stopped: Vec<(u32, u64)>,
+}
+
+/// What has to happen before the clients connect.
+pub(super) async fn before_clients(
+    fault: FaultName,
+    backend: BackendName,
+    servers: &FaultServers,
+) -> Outcome<()> {
+    if is_of_leader(fault, backend) {
+        let leader = leader(servers).await?;
+        for (server, proxy) in servers.proxies_of(HOLDERS_ROUTE).iter().enumerate() {
+            // So the holder connects to the leader.
+            proxy.refuse(server != leader);
+        }
+    }
+    Ok(())
 }
 
 /// What has to happen before the holder has the lock. Gives the order to acquire it.
@@ -59,42 +77,51 @@ pub(super) async fn before(stage: &Stage<'_>) -> Outcome<()> {
                 proxy.black_hole(Direction::ToServer, !is_zk);
                 proxy.deliver();
             }
-            if is_zk && stage.crew.granted(0, 1, stage.lease).await {
+            if is_zk && stage.crew.granted(stage.lease).await {
                 proxies.iter().for_each(|proxy| proxy.black_hole(Direction::ToServer, true));
             }
             return Ok(());
         }
+        fault if is_of_leader(fault, stage.backend) => stage.heal(),
         _ => {}
     }
     stage.crew.order(FaultOrder::Hold).await;
     Ok(())
 }
 
-/// Injects the fault, and ends it.
-pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<()> {
+/// Injects the fault, and ends it. Returns what shows that it happened.
+pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
     let beyond = stage.lease + BEYOND;
-    match stage.fault {
+    let effect = match stage.fault {
         FaultName::ClientPaused => {
             stage.crew.holder_works().await;
             let at_ns = stage.crew.stop_holder();
             stage.stopped.push((super::crew::HOLDER, at_ns));
-            match stage.backend {
-                BackendName::Memory => sleep(beyond).await,
+            let effect = match stage.backend {
+                BackendName::Memory => {
+                    sleep(beyond).await;
+                    Effect::seen(stage.crew.was_silent_since(at_ns), "processes stopped")
+                }
                 _ => stage.another_holds().await,
-            }
+            };
             stage.crew.continue_holder();
+            effect
         }
-        FaultName::ClientKilled if stage.backend == BackendName::Memory => {
-            stage.crew.order(FaultOrder::Abort).await;
+        FaultName::ClientKilled => {
+            match stage.backend {
+                BackendName::Memory => stage.crew.abort_holder().await,
+                _ => stage.crew.kill_holder(),
+            }
+            stage.another_holds().await
         }
-        FaultName::ClientKilled => stage.crew.kill_holder(),
         FaultName::ClientCutOff => stage.cut_off(BOTH).await?,
         FaultName::RequestsLost => stage.cut_off(&[Direction::ToServer]).await?,
         FaultName::AnswersLost => stage.cut_off(&[Direction::ToClient]).await?,
         FaultName::ReplyLate => {
             // The holder is cut off already.
-            stage.another_holds().await;
-            stage.heal()?;
+            let effect = stage.another_holds().await;
+            stage.heal();
+            effect
         }
         FaultName::RepliesSwallowed => {
             for route in [HOLDERS_ROUTE, OTHERS_ROUTE] {
@@ -103,47 +130,41 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<()> {
                 }
             }
             sleep(stage.lease).await;
-            stage.heal()?;
+            stage.heal();
+            let swallowed = stage.servers()?.proxies_of(HOLDERS_ROUTE).iter().map(|proxy| proxy.fired());
+            Effect::counted(swallowed.sum(), "replies to the holder swallowed")
         }
         FaultName::ConnectionsReset => {
+            let of_holder =
+                stage.servers()?.proxies_of(HOLDERS_ROUTE).iter().map(|proxy| proxy.connections());
+            let effect = Effect::counted(of_holder.sum::<usize>() as u64, "connections of the holder reset");
             for route in [HOLDERS_ROUTE, OTHERS_ROUTE] {
                 stage.servers()?.proxies_of(route).iter().for_each(|proxy| proxy.rst());
             }
+            effect
         }
         FaultName::ServerPaused => {
             let servers = stage.minority()?;
-            stage.pause(&servers, beyond).await?;
+            stage.pause(&servers, beyond).await?
         }
         FaultName::MajorityPaused => {
             let (all, most) = (stage.servers()?.len(), stage.servers()?.len() / 2 + 1);
             let first = stage.dice.random_range(0..all);
             let servers: Vec<usize> = (0..most).map(|next| (first + next) % all).collect();
-            stage.pause(&servers, beyond).await?;
+            stage.pause(&servers, beyond).await?
         }
         FaultName::RestartWithData => {
             let servers = stage.minority()?;
-            servers.iter().try_for_each(|&server| stage.servers().map(|all| all.kill(server)))?;
-            sleep(DOWN).await;
-            for server in servers {
-                stage.servers()?.start_again(server).await?;
-            }
+            restart(stage.servers()?, &servers, Data::Kept, DOWN).await?
         }
         FaultName::RestartWithoutData => {
             let server = if stage.backend == BackendName::Redlock { 2 } else { stage.minority()?[0] };
-            let all = stage.servers()?;
-            all.kill(server);
-            if let Some(ensemble) = all.ensemble() {
-                ensemble.nodes()[server].remove_data()?;
-            }
-            all.start_again(server).await?;
+            restart(stage.servers()?, &[server], Data::Lost, Duration::ZERO).await?
         }
         FaultName::LeaderCutOff => stage.leader_cut_off().await?,
         FaultName::Failover if stage.backend == BackendName::Zk => {
-            let all = stage.servers()?;
-            let leader = all.leader().await.ok_or_else(|| Failure::new("there is no leader"))?;
-            all.kill(leader);
-            sleep(DOWN).await;
-            all.start_again(leader).await?;
+            let leader = stage.leader_of_holder().await?;
+            restart(stage.servers()?, &[leader], Data::Kept, DOWN).await?
         }
         FaultName::Failover => {
             let sentinel = stage.servers()?.sentinel()?;
@@ -157,6 +178,9 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<()> {
                 }
             }
             sleep(MOMENT).await;
+            let old = sentinel.servers()[0].port();
+            let promoted = sentinel.master().await.is_some_and(|master| master.port() != old);
+            Effect::seen(promoted, "replicas promoted")
         }
         FaultName::KeyEndedOnMinority => stage.end_keys(2).await?,
         FaultName::KeyEnded => match stage.backend {
@@ -166,14 +190,53 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<()> {
         },
         FaultName::Flushall => {
             let server = if stage.backend == BackendName::Redlock { 2 } else { 0 };
-            stage.servers()?.redis(server).command(&["FLUSHALL"]).await?;
+            let server = stage.servers()?.redis(server);
+            let had = server.command(&["EXISTS", &stage.key()]).await?.int().unwrap_or(0);
+            server.command(&["FLUSHALL"]).await?;
+            Effect::seen(had > 0, "keys of the lock deleted")
+        }
+    };
+    if let Some(ensemble) = stage.servers.and_then(FaultServers::ensemble) {
+        // An election that fails takes ten seconds (`initLimit`), whatever the clients do: it is a part of the fault.
+        stage.servers()?.until("all servers serve", async || serves(ensemble).await).await?;
+    }
+    Ok(effect)
+}
+
+/// Whether the fault hits the leader of an ensemble, with a holder that uses this leader.
+fn is_of_leader(fault: FaultName, backend: BackendName) -> bool {
+    backend == BackendName::Zk && matches!(fault, FaultName::LeaderCutOff | FaultName::Failover)
+}
+
+async fn leader(servers: &FaultServers) -> Outcome<usize> {
+    servers.leader().await.ok_or_else(|| Failure::new("there is no leader"))
+}
+
+/// Kills servers by SIGKILL and restarts them after this time, with or without their data.
+async fn restart(all: &FaultServers, servers: &[usize], data: Data, down: Duration) -> Outcome<Effect> {
+    let mut before = Vec::new();
+    for &server in servers {
+        all.mark_data(server).await?;
+        before.push(all.pid(server));
+        all.kill(server);
+        if let (Some(ensemble), Data::Lost) = (all.ensemble(), data) {
+            ensemble.nodes()[server].remove_data()?;
         }
     }
-    match stage.servers.and_then(FaultServers::ensemble) {
-        // An election that fails takes ten seconds (`initLimit`), whatever the clients do: it is a part of the fault.
-        Some(ensemble) => stage.servers()?.until("all servers serve", async || serves(ensemble).await).await,
-        None => Ok(()),
+    sleep(down).await;
+    let mut restarted = 0;
+    for (&server, pid) in servers.iter().zip(before) {
+        all.start_again(server).await?;
+        let has_data = all.has_marked_data(server).await?.unwrap_or(data == Data::Kept);
+        restarted += u64::from(all.pid(server) != pid && has_data == (data == Data::Kept));
     }
+    Ok(Effect::counted(
+        restarted,
+        match data {
+            Data::Kept => "servers restarted with their data",
+            Data::Lost => "servers restarted without their data",
+        },
+    ))
 }
 
 async fn serves(ensemble: &ZkEnsemble) -> Outcome<bool> {
@@ -208,9 +271,24 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits until another client has the lock, and for a moment more. The verdict shows it when none gets it.
-    async fn another_holds(&self) {
-        self.crew.granted_to_another(now_ns(), self.lease + LONGEST).await;
+    async fn another_holds(&self) -> Effect {
+        let granted = self.crew.granted_to_another(now_ns(), self.lease + LONGEST).await;
         sleep(MOMENT).await;
+        Effect::seen(granted, "grants to other clients")
+    }
+
+    /// The leader of the ensemble, which the holder is connected to.
+    async fn leader_of_holder(&self) -> Outcome<usize> {
+        let leader = leader(self.servers()?).await?;
+        match self.servers()?.proxy_of(HOLDERS_ROUTE, leader).connections() {
+            0 => Err(Failure::new("the holder is not connected to the leader")),
+            _ => Ok(leader),
+        }
+    }
+
+    /// The key of the lock on a Redis server.
+    fn key(&self) -> String {
+        format!("lock:{}", self.lock)
     }
 
     fn cut_holder_off(&self, server: usize, directions: &[Direction], on: bool) -> Outcome<()> {
@@ -219,63 +297,68 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    async fn cut_off(&self, directions: &[Direction]) -> Outcome<()> {
+    async fn cut_off(&self, directions: &[Direction]) -> Outcome<Effect> {
         for server in 0..self.servers()?.len() {
             self.cut_holder_off(server, directions, true)?;
         }
-        self.another_holds().await;
-        self.heal()
+        let effect = self.another_holds().await;
+        self.heal();
+        Ok(effect)
     }
 
-    fn heal(&self) -> Outcome<()> {
+    /// Ends all faults of the network.
+    pub(super) fn heal(&self) {
+        let Some(servers) = self.servers else { return };
         for route in [HOLDERS_ROUTE, OTHERS_ROUTE] {
-            self.servers()?.proxies_of(route).iter().for_each(|proxy| proxy.heal());
+            servers.proxies_of(route).iter().for_each(|proxy| proxy.heal());
         }
-        Ok(())
     }
 
-    async fn pause(&self, servers: &[usize], span: Duration) -> Outcome<()> {
+    async fn pause(&self, servers: &[usize], span: Duration) -> Outcome<Effect> {
         let all = self.servers()?;
+        let until = Instant::now() + span;
         servers.iter().for_each(|&server| all.stop(server));
-        sleep(span).await;
+        let answer = join_all(servers.iter().map(|&server| all.answers(server))).await;
+        sleep_until(until).await;
         servers.iter().for_each(|&server| all.cont(server));
-        Ok(())
+        let silent = answer.iter().filter(|answers| !**answers).count();
+        Ok(Effect::counted(silent as u64, "servers that did not answer"))
     }
 
-    async fn leader_cut_off(&self) -> Outcome<()> {
+    async fn leader_cut_off(&self) -> Outcome<Effect> {
         let all = self.servers()?;
         let ensemble = all.ensemble().ok_or_else(|| Failure::new("there is no ensemble"))?;
-        let leader = all.leader().await.ok_or_else(|| Failure::new("there is no leader"))?;
+        let leader = self.leader_of_holder().await?;
         let followers = (0..all.len()).filter(|&server| server != leader);
         let links: Vec<_> = followers.map(|follower| ensemble.link(follower, leader)).collect();
         for link in &links {
             BOTH.iter().for_each(|&direction| link.black_hole(direction, true));
         }
         sleep(self.lease + BEYOND).await;
+        let leads = ensemble.nodes()[leader].mode().await.as_deref() == Some("leader");
         links.iter().for_each(|link| link.heal());
-        Ok(())
+        Ok(Effect::seen(!leads, "leaders that lost their followers"))
     }
 
     /// Deletes the key on the first servers.
-    async fn end_keys(&self, servers: usize) -> Outcome<()> {
-        let key = format!("lock:{}", self.lock);
+    async fn end_keys(&self, servers: usize) -> Outcome<Effect> {
+        let mut ended = 0;
         for server in 0..servers {
-            let reply = self.servers()?.redis(server).command(&["PEXPIRE", &key, "0"]).await?;
-            if reply.int() != Some(1) {
-                return Err(Failure::new(format!("there is no key {key}: {reply:?}")));
-            }
+            let reply = self.servers()?.redis(server).command(&["PEXPIRE", &self.key(), "0"]).await?;
+            ended += u64::from(reply.int() == Some(1));
         }
-        Ok(())
+        Ok(Effect::counted(ended, "keys ended"))
     }
 
     /// Deletes the node of the holder: the first of the queue.
-    async fn delete_node(&self) -> Outcome<()> {
+    async fn delete_node(&self) -> Outcome<Effect> {
         let client = zk::connect(&self.servers()?.direct_url(), self.lease).await?;
         let directory = format!("/locks/{}", self.lock);
         let mut nodes = client.list_children(&directory).await?;
         nodes.sort_by_key(|node| node[node.len().saturating_sub(10)..].to_owned());
         let first = nodes.first().ok_or_else(|| Failure::new(format!("{directory} is empty")))?;
-        Ok(client.delete(&format!("{directory}/{first}"), None).await?)
+        client.delete(&format!("{directory}/{first}"), None).await?;
+        Ok(Effect::counted(1, "nodes deleted"))
     }
 }
 

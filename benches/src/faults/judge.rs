@@ -15,7 +15,7 @@ use crate::results::{FaultResult, FaultVerdict};
 
 /// Judges a record. Fails when the record names an expectation that is not in the table.
 pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
-    let RecordHead { fault, backend, lease, from_ns, until_ns, .. } = record.head;
+    let RecordHead { fault, backend, lease, from_ns, until_ns, all_served, ref effect, .. } = record.head;
     let expected = match expectation::of(fault, backend) {
         Cell::Expected(expected) if record.head.expectation == expectation::name(fault, backend) => expected,
         _ => return Err(Failure::new(format!("there is no expectation `{}`", record.head.expectation))),
@@ -25,11 +25,14 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
         [report.l1.count, report.l2.count, report.stale_writes.count].map(|count| count as u64);
     let unfenced = l3 + report.rejected_writes as u64;
     let tokens = (report.token_order.count + report.shared_tokens.count) as u64;
-    let outage = outage(record);
+    let (outage, wait) = (outage(record), wait(record));
     let limit = expected.outage.of(Duration::from_nanos(until_ns.saturating_sub(from_ns)), lease);
     let mut wrong = Vec::new();
     if report.holds == 0 {
         wrong.push("no lock was ever held: the history proves nothing".to_owned());
+    }
+    if effect.is_none() {
+        wrong.push(format!("the fault had no effect: {effect}"));
     }
     if l3 > 0 {
         wrong.push(format!("the store accepted {l3} stale writes"));
@@ -39,18 +42,24 @@ pub(super) fn judge(record: &FaultRecord, file: &str) -> Outcome<FaultResult> {
     }
     if outage > limit {
         wrong.push(format!("nobody could get the lock for {outage:.1?}, more than {limit:.1?}"));
+    } else if wait > limit {
+        wrong.push(format!(
+            "the waiters waited {wait:.1?} for a lock that nobody held, more than {limit:.1?}"
+        ));
     }
-    if let Some(saved) = &record.head.stuck {
-        wrong.push(format!("the lock is stuck: at most one client got it{saved}"));
+    if !all_served {
+        let saved = record.head.stuck.as_deref().unwrap_or_default();
+        wrong.push(format!("a client never got the lock after the fault{saved}"));
     }
-    let (verdict, what) = compare(&expected, l1, l2);
+    let (verdict, what) = compare(&expected, l1, l2, report.rejected_writes);
     wrong.extend((verdict == FaultVerdict::Differs).then(|| what.to_owned()));
     let mut result = without_run(fault, backend);
     result.verdict = if wrong.is_empty() { verdict } else { FaultVerdict::Differs };
     result.what = if wrong.is_empty() { what.to_owned() } else { wrong.join("; ") };
-    result.backend.clone_from(&record.head.servers);
+    result.servers.clone_from(&record.head.servers);
     result.promised = one_line(expected.sentence);
     result.outage_ms = outage.as_secs_f64() * 1e3;
+    result.wait_ms = wait.as_secs_f64() * 1e3;
     result.history = file.to_owned();
     result.command = format!("{} --seed {}", result.command, record.head.seed);
     if let Some(broken) = record.head.broken {
@@ -74,12 +83,14 @@ fn without_run(fault: FaultName, backend: BackendName) -> FaultResult {
     FaultResult {
         fault: fault.title().to_owned(),
         backend: backend.to_string(),
+        servers: None,
         l1: 0,
         l2: 0,
         l3: 0,
         unfenced: 0,
         tokens: 0,
         outage_ms: 0.0,
+        wait_ms: 0.0,
         promised: String::new(),
         verdict: FaultVerdict::NotRun,
         what: String::new(),
@@ -88,18 +99,18 @@ fn without_run(fault: FaultName, backend: BackendName) -> FaultResult {
     }
 }
 
-/// Compares the overlaps with what is promised of them.
-fn compare(expected: &Expectation, l1: u64, l2: u64) -> (FaultVerdict, &'static str) {
+/// Compares the overlaps, and the writes that the store refused, with what is promised of them.
+fn compare(expected: &Expectation, l1: u64, l2: u64, refused: usize) -> (FaultVerdict, &'static str) {
     match (expected.promise, l2 > 0) {
         (Promise::Exclusion | Promise::ExclusionButPaused, true) => {
             (FaultVerdict::Differs, "two guards were valid at once")
         }
         (Promise::Exclusion, false) => (FaultVerdict::Holds, ""),
-        (Promise::ExclusionButPaused, false) if l1 > 0 => {
+        (Promise::ExclusionButPaused, false) if l1 > 0 && refused > 0 => {
             (FaultVerdict::BreaksAsDocumented, "held beyond the lease")
         }
         (Promise::ExclusionButPaused, false) => {
-            (FaultVerdict::Differs, "the pause of the holder had no effect")
+            (FaultVerdict::Differs, "no store refused a late write of the paused holder")
         }
         (Promise::TwoValid | Promise::MaybeTwoValid, true) => {
             (FaultVerdict::BreaksAsDocumented, "two valid guards")
@@ -111,8 +122,20 @@ fn compare(expected: &Expectation, l1: u64, l2: u64) -> (FaultVerdict, &'static 
 
 /// The longest time from the fault on in which no client that runs had a valid guard.
 fn outage(record: &FaultRecord) -> Duration {
-    let RecordHead { from_ns, end_ns, ref stopped, .. } = record.head;
+    longest_free(&record.head, record.history.events().to_vec(), record.head.end_ns)
+}
+
+/// The same for the clients that wait, as if there were no others: a poller hides that waiters are not notified.
+fn wait(record: &FaultRecord) -> Duration {
     let mut events = record.history.events().to_vec();
+    events.retain(|event| record.head.waiters.contains(&(event.process, event.client)));
+    // A client that was served after the fault is done.
+    let end_ns = events.last().map_or(record.head.end_ns, |event| event.at_ns);
+    longest_free(&record.head, events, end_ns)
+}
+
+fn longest_free(head: &RecordHead, mut events: Vec<Event>, end_ns: u64) -> Duration {
+    let RecordHead { from_ns, ref stopped, .. } = *head;
     for &(process, at_ns) in stopped {
         // A process that is stopped does as little as a dead one.
         let at = events.partition_point(|event| event.at_ns <= at_ns);
@@ -132,6 +155,7 @@ fn one_line(text: &str) -> String {
 mod tests {
     use lock_testkit::history::{History, Mode, ReleaseOutcome};
 
+    use super::super::effect::Effect;
     use super::*;
 
     const S: u64 = 1_000_000_000;
@@ -164,7 +188,7 @@ mod tests {
                 fault,
                 backend,
                 expectation: expectation::name(fault, backend),
-                servers: "redis".into(),
+                servers: None,
                 seed: 7,
                 broken: None,
                 lease: Duration::from_secs(2),
@@ -173,6 +197,9 @@ mod tests {
                 end_ns: end * S,
                 stopped: Vec::new(),
                 stuck: None,
+                effect: Effect::counted(2, "replies swallowed"),
+                waiters: vec![(1, 0), (2, 0)],
+                all_served: true,
             },
             history: History::new(events.concat()),
         }
@@ -197,7 +224,7 @@ mod tests {
         assert_eq!((differs.verdict, differs.l2), (FaultVerdict::Differs, 1), "{differs:?}");
         let documented = judged(FaultName::Flushall, &events, 13);
         assert_eq!(documented.verdict, FaultVerdict::BreaksAsDocumented, "{documented:?}");
-        // A fault that had no effect proves nothing.
+        // A promise that something breaks is one, too.
         let nothing = judged(FaultName::Flushall, &[hold(1, 1, 10, 12), hold(2, 2, 12, 13)], 13);
         assert_eq!(nothing.verdict, FaultVerdict::Differs, "{nothing:?}");
     }
@@ -213,9 +240,49 @@ mod tests {
         let result = judged(FaultName::ClientPaused, &events, 16);
         assert_eq!((result.verdict, result.l3), (FaultVerdict::Differs, 1), "{result:?}");
         assert!(result.what.contains("accepted 1 stale writes"), "{result:?}");
-        // Nor is a pause without an effect one.
-        let result = judged(FaultName::ClientPaused, &events[1..2], 16);
-        assert_eq!(result.verdict, FaultVerdict::Differs, "{result:?}");
+        // Without a late write nothing shows that a store refuses one.
+        let result = judged(FaultName::ClientPaused, &events[..2], 16);
+        assert_eq!((result.verdict, result.l1), (FaultVerdict::Differs, 1), "{result:?}");
+        assert!(result.what.contains("no store refused a late write"), "{result:?}");
+    }
+
+    #[test]
+    fn a_fault_without_effect_proves_nothing() {
+        let mut record = record(FaultName::RepliesSwallowed, &[hold(1, 1, 10, 12), hold(2, 2, 12, 13)], 13);
+        assert_eq!(judge(&record, "file").unwrap().verdict, FaultVerdict::Holds);
+        record.head.effect = Effect::counted(0, "replies swallowed");
+        let result = judge(&record, "file").unwrap();
+        assert_eq!(result.verdict, FaultVerdict::Differs);
+        assert_eq!(result.what, "the fault had no effect: 0 replies swallowed");
+    }
+
+    #[test]
+    fn a_waiter_that_is_not_served_differs_although_a_poller_is() {
+        let poller: Vec<_> = (0..5).map(|nth| hold(3, 2 + nth, 12 + 2 * nth, 14 + 2 * nth)).collect();
+        let late = [vec![hold(1, 1, 10, 12)], poller, vec![hold(2, 7, 22, 23)]].concat();
+        let mut record = record(FaultName::ClientKilled, &late, 23);
+        assert_eq!((outage(&record), wait(&record)), (Duration::ZERO, Duration::from_secs(10)));
+        let result = judge(&record, "file").unwrap();
+        assert_eq!((result.verdict, result.wait_ms), (FaultVerdict::Differs, 1e4), "{result:?}");
+        assert!(result.what.contains("the waiters waited 10.0s"), "{result:?}");
+        // One that got it before the poller.
+        record.history = History::new(late[..6].concat());
+        record.head.waiters = vec![(1, 0)];
+        assert_eq!(judge(&record, "file").unwrap().verdict, FaultVerdict::Holds);
+        record.head.all_served = false;
+        let result = judge(&record, "file").unwrap();
+        assert_eq!(result.verdict, FaultVerdict::Differs);
+        assert_eq!(result.what, "a client never got the lock after the fault");
+    }
+
+    #[test]
+    fn an_outage_of_more_than_the_limit_differs() {
+        // The lease is two seconds.
+        let wait = |until| {
+            judged(FaultName::ClientKilled, &[hold(1, 1, 10, 12), hold(2, 2, until, until + 1)], until + 1)
+        };
+        assert_eq!(wait(15).verdict, FaultVerdict::Holds);
+        assert_eq!(wait(16).verdict, FaultVerdict::Differs);
     }
 
     #[test]

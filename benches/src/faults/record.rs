@@ -7,6 +7,7 @@ use std::time::Duration;
 use lock_testkit::history::{Event, History};
 use serde::{Deserialize, Serialize};
 
+use super::effect::Effect;
 use crate::failure::{Failure, Outcome};
 use crate::options::BackendName;
 use crate::options::faults::{FaultDefect, FaultName};
@@ -25,8 +26,8 @@ pub(super) struct RecordHead {
     pub(super) backend: BackendName,
     /// The name of the expectation: a record outlives a change of it.
     pub(super) expectation: String,
-    /// The backend with its servers, in words.
-    pub(super) servers: String,
+    /// How the servers differ from those of other faults, in words.
+    pub(super) servers: Option<String>,
     pub(super) seed: u64,
     pub(super) broken: Option<FaultDefect>,
     /// How long a lock outlives its holder.
@@ -39,7 +40,13 @@ pub(super) struct RecordHead {
     pub(super) end_ns: u64,
     /// The processes that were stopped by SIGSTOP, and when.
     pub(super) stopped: Vec<(u32, u64)>,
-    /// When the others did not get the lock: where its state was saved, as the end of a sentence.
+    /// What shows that the fault happened.
+    pub(super) effect: Effect,
+    /// The processes and clients that wait for the lock instead of polling it.
+    pub(super) waiters: Vec<(u32, u64)>,
+    /// Whether every client that still ran got the lock after the fault.
+    pub(super) all_served: bool,
+    /// When one did not: where its state was saved, as the end of a sentence.
     #[serde(default)]
     pub(super) stuck: Option<String>,
 }

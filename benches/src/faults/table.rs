@@ -25,7 +25,7 @@ pub(super) fn render(results: &[FaultResult], look: Look) -> String {
         });
         table.add_row([
             Cell::new(&result.fault),
-            Cell::new(&result.backend),
+            Cell::new(result.subject()),
             Cell::new(count(result.l1)),
             Cell::new(count(result.l2)),
             Cell::new(count(result.l3)),

@@ -61,6 +61,7 @@ impl Trials {
             }
         };
         servers.new_routes(2)?;
+        inject::before_clients(fault, self.backend, &servers).await?;
         let ran = self.run_on(fault, Some(&servers)).await;
         // After a failure nobody knows in what state it is.
         if kind == SoakBackend::Zk && ran.is_ok() && !linked {
@@ -75,12 +76,13 @@ impl Trials {
         let store = FencedStore::new(self.broken != Some(FaultDefect::NoFencingCheck));
         let crew = Crew::start(self.jobs(servers, &lock, lease), store).await?;
         let dice = StdRng::seed_from_u64(self.seed ^ (fault as u64) << 32);
+        let waiters = crew.waiters();
         let mut stage =
             Stage { fault, backend: self.backend, servers, crew, lock, lease, dice, stopped: Vec::new() };
 
         let mut from_ns = now_ns();
         inject::before(&stage).await?;
-        if !stage.crew.granted(0, 1, CALM_PATIENCE).await {
+        if !stage.crew.granted(CALM_PATIENCE).await {
             return Err(Failure::new(format!("the holder did not get the lock{}", stuck::save().await)));
         }
         stage.crew.order(FaultOrder::Contend).await;
@@ -88,15 +90,17 @@ impl Trials {
             sleep(CALM + stage.dice_up_to(CALM)).await;
             from_ns = now_ns();
         }
-        inject::inject(&mut stage).await?;
+        let effect = inject::inject(&mut stage).await?;
         let until_ns = now_ns();
 
         sleep(WATCH).await;
+        // The holder may still be cut off from some servers.
+        stage.heal();
+        let release_ns = now_ns();
         stage.crew.order(FaultOrder::Release).await;
-        // An outage that lasts for too long is no failure of the run: the verdict shows it.
-        let in_time = stage.crew.granted(until_ns, OTHERS, lease + PATIENCE).await;
+        let all_served = stage.crew.granted_to_all(release_ns, lease + PATIENCE).await;
         let end_ns = now_ns();
-        let stuck = if in_time { None } else { Some(stuck::save().await) };
+        let stuck = if all_served { None } else { Some(stuck::save().await) };
         let Stage { crew, stopped, .. } = stage;
         let history = crew.end().await?;
         let head = RecordHead {
@@ -111,6 +115,9 @@ impl Trials {
             until_ns,
             end_ns,
             stopped,
+            effect,
+            waiters,
+            all_served,
             stuck,
         };
         Ok(FaultRecord { head, history })
@@ -140,11 +147,9 @@ impl Trials {
         ]
     }
 
-    fn servers(&self, fault: FaultName) -> String {
-        match self.backend {
-            BackendName::Redis if fault == FaultName::Failover => "redis with sentinels".into(),
-            backend => backend.to_string(),
-        }
+    fn servers(&self, fault: FaultName) -> Option<String> {
+        let has_sentinels = self.backend == BackendName::Redis && fault == FaultName::Failover;
+        has_sentinels.then(|| "with sentinels".into())
     }
 }
 
@@ -160,7 +165,6 @@ fn lease(fault: FaultName, backend: BackendName) -> Duration {
     }
 }
 
-const OTHERS: usize = 2;
 const REDIS_LEASE: Duration = Duration::from_secs(2);
 const LONG_LEASE: Duration = Duration::from_secs(6);
 const SHORT_LEASE: Duration = Duration::from_millis(500);
@@ -169,5 +173,5 @@ const CALM: Duration = Duration::from_millis(300);
 const CALM_PATIENCE: Duration = Duration::from_secs(15);
 /// How long the holder goes on after the fault.
 const WATCH: Duration = Duration::from_millis(1500);
-/// How much longer than a lease the others may take: longer than any limit of an outage.
+/// How much longer than a lease it may take until all clients were served: longer than any limit of an outage.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -55,13 +55,14 @@ fn cell(fault: &FaultResult) -> String {
         );
     }
     format!(
-        "<span class=\"pill {}\">{}</span><small>L1 {}, L2 {}, L3 {}</small><small>unavailable {}</small>",
+        "<span class=\"pill {}\">{}</span><small>L1 {}, L2 {}, L3 {}</small><small>unavailable {}</small>{}",
         class(fault.verdict),
         fault.verdict,
         fault.l1,
         fault.l2,
         fault.l3,
-        escape(&quantity(fault.outage_ms, "ms"))
+        escape(&quantity(fault.outage_ms, "ms")),
+        fault.servers.iter().map(|servers| format!("<small>{}</small>", escape(servers))).collect::<String>(),
     )
 }
 
@@ -70,7 +71,7 @@ fn details(page: &mut String, fault: &FaultResult) {
         page,
         "<dt>{} on {}: {}</dt>\n<dd>{} Promised: {} <code>{}</code>{}</dd>",
         capitalised(&fault.fault),
-        escape(&fault.backend),
+        escape(&fault.subject()),
         fault.verdict,
         escape(&sentence(&fault.what)),
         escape(&sentence(&fault.promised)),

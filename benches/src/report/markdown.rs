@@ -86,7 +86,10 @@ fn faults(text: &mut String, results: &Results) {
             verdict => verdict.to_string(),
         };
         let [l1, l2, l3] = [fault.l1, fault.l2, fault.l3].map(|count| count.to_string());
-        row(text, [&fault.fault, &fault.backend, &verdict, &l1, &l2, &l3, &quantity(fault.outage_ms, "ms")]);
+        row(
+            text,
+            [&fault.fault, &fault.subject(), &verdict, &l1, &l2, &l3, &quantity(fault.outage_ms, "ms")],
+        );
     }
     text.push('\n');
 }

@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct FaultResult {
     /// The fault, such as `client paused`.
     pub(crate) fault: String,
-    /// The backend, with the options of its URL that matter.
+    /// The backend.
     pub(crate) backend: String,
+    /// How its servers differ from those of other faults, such as `with sentinels`.
+    #[serde(default)]
+    pub(crate) servers: Option<String>,
     /// Overlapping holds by wall time.
     pub(crate) l1: u64,
     /// Overlapping holds of guards that both said to be valid.
@@ -23,6 +26,9 @@ pub(crate) struct FaultResult {
     pub(crate) tokens: u64,
     /// The longest time in which nobody could get the lock: no client that runs had a valid guard.
     pub(crate) outage_ms: f64,
+    /// The same for clients that wait instead of polling.
+    #[serde(default)]
+    pub(crate) wait_ms: f64,
     /// What `docs/SAFETY.md` promises.
     pub(crate) promised: String,
     /// How what happened compares with it.
@@ -49,6 +55,16 @@ pub(crate) enum FaultVerdict {
     NoMeaning,
     /// The fault could not be run: `what` says why.
     NotRun,
+}
+
+impl FaultResult {
+    /// The backend with its servers.
+    pub(crate) fn subject(&self) -> String {
+        match &self.servers {
+            Some(servers) => format!("{} {servers}", self.backend),
+            None => self.backend.clone(),
+        }
+    }
 }
 
 impl FaultVerdict {

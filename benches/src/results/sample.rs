@@ -138,12 +138,14 @@ fn faults() -> Vec<FaultResult> {
     let fault = |fault: &str, backend: &str, l1, l2, verdict| FaultResult {
         fault: fault.into(),
         backend: backend.into(),
+        servers: None,
         l1,
         l2,
         l3: 0,
         unfenced: 1,
         tokens: 0,
         outage_ms: 1_250.0,
+        wait_ms: 1_300.0,
         promised: "two valid guards for the rest of the ttl".into(),
         verdict,
         what: "the lock was granted again".into(),
@@ -161,6 +163,7 @@ fn faults() -> Vec<FaultResult> {
 pub(super) fn with_every_field() -> Results {
     let mut results = sample();
     results.fail("crash on zk", "stuck");
+    results.faults[0].servers = Some("with sentinels".into());
     results.promises = crate::promises::judge(&results, &crate::plan::Plan::new(Mode::Quick));
     let spread = Spread { median: 1.0, least: 0.9, most: 1.1, repeats: 5 };
     let [scenario, backend, metric, unit] = ["crash", "zk", "takeover", "ms"].map(str::to_owned);

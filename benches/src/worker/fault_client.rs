@@ -46,7 +46,7 @@ pub(crate) enum FaultOrder {
     Hold,
     /// The others begin.
     Contend,
-    /// The holder releases it.
+    /// The holder releases it. Each client ends when it was granted the lock once more.
     Release,
     /// The holder's task is aborted.
     Abort,
@@ -136,15 +136,20 @@ impl Client {
             self.signals.contend.cancelled().await;
         }
         while !self.signals.end.is_cancelled() {
-            self.once(first).await?;
+            let was_served = self.once(first).await?;
+            if was_served {
+                // A poller would get nothing while two waiters queue again and again.
+                break;
+            }
             first &= !self.signals.release.is_cancelled();
             sleep(PAUSE).await;
         }
         Ok(())
     }
 
-    /// Acquires the lock, holds and releases it. `long`: until the order to release it.
-    async fn once(&self, long: bool) -> Outcome<()> {
+    /// Acquires the lock, holds and releases it. `long`: until the order to release it. Whether it was granted after that
+    /// order.
+    async fn once(&self, long: bool) -> Outcome<bool> {
         self.note(EventKind::AcquireCalled)?;
         let asking = async {
             match self.role {
@@ -154,9 +159,13 @@ impl Client {
         };
         let asked = tokio::select! {
             biased;
-            () = self.signals.end.cancelled() => return self.note(EventKind::AcquireUnknown),
+            () = self.signals.end.cancelled() => {
+                self.note(EventKind::AcquireUnknown)?;
+                return Ok(false);
+            }
             asked = asking => asked,
         };
+        let was_served = self.signals.release.is_cancelled() && matches!(asked, Ok(Some(_)));
         match asked {
             Ok(Some(guard)) if long => self.hold(guard, self.signals.release.cancelled()).await,
             Ok(Some(guard)) if self.broken == Some(FaultDefect::NeverReleases) => {
@@ -170,7 +179,8 @@ impl Client {
                 sleep(PAUSE).await;
                 Ok(())
             }
-        }
+        }?;
+        Ok(was_served)
     }
 
     /// Works under the lock until `end` or until it is lost: again and again it checks the guard, works, and writes.

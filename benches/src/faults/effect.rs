@@ -1,0 +1,36 @@
+//! What shows that a fault happened.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How often something was seen that only the fault does. Without it a trial proves nothing.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Effect {
+    count: u64,
+    /// What was counted, such as `replies swallowed`.
+    what: String,
+}
+
+impl Effect {
+    /// So many of these.
+    pub(super) fn counted(count: u64, what: &str) -> Self {
+        Self { count, what: what.to_owned() }
+    }
+
+    /// One of these, or none.
+    pub(super) fn seen(seen: bool, what: &str) -> Self {
+        Self::counted(u64::from(seen), what)
+    }
+
+    /// Whether the fault had none.
+    pub(super) const fn is_none(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.count, self.what)
+    }
+}
