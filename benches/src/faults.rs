@@ -22,6 +22,7 @@ use lock_testkit::history::History;
 use rand::Rng;
 
 use self::expectation::Cell;
+pub(crate) use self::inject::cut_off_replica;
 use self::record::FaultRecord;
 use self::trial::Trials;
 use crate::failure::Outcome;

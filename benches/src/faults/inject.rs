@@ -58,13 +58,7 @@ pub(super) async fn before(stage: &Stage<'_>) -> Outcome<()> {
             }
         }
         FaultName::Failover if stage.backend == BackendName::Redis => {
-            // The replica cannot log in again, and gets no more writes.
-            let [master, replica] = stage.servers()?.sentinel()?.servers() else {
-                return Err(Failure::new("there is not one replica"));
-            };
-            replica.command(&["CONFIG", "SET", "masteruser", "nobody"]).await?;
-            replica.command(&["CONFIG", "SET", "masterauth", "nothing"]).await?;
-            master.command(&["CLIENT", "KILL", "TYPE", "replica"]).await?;
+            cut_off_replica(stage.servers()?.sentinel()?).await?;
         }
         FaultName::ReplyLate => {
             let proxies = stage.servers()?.proxies_of(HOLDERS_ROUTE);
@@ -89,6 +83,17 @@ pub(super) async fn before(stage: &Stage<'_>) -> Outcome<()> {
     Ok(())
 }
 
+/// Takes care that the replica gets no more writes: it cannot log in again.
+pub(crate) async fn cut_off_replica(sentinel: &RedisSentinel) -> Outcome<()> {
+    let [master, replica] = sentinel.servers() else {
+        return Err(Failure::new("there is not one replica"));
+    };
+    replica.command(&["CONFIG", "SET", "masteruser", "nobody"]).await?;
+    replica.command(&["CONFIG", "SET", "masterauth", "nothing"]).await?;
+    master.command(&["CLIENT", "KILL", "TYPE", "replica"]).await?;
+    Ok(())
+}
+
 /// Injects the fault, and ends it. Returns what shows that it happened.
 pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
     let beyond = stage.lease + BEYOND;
@@ -99,8 +104,11 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
             stage.stopped.push((super::crew::HOLDER, at_ns));
             let effect = match stage.backend {
                 BackendName::Memory => {
+                    // Some threads stop later than others.
+                    sleep(MOMENT).await;
+                    let stopped_ns = now_ns();
                     sleep(beyond).await;
-                    Effect::seen(stage.crew.was_silent_since(at_ns), "processes stopped")
+                    Effect::seen(stage.crew.was_silent_since(stopped_ns), "processes stopped")
                 }
                 _ => stage.another_holds().await,
             };
@@ -197,6 +205,8 @@ pub(super) async fn inject(stage: &mut Stage<'_>) -> Outcome<Effect> {
         }
     };
     if let Some(ensemble) = stage.servers.and_then(FaultServers::ensemble) {
+        // A leader that was paused leads until its next tick.
+        sleep(TICKS).await;
         // An election that fails takes ten seconds (`initLimit`), whatever the clients do: it is a part of the fault.
         stage.servers()?.until("all servers serve", async || serves(ensemble).await).await?;
     }
@@ -334,10 +344,14 @@ impl<'a> Stage<'a> {
         for link in &links {
             BOTH.iter().for_each(|&direction| link.black_hole(direction, true));
         }
-        sleep(self.lease + BEYOND).await;
-        let leads = ensemble.nodes()[leader].mode().await.as_deref() == Some("leader");
+        let (until, mut stopped) = (Instant::now() + self.lease + BEYOND, false);
+        while Instant::now() < until {
+            // The others may elect it again.
+            stopped |= ensemble.nodes()[leader].mode().await.as_deref() != Some("leader");
+            sleep(MOMENT).await;
+        }
         links.iter().for_each(|link| link.heal());
-        Ok(Effect::seen(!leads, "leaders that lost their followers"))
+        Ok(Effect::seen(stopped, "leaders that lost their followers"))
     }
 
     /// Deletes the key on the first servers.
@@ -366,7 +380,9 @@ const BOTH: &[Direction] = &[Direction::ToServer, Direction::ToClient];
 /// The replies that are swallowed at each server, on each route.
 const SWALLOWED: u64 = 4;
 /// How much longer than a lease servers are away.
-const BEYOND: Duration = Duration::from_millis(500);
+const BEYOND: Duration = Duration::from_millis(1500);
+/// More than two ticks of an ensemble.
+const TICKS: Duration = Duration::from_millis(500);
 const DOWN: Duration = Duration::from_millis(500);
 const MOMENT: Duration = Duration::from_millis(300);
 const FAILOVER_ORDERS: usize = 10;
