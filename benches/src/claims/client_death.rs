@@ -4,18 +4,19 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
-use lock_testkit::FaultProxy;
+use futures_util::future::{join, join_all};
 use lock_testkit::history::{Event, EventKind};
-use lock_testkit::now_ns;
 use lock_testkit::proxy::Direction;
+use lock_testkit::{FaultProxy, ZooKeeper, now_ns};
 use rand::Rng;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{About, Claim, Figures, Judgement, Measuring};
 use crate::counters::Counters;
+use crate::events::EventLog;
 use crate::failure::{Failure, Outcome};
 use crate::options::BackendName;
+use crate::peers::{Peer, Subprocess};
 use crate::results::{Figure, Mode, Picture, Verdict};
 use crate::url;
 use crate::worker::handle::WorkerHandle;
@@ -35,7 +36,8 @@ impl Claim for ClientDeath {
                   waits for it. The holder is killed by SIGKILL, loses its connections for ever, is cut off from the servers \
                   (nothing arrives in either direction, and no connection is closed), or exits in good order. Measured is the time from \
                   then until the other process has the lock: the median of five rounds (one in a quick run), each at a random \
-                  time between two renewals.",
+                  time between two renewals. Beside them, in a full run, Curator and kazoo: killed by SIGKILL, on a server that \
+                  grants the same session timeout. Peers on Redis are left out, as their programs here have ttls of their own.",
             rule: "A lock is freed at once when the median is below a quarter of the ttl or session timeout. Holds when \
                    ZooKeeper frees it at once in all three ways to die, and Redis in none; does not hold when ZooKeeper frees \
                    it at once in none; otherwise it depends on how the client dies.",
@@ -79,6 +81,11 @@ impl Claim for ClientDeath {
                 if let Some(median) = median(&mut times) {
                     run.add(Figure::new(subject, end.metric(), "ms", median));
                 }
+            }
+        }
+        if run.mode == Mode::Full && run.target_of("zk").is_some() {
+            for peer in PEERS {
+                add_peer(run, peer, lease).await;
             }
         }
         for end in End::ALL {
@@ -180,11 +187,62 @@ async fn death(backend: BackendName, url: &str, lock: &str, end: End, lease: Dur
 
     let ended_ns = now_ns();
     end.happens(&holder, proxies.proxies()).await?;
-    let granted_ns = granted(&waiter.events(lease * 3 + PATIENCE).await?)?;
-    granted_ns
+    since(ended_ns, &waiter.events(lease * 3 + PATIENCE).await?)
+}
+
+/// The time from the end of the holder until the waiter has the lock.
+fn since(ended_ns: u64, events: &[Event]) -> Outcome<Duration> {
+    granted(events)?
         .checked_sub(ended_ns)
         .map(Duration::from_nanos)
         .ok_or_else(|| Failure::new("the waiter had the lock before its holder ended"))
+}
+
+/// Adds how long the lock of a peer outlives its holder.
+async fn add_peer(run: &mut Measuring<'_>, peer: Peer, lease: Duration) {
+    let mut times = Vec::new();
+    for _ in 0..PEER_ROUNDS {
+        let Some(took) = run.part_of_a_peer(peer.as_str(), PEER_PATIENCE, death_of_peer(peer, lease)).await
+        else {
+            return;
+        };
+        times.push(millis(took));
+    }
+    run.add(Figure::new(peer.as_str(), LEASE, "ms", millis(lease)));
+    if let Some(median) = median(&mut times) {
+        run.add(Figure::new(peer.as_str(), End::Killed.metric(), "ms", median));
+    }
+}
+
+/// The time from the SIGKILL of a holder until another process has the lock.
+async fn death_of_peer(peer: Peer, lease: Duration) -> Outcome<Duration> {
+    if let Some(why) = peer.missing() {
+        return Err(Failure::new(why));
+    }
+    // The peers ask for longer sessions, and this server grants none.
+    let server = ZooKeeper::builder().max_session_timeout(lease).start().await?;
+    let start = async || match peer {
+        Peer::Curator => Subprocess::curator(&server.url(), PEER_LOCK).await,
+        _ => Subprocess::kazoo(&server.url(), PEER_LOCK).await,
+    };
+    let (mut holder, mut waiter) = (start().await?, start().await?);
+    let mut log = EventLog::new(0, 0, PEER_LOCK);
+    let holding = holder.contend(now_ns() + ONCE_NS, FOR_EVER_NS, &mut log);
+    if timeout(alive(lease), holding).await.is_ok() {
+        return Err(Failure::new("the holder has ended"));
+    }
+    let mut log = EventLog::new(1, 0, PEER_LOCK);
+    let waiting = timeout(lease * 3 + PATIENCE, waiter.contend(now_ns() + ONCE_NS, 0, &mut log));
+    let death = async {
+        sleep(alive(lease)).await;
+        let at_ns = now_ns();
+        // Dropping it kills the process.
+        drop(holder);
+        at_ns
+    };
+    let (waited, ended_ns) = join(waiting, death).await;
+    waited.map_err(|_| Failure::new("the waiter did not get the lock"))??;
+    since(ended_ns, &log.into_events())
 }
 
 /// Long enough for a renewal, and until a random time between two of them.
@@ -210,6 +268,14 @@ const SUBJECTS: [&str; 3] = ["redis", "redlock", "zk"];
 const LEASE: &str = "lease";
 /// The part of the lease within which a lock is free at once.
 const AT_ONCE: f64 = 0.25;
+/// Those that can be given the same session timeout.
+const PEERS: [Peer; 2] = [Peer::Curator, Peer::Kazoo];
+const PEER_LOCK: &str = "/death";
+const PEER_ROUNDS: usize = 3;
+const PEER_PATIENCE: Duration = Duration::from_secs(60);
+/// A program that gets the lock later acquires it only once.
+const ONCE_NS: u64 = 1_000_000_000;
+const FOR_EVER_NS: u64 = 3_600_000_000_000;
 /// The timeout of a worker for what is not measured.
 const PATIENCE: Duration = Duration::from_secs(10);
 
