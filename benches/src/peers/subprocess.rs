@@ -196,11 +196,8 @@ mod tests {
         std::thread::spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let mut child = program("sh")
-                    .args(["-c", "echo; exec sleep 1000"])
-                    .stdout(Stdio::piped())
-                    .spawn()
-                    .unwrap();
+                let mut child =
+                    program("sh").args(["-c", "echo; exec sleep 60"]).stdout(Stdio::piped()).spawn().unwrap();
                 BufReader::new(child.stdout.take().unwrap()).lines().next_line().await.unwrap();
                 pid.send(child.id().unwrap()).unwrap();
             });
