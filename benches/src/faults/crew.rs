@@ -98,7 +98,7 @@ impl Crew {
 
     /// Whether no client has done anything since then.
     pub(super) fn was_silent_since(&self, since_ns: u64) -> bool {
-        locked(&self.shared.events).iter().all(|event| event.at_ns <= since_ns)
+        self.shared.events.lock().iter().all(|event| event.at_ns <= since_ns)
     }
 
     /// Waits until the lock was granted. Whether that came in time.
