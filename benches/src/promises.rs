@@ -235,7 +235,7 @@ mod tests {
     fn a_run_that_is_too_small_says_so() {
         let plan = Plan { held_locks: 100_000, ..Plan::new(Mode::Full) };
         assert_eq!(Size::Locks.missing_in(&plan), None);
-        assert_eq!(Size::Watch.missing_in(&plan).as_deref(), Some("100000 locks, 30 s"));
+        assert_eq!(Size::Watch.missing_in(&plan).as_deref(), Some("100000 locks, 11 s"));
         let plan = Plan { held: Duration::from_secs(300), ..plan };
         assert_eq!(Size::Watch.missing_in(&plan), None);
         assert_eq!(Size::Processes.missing_in(&plan), None);
