@@ -94,13 +94,13 @@ impl Plan {
             Mode::Quick => common,
             Mode::Full => Self {
                 warm_up: Duration::from_secs(1),
-                uncontended: Duration::from_secs(15),
+                uncontended: Duration::from_secs(12),
                 most_operations: 100_000,
-                contended: Duration::from_secs(12),
+                contended: Duration::from_secs(10),
                 counted: Duration::from_secs(4),
                 processes: 20,
                 task_slice: Duration::from_secs(1),
-                task_slices: 5,
+                task_slices: 4,
                 crash_rounds: 3,
                 ..common
             },

@@ -159,9 +159,9 @@ const SPAN: Duration = Duration::from_secs(1);
 /// More than a third of the default ttl, so that all locks are renewed once.
 const RENEWAL: Duration = Duration::from_secs(11);
 const ONE_MORE_SPAN: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(330);
 /// A worker that is stuck says so before the part is.
-const WORKER_PATIENCE: Duration = Duration::from_secs(80);
+const WORKER_PATIENCE: Duration = Duration::from_secs(160);
 
 #[cfg(test)]
 mod tests {

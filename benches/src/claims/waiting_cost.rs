@@ -149,7 +149,7 @@ const fn crowds(mode: Mode) -> &'static [u32] {
 const fn span(mode: Mode) -> Duration {
     match mode {
         Mode::Quick => Duration::from_millis(500),
-        Mode::Full => Duration::from_secs(2),
+        Mode::Full => Duration::from_millis(1500),
     }
 }
 

@@ -105,7 +105,7 @@ fn claims() -> Vec<ClaimResult> {
     }
     let [title, metric, x] = ["Requests per grant", "grant_requests", "waiters"].map(str::to_owned);
     herd.pictures.push(Picture::Curve { title, metric, x });
-    let depends = Verdict::DependsOn("the recipe".into());
+    let depends = Verdict::DependsOn("how many clocks jump, and on the quarantine".into());
     let mut fair = claim(4, "ZooKeeper locks are fair.", depends, "fair: zk 0.01; not fair: kazoo 3.1");
     for (subject, wait) in [("redis", 6_120.0), ("zk", 29_800.0), ("kazoo", 880_000.0)] {
         fair.figures.push(Figure::new(subject, "longest_wait", "us", wait));

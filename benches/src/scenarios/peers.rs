@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_testkit::EtcdServer;
 use lock_testkit::history::Event;
 
-use super::contention::{Contention, HOLD, jobs, let_contend, rounds};
+use super::contention::{Contention, HOLD, grants, jobs, let_contend, rounds};
 use super::{Bench, Measured, time};
 use crate::backends::Target;
 use crate::failure::Outcome;
@@ -51,7 +51,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
 pub(super) async fn run(bench: &Bench, target: &Target) -> Outcome<Vec<Measured>> {
     let first =
         Peer::of(target.backend()).next().map_or(bench.plan.processes, |peer| processes(&bench.plan, peer));
-    let ours = Library::measure(bench, target.url(), None, first).await?;
+    let ours = Library::measure(bench, target.url(), first).await?;
     let (floor, mut last) = (ours.floor(), ours.floor());
     let mut all = vec![ours.measured(target.name(), floor)];
     for peer in Peer::of(target.backend()) {
@@ -78,16 +78,20 @@ async fn between_ours(
 ) -> Outcome<Measured> {
     let processes = processes(&bench.plan, peer);
     if last.processes != processes {
-        let ours = Library::measure(bench, target.url(), None, processes).await?;
+        let ours = Library::measure(bench, target.url(), processes).await?;
         *last = ours.floor();
         events.extend(ours.contention.into_measured("peers", target.name()).events);
     }
     let before = *last;
     let etcd = if peer == Peer::Etcd { Some(EtcdServer::start().await?) } else { None };
     let url = etcd.as_ref().map_or_else(|| target.url().to_owned(), |server| server.addr().to_string());
-    let theirs = Library::measure(bench, &url, Some(peer), processes).await?;
+    let theirs = Fight::watch(bench, &url, Some(peer), processes).await?;
     drop(etcd);
-    let ours = Library::measure(bench, target.url(), None, processes).await?;
+    if theirs.is_starved() {
+        return Ok(theirs.starved(peer.as_str()));
+    }
+    let theirs = Library::of(theirs)?;
+    let ours = Library::measure(bench, target.url(), processes).await?;
     *last = ours.floor();
     events.extend(ours.contention.into_measured("peers", target.name()).events);
     Ok(theirs.measured(peer.as_str(), before.mean(*last)))
@@ -112,6 +116,41 @@ impl OurTimes {
     }
 }
 
+/// The history of a library's processes.
+struct Fight {
+    processes: u32,
+    /// The time of one process without rivals.
+    alone_us: f64,
+    events: Vec<Event>,
+    window: Window,
+}
+
+impl Fight {
+    async fn watch(bench: &Bench, url: &str, peer: Option<Peer>, processes: u32) -> Outcome<Self> {
+        let plan = Plan { processes, contended: contended(&bench.plan), ..bench.plan };
+        let bench = Bench { plan, ..bench.clone() };
+        let alone = Plan { processes: 1, contended: alone(&plan), ..plan };
+        let alone = Bench { plan: alone, ..bench.clone() };
+        let (events, window) = contend_for(&alone, url, peer, Duration::ZERO).await?;
+        let alone_us = rounds(&events, window).quantile_us(0.5);
+        let (events, window) = contend_for(&bench, url, peer, HOLD).await?;
+        Ok(Self { processes, alone_us, events, window })
+    }
+
+    /// Whether the processes kept each other from the lock.
+    fn is_starved(&self) -> bool {
+        grants(&self.events).iter().filter(|grant| self.window.contains(grant.acquired_ns)).count() < 2
+    }
+
+    /// That they did: a finding about a peer, not a failure of the run.
+    fn starved(self, name: &'static str) -> Measured {
+        let rows = vec![Row::new("peers", name, "grants_per_s", "1/s", 0.0)];
+        let notes =
+            vec![("starved", format!("({} processes kept each other from the lock)", self.processes))];
+        Measured { backend: name, rows, notes, events: self.events, ..Measured::default() }
+    }
+}
+
 /// The measurements of one library.
 struct Library {
     processes: u32,
@@ -121,15 +160,14 @@ struct Library {
 }
 
 impl Library {
-    async fn measure(bench: &Bench, url: &str, peer: Option<Peer>, processes: u32) -> Outcome<Self> {
-        let plan = Plan { processes, contended: contended(&bench.plan), ..bench.plan };
-        let bench = Bench { plan, ..bench.clone() };
-        let alone = Plan { processes: 1, contended: alone(&plan), ..plan };
-        let alone = Bench { plan: alone, ..bench.clone() };
-        let (events, window) = contend_for(&alone, url, peer, Duration::ZERO).await?;
-        let alone_us = rounds(&events, window).quantile_us(0.5);
-        let (events, window) = contend_for(&bench, url, peer, HOLD).await?;
-        let contention = Contention::of(events, window, plan.processes)?;
+    /// Ours.
+    async fn measure(bench: &Bench, url: &str, processes: u32) -> Outcome<Self> {
+        Self::of(Fight::watch(bench, url, None, processes).await?)
+    }
+
+    fn of(fight: Fight) -> Outcome<Self> {
+        let Fight { processes, alone_us, events, window } = fight;
+        let contention = Contention::of(events, window, processes)?;
         Ok(Self { processes, waiter_us: contention.to_waiter.quantile_us(0.5), contention, alone_us })
     }
 

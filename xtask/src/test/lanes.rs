@@ -280,6 +280,9 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "nice; echo $WORD; pwd"]).env("WORD", "kept").current_dir("/");
         let output = at_lower_priority(&command).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{LOWER}\nkept\n/\n"));
+        let ours = Command::new("nice").output().unwrap();
+        let ours: i32 = String::from_utf8_lossy(&ours.stdout).trim().parse().unwrap();
+        let lower = LOWER + ours;
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{lower}\nkept\n/\n"));
     }
 }
