@@ -32,8 +32,8 @@ impl Claim for Failover {
                   Redlock masters is killed and restarted, with and without its data. Counted are overlapping holds, those \
                   of two valid guards, and the longest time in which nobody could get the lock. The replica that receives \
                   nothing once more, with `wait_replicas=1` or the server's `min-replicas-to-write 1`: is the lock granted at \
-                  all, which a failover would then give to two? Neither covers what a replica misses after the grant and its \
-                  renewals, or a write that only another replica has.",
+                  all, which a failover would then give to two? That is about the grant: that a replica misses later renewals, \
+                  `wait_replicas` does not see, and the server only after `min-replicas-max-lag`.",
             rule: "Holds when the stopped Redis server is an outage of at least a second, the failover to the replica gives two \
                    valid guards, and neither ZooKeeper nor Redlock does; does not hold when the failover gives no two guards; \
                    otherwise it depends on the backend. Two valid guards on ZooKeeper or Redlock break what polylock promises, and \
