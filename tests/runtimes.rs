@@ -10,8 +10,9 @@ use polylock::{ErrorKind, Guard, LockOptions, Locks, Mutex, Released, RwLock, Se
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
-/// Longer than any timeout of a connection or a command.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any timeout of a connection or a command, and than the default ttl: that ends what a paused runtime left on
+/// the servers.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn outside_a_runtime_every_call_says_what_to_do() {

@@ -91,7 +91,10 @@ impl Results {
 
     /// Whether any claim was measured, or should have been.
     pub(crate) fn has_claims(&self) -> bool {
-        self.claims.iter().any(|claim| claim.verdict != Verdict::NotJudged || !claim.missing.is_empty())
+        let was_run = |claim: &ClaimResult| {
+            claim.verdict != Verdict::NotJudged || !claim.missing.is_empty() || !claim.figures.is_empty()
+        };
+        self.claims.iter().any(was_run)
     }
 
     /// Joins the rows of repeats, which begin at these indices, the last one up to the end: a row has the median of all, and

@@ -24,7 +24,6 @@ fn a_run_writes_its_results() {
             "grants_per_s handoff_p50 handoff_p95 handoff_p99 longest_wait jain requests_per_grant overlaps",
         ),
         ("tasks", "pairs_per_s overlaps"),
-        ("crash", "takeover overlaps"),
     ] {
         for metric in metrics.split(' ') {
             let name = format!("\"{scenario}\".\"{metric}\"");

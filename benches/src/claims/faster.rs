@@ -83,7 +83,7 @@ impl Claim for Faster {
         for (tasks, redis) in figures.curve("redis", PAIRS) {
             let zk = figures.at("zk", PAIRS, tasks)?;
             comparisons
-                .push((redis / zk, format!("with {tasks} tasks ({redis:.0} against {zk:.0} pairs/s)")));
+                .push((redis / zk, format!("with {tasks} at a time ({redis:.0} against {zk:.0} pairs/s)")));
         }
         let faster = comparisons.iter().filter(|(times, _)| *times >= CLEARLY).count();
         let verdict = match faster {
