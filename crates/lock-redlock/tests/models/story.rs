@@ -9,8 +9,8 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/SAFETY.md");
 
-/// A model whose counterexample can be written as a story. Its states are searched in one order only; a story has to follow each master and
-/// each client.
+/// A model whose counterexample can be written as a story. Its states are searched in one order only; a story has to follow
+/// each master and each client.
 pub(crate) trait Tale:
     Model<
         State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
