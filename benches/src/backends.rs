@@ -144,11 +144,11 @@ impl Target {
                 (five.url(), Servers::Five(five))
             }
             (None, BackendName::Zk) if options.ensemble => {
-                let ensemble = ZkEnsemble::start().await?;
+                let ensemble = ZooKeeper::builder().for_load(true).start_ensemble(3).await?;
                 (ensemble.url(), Servers::Ensemble(ensemble))
             }
             (None, BackendName::Zk) => {
-                let server = ZooKeeper::start().await?;
+                let server = ZooKeeper::builder().for_load(true).start().await?;
                 (server.url(), Servers::ZooKeeper(server))
             }
         };

@@ -116,13 +116,13 @@ async fn durable(run: &mut Measuring<'_>) {
         let sync = if forced { "forced sync" } else { "no forced sync" };
         let lock = run.bench.lock("durable");
         let one = async {
-            let server = ZooKeeper::builder().force_sync(forced).start().await?;
+            let server = ZooKeeper::builder().for_load(true).force_sync(forced).start().await?;
             alone(&server.url(), &lock).await
         };
         let measured = one.await;
         add_alone(run, &format!("zk one server, {sync}"), measured);
         let three = async {
-            let ensemble = ZooKeeper::builder().force_sync(forced).start_ensemble(3).await?;
+            let ensemble = ZooKeeper::builder().for_load(true).force_sync(forced).start_ensemble(3).await?;
             alone(&ensemble.url(), &lock).await
         };
         let measured = three.await;
