@@ -9,6 +9,7 @@
 //! * [`etcd`]: a real etcd server in the same way, for comparisons.
 //! * `fake`, with the feature of that name: a Redis in memory, on tokio's clock, over links with faults by seed.
 //! * `simulation`, with the same feature: backends in virtual time.
+//! * `stories`, with the feature `models`: models that are searched exhaustively, and their counterexamples in the docs.
 //! * [`proxy`]: a TCP proxy that delays, holds, loses, resets, and swallows the reply to a chosen request.
 //! * [`Worker`]: processes that speak JSON lines and can be stopped and killed, for tests across processes.
 //! * [`conformance`]: the test suite of all backends.
@@ -37,6 +38,8 @@ pub mod redis;
 mod server_process;
 #[cfg(feature = "fake")]
 pub mod simulation;
+#[cfg(feature = "models")]
+pub mod stories;
 mod worker;
 pub mod zookeeper;
 

@@ -1,19 +1,21 @@
-//! Counterexamples in plain words, and the page that has them.
+//! Models that are searched exhaustively, and their counterexamples in plain words, on the page that shows them.
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::fs::{read_to_string, write};
 use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::{Checker, Model};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/SAFETY.md");
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
 
 /// A model whose counterexample can be written as a story. Its states are searched in one order only; a story has to follow
 /// each master and each client.
-pub(crate) trait Tale:
+pub trait Tale:
     Model<
-        State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
+        State: Clone + Debug + Hash + Eq + Send + Sync + 'static,
         Action: Copy + Debug + PartialEq + Send + Sync + 'static,
     > + Clone
     + Debug
@@ -31,7 +33,7 @@ pub(crate) trait Tale:
 
 /// One line of a story. Those that differ only in the master become one.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub struct Line {
     text: String,
     masters: Vec<usize>,
     /// What is to be known of the masters.
@@ -39,34 +41,67 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) fn new(text: String) -> Self {
+    /// A whole sentence, without its full stop.
+    #[must_use]
+    pub fn new(text: String) -> Self {
         Self { text, masters: Vec::new(), remark: "" }
     }
 
     /// A text that ends where the master is named.
-    pub(crate) fn at(master: usize, text: String) -> Self {
+    #[must_use]
+    pub fn at(master: usize, text: String) -> Self {
         Self { text, masters: vec![master], remark: "" }
     }
 
-    pub(crate) fn with(self, remark: &'static str) -> Self {
+    /// The line with a remark at its end.
+    #[must_use]
+    pub fn with(self, remark: &'static str) -> Self {
         Self { remark, ..self }
     }
 }
 
 /// What a client is called.
-pub(crate) fn name(client: usize) -> char {
+///
+/// # Panics
+///
+/// For the fourth client.
+#[must_use]
+pub fn name(client: usize) -> char {
     ['A', 'B', 'C'][client]
 }
 
+/// All orders of two or three clients.
+pub fn orders<const CLIENTS: usize>() -> impl Iterator<Item = [usize; CLIENTS]> {
+    const ALL: [[usize; 3]; 6] = [[0, 1, 2], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    // The first two leave the third where it is.
+    let count = if CLIENTS == 2 { 2 } else { ALL.len() };
+    ALL[..count].iter().map(|order| std::array::from_fn(|place| order[place]))
+}
+
+/// Searches all states: what must always hold does, and what must be possible is.
+///
+/// # Panics
+///
+/// When a property does not hold.
+pub fn assert_holds<M: Tale>(model: M) {
+    let (start, what) = (Instant::now(), format!("{model:?}"));
+    let search = model.checker().threads(2).spawn_bfs().join();
+    assert!(search.is_done());
+    search.assert_properties();
+    println!("{what}: {} states in {:?}", search.unique_state_count(), start.elapsed());
+}
+
 /// The shortest way to break a property, as a numbered list.
-pub(crate) fn counterexample<M: Tale>(model: M, property: &'static str) -> String {
-    // One thread, so that it is the same one every time.
-    let search =
-        model.clone().checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let path = search.discovery(property).unwrap_or_else(|| panic!("nothing breaks it: {property}"));
-    let states: Vec<M::State> = path.into_states();
+///
+/// The search is our own: that of the checker may return a longer way.
+///
+/// # Panics
+///
+/// When nothing breaks it.
+pub fn counterexample<M: Tale>(model: M, property: &'static str) -> String {
+    let path = shortest_path(&model, property).unwrap_or_else(|| panic!("nothing breaks it: {property}"));
     let (mut state, mut lines) = (model.init_states().remove(0), Vec::<Line>::new());
-    for searched in &states[1..] {
+    for searched in &path[1..] {
         let mut actions = Vec::new();
         model.actions(&state, &mut actions);
         let leads_there = |action: &M::Action| M::representative(&model.step(&state, *action)) == *searched;
@@ -85,19 +120,53 @@ pub(crate) fn counterexample<M: Tale>(model: M, property: &'static str) -> Strin
     lines.map(|(at, line)| format!("{}. {}.\n", at + 1, shown(line))).collect()
 }
 
-/// Whether the page tells this story between the marks of its name; with `UPDATE=1` it does from now on.
-pub(crate) fn check_page(story: &str, text: &str) {
+/// The states of a shortest way that breaks a property.
+fn shortest_path<M: Tale>(model: &M, property: &'static str) -> Option<Vec<M::State>> {
+    let holds = model.property(property).condition;
+    let mut seen = HashSet::new();
+    // Each state with the place of the one before it.
+    let mut found: Vec<(M::State, usize)> = model.init_states().into_iter().map(|state| (state, 0)).collect();
+    let (mut at, mut actions) = (0, Vec::new());
+    while let Some((state, _)) = found.get(at) {
+        if !holds(model, state) {
+            break;
+        }
+        let state = state.clone();
+        model.actions(&state, &mut actions);
+        for action in actions.drain(..) {
+            let next = model.next_state(&state, action).filter(|next| model.within_boundary(next));
+            found.extend(next.filter(|next| seen.insert(next.clone())).map(|next| (next, at)));
+        }
+        at += 1;
+    }
+    let mut path = vec![found.get(at)?.0.clone()];
+    while at > 0 {
+        at = found[at].1;
+        path.push(found[at].0.clone());
+    }
+    path.reverse();
+    Some(path)
+}
+
+/// Checks that a page of `docs/` tells this story between the marks of its name; with `UPDATE=1` it does from now on.
+///
+/// # Panics
+///
+/// When it tells another one, or has no marks for it.
+pub fn check_page(page: &str, story: &str, text: &str) {
     // Those of several tests are on one page.
     static PAGE_IN_USE: Mutex<()> = Mutex::new(());
     let _in_use = PAGE_IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = format!("{DOCS}/{page}");
     let (begin, end) = (format!("<!-- {story}: told by tests/models.rs -->\n\n"), "\n<!-- end -->");
-    let page = read_to_string(PAGE).unwrap();
-    let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no mark for {story} in {PAGE}"));
-    let (old, after) = rest.split_once(end).unwrap_or_else(|| panic!("no end of {story} in {PAGE}"));
+    let whole = read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let (before, rest) = whole.split_once(&begin).unwrap_or_else(|| panic!("no mark for {story} in {page}"));
+    let (old, after) = rest.split_once(end).unwrap_or_else(|| panic!("no end of {story} in {page}"));
     if std::env::var_os("UPDATE").is_some() {
-        write(PAGE, [before, &begin, text, end, after].concat()).unwrap();
+        write(&path, [before, &begin, text, end, after].concat())
+            .unwrap_or_else(|error| panic!("{path}: {error}"));
     } else {
-        assert!(old == text, "docs/SAFETY.md tells another story: set UPDATE=1 if it is this one\n\n{text}");
+        assert!(old == text, "docs/{page} tells another story: set UPDATE=1 if it is this one\n\n{text}");
     }
 }
 

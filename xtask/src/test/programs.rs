@@ -14,6 +14,7 @@ use crate::steps::{cargo, command_line, workspace};
 /// Tests that only compute, without real servers and real time.
 const COMPUTING: &[&str] = &[
     "crates/lock-redis/tests/simulation.rs",
+    "crates/lock-migrate/tests/models.rs",
     "crates/lock-redlock/tests/models.rs",
     "crates/lock-redlock/tests/simulation.rs",
     "crates/lock-redlock/tests/virtual_time.rs",

@@ -9,9 +9,8 @@
 //! * A refusal does nothing: it is the same as a request that does not arrive.
 //! * Masters and clients are interchangeable: of all states that differ only in their order, one is searched.
 
+use lock_testkit::stories::{Line, Tale, name, orders};
 use stateright::{Model, Property};
-
-use crate::story::{Line, Tale, name};
 
 /// How many masters there are.
 pub(crate) const MASTERS: usize = 5;
@@ -454,14 +453,6 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         state.masters.sort_unstable();
         state
     }
-}
-
-/// All orders of the clients.
-pub(crate) fn orders<const CLIENTS: usize>() -> impl Iterator<Item = [usize; CLIENTS]> {
-    const ALL: [[usize; 3]; 6] = [[0, 1, 2], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
-    // The first two leave the third where it is.
-    let count = if CLIENTS == 2 { 2 } else { ALL.len() };
-    ALL[..count].iter().map(|order| std::array::from_fn(|place| order[place]))
 }
 
 fn bit(client: usize) -> u8 {

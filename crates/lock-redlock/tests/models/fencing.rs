@@ -24,10 +24,10 @@
 //! * Masters and clients are interchangeable: of all states that differ only in their order, one is searched; and
 //!   what may arrive at several masters that are alike arrives at the first.
 
+use lock_testkit::stories::{Line, Tale, name, orders};
 use stateright::{Model, Property};
 
-use crate::exclusion::{MASTERS, QUORUM, orders};
-use crate::story::{Line, Tale, name};
+use crate::exclusion::{MASTERS, QUORUM};
 
 const CLIENTS: usize = 2;
 /// The largest token of a search: it ends there, as tokens have no end.
