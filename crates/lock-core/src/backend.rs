@@ -6,6 +6,7 @@ use std::fmt::Debug;
 pub use async_trait::async_trait;
 
 pub use crate::capabilities::{Capabilities, LeaseKind, MAX_LISTED, Support};
+use crate::migration::{MigrationSource, MigrationTarget};
 pub use crate::request::{AcquireRequest, LeasePolicy, Mode, OnQueued, Wait};
 use crate::{DoctorReport, Lease, LockName, LockState, Result, Token};
 
@@ -103,6 +104,16 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// When the server is unavailable.
     async fn doctor(&self) -> Result<DoctorReport> {
         Ok(DoctorReport::default())
+    }
+
+    /// The store as one that locks can move from, name by name. The default is that they cannot.
+    fn migration_source(&self) -> Option<&dyn MigrationSource> {
+        None
+    }
+
+    /// The store as one that locks can move to. The default is that they cannot.
+    fn migration_target(&self) -> Option<&dyn MigrationTarget> {
+        None
     }
 
     /// Waits until the roll-backs of dropped acquisitions have finished, as far as the servers answer.

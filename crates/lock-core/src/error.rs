@@ -85,6 +85,8 @@ pub enum ErrorKind {
     Unavailable,
     /// The server refuses the client: a wrong password, a missing right.
     Denied,
+    /// The lock has moved to another store, and this one refuses it: see [`migration`](crate::migration).
+    Moved,
     /// The lock was lost: its lease expired, its key or node was removed, its session ended.
     Lost,
     /// A limit of the store is reached, and granting the lock would not be safe.
@@ -105,6 +107,7 @@ impl ErrorKind {
             Self::Unsupported => "unsupported",
             Self::Unavailable => "unavailable",
             Self::Denied => "denied",
+            Self::Moved => "moved",
             Self::Lost => "lost",
             Self::Exhausted => "exhausted",
             Self::Closed => "closed",

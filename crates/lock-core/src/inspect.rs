@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 
+use crate::migration::Tombstone;
 use crate::{Mode, OwnerInfo, Token};
 
 /// The state of a lock, as [`Locks::inspect`](crate::Locks::inspect) shows it.
@@ -55,6 +56,9 @@ pub struct LockState {
     pub waiters: usize,
     /// The last fencing token that the store knows: of a holder, or of an earlier one.
     pub token: Option<Token>,
+    /// Where the lock went, if it has moved to another store: no client gets it here.
+    #[serde(serialize_with = "text")]
+    pub moved: Option<Tombstone>,
     /// The view of each server, where a quorum of independent servers keeps the lock; else empty.
     pub servers: Vec<ServerView>,
 }
@@ -386,6 +390,9 @@ impl fmt::Display for ServerLockState {
 /// A line for each holder, waiter and server.
 impl fmt::Display for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Tombstone { to, namespace, written, .. }) = &self.moved {
+            return write!(f, "moved to {to} in the migration {namespace:?}, since {}", time(*written));
+        }
         match (&*self.holders, self.token) {
             ([], Some(token)) => write!(f, "free, last token {token}")?,
             ([], None) => f.write_str("free")?,
@@ -422,6 +429,11 @@ fn to_millis(span: Duration) -> u64 {
 #[allow(clippy::ref_option, reason = "serde calls it so")]
 fn rfc3339<S: Serializer>(at: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
     at.map(|at| time(at).to_string()).serialize(serializer)
+}
+
+#[allow(clippy::ref_option, reason = "serde calls it so")]
+fn text<S: Serializer>(moved: &Option<Tombstone>, serializer: S) -> Result<S::Ok, S::Error> {
+    moved.as_ref().map(ToString::to_string).serialize(serializer)
 }
 
 #[allow(clippy::ref_option, reason = "serde calls it so")]

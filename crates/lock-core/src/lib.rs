@@ -21,6 +21,7 @@ pub mod lease;
 mod local_queue;
 pub mod locks;
 pub mod memory;
+pub mod migration;
 pub mod mutex;
 pub mod name;
 pub mod options;

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use async_trait::async_trait;
 use lock_core::backend::Support;
+use lock_core::migration::MigrationSource;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Lazy, LeaseKind, LockName, LockState,
     Locks, Result, Token, runtime,
@@ -51,6 +52,7 @@ const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores the time of o
 #[derive(Debug)]
 pub struct Redis {
     capabilities: Capabilities,
+    recipe: RedisRecipe,
     context: Arc<Context>,
 }
 
@@ -71,8 +73,8 @@ impl Redis {
         config.check()?;
         runtime::current(BACKEND)?;
         let (wait, local_handovers, clock_skew) = (config.wait_by(), config.handovers(), config.skew());
-        let (capabilities, recipe) = (capabilities(&config), config.requests());
-        let danger = (config.recipe == RedisRecipe::SetnxTimestamp).then(danger);
+        let (capabilities, recipe, requests) = (capabilities(&config), config.recipe, config.requests());
+        let danger = (recipe == RedisRecipe::SetnxTimestamp).then(danger);
         if let Some(danger) = &danger {
             tracing::warn!("{}; {}", danger.what, danger.advice);
         }
@@ -81,7 +83,7 @@ impl Redis {
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
         options.clock = config.clock.clone();
         let client = Arc::new(RedisClient::new(options)?);
-        let server = Arc::new(Server::new(Arc::clone(&client), recipe, config.wait_replicas));
+        let server = Arc::new(Server::new(Arc::clone(&client), requests, config.wait_replicas));
         let returns = Arc::clone(&server);
         let push = Pushes::new(client, config.connect_timeout, &Arc::default(), returns);
         let checking_rights = async {
@@ -106,7 +108,11 @@ impl Redis {
             owners: OwnerCache::default(),
             round_trip: AtomicU64::new(0),
         };
-        Ok(Self { capabilities, context: Arc::new(context) })
+        Ok(Self { capabilities, recipe, context: Arc::new(context) })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     }
 }
 
@@ -139,6 +145,10 @@ impl Backend for Redis {
 
     async fn doctor(&self) -> Result<DoctorReport> {
         self.context.doctor().await
+    }
+
+    fn migration_source(&self) -> Option<&dyn MigrationSource> {
+        (self.recipe == RedisRecipe::SetNxPx).then_some(self)
     }
 
     async fn settle(&self) {

@@ -1,6 +1,7 @@
 //! Inspects, breaks and lists locks.
 
 use lock_core::backend::MAX_LISTED;
+use lock_core::migration::Tombstone;
 use lock_core::{Capabilities, Error, ErrorKind, LockMode, LockName, LockState, OwnerId, Result, Token};
 use redis_link::error::not_a_lock;
 use redis_link::inspection::Inspection;
@@ -8,6 +9,7 @@ use redis_link::keys::Keys;
 
 use crate::context::Context;
 use crate::error::BACKEND;
+use crate::tombstone::moved;
 
 impl Context {
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState> {
@@ -18,6 +20,7 @@ impl Context {
         match self.server.break_lock(&self.keys(name)?).await?.as_str() {
             "string" => Ok(true),
             "none" => Ok(false),
+            tombstone if Tombstone::is_one(tombstone) => Err(moved(tombstone)),
             kind => Err(not_a_lock(BACKEND, kind)),
         }
     }

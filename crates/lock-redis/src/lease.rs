@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lock_core::migration::{Swapped, Tombstone};
 use lock_core::renewal::{Renewal, Terms};
 use lock_core::{
     AcquireRequest, BootInstant, Error, ErrorKind, GuardState, HandOver, Lease, LossReason, Mode, Outcome,
@@ -18,6 +19,7 @@ use crate::error::BACKEND;
 use crate::renew::{Downgrading, HeldLock, Sharing};
 use crate::request::{Ask, Extension, Hold, Rotated};
 use crate::rollback::RollbackGuard;
+use crate::tombstone::lives_until;
 
 /// The lease of a lock.
 #[derive(Debug)]
@@ -180,6 +182,15 @@ impl Lease for RedisLease {
 }
 
 impl RedisLease {
+    /// Replaces the lock by a tombstone, and ends the lease.
+    pub(crate) async fn swap(&self, tombstone: &Tombstone) -> Result<Swapped> {
+        self.renewal.stop().await;
+        let sent = self.context.clock.now();
+        let swapped = self.context.swap(&self.held.keys, self.held.owner, tombstone).await?;
+        self.cell.lose(if swapped { LossReason::Released } else { LossReason::Removed });
+        Ok(if swapped { Swapped::Done { until: lives_until(sent, tombstone) } } else { Swapped::NotHeld })
+    }
+
     /// Notes that a request that releases the lock is about to be sent; `Err` if the outcome is known without one.
     fn begin_release(&mut self) -> std::result::Result<PendingRelease, Released> {
         let standing = self.validity.state();

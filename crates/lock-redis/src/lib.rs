@@ -25,6 +25,7 @@ mod rollback;
 pub mod server;
 mod set_nx_px;
 mod setnx_timestamp;
+mod tombstone;
 mod wait;
 
 pub use backend::Redis;

@@ -3,6 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
+use lock_core::migration::Tombstone;
 use lock_core::{Acquired, Error, Result, Token, Wait};
 use redis_link::drift::valid_until;
 use redis_link::lock_answer::LockAnswer;
@@ -15,6 +16,7 @@ use crate::attempt::{Acquisition, Attempt, QueueEntry};
 use crate::config::RedisWait;
 use crate::lease::RedisLease;
 use crate::request::Moment;
+use crate::tombstone::moved;
 
 /// The first waiter watches the key after this time without a grant. The time doubles after every change that did not
 /// free the lock: holders of a shared lock change its key with each renewal.
@@ -218,6 +220,9 @@ impl<'a> Waiting<'a> {
             }
             LockAnswer::Busy { ends_in, foreign_type, position } => {
                 attempt.rollback.answered();
+                if let Some(tombstone) = foreign_type.as_deref().filter(|kind| Tombstone::is_one(kind)) {
+                    return Err(moved(tombstone));
+                }
                 self.what.context.note_round_trip(sent.at);
                 self.busy(ends_in, foreign_type, position);
                 if was_granted {

@@ -16,13 +16,14 @@ use tokio::time::timeout;
 use crate::cluster::Cluster;
 use crate::dial::{Dial, DriverDial, Settings};
 use crate::error::{Endpoint, Failure, wants_login};
-use crate::greeting::Identity;
+use crate::greeting::{Identity, info_field};
 use crate::keys::{Keys, RESERVED};
 use crate::link::{Link, Route};
 use crate::lock_answer::LockAnswer;
 use crate::script::{Call, ScriptList};
 use crate::tls::unsupported;
 use crate::topology::Topology;
+use crate::wire;
 
 /// The COUNT of each `SCAN`.
 const SCANNED: usize = 1_000;
@@ -409,6 +410,26 @@ impl RedisClient {
             }
             failure => self.endpoint.failed(failure).with_outcome(Outcome::Unknown),
         })
+    }
+
+    /// How many replicas are connected to the master that has the keys of a lock.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be reached, or refuses `INFO`.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn connected_replicas(&self, keys: &Keys) -> Result<u32> {
+        let link = match &self.nodes {
+            Nodes::One(link) => Arc::clone(link),
+            Nodes::Cluster(cluster) => cluster.link_of(keys.lock()).await?,
+        };
+        let answer = link.query(redis::cmd("INFO").arg("replication")).await;
+        let answer = answer.map_err(|failure| self.endpoint.failed(failure))?;
+        let info = wire::text(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))?;
+        Ok(info_field(&info, "connected_slaves").and_then(|count| count.parse().ok()).unwrap_or_default())
     }
 
     /// Examines the server, or each master of a cluster, for the doctor.

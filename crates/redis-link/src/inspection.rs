@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use lock_core::migration::Tombstone;
 use lock_core::{Holder, HolderInfo, LockMode, LockState, Token, WaiterInfo};
 use redis::Value;
 
@@ -127,7 +128,10 @@ impl Inspection {
     /// The lock state for users.
     #[must_use]
     pub fn state(&self) -> LockState {
-        let mut state = LockState::held(self.holders());
+        let moved = Tombstone::parse(&self.value).filter(|_| self.kind == "string");
+        let holders = if moved.is_some() { Vec::new() } else { self.holders() };
+        let mut state = LockState::held(holders);
+        state.moved = moved;
         (state.token, state.waiters, state.queue) = (self.token, self.waiters, self.queue.clone());
         state
     }

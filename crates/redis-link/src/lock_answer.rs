@@ -16,7 +16,7 @@ pub enum LockAnswer {
     Busy {
         /// The time until the key expires, if it does.
         ends_in: Option<Duration>,
-        /// The type of the key if it is not a string, and so not a lock.
+        /// The type of the key if it is not a string, and so not a lock; the tombstone of a lock that has moved.
         foreign_type: Option<String>,
         /// The position in the wait queue, if the request has one.
         position: Option<usize>,

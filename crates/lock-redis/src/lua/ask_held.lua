@@ -27,5 +27,8 @@ if value == ARGV[1] then
   return granted()
 end
 if type(value) == 'string' and not is_shared() then
+  if is_moved() then
+    return {0, redis.call('PTTL', KEYS[1]), value, -1}
+  end
   return {0, redis.call('PTTL', KEYS[1]), 'string', queue_up()}
 end

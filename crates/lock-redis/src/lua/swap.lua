@@ -1,0 +1,24 @@
+-- Replaces the lock of an exclusive owner by a tombstone, and notifies all waiters.
+-- KEYS: lock, fence, queue. ARGV: owner, tombstone, its life in ms, channel for waiters without a queue or ''.
+-- Returns 1 if the tombstone is there, else 0.
+if value == ARGV[2] then
+  return 1
+end
+if value ~= ARGV[1] then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+local entries = redis.pcall('LRANGE', KEYS[3], 0, -1)
+for _, entry in ipairs(entries) do
+  local owner, _, _, _, inbox = parts(entry)
+  if owner then
+    notify(inbox, 'next', owner, 0)
+  end
+end
+if #entries > 0 then
+  redis.call('DEL', KEYS[3])
+end
+if ARGV[4] ~= '' then
+  redis.pcall('PUBLISH', ARGV[4], '')
+end
+return 1

@@ -1,0 +1,2 @@
+-- Returns the clock of the server.
+return micros

@@ -1,0 +1,268 @@
+//! Locks that have moved to another store: their tombstones, on a real server.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lock_core::migration::{MigrationSource, Removal, Removed, Swapped, Tombstone};
+use lock_core::{
+    AcquireRequest, Acquired, Backend, BootInstant, Clock, ErrorKind, GuardState, Lease, LeasePolicy,
+    LockName, Locks, LossReason, Outcome, OwnerInfo, Token, Wait,
+};
+use lock_redis::{Redis, RedisConfig};
+use lock_testkit::RedisServer;
+use lock_testkit::proxy::{FaultProxy, Protocol, Then};
+use tokio::time::timeout;
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// Far more than any of it takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Store {
+    server: RedisServer,
+    redis: Arc<Redis>,
+    locks: Locks,
+    name: LockName,
+}
+
+impl Store {
+    async fn start(options: &str) -> Self {
+        let server = RedisServer::start().await.unwrap();
+        let (redis, locks) = connect(&format!("{}?{options}", server.url())).await;
+        Self { server, redis, locks, name: LockName::new("orders/42").unwrap() }
+    }
+
+    fn source(&self) -> &dyn MigrationSource {
+        self.redis.migration_source().unwrap()
+    }
+
+    async fn hold(&self) -> Box<dyn Lease> {
+        let owner = Arc::new(OwnerInfo::this_process());
+        let request =
+            AcquireRequest::exclusive(self.name.clone(), Wait::Never, LeasePolicy::default(), owner);
+        match self.redis.acquire(request).await.unwrap() {
+            Acquired::Held(lease) => lease,
+            busy => panic!("{busy:?}"),
+        }
+    }
+
+    fn tombstone(&self) -> Tombstone {
+        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        Tombstone {
+            to: "zk://a:2181/app".into(),
+            namespace: "shop".into(),
+            lock: self.name.clone(),
+            written: UNIX_EPOCH + Duration::from_millis(millis.try_into().unwrap()),
+            life: 30 * DAY,
+            newest: 17,
+        }
+    }
+
+    /// Moves the lock, and returns its tombstone and its last token.
+    async fn moved(&self) -> (Tombstone, Token) {
+        let (tombstone, mut lease) = (self.tombstone(), self.hold().await);
+        let swapped = self.source().swap(&mut *lease, &tombstone).await.unwrap();
+        assert!(matches!(swapped, Swapped::Done { until } if until > now() + 29 * DAY), "{swapped:?}");
+        (tombstone, lease.token())
+    }
+
+    async fn removal(&self, tombstone: &Tombstone, floor: u64, until: u64) -> Removed {
+        let (name, floor, ttl) = (&self.name, Token::new(floor), Duration::from_secs(30));
+        self.source().remove_tombstone(&Removal { name, tombstone, floor, until, ttl }).await.unwrap()
+    }
+
+    async fn command(&self, words: &[&str]) -> String {
+        let reply = self.server.command(words).await.unwrap();
+        reply.text().map_or_else(|| format!("{reply:?}"), ToOwned::to_owned)
+    }
+
+    async fn pttl(&self) -> i64 {
+        self.server.command(&["PTTL", "lock:orders/42"]).await.unwrap().int().unwrap()
+    }
+}
+
+async fn connect(url: &str) -> (Arc<Redis>, Locks) {
+    let redis = Arc::new(Redis::connect(RedisConfig::from_url(url).unwrap()).await.unwrap());
+    (Arc::clone(&redis), Locks::from_dyn(redis))
+}
+
+fn now() -> BootInstant {
+    Clock::boot().now()
+}
+
+#[tokio::test]
+async fn a_lock_that_has_moved_is_refused_with_its_new_place() {
+    let store = Store::start("").await;
+    let (tombstone, _) = store.moved().await;
+    let error = store.locks.mutex("orders/42").try_acquire().await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.code(), error.outcome()),
+        (ErrorKind::Moved, "moved", Outcome::NotApplied)
+    );
+    assert!(!error.is_retryable());
+    let text = error.to_string();
+    for part in ["zk://a:2181/app", "\"shop\"", "orders/42", "migrate://"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    for error in [
+        store.locks.rw("orders/42").try_read().await.unwrap_err(),
+        store.locks.semaphore("orders/42", 2).try_acquire().await.unwrap_err(),
+        store.locks.break_lock("orders/42").await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Moved, "{error}");
+    }
+    let state = store.locks.inspect("orders/42").await.unwrap();
+    assert_eq!(state.moved, Some(tombstone));
+    assert!(state.holders.is_empty());
+    assert!(state.to_string().starts_with("moved to zk://a:2181/app"), "{state}");
+    // As clients of other libraries ask.
+    assert_eq!(
+        store.server.command(&["SET", "lock:orders/42", "x", "NX", "PX", "100"]).await.unwrap().text(),
+        None
+    );
+}
+
+#[tokio::test]
+async fn waiters_of_every_kind_learn_of_it() {
+    for wait in ["queue", "notify", "poll"] {
+        let store = Store::start(&format!("wait={wait}")).await;
+        let mut lease = store.hold().await;
+        let url = format!("{}?wait={wait}", store.server.url());
+        let waiting = async |number: usize| {
+            let (_, locks) = connect(&url).await;
+            let mutex = locks.mutex("orders/42");
+            let waited = timeout(PATIENCE, mutex.acquire()).await;
+            waited.unwrap_or_else(|_| panic!("waiter {number} of wait={wait} still waits")).unwrap_err()
+        };
+        let moving = async {
+            while store.locks.inspect("orders/42").await.unwrap().waiters < 3 && wait != "poll" {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            store.source().swap(&mut *lease, &store.tombstone()).await.unwrap()
+        };
+        let (first, second, third, _) = tokio::join!(waiting(1), waiting(2), waiting(3), moving);
+        for error in [first, second, third] {
+            assert_eq!(error.kind(), ErrorKind::Moved, "{error}");
+        }
+        assert_eq!(store.command(&["EXISTS", "lock:orders/42"]).await, "Int(1)");
+    }
+}
+
+#[tokio::test]
+async fn only_the_holder_moves_a_lock() {
+    let store = Store::start("").await;
+    let mut lease = store.hold().await;
+    store.locks.break_lock("orders/42").await.unwrap();
+    let guard = store.locks.mutex("orders/42").acquire().await.unwrap();
+    assert_eq!(store.source().swap(&mut *lease, &store.tombstone()).await.unwrap(), Swapped::NotHeld);
+    assert_eq!(lease.validity().state(), GuardState::Lost(LossReason::Removed));
+    assert!(guard.verify().await.unwrap() == GuardState::Valid);
+    assert!(store.source().read_tombstone(&store.name).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_swap_whose_answer_is_lost_is_repeated() {
+    let store = Store::start("").await;
+    let proxy = FaultProxy::start(store.server.addr(), Protocol::Redis).unwrap();
+    let (redis, _) = connect(&format!("redis://{}?command_timeout=300ms", proxy.addr())).await;
+    let through = Store { redis, ..store };
+    let (tombstone, mut lease) = (through.tombstone(), through.hold().await);
+    let is_swap = |request: &[u8]| request.windows(14).any(|part| part == b"polylock:moved");
+    proxy.swallow_when(is_swap, Then::Hang);
+    let error = through.source().swap(&mut *lease, &tombstone).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    proxy.heal();
+    let swapped = through.source().swap(&mut *lease, &tombstone).await.unwrap();
+    assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
+    let swapped = through.source().swap(&mut *lease, &tombstone).await.unwrap();
+    assert!(matches!(swapped, Swapped::Done { .. }), "once more: {swapped:?}");
+}
+
+#[tokio::test]
+async fn a_reading_counts_the_remaining_life_and_refreshes_from_half_on() {
+    let store = Store::start("").await;
+    let (tombstone, _) = store.moved().await;
+    let read = async || store.source().read_tombstone(&store.name).await.unwrap().unwrap();
+    let left = |until: BootInstant| until.saturating_duration_since(now());
+    let most = i64::try_from((16 * DAY).as_millis()).unwrap();
+    store.command(&["PEXPIRE", "lock:orders/42", &most.to_string()]).await;
+    let reading = read().await;
+    assert_eq!(reading.tombstone, tombstone);
+    assert!(left(reading.until) > 15 * DAY && left(reading.until) < 16 * DAY, "{reading:?}");
+    assert!(store.pttl().await <= most, "there is more than half left");
+    assert!(reading.is_fresh(now()));
+    store.command(&["PEXPIRE", "lock:orders/42", "1000000"]).await;
+    assert!(left(read().await.until) > 29 * DAY);
+    assert!(store.pttl().await > most);
+    store.command(&["PERSIST", "lock:orders/42"]).await;
+    assert!(left(read().await.until) > 29 * DAY);
+    store.command(&["DEL", "lock:orders/42"]).await;
+    assert!(store.source().read_tombstone(&store.name).await.unwrap().is_none(), "a reading creates none");
+    assert_eq!(store.pttl().await, -2);
+}
+
+#[tokio::test]
+async fn a_new_connection_voids_what_was_read() {
+    let store = Store::start("").await;
+    store.moved().await;
+    let reading = store.source().read_tombstone(&store.name).await.unwrap().unwrap();
+    assert!(store.source().is_current(&reading, &store.name));
+    store.server.kill();
+    store.redis.inspect(&store.name).await.unwrap_err();
+    assert!(store.source().is_current(&reading, &store.name), "the server is down, and has lost nothing yet");
+    store.server.start_again().await.unwrap();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while store.redis.inspect(&store.name).await.is_err() {
+        assert!(tokio::time::Instant::now() < deadline);
+    }
+    assert!(!store.source().is_current(&reading, &store.name));
+}
+
+#[tokio::test]
+async fn a_removal_is_exact_in_time_and_raises_the_last_token() {
+    let store = Store::start("").await;
+    let (tombstone, token) = store.moved().await;
+    let (floor, now) = (token.get() + 1_000_000, store.source().time(&store.name).await.unwrap());
+    let other = Tombstone { newest: 18, ..tombstone.clone() };
+    assert_eq!(store.removal(&other, floor, now + 10_000_000).await, Removed::NotThere);
+    assert_eq!(store.removal(&tombstone, floor, now).await, Removed::TooLate);
+    assert!(store.source().read_tombstone(&store.name).await.unwrap().is_some());
+    assert_eq!(store.source().tombstones("").await.unwrap(), std::slice::from_ref(&store.name));
+    assert_eq!(store.source().tombstones("x").await.unwrap(), []);
+    assert_eq!(store.removal(&tombstone, floor, now + 10_000_000).await, Removed::Done);
+    assert_eq!(store.removal(&tombstone, floor, now + 10_000_000).await, Removed::NotThere);
+    assert_eq!(store.source().tombstones("").await.unwrap(), []);
+    let guard = store.locks.mutex("orders/42").acquire().await.unwrap();
+    assert!(guard.token().get() > floor, "{} {floor}", guard.token());
+}
+
+#[tokio::test]
+async fn a_text_of_a_later_version_is_an_error() {
+    let store = Store::start("").await;
+    store.command(&["SET", "lock:orders/42", "polylock:moved2 to=zk://a"]).await;
+    for error in [
+        store.source().read_tombstone(&store.name).await.unwrap_err(),
+        store.locks.mutex("orders/42").try_acquire().await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Moved);
+        assert!(error.to_string().contains("later version"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_move_waits_for_all_replicas() {
+    let store = Store::start("").await;
+    let replica = RedisServer::builder().replica_of(&store.server).start().await.unwrap();
+    while !store.command(&["INFO", "replication"]).await.contains("state=online") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (tombstone, mut lease) = (store.tombstone(), store.hold().await);
+    replica.stop();
+    let error = store.source().swap(&mut *lease, &tombstone).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Applied), "{error}");
+    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+    replica.cont();
+    let swapped = store.source().swap(&mut *lease, &tombstone).await.unwrap();
+    assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
+    let there = replica.command(&["GET", "lock:orders/42"]).await.unwrap();
+    assert_eq!(there.text(), Some(tombstone.to_string().as_str()));
+}
