@@ -1,2 +1,20 @@
 //! Moves the locks of a running fleet from Redis to ZooKeeper, and back, without a moment of double locking.
+//!
+//! `docs/MIGRATION.md` has the protocol. [`Migration`] is a backend over those of both stores; the [`Record`] says
+//! which [`Rung`] is in force for which names.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod acquire;
+mod backend;
+mod config;
+mod context;
+mod glob;
+mod half;
+mod lease;
+mod record;
+mod rung;
+
+pub use backend::Migration;
+pub use config::MigrationConfig;
+pub use record::{Phase, Record, Rule};
+pub use rung::Rung;

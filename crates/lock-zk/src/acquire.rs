@@ -47,6 +47,18 @@ pub(crate) async fn acquire(
             return Ok(Acquired::Busy);
         };
         limits(session.timeout).check(request.lease)?;
+        if let Some(membership) = share.membership.get() {
+            // Boxed, to keep the future of an acquisition small.
+            let registered = membership.record(&session, &share.config.dir);
+            match Box::pin(session.answer_about(&lock.dir, registered)).await? {
+                Ok(_) => {}
+                Err(Stop::StartOver) => {
+                    outage.begin(&session);
+                    continue;
+                }
+                Err(Stop::Failed(error)) => return Err(error),
+            }
+        }
         let base = share.base(&session, &lock.dir);
         match attempt(&session, &base, &lock, &request, &deadline, cleanup).await {
             Ok(Some(lease)) => return Ok(Acquired::Held(lease)),
@@ -151,7 +163,7 @@ async fn grant(
 ) -> Result<Option<(Arc<CreatedNode>, Token)>, Stop> {
     let session = Arc::clone(&own.session);
     let recipe = own.lock.recipe;
-    let granted = alongside(base.watch(&session), async {
+    let granted = alongside(base.number(&session), async {
         match recipe {
             ZkRecipe::Queue => contend(own, own_watch, request, deadline).await,
             ZkRecipe::Ephemeral(wait) => ephemeral::contend(own, wait, request, deadline).await,

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lock_core::background::Background;
+use lock_core::migration::MigrationTarget;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, LockName, LockState, Result, Token,
 };
@@ -21,6 +22,7 @@ use crate::lock_path::LockPath;
 use crate::paused_runtime::unless_paused;
 use crate::poison::lock;
 use crate::pool_share::PoolShare;
+use crate::recipe::ZkRecipe;
 use crate::revoke::request_revocation;
 use crate::session::Session;
 
@@ -75,6 +77,10 @@ impl Zk {
         let share = PoolShare::open(config).await?;
         let capabilities = capabilities(share.config.recipe, share.get().await?.timeout);
         Ok(Self { capabilities, share, reported: Mutex::default(), cleanup: Background::default() })
+    }
+
+    pub(crate) fn share(&self) -> &PoolShare {
+        &self.share
     }
 
     fn lock_path(&self, name: &LockName) -> Arc<LockPath> {
@@ -163,7 +169,7 @@ impl Zk {
 }
 
 /// The answer of this session to requests about a path; nothing if the session ended, so that the next one is asked.
-async fn answer<T>(
+pub(crate) async fn answer<T>(
     session: &Session,
     path: &str,
     requests: impl Future<Output = Result<T, Fault>>,
@@ -207,6 +213,10 @@ impl Backend for Zk {
 
     async fn doctor(&self) -> Result<DoctorReport> {
         self.unless_paused(|| self.examine()).await
+    }
+
+    fn migration_target(&self) -> Option<&dyn MigrationTarget> {
+        (self.share.config.recipe == ZkRecipe::Queue).then_some(self)
     }
 
     async fn settle(&self) {

@@ -71,6 +71,11 @@ impl ZkLease {
         self.node.latest().await
     }
 
+    /// The transaction that created the node which was granted the lock.
+    pub(crate) fn czxid(&self) -> i64 {
+        self.node.czxid
+    }
+
     /// The path of the node when the lock was granted.
     pub(crate) fn path(&self) -> &str {
         &self.node.path

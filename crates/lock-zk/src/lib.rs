@@ -28,6 +28,8 @@ mod inspect;
 mod lease;
 mod lock_path;
 mod lost_answer;
+mod membership;
+mod migration;
 mod node;
 mod node_data;
 mod node_name;
@@ -53,6 +55,7 @@ mod tls;
 mod token;
 mod token_base;
 mod wait;
+mod watched_node;
 mod watches;
 
 pub use acl::NodeAcl;

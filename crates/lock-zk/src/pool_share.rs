@@ -1,12 +1,13 @@
 //! The share of one connection in the session pool of its process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use lock_core::{Error, Result, runtime};
 
 use crate::config::ZkConfig;
 use crate::error::BACKEND;
+use crate::membership::Membership;
 use crate::poison::lock;
 use crate::session::Session;
 use crate::session_pool::SessionPool;
@@ -19,6 +20,8 @@ pub(crate) struct PoolShare {
     pub(crate) pool: Arc<SessionPool>,
     /// The token bases that were used, per session: kept, so that the next lock finds them watched.
     bases: Mutex<Vec<(Weak<Session>, Arc<TokenBase>)>>,
+    /// The part of this connection in a migration, if it takes one.
+    pub(crate) membership: OnceLock<Membership>,
     closed: AtomicBool,
 }
 
@@ -26,8 +29,8 @@ impl PoolShare {
     /// Joins the pool of the connections with the same options, or makes one on the runtime of the caller.
     pub(crate) async fn open(config: ZkConfig) -> Result<Arc<Self>> {
         let pool = SessionPool::join(&config, runtime::current(BACKEND)?);
-        let (bases, closed) = (Mutex::default(), AtomicBool::new(false));
-        let share = Arc::new(Self { config, pool, bases, closed });
+        let (bases, membership, closed) = (Mutex::default(), OnceLock::new(), AtomicBool::new(false));
+        let share = Arc::new(Self { config, pool, bases, membership, closed });
         share.get().await?;
         Ok(share)
     }
@@ -64,6 +67,9 @@ impl PoolShare {
     pub(crate) fn close(&self) -> Vec<Arc<Session>> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Vec::new();
+        }
+        if let Some(membership) = self.membership.get() {
+            membership.leave();
         }
         let to_close = self.pool.leave();
         if to_close.is_empty() {

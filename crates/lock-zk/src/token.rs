@@ -33,19 +33,14 @@
 //!
 //! [`ConnectionContinuity`]: crate::session::ConnectionContinuity
 
-use std::mem;
-use std::time::Duration;
-
-use futures_util::future::join;
 use lock_core::{Error, ErrorKind, Result, Token};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use zookeeper_client::{self as zk, CreateMode, Stat};
 
 use crate::ensemble::Change;
 use crate::error::{BACKEND, Fault, Right, error};
 use crate::session::{PAUSE, Session};
 use crate::token_base::TokenBase;
-use crate::watches::{Need, Watch};
 
 /// Why the base cannot be raised.
 pub(crate) enum NotRaised {
@@ -55,28 +50,9 @@ pub(crate) enum NotRaised {
 }
 
 impl TokenBase {
-    /// Returns the base, and reads and watches it first unless the known number is the newest.
-    pub(crate) async fn watch(&self, session: &Session) -> Result<u64> {
-        if let Some(number) = self.newest() {
-            return Ok(number);
-        }
-        // The task that reads may be paused. So others wait for a limited time, and then read too.
-        let _turn = timeout(TURN, self.reading.lock()).await;
-        if let Some(number) = self.newest() {
-            return Ok(number);
-        }
-        let read = session.retry_until_definite(|| self.read_newest(session)).await;
-        let (watch, data) = read.map_err(|fault| fault.on(&self.path))?;
-        let number = data.map_or(Ok(0), |data| self.parse(&data))?;
-        let mut known = self.known();
-        // Tokens keep growing even if somebody deletes the node.
-        (known.number, known.watch) = (number.max(known.number), watch);
-        Ok(known.number)
-    }
-
     /// The token of a lock that has been granted, whose node was created by this transaction.
     pub(crate) async fn token(&self, session: &Session, czxid: i64) -> Result<Token> {
-        let number = self.watch(session).await?;
+        let (number, _) = self.number(session).await?;
         let czxid = u64::try_from(czxid).map_err(|_| {
             Error::new(ErrorKind::Unexpected, BACKEND)
                 .with_message(format!("the server reports transaction {czxid} for a created node"))
@@ -85,7 +61,7 @@ impl TokenBase {
             Some(token) => Ok(Token::new(token)),
             None => Err(error(
                 ErrorKind::Exhausted,
-                format!("there are no tokens above {number} (in {})", self.path),
+                format!("there are no tokens above {number} (in {})", self.path()),
                 "use another dir, and have the resources forget the tokens of this one",
             )),
         }
@@ -109,8 +85,7 @@ impl TokenBase {
             }
             let fault = match self.write(session, own, needed, version).await {
                 Ok(()) => {
-                    let mut known = self.known();
-                    known.number = known.number.max(needed);
+                    self.saw(needed);
                     return Ok(());
                 }
                 Err((Some(0), fault)) if fault.is_no_node() => return Err(NotRaised::Lost),
@@ -124,57 +99,20 @@ impl TokenBase {
                     | Fault::Refused(zk::Error::BadVersion | zk::Error::NodeExists | zk::Error::NoNode)
             );
             if !again || Instant::now() >= until {
-                return Err(NotRaised::Failed(fault.on(&self.path)));
+                return Err(NotRaised::Failed(fault.on(self.path())));
             }
             tokio::time::sleep(PAUSE).await;
-            let passed = session.retry_until_definite(|| session.pass_quorum(&self.path)).await;
-            passed.map_err(|fault| NotRaised::Failed(fault.on(&self.path)))?;
-        }
-    }
-
-    /// Reads and watches the base; from the second time on, as the quorum knows it.
-    async fn read_newest(&self, session: &Session) -> Result<(Option<Watch>, Option<Vec<u8>>), Fault> {
-        if !mem::replace(&mut self.known().was_read, true) {
-            return self.read_and_watch(session).await;
-        }
-        let (passed, read) = join(session.pass_quorum(&self.path), self.read_and_watch(session)).await;
-        passed.and(read)
-    }
-
-    /// There is no watch if the session has no room for it; the next acquisition then reads the number again.
-    async fn read_and_watch(&self, session: &Session) -> Result<(Option<Watch>, Option<Vec<u8>>), Fault> {
-        let room = || self.claim.room(&self.path, Need::Must);
-        loop {
-            let read = match room() {
-                Some(room) => {
-                    session.watch_in(room, &self.path).await.map(|(watch, data, _)| (Some(watch), data))
-                }
-                None => session.data(&self.path).await.map(|(data, _)| (None, data)),
-            };
-            match read {
-                Ok((watch, data)) => return Ok((watch, Some(data))),
-                Err(fault) if fault.is_no_node() => {}
-                Err(fault) => return Err(fault),
-            }
-            let (stat, watch) = match room() {
-                Some(room) => {
-                    let (stat, watch) = session.watch_absence_in(room, &self.path).await?;
-                    (stat, Some(watch))
-                }
-                None => (session.stat(&self.path).await?, None),
-            };
-            if stat.is_none() {
-                return Ok((watch, None));
-            }
+            let passed = session.retry_until_definite(|| session.pass_quorum(self.path())).await;
+            passed.map_err(|fault| NotRaised::Failed(fault.on(self.path())))?;
         }
     }
 
     /// Reads the base as this server knows it, which may be outdated.
     async fn read(&self, session: &Session) -> Result<(u64, Option<Stat>)> {
-        match session.retry_until_definite(|| session.data(&self.path)).await {
+        match session.retry_until_definite(|| session.data(self.path())).await {
             Ok((data, stat)) => Ok((self.parse(&data)?, Some(stat))),
             Err(fault) if fault.is_no_node() => Ok((0, None)),
-            Err(fault) => Err(fault.on(&self.path)),
+            Err(fault) => Err(fault.on(self.path())),
         }
     }
 
@@ -185,7 +123,7 @@ impl TokenBase {
         number: u64,
         before: Option<Stat>,
     ) -> Result<(), (Option<usize>, Fault)> {
-        let (path, data) = (&self.path, number.to_string());
+        let (path, data) = (self.path(), number.to_string());
         let (data, acl, mode) = (data.as_bytes(), session.acl.acls(), CreateMode::Persistent);
         let (write, right) = match before {
             Some(stat) => (Change::Set { path, data, version: Some(stat.version) }, Right::Write),
@@ -195,6 +133,3 @@ impl TokenBase {
         written.map(drop).map_err(|(at, fault)| (at, fault.needing(right, path)))
     }
 }
-
-/// How long a task waits for another one that reads.
-const TURN: Duration = Duration::from_millis(200);

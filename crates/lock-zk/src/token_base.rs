@@ -1,73 +1,65 @@
 //! The token base of a `dir`, as one session knows it: the number that is added to the `czxid` of a node.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::FutureExt;
 use lock_core::{ErrorKind, Result};
-use tokio::sync::Mutex as AsyncMutex;
 
 use crate::error::error;
-use crate::poison::lock;
-use crate::watches::{Claim, Watch};
+use crate::session::Session;
+use crate::watched_node::WatchedNode;
+use crate::watches::Claim;
 
 /// The token base of the locks in one directory.
 pub(crate) struct TokenBase {
-    pub(crate) path: String,
-    pub(crate) claim: Arc<Claim>,
-    known: Mutex<Known>,
-    /// Held by the task that reads.
-    pub(crate) reading: AsyncMutex<()>,
-}
-
-#[derive(Default)]
-pub(crate) struct Known {
-    /// The largest number that was seen.
-    pub(crate) number: u64,
-    /// Fires when the number may be outdated.
-    pub(crate) watch: Option<Watch>,
-    /// Whether it was read before, so that an event may have come that another server does not know of yet.
-    pub(crate) was_read: bool,
+    pub(crate) node: WatchedNode,
+    /// The largest number that was seen: tokens keep growing even if somebody deletes the node.
+    largest: AtomicU64,
 }
 
 impl TokenBase {
     /// The base of the locks in this directory, not read yet.
     pub(crate) fn beside(parent: &str, claim: Arc<Claim>) -> Arc<Self> {
         let path = format!("{}/{NODE}", if parent == "/" { "" } else { parent });
-        Arc::new(Self { path, claim, known: Mutex::default(), reading: AsyncMutex::default() })
+        Arc::new(Self { node: WatchedNode::new(path, claim), largest: AtomicU64::new(0) })
     }
 
     pub(crate) fn is_at(&self, parent: &str) -> bool {
-        let above = self.path.strip_suffix(NODE).and_then(|path| path.strip_suffix('/'));
+        let above = self.path().strip_suffix(NODE).and_then(|path| path.strip_suffix('/'));
         above == Some(if parent == "/" { "" } else { parent })
     }
 
-    /// The number, if its watch has not fired.
-    pub(crate) fn newest(&self) -> Option<u64> {
-        let mut known = self.known();
-        if known.watch.as_mut()?.now_or_never().is_some() {
-            known.watch = None;
-            return None;
-        }
-        Some(known.number)
+    pub(crate) fn path(&self) -> &str {
+        &self.node.path
     }
 
-    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
-        lock(&self.known)
+    /// The base, and the transaction that wrote it. It is read and watched first unless the known number is the newest.
+    pub(crate) async fn number(&self, session: &Session) -> Result<(u64, i64)> {
+        let content = self.node.content(session).await.map_err(|fault| fault.on(self.path()))?;
+        match content {
+            Some(content) => Ok((self.saw(self.parse(&content.data)?), content.stat.mzxid)),
+            None => Ok((self.saw(0), 0)),
+        }
+    }
+
+    /// Notes that the base is at least this number, and returns the largest that was seen.
+    pub(crate) fn saw(&self, number: u64) -> u64 {
+        self.largest.fetch_max(number, Ordering::Relaxed).max(number)
     }
 
     pub(crate) fn parse(&self, data: &[u8]) -> Result<u64> {
         let number = std::str::from_utf8(data).ok().and_then(|text| text.parse().ok());
         number.filter(|&number| i64::try_from(number).is_ok()).ok_or_else(|| {
             let hint = "write a number to it, at least the largest token that was ever granted";
-            error(ErrorKind::InvalidConfig, format!("the token base {} is not a number", self.path), hint)
+            error(ErrorKind::InvalidConfig, format!("the token base {} is not a number", self.path()), hint)
         })
     }
 }
 
 impl fmt::Debug for TokenBase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenBase").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("TokenBase").field("path", &self.path()).finish_non_exhaustive()
     }
 }
 
@@ -83,7 +75,7 @@ mod tests {
     fn the_base_is_beside_the_directories() {
         for (parent, path) in [("/", "/!token-base"), ("/locks", "/locks/!token-base")] {
             let base = TokenBase::beside(parent, WatchBudget::new("").claim(0));
-            assert_eq!(base.path, path);
+            assert_eq!(base.path(), path);
             assert!(base.is_at(parent) && !base.is_at("/lock") && !base.is_at("/lock/s"));
         }
         let base = TokenBase::beside("/locks", WatchBudget::new("").claim(0));

@@ -34,12 +34,13 @@ pub trait MigrationTarget: Debug + Send + Sync {
     /// [`Unexpected`](crate::ErrorKind::Unexpected) for a lease of another backend; when the server is unavailable.
     async fn record_at(&self, lease: &dyn Lease) -> Result<Option<StoredRecord>>;
 
-    /// The age of a lock that was granted.
+    /// The age of a lock that was granted, with everything that this process has raised so far. No round trip, unless the
+    /// tokens have just been raised.
     ///
     /// # Errors
     ///
-    /// [`Unexpected`](crate::ErrorKind::Unexpected) for a lease of another backend.
-    fn age(&self, lease: &dyn Lease) -> Result<LockAge>;
+    /// [`Unexpected`](crate::ErrorKind::Unexpected) for a lease of another backend; when the server is unavailable.
+    async fn age(&self, lease: &dyn Lease) -> Result<LockAge>;
 
     /// Reads the record, as a quorum knows it.
     ///

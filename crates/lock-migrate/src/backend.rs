@@ -1,0 +1,107 @@
+//! A migration as a backend.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lock_core::backend::{AcquireRequest, Acquired, Backend, Capabilities};
+use lock_core::{DoctorReport, ErrorKind, LockName, LockState, Result};
+use tokio::runtime::Handle;
+
+use crate::acquire::acquire;
+use crate::config::MigrationConfig;
+use crate::context::Context;
+use crate::rung::Rung;
+
+/// The locks of a fleet that moves from one store to another.
+///
+/// The rung of a name is chosen when a lock is acquired, and stays for that guard. `docs/MIGRATION.md` has the protocol.
+#[derive(Debug)]
+pub struct Migration {
+    capabilities: Capabilities,
+    context: Arc<Context>,
+}
+
+impl Migration {
+    pub(crate) async fn open(
+        config: MigrationConfig,
+        capabilities: Capabilities,
+        from: Arc<dyn Backend>,
+        to: Arc<dyn Backend>,
+        runtime: Handle,
+    ) -> Result<Self> {
+        let context = Context::join(config, from, to, runtime).await?;
+        Ok(Self { capabilities, context })
+    }
+}
+
+#[async_trait]
+impl Backend for Migration {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        acquire(&self.context, request).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState> {
+        let Context { from, to, .. } = &*self.context;
+        if self.context.rung(name) == Rung::New {
+            return to.inspect(name).await;
+        }
+        let old = from.inspect(name).await?;
+        if old.moved.is_some() {
+            return to.inspect(name).await;
+        }
+        if self.context.rung(name) < Rung::Dual {
+            return Ok(old);
+        }
+        // Waiters of both wait on the new store; the holder, whoever it is, has the lock of the old one.
+        let new = to.inspect(name).await?;
+        let mut state = old;
+        state.token = state.token.max(new.token);
+        state.waiters += new.waiters;
+        state.queue.extend(new.queue);
+        Ok(state)
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<bool> {
+        let Context { from, to, .. } = &*self.context;
+        if self.context.rung(name) == Rung::New {
+            return to.break_lock(name).await;
+        }
+        let old = match from.break_lock(name).await {
+            Err(error) if error.kind() == ErrorKind::Moved => return to.break_lock(name).await,
+            broken => broken?,
+        };
+        if self.context.rung(name) < Rung::Dual {
+            return Ok(old);
+        }
+        Ok(to.break_lock(name).await? || old)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let Context { from, to, .. } = &*self.context;
+        let (old, new) = tokio::try_join!(from.list(prefix), to.list(prefix))?;
+        let names: BTreeSet<_> = old.into_iter().chain(new).collect();
+        self.capabilities.check_listed(names.len()).map(|()| names.into_iter().collect())
+    }
+
+    async fn doctor(&self) -> Result<DoctorReport> {
+        let Context { from, to, .. } = &*self.context;
+        let (old, new) = tokio::try_join!(from.doctor(), to.doctor())?;
+        Ok(DoctorReport::new(old.findings.into_iter().chain(new.findings).collect()))
+    }
+
+    async fn settle(&self) {
+        self.context.cleanup.settled().await;
+        self.context.from.settle().await;
+        self.context.to.settle().await;
+    }
+
+    async fn close(&self) -> Result<()> {
+        let (old, new) = tokio::join!(self.context.from.close(), self.context.to.close());
+        old.and(new)
+    }
+}

@@ -1,0 +1,199 @@
+//! Locks on every rung, on real servers: who excludes whom, and with which tokens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::{Backend, ErrorKind, Guard, GuardState, Locks, LossReason};
+use lock_migrate::{Migration, MigrationConfig, Rung};
+use lock_redis::{Redis, RedisConfig};
+use lock_testkit::{RedisServer, ZooKeeper};
+use lock_zk::{Zk, ZkConfig};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+/// The rungs of which every mixture excludes.
+const MIXED: [Rung; 4] = [Rung::Old, Rung::Shadow, Rung::Dual, Rung::Move];
+/// Far more than any of it takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Servers {
+    redis: RedisServer,
+    zk: ZooKeeper,
+}
+
+impl Servers {
+    async fn start() -> Self {
+        let (redis, zk) = tokio::join!(RedisServer::start(), ZooKeeper::start());
+        Self { redis: redis.unwrap(), zk: zk.unwrap() }
+    }
+
+    async fn redis(&self) -> Arc<dyn Backend> {
+        let config = RedisConfig::from_url(&format!("{}?ttl=5s", self.redis.url())).unwrap();
+        Arc::new(Redis::connect(config).await.unwrap())
+    }
+
+    async fn zk(&self) -> Arc<dyn Backend> {
+        let url = format!("{}?session_timeout=4s&session=private", self.zk.url());
+        Arc::new(Zk::connect(ZkConfig::from_url(&url).unwrap()).await.unwrap())
+    }
+
+    /// A process on this rung.
+    async fn on(&self, rung: Rung) -> Locks {
+        self.open(MigrationConfig::new("shop").rung(rung)).await
+    }
+
+    async fn open(&self, config: MigrationConfig) -> Locks {
+        Locks::new(self.migration(config).await)
+    }
+
+    async fn migration(&self, config: MigrationConfig) -> Migration {
+        config.open(self.redis().await, self.zk().await).await.unwrap()
+    }
+
+    async fn value(&self, name: &str) -> Option<String> {
+        let value = self.redis.command(&["GET", &format!("lock:{name}")]).await.unwrap();
+        value.text().map(ToOwned::to_owned)
+    }
+}
+
+async fn hold(locks: &Locks, name: &str) -> Guard {
+    let guard = locks.mutex(name).try_acquire_for(PATIENCE).await.unwrap();
+    guard.unwrap_or_else(|| panic!("{name} is busy"))
+}
+
+#[tokio::test]
+async fn every_mixture_excludes() {
+    let servers = Servers::start().await;
+    for first in MIXED {
+        for second in MIXED {
+            let (one, two) = (servers.on(first).await, servers.on(second).await);
+            let name = format!("{first}-{second}");
+            for time in ["before", "after"] {
+                let guard = hold(&one, &name).await;
+                let other = two.mutex(&*name).try_acquire().await.unwrap();
+                assert!(other.is_none(), "{second} beside {first}, {time} anything moved");
+                let waiting = two.mutex(&*name);
+                let (next, released) = tokio::join!(waiting.try_acquire_for(PATIENCE), async {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    let token = guard.token();
+                    guard.release().await.unwrap();
+                    token
+                });
+                let next =
+                    next.unwrap().unwrap_or_else(|| panic!("{second} waits for {first} in vain, {time}"));
+                assert!(
+                    next.token() > released,
+                    "{second} after {first}, {time}: {} {released}",
+                    next.token()
+                );
+                next.release().await.unwrap();
+            }
+            let moved = servers.value(&name).await.is_some_and(|value| value.starts_with("polylock:moved"));
+            assert_eq!(moved, [first, second].contains(&Rung::Move), "{name}");
+            one.close().await.unwrap();
+            two.close().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn tokens_increase_through_a_walk_over_the_rungs() {
+    let servers = Servers::start().await;
+    let mut processes = Vec::new();
+    for rung in MIXED {
+        processes.push((rung, servers.on(rung).await));
+    }
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut last = std::collections::HashMap::new();
+    for step in 0..200 {
+        let name = format!("walk-{}", rng.random_range(0..20));
+        // Names move late, so that all mixtures come before.
+        let choice = if step < 120 { &processes[..3] } else { &processes[..] };
+        let (rung, locks) = choice.choose(&mut rng).unwrap();
+        let guard = hold(locks, &name).await;
+        let before = last.insert(name.clone(), guard.token());
+        assert!(
+            before.is_none_or(|before| guard.token() > before),
+            "{name} on {rung}: {before:?} {}",
+            guard.token()
+        );
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_guard_of_both_ends_with_either_and_gives_the_other_one_back() {
+    let servers = Servers::start().await;
+    let locks = servers.on(Rung::Dual).await;
+    let (redis, zk) = (Locks::from_dyn(servers.redis().await), Locks::from_dyn(servers.zk().await));
+    for lost in [&redis, &zk] {
+        let guard = hold(&locks, "a").await;
+        assert!(redis.mutex("a").try_acquire().await.unwrap().is_none());
+        assert!(zk.mutex("a").try_acquire().await.unwrap().is_none());
+        assert!(lost.break_lock("a").await.unwrap());
+        let reason = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("it is lost");
+        assert_eq!(reason, LossReason::Removed);
+        // Though the guard is still there.
+        hold(&redis, "a").await.release().await.unwrap();
+        hold(&zk, "a").await.release().await.unwrap();
+        assert!(matches!(guard.state(), GuardState::Lost(_)));
+    }
+}
+
+#[tokio::test]
+async fn names_that_have_moved_go_on_when_redis_is_down() {
+    let servers = Servers::start().await;
+    let locks = servers.on(Rung::Move).await;
+    hold(&locks, "moved").await.release().await.unwrap();
+    servers.redis.kill();
+    hold(&locks, "moved").await.release().await.unwrap();
+    let error = locks.mutex("other").try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    servers.redis.start_again().await.unwrap();
+    // It has no data any more. With the next connection that is known, and the tombstone is written again.
+    hold(&locks, "other").await.release().await.unwrap();
+    let guard = hold(&locks, "moved").await;
+    assert!(servers.value("moved").await.is_some_and(|value| value.starts_with("polylock:moved")));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_rung_new_needs_the_seal() {
+    let servers = Servers::start().await;
+    let locks = servers.on(Rung::New).await;
+    let error = locks.mutex("a").try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("seal"), "{error}");
+}
+
+#[tokio::test]
+async fn a_tombstone_of_another_migration_is_an_error() {
+    let servers = Servers::start().await;
+    hold(&servers.on(Rung::Move).await, "a").await.release().await.unwrap();
+    let other = servers.open(MigrationConfig::new("store").rung(Rung::Dual)).await;
+    let error = other.mutex("a").try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("\"shop\"") && error.to_string().contains("\"store\""), "{error}");
+}
+
+#[tokio::test]
+async fn bad_options_are_refused() {
+    let servers = Servers::start().await;
+    let (redis, zk) = (servers.redis().await, servers.zk().await);
+    let open = async |config: MigrationConfig, from: &Arc<dyn Backend>, to: &Arc<dyn Backend>| {
+        config.open(Arc::clone(from), Arc::clone(to)).await.unwrap_err()
+    };
+    let short = MigrationConfig::new("shop").tombstone_life(Duration::from_secs(3_600));
+    for (error, part) in [
+        (open(MigrationConfig::new(""), &redis, &zk).await, "namespace"),
+        (open(short, &redis, &zk).await, "at least a day"),
+        (open(MigrationConfig::new("shop"), &zk, &redis).await, "cannot move to redis"),
+        (open(MigrationConfig::new("shop"), &zk, &zk).await, "from redis://"),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+}

@@ -1,0 +1,171 @@
+//! The part that a process takes in a migration: what it registers in each session, and the record that it watches there.
+//!
+//! Both are below one node beside the directories of the locks. The record is its data. What a session has registered is an
+//! ephemeral node below it, so it ends with the session, as its locks do.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use lock_core::migration::{Member, StoredRecord};
+use lock_core::{OwnerId, Result};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio_util::sync::CancellationToken;
+use zookeeper_client::{self as zk, CreateMode};
+
+use crate::error::{Fault, Stop};
+use crate::poison::lock;
+use crate::session::Session;
+use crate::watched_node::{Content, WatchedNode};
+
+/// The part that a process takes in a migration.
+pub(crate) struct Membership {
+    member: Arc<dyn Member>,
+    sessions: Mutex<Vec<Arc<SessionMembership>>>,
+    /// Held by the task that registers.
+    registering: AsyncMutex<()>,
+    left: CancellationToken,
+}
+
+/// The same in one session.
+struct SessionMembership {
+    session: Weak<Session>,
+    record: WatchedNode,
+    member: Arc<dyn Member>,
+    /// Its own node.
+    path: String,
+    left: CancellationToken,
+}
+
+impl Membership {
+    pub(crate) fn new(member: Arc<dyn Member>) -> Self {
+        let (sessions, registering) = (Mutex::default(), AsyncMutex::default());
+        Self { member, sessions, registering, left: CancellationToken::new() }
+    }
+
+    /// Takes no part any more: deletes what is registered in the background, as shared sessions live on.
+    pub(crate) fn leave(&self) {
+        self.left.cancel();
+        lock(&self.sessions).clear();
+    }
+
+    /// The record as this session knows it now: registers the process first, if the session is new to it.
+    ///
+    /// Called before a lock is acquired, it makes sure that the session watches the record from before the grant on. Called
+    /// after the grant, it returns a record that is not older than the grant.
+    pub(crate) async fn record(
+        &self,
+        session: &Arc<Session>,
+        dir: &str,
+    ) -> Result<Option<StoredRecord>, Stop> {
+        let on = |fault| Stop::of(fault, dir);
+        if let Some(known) = self.in_session(session) {
+            return known.record.content(session).await.map(stored).map_err(on);
+        }
+        let _turn = self.registering.lock().await;
+        if let Some(known) = self.in_session(session) {
+            return known.record.content(session).await.map(stored).map_err(on);
+        }
+        let (membership, record) = SessionMembership::register(session, dir, self).await?;
+        let membership = Arc::new(membership);
+        let mut sessions = lock(&self.sessions);
+        sessions.retain(|other| other.session.upgrade().is_some_and(|session| !session.has_ended()));
+        sessions.push(Arc::clone(&membership));
+        drop(sessions);
+        session.runtime.spawn(membership.follow(record.as_ref().map(|record| record.version)));
+        Ok(record)
+    }
+
+    fn in_session(&self, session: &Arc<Session>) -> Option<Arc<SessionMembership>> {
+        let is_this = |known: &&Arc<SessionMembership>| known.session.as_ptr() == Arc::as_ptr(session);
+        lock(&self.sessions).iter().find(is_this).cloned()
+    }
+}
+
+impl SessionMembership {
+    async fn register(
+        session: &Arc<Session>,
+        dir: &str,
+        whole: &Membership,
+    ) -> Result<(Self, Option<StoredRecord>), Stop> {
+        let record = WatchedNode::new(record_path(dir), session.watches.claim(0));
+        let members = members_path(dir);
+        session.make_directories(&members, CreateMode::Persistent).await?;
+        let content = record.content(session).await.map_err(|fault| Stop::of(fault, &members))?;
+        let seen = stored(content);
+        let path = format!("{members}/{:x}-{}", session.id, OwnerId::random());
+        let (member, left) = (Arc::clone(&whole.member), whole.left.clone());
+        let membership = Self { session: Arc::downgrade(session), record, member, path, left };
+        let written = membership.write(session, seen.as_ref()).await;
+        written.map_err(|fault| Stop::of(fault, &members))?;
+        Ok((membership, seen))
+    }
+
+    /// Registers again whenever the record has changed, until the session ends.
+    async fn follow(self: Arc<Self>, mut registered: Option<i32>) {
+        loop {
+            let Some(session) = self.session.upgrade() else { return };
+            tokio::select! {
+                biased;
+                () = self.left.cancelled() => {
+                    // A node that is left ends with the session.
+                    let _ = session.retry_until_definite(|| session.delete(&self.path)).await;
+                    return;
+                }
+                () = session.pause(INTERVAL) => {}
+            }
+            if session.has_ended() {
+                return;
+            }
+            let Ok(content) = self.record.content(&session).await else { continue };
+            let seen = stored(content);
+            let version = seen.as_ref().map(|record| record.version);
+            if version != registered && self.write(&session, seen.as_ref()).await.is_ok() {
+                registered = version;
+            }
+        }
+    }
+
+    /// Writes the own node, and creates it if it does not exist.
+    async fn write(&self, session: &Session, seen: Option<&StoredRecord>) -> Result<(), Fault> {
+        let data = self.member.registration(seen);
+        let written = session.retry_until_definite(|| session.set_data(&self.path, &data, None)).await;
+        match written {
+            Err(fault) if fault.is_no_node() => {}
+            written => return written.map(drop),
+        }
+        // The name is random: a node that exists is our own, created by a request whose answer was lost.
+        match session.retry_until_definite(|| session.create(&self.path, &data, CreateMode::Ephemeral)).await
+        {
+            Err(Fault::Refused(zk::Error::NodeExists)) => Ok(()),
+            created => created.map(drop),
+        }
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership").field("member", &self.member).finish_non_exhaustive()
+    }
+}
+
+/// The path of the record of the locks whose directories are in this one.
+pub(crate) fn record_path(dir: &str) -> String {
+    format!("{}/{NODE}", if dir == "/" { "" } else { dir })
+}
+
+/// The path of the directory of all registrations.
+pub(crate) fn members_path(dir: &str) -> String {
+    format!("{}/members", record_path(dir))
+}
+
+/// The record in the data of a node; an empty one is none.
+pub(crate) fn stored(content: Option<Content>) -> Option<StoredRecord> {
+    let content = content.filter(|content| !content.data.is_empty())?;
+    Some(StoredRecord::new(content.data, content.stat.version))
+}
+
+/// No directory of a lock has this name: there, an exclamation mark is escaped.
+const NODE: &str = "!migration";
+/// How often a session looks whether its watch has fired, which takes no request.
+const INTERVAL: Duration = Duration::from_millis(500);

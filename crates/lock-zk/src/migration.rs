@@ -1,0 +1,165 @@
+//! The store as the target of a migration.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use lock_core::migration::{LockAge, Member, MemberState, MigrationTarget, StoredRecord};
+use lock_core::{Error, ErrorKind, Lease, Result};
+use zookeeper_client::{self as zk, CreateMode};
+
+use crate::backend::{Zk, answer};
+use crate::error::{BACKEND, Fault, Stop, error};
+use crate::lease::ZkLease;
+use crate::membership::{Membership, members_path, record_path, stored};
+use crate::session::Session;
+use crate::watched_node::Content;
+
+#[async_trait]
+impl MigrationTarget for Zk {
+    fn identity(&self) -> String {
+        let config = &self.share().config;
+        let mut hosts: Vec<&str> = config.hosts.split(',').collect();
+        hosts.sort_unstable();
+        let chroot = config.chroot_path().trim_end_matches('/');
+        format!("zk://{}{chroot}?dir={}", hosts.join(","), config.dir)
+    }
+
+    fn join(&self, member: Arc<dyn Member>) -> Result<()> {
+        self.share().membership.set(Membership::new(member)).map_err(|_| {
+            error(
+                ErrorKind::InvalidConfig,
+                "this connection takes part in a migration already",
+                "use a connection of its own for each migration",
+            )
+        })
+    }
+
+    async fn record_at(&self, lease: &dyn Lease) -> Result<Option<StoredRecord>> {
+        let lease = own(lease)?;
+        let (session, dir) = (&lease.own.session, &self.share().config.dir);
+        let Some(membership) = self.share().membership.get() else { return Ok(None) };
+        let seen = session.answer_about(dir, membership.record(session, dir)).await?;
+        seen.map_err(|stop| match stop {
+            Stop::StartOver => Error::lost(BACKEND),
+            Stop::Failed(error) => error,
+        })
+    }
+
+    async fn age(&self, lease: &dyn Lease) -> Result<LockAge> {
+        let lease = own(lease)?;
+        let (session, dir) = (&lease.own.session, &lease.own.lock.dir);
+        let base = self.share().base(session, dir);
+        let (_, raised) = session.answer_about(dir, base.number(session)).await??;
+        let [created, raised] = [lease.czxid(), raised].map(|zxid| u64::try_from(zxid).unwrap_or_default());
+        Ok(LockAge::new(created, created.max(raised)))
+    }
+
+    async fn read_record(&self) -> Result<Option<StoredRecord>> {
+        let path = record_path(&self.share().config.dir);
+        loop {
+            let session = self.share().get().await?;
+            if let Some(record) = answer(&session, &path, read_record(&session, &path)).await? {
+                return Ok(record);
+            }
+        }
+    }
+
+    async fn write_record(&self, data: &[u8], version: Option<i32>) -> Result<bool> {
+        let path = record_path(&self.share().config.dir);
+        loop {
+            let session = self.share().get().await?;
+            if version.is_none() {
+                let dir = &self.share().config.dir;
+                let made = session.make_directories(dir, CreateMode::Persistent);
+                match session.answer_about(dir, made).await? {
+                    Ok(()) => {}
+                    Err(Stop::StartOver) => continue,
+                    Err(Stop::Failed(error)) => return Err(error),
+                }
+            }
+            let written = write_record(&session, &path, data, version);
+            if let Some(written) = answer(&session, &path, written).await? {
+                return Ok(written);
+            }
+        }
+    }
+
+    async fn members(&self) -> Result<Vec<MemberState>> {
+        let path = members_path(&self.share().config.dir);
+        loop {
+            let session = self.share().get().await?;
+            if let Some(members) = answer(&session, &path, members(&session, &path)).await? {
+                return Ok(members);
+            }
+        }
+    }
+}
+
+async fn read_record(session: &Session, path: &str) -> Result<Option<StoredRecord>, Fault> {
+    session.retry_until_definite(|| session.pass_quorum("/")).await?;
+    match session.retry_until_definite(|| session.data(path)).await {
+        Ok((data, stat)) => Ok(stored(Some(Content { data: data.into(), stat }))),
+        Err(fault) if fault.is_no_node() => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+async fn write_record(
+    session: &Session,
+    path: &str,
+    data: &[u8],
+    version: Option<i32>,
+) -> Result<bool, Fault> {
+    let version = match version {
+        Some(version) => version,
+        None => match session.data(path).await {
+            // The node without a record, which the first session of a process made.
+            Ok((data, stat)) if data.is_empty() => stat.version,
+            Ok(_) => return Ok(false),
+            Err(fault) if fault.is_no_node() => return create_record(session, path, data).await,
+            Err(fault) => return Err(fault),
+        },
+    };
+    match session.set_data(path, data, Some(version)).await {
+        Ok(_) => Ok(true),
+        Err(Fault::Refused(zk::Error::BadVersion | zk::Error::NoNode)) => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
+
+async fn create_record(session: &Session, path: &str, data: &[u8]) -> Result<bool, Fault> {
+    match session.create(path, data, CreateMode::Persistent).await {
+        Ok(_) => Ok(true),
+        Err(Fault::Refused(zk::Error::NodeExists)) => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
+
+async fn members(session: &Session, dir: &str) -> Result<Vec<MemberState>, Fault> {
+    session.retry_until_definite(|| session.pass_quorum("/")).await?;
+    let names = match session.retry_until_definite(|| session.children(dir)).await {
+        Err(fault) if fault.is_no_node() => return Ok(Vec::new()),
+        names => names?,
+    };
+    let members = try_join_all(names.iter().map(|name| member(session, dir, name))).await?;
+    Ok(members.into_iter().flatten().collect())
+}
+
+/// What one session has registered; nothing if it has just ended.
+async fn member(session: &Session, dir: &str, name: &str) -> Result<Option<MemberState>, Fault> {
+    let path = format!("{dir}/{name}");
+    match session.retry_until_definite(|| session.data(&path)).await {
+        Ok((data, _)) => Ok(Some(MemberState::new(name.to_owned(), data))),
+        Err(fault) if fault.is_no_node() => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
+fn own(lease: &dyn Lease) -> Result<&ZkLease> {
+    let lease: &dyn Any = lease;
+    lease.downcast_ref().ok_or_else(|| {
+        Error::new(ErrorKind::Unexpected, BACKEND).with_message("the lease is not one of this backend")
+    })
+}

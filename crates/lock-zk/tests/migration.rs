@@ -1,0 +1,150 @@
+//! The store as the target of a migration: the record, and who takes part.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_core::migration::{Member, MigrationTarget, StoredRecord};
+use lock_core::{
+    AcquireRequest, Acquired, Backend, ErrorKind, Lease, LeasePolicy, LockName, OwnerInfo, Token, Wait,
+};
+use lock_testkit::ZooKeeper;
+use lock_testkit::proxy::{FaultProxy, Protocol};
+use lock_zk::{Zk, ZkConfig};
+use tokio::time::{Instant, sleep};
+
+/// Far more than the two seconds that a change may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Registers the record that it has seen, and remembers the calls.
+#[derive(Debug, Default)]
+struct Process {
+    seen: Mutex<Vec<Option<StoredRecord>>>,
+}
+
+impl Member for Process {
+    fn registration(&self, seen: Option<&StoredRecord>) -> Vec<u8> {
+        self.seen.lock().unwrap().push(seen.cloned());
+        seen.map_or_else(|| b"none".to_vec(), |record| record.data.to_vec())
+    }
+}
+
+async fn connect(server: &ZooKeeper) -> Zk {
+    connect_to(&server.connect_string()).await
+}
+
+async fn connect_to(address: &str) -> Zk {
+    let url = format!("zk://{address}?session_timeout=2s&session=private");
+    Zk::connect(ZkConfig::from_url(&url).unwrap()).await.unwrap()
+}
+
+fn target(zk: &Zk) -> &dyn MigrationTarget {
+    zk.migration_target().unwrap()
+}
+
+async fn hold(zk: &Zk, name: &str) -> Box<dyn Lease> {
+    let owner = Arc::new(OwnerInfo::this_process());
+    let name = LockName::new(name).unwrap();
+    let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
+    match zk.acquire(request).await.unwrap() {
+        Acquired::Held(lease) => lease,
+        busy => panic!("{busy:?}"),
+    }
+}
+
+async fn registered(zk: &Zk) -> Vec<String> {
+    let members = target(zk).members().await.unwrap();
+    members.into_iter().map(|member| String::from_utf8(member.data).unwrap()).collect()
+}
+
+/// Waits until this has been registered.
+async fn until_registered(zk: &Zk, expected: &[&str]) {
+    let deadline = Instant::now() + PATIENCE;
+    while registered(zk).await != expected {
+        assert!(Instant::now() < deadline, "{:?} instead of {expected:?}", registered(zk).await);
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_record_is_written_by_compare_and_set() {
+    let server = ZooKeeper::start().await.unwrap();
+    let zk = connect(&server).await;
+    let target = target(&zk);
+    assert_eq!(target.read_record().await.unwrap(), None);
+    assert!(target.write_record(b"one", None).await.unwrap());
+    assert!(!target.write_record(b"two", None).await.unwrap());
+    let record = target.read_record().await.unwrap().unwrap();
+    assert_eq!(&*record.data, b"one");
+    assert!(target.write_record(b"two", Some(record.version)).await.unwrap());
+    assert!(!target.write_record(b"three", Some(record.version)).await.unwrap());
+    assert_eq!(&*target.read_record().await.unwrap().unwrap().data, b"two");
+    assert_eq!(zk.list("").await.unwrap(), [], "the record is no lock");
+}
+
+#[tokio::test]
+async fn a_process_is_registered_before_its_first_lock_and_follows_the_record() {
+    let server = ZooKeeper::start().await.unwrap();
+    let (zk, operator) = (connect(&server).await, connect(&server).await);
+    let process = Arc::new(Process::default());
+    let member: Arc<dyn Member> = Arc::clone(&process) as _;
+    target(&zk).join(Arc::clone(&member)).unwrap();
+    assert_eq!(target(&zk).join(member).unwrap_err().kind(), ErrorKind::InvalidConfig);
+    assert_eq!(registered(&operator).await, [""; 0], "it has no lock yet");
+    let first = hold(&zk, "a").await;
+    assert_eq!(registered(&operator).await, ["none"]);
+    assert_eq!(target(&zk).record_at(&*first).await.unwrap(), None);
+
+    assert!(target(&operator).write_record(b"one", None).await.unwrap());
+    let second = hold(&zk, "b").await;
+    assert_eq!(
+        &*target(&zk).record_at(&*second).await.unwrap().unwrap().data,
+        b"one",
+        "a grant sees it at once"
+    );
+    until_registered(&operator, &["one"]).await;
+
+    let record = target(&operator).read_record().await.unwrap().unwrap();
+    assert!(target(&operator).write_record(b"two", Some(record.version)).await.unwrap());
+    until_registered(&operator, &["two"]).await;
+    assert_eq!(&*target(&zk).record_at(&*first).await.unwrap().unwrap().data, b"two");
+    assert_eq!(process.seen.lock().unwrap().len(), 3, "none, one, two");
+
+    zk.close().await.unwrap();
+    until_registered(&operator, &[]).await;
+}
+
+#[tokio::test]
+async fn a_new_session_registers_anew() {
+    let server = ZooKeeper::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+    let (zk, operator) = (connect_to(&proxy.addr().to_string()).await, connect(&server).await);
+    target(&zk).join(Arc::new(Process::default())).unwrap();
+    let lease = hold(&zk, "a").await;
+    let before = target(&operator).members().await.unwrap();
+    assert_eq!(before.len(), 1);
+    proxy.refuse(true);
+    proxy.rst();
+    lease.validity().lost().await;
+    proxy.heal();
+    let _lease = hold(&zk, "a").await;
+    let after = target(&operator).members().await.unwrap();
+    assert_eq!(after.len(), 1);
+    assert_ne!(before[0].session, after[0].session);
+}
+
+#[tokio::test]
+async fn the_age_of_a_lock_includes_what_was_raised() {
+    let server = ZooKeeper::start().await.unwrap();
+    let zk = connect(&server).await;
+    let lease = hold(&zk, "a").await;
+    let before = target(&zk).age(&*lease).await.unwrap();
+    assert_eq!(before.newest, before.created);
+    assert_eq!(before.created, lease.token().get());
+    lease.raise_token(Token::new(1_000_000_000)).await.unwrap();
+    let after = target(&zk).age(&*lease).await.unwrap();
+    assert_eq!(after.created, before.created);
+    assert!(after.newest > after.created, "{after:?}");
+    let later = hold(&zk, "b").await;
+    let later = target(&zk).age(&*later).await.unwrap();
+    assert!(later.created > after.newest && later.newest == later.created, "{later:?}");
+}
