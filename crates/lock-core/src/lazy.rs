@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::migration::{MigrationSource, MigrationTarget};
 use crate::single_flight::SingleFlight;
 use crate::{
     AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Error, ErrorKind, LockName, LockState,
@@ -133,6 +134,16 @@ impl Backend for Lazy {
 
     async fn doctor(&self) -> Result<DoctorReport> {
         self.connected().await?.doctor().await
+    }
+
+    /// None before the connection exists.
+    fn migration_source(&self) -> Option<&dyn MigrationSource> {
+        self.state.backend.get()?.migration_source()
+    }
+
+    /// None before the connection exists.
+    fn migration_target(&self) -> Option<&dyn MigrationTarget> {
+        self.state.backend.get()?.migration_target()
     }
 
     async fn settle(&self) {

@@ -81,7 +81,7 @@ impl Attempt<'_> {
         let Acquired::Held(lease) = context.to.acquire(self.request.clone()).await? else {
             return Ok(Climbed::Busy);
         };
-        let new = context.half(lease);
+        let mut new = context.half(lease);
         let record = context.record_at(&**new).await?;
         if record.phase == Phase::Sealed {
             return Ok(Climbed::Held(new.into_lease()));
@@ -91,30 +91,45 @@ impl Attempt<'_> {
         {
             return self.rely_on_earlier(new, reading, &record).await;
         }
-        let mut request = self.request.clone();
-        if self.moves && record.phase == Phase::Open && request.mode != Mode::Exclusive {
-            // A mover of a share tries for the whole lock.
-            (request.mode, request.wait) = (Mode::Exclusive, Wait::Never);
-        }
-        let is_whole = request.mode == Mode::Exclusive;
-        let mut acquired = self.acquire_old(&new, request).await;
-        let mut moves = self.moves && is_whole && record.phase == Phase::Open;
-        if matches!(acquired, Some(Ok(Acquired::Busy))) && self.request.mode != Mode::Exclusive && is_whole {
-            moves = false;
-            acquired = self.acquire_old(&new, self.request.clone()).await;
-        }
-        match acquired {
+        match self.acquire_old(&new, self.moves && record.phase == Phase::Open).await {
             None => Ok(Climbed::StartOver),
-            Some(Ok(Acquired::Held(old))) if moves => self.move_name(new, context.half(old), &record).await,
-            Some(Ok(Acquired::Held(old))) => self.hold_both(new, context.half(old)).await,
+            Some(Ok((Acquired::Held(old), is_whole))) => {
+                let old = context.half(old);
+                // The wait may have been long: once the way back has begun, nobody writes a tombstone.
+                let record = context.record_at(&**new).await?;
+                if self.moves && is_whole && record.phase == Phase::Open {
+                    self.move_name(new, old, &record).await
+                } else {
+                    self.hold_both(new, old).await
+                }
+            }
+            Some(Ok(_)) => {
+                // At once, so that the next attempt of this process does not find it. What fails is done in the background.
+                let _ = new.release().await;
+                Ok(Climbed::Busy)
+            }
             Some(Err(error)) if error.kind() == ErrorKind::Moved => self.rely(new, &record).await,
             Some(Err(error)) => Err(error),
-            Some(Ok(_)) => Ok(Climbed::Busy),
         }
     }
 
-    /// Acquires the lock of the old store; nothing if that of the new one is lost meanwhile.
-    async fn acquire_old(&self, new: &Half, request: AcquireRequest) -> Option<Result<Acquired>> {
+    /// Acquires the lock of the old store, and reports whether as a whole: a mover of a share tries for that first.
+    /// Nothing if the lock of the new store is lost meanwhile.
+    async fn acquire_old(&self, new: &Half, tries_whole: bool) -> Option<Result<(Acquired, bool)>> {
+        let is_whole = self.request.mode == Mode::Exclusive;
+        if tries_whole && !is_whole {
+            let mut whole = self.request.clone();
+            (whole.mode, whole.wait) = (Mode::Exclusive, Wait::Never);
+            match self.unless_lost(new, whole).await? {
+                Ok(Acquired::Busy) => {}
+                acquired => return Some(acquired.map(|acquired| (acquired, true))),
+            }
+        }
+        let acquired = self.unless_lost(new, self.request.clone()).await?;
+        Some(acquired.map(|acquired| (acquired, is_whole)))
+    }
+
+    async fn unless_lost(&self, new: &Half, request: AcquireRequest) -> Option<Result<Acquired>> {
         tokio::select! {
             biased;
             acquired = self.context.from.acquire(request) => Some(acquired),

@@ -34,7 +34,7 @@ pub(crate) struct Context {
 #[derive(Debug)]
 struct Process {
     namespace: String,
-    record: Mutex<Option<(i32, Record)>>,
+    record: Mutex<Option<(StoredRecord, Arc<Record>)>>,
 }
 
 impl Context {
@@ -73,11 +73,13 @@ impl Context {
         self.config.rung.unwrap_or_else(|| record.map_or(Rung::Old, |record| record.rung(name)))
     }
 
-    /// The record as of the grant of this lock; that of a migration that nobody has set up yet is open.
-    pub(crate) async fn record_at(&self, lease: &dyn Lease) -> Result<Record> {
+    /// The record as this lock's session knows it now, which is not older than the grant. That of a migration that nobody has
+    /// set up yet is open.
+    pub(crate) async fn record_at(&self, lease: &dyn Lease) -> Result<Arc<Record>> {
         match self.target()?.record_at(lease).await? {
             Some(stored) => self.process.learn(&stored),
-            None => Ok(Record::new(&*self.config.namespace)),
+            None if lock(&self.process.record).is_some() => Err(no_record()),
+            None => Ok(Arc::new(Record::new(&*self.config.namespace))),
         }
     }
 
@@ -142,11 +144,16 @@ impl Context {
 
 impl Process {
     /// Parses a record, and keeps it if it is the newest.
-    fn learn(&self, stored: &StoredRecord) -> Result<Record> {
-        let parsed = Record::parse(stored, &self.namespace)?;
+    fn learn(&self, stored: &StoredRecord) -> Result<Arc<Record>> {
         let mut newest = lock(&self.record);
-        if newest.as_ref().is_none_or(|(version, _)| *version < stored.version) {
-            *newest = Some((stored.version, parsed.clone()));
+        if let Some((known, record)) = &*newest
+            && known == stored
+        {
+            return Ok(Arc::clone(record));
+        }
+        let parsed = Arc::new(Record::parse(stored, &self.namespace)?);
+        if newest.as_ref().is_none_or(|(known, _)| known.version < stored.version) {
+            *newest = Some((stored.clone(), Arc::clone(&parsed)));
         }
         Ok(parsed)
     }
@@ -173,6 +180,12 @@ pub(crate) fn wall_clock() -> Duration {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn no_record() -> Error {
+    Error::new(ErrorKind::Unexpected, BACKEND)
+        .with_message("the record of the migration was deleted: it is unknown which tombstones count")
+        .with_hint("write it again, with a larger generation")
 }
 
 fn no_store() -> Error {

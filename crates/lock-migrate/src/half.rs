@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::background::Background;
-use lock_core::{Lease, Released, Result};
+use lock_core::{ErrorKind, Lease, Released, Result};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -62,6 +62,8 @@ impl Drop for Half {
             for _ in 0..TRIES {
                 match lease.release().await {
                     Ok(_) => return,
+                    // The lock ends with its lease or session.
+                    Err(error) if error.kind() == ErrorKind::Closed => return,
                     Err(error) => tracing::debug!(%error, "a lock that was given up could not be released; trying again"),
                 }
                 sleep(PAUSE).await;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// let rung: Rung = "dual".parse()?;
 /// assert_eq!(rung, Rung::Dual);
 /// assert!(rung < Rung::Move);
-/// assert!("dula".parse::<Rung>().unwrap_err().to_string().contains("old, shadow, dual, move or new"));
+/// assert!("sideways".parse::<Rung>().unwrap_err().to_string().contains("old, shadow, dual, move or new"));
 /// # Ok::<(), lock_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

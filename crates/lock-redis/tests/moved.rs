@@ -11,7 +11,7 @@ use lock_core::{
 use lock_redis::{Redis, RedisConfig};
 use lock_testkit::RedisServer;
 use lock_testkit::proxy::{FaultProxy, Protocol, Then};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// Far more than any of it takes.
@@ -134,9 +134,13 @@ async fn waiters_of_every_kind_learn_of_it() {
             waited.unwrap_or_else(|_| panic!("waiter {number} of wait={wait} still waits")).unwrap_err()
         };
         let moving = async {
-            while store.locks.inspect("orders/42").await.unwrap().waiters < 3 && wait != "poll" {
+            // Pollers are not counted: they have asked by then, or ask later.
+            let deadline =
+                Instant::now() + if wait == "poll" { Duration::from_millis(300) } else { PATIENCE };
+            while store.locks.inspect("orders/42").await.unwrap().waiters < 3 && Instant::now() < deadline {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
+            assert!(wait == "poll" || Instant::now() < deadline, "three wait with wait={wait}");
             store.source().swap(&mut *lease, &store.tombstone()).await.unwrap()
         };
         let (first, second, third, _) = tokio::join!(waiting(1), waiting(2), waiting(3), moving);
@@ -210,9 +214,9 @@ async fn a_new_connection_voids_what_was_read() {
     store.redis.inspect(&store.name).await.unwrap_err();
     assert!(store.source().is_current(&reading, &store.name), "the server is down, and has lost nothing yet");
     store.server.start_again().await.unwrap();
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while store.redis.inspect(&store.name).await.is_err() {
-        assert!(tokio::time::Instant::now() < deadline);
+        assert!(Instant::now() < deadline);
     }
     assert!(!store.source().is_current(&reading, &store.name));
 }
@@ -252,7 +256,9 @@ async fn a_text_of_a_later_version_is_an_error() {
 async fn a_move_waits_for_all_replicas() {
     let store = Store::start("").await;
     let replica = RedisServer::builder().replica_of(&store.server).start().await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
     while !store.command(&["INFO", "replication"]).await.contains("state=online") {
+        assert!(Instant::now() < deadline, "the replica connects");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (tombstone, mut lease) = (store.tombstone(), store.hold().await);

@@ -82,6 +82,13 @@ impl Membership {
     }
 }
 
+/// The tasks that follow the record keep their sessions.
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 impl SessionMembership {
     async fn register(
         session: &Arc<Session>,
