@@ -7,6 +7,6 @@ mod source;
 mod target;
 mod tombstone;
 
-pub use source::{MigrationSource, Reading, Removal, Removed, Swapped};
+pub use source::{MigrationSource, Reading, Removal, Removed, Swapped, Writer};
 pub use target::{LockAge, Member, MemberState, MigrationTarget, StoredRecord};
 pub use tombstone::Tombstone;

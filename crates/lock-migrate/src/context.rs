@@ -50,7 +50,7 @@ impl Context {
         if let Some(stored) = target.read_record().await? {
             process.learn(&stored)?;
         }
-        target.join(Arc::clone(&process) as Arc<dyn Member>)?;
+        target.join(Arc::clone(&process) as Arc<dyn Member>).await?;
         let (readings, cleanup, clock) = (Mutex::default(), Arc::default(), Clock::boot());
         Ok(Arc::new(Self { from, to, identity, config, process, readings, cleanup, runtime, clock }))
     }

@@ -33,6 +33,30 @@ const AT_ONCE: usize = 500;
 
 #[async_trait]
 impl MigrationSource for Redis {
+    fn identity(&self) -> String {
+        format!("redis://?prefix={}", self.context().prefix)
+    }
+
+    async fn claim(&self, migration: &str) -> Result<String> {
+        Ok(migration.to_owned())
+    }
+
+    async fn unclaim(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    async fn examine(&self, _: &str) -> Result<Vec<lock_core::Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn writers(&self) -> Result<Vec<lock_core::migration::Writer>> {
+        Ok(Vec::new())
+    }
+
+    async fn longest_lease(&self) -> Result<Option<Duration>> {
+        Ok(None)
+    }
+
     async fn swap(&self, lease: &mut dyn Lease, tombstone: &Tombstone) -> Result<Swapped> {
         let lease: &mut dyn Any = lease;
         lease.downcast_mut::<RedisLease>().ok_or_else(not_ours)?.swap(tombstone).await
@@ -72,18 +96,22 @@ impl MigrationSource for Redis {
         context.server.read_once(&call, read).await
     }
 
-    async fn tombstones(&self, prefix: &str) -> Result<Vec<LockName>> {
+    async fn tombstones(&self, prefix: &str) -> Result<Vec<Reading>> {
         let context = self.context();
         let beginning = format!("{}{prefix}", context.prefix);
         let keys = context.server.keys_that_begin(&beginning, MAX_LISTED).await?;
         let names = Keys::names(&context.prefix, keys);
+        let sent = context.clock.now();
         let mut moved = Vec::new();
         for names in names.chunks(AT_ONCE) {
             let keys: Vec<Keys> = names.iter().map(|name| context.keys(name)).collect::<Result<_>>()?;
             let calls: Vec<_> = keys.iter().map(|keys| READ.on(&[keys.lock()])).collect();
             let found = context.server.read_all(&calls, text_and_life).await?;
-            for (name, found) in names.iter().zip(found) {
-                moved.extend(found?.map(|_| name.clone()));
+            for found in found {
+                let Some((text, left)) = found? else { continue };
+                if let Some(tombstone) = Tombstone::parse(&text) {
+                    moved.push(Reading::new(tombstone, valid_until(sent, left), sent, 0));
+                }
             }
         }
         Ok(moved)

@@ -26,7 +26,7 @@ impl MigrationTarget for Zk {
         format!("zk://{}{chroot}?dir={}", hosts.join(","), config.dir)
     }
 
-    fn join(&self, member: Arc<dyn Member>) -> Result<()> {
+    async fn join(&self, member: Arc<dyn Member>) -> Result<()> {
         self.share().membership.set(Membership::new(member)).map_err(|_| {
             error(
                 ErrorKind::InvalidConfig,
@@ -84,6 +84,26 @@ impl MigrationTarget for Zk {
                 return Ok(written);
             }
         }
+    }
+
+    async fn note_moved(&self, _: &[lock_core::LockName]) -> Result<()> {
+        Ok(())
+    }
+
+    async fn moved(&self) -> Result<Vec<lock_core::LockName>> {
+        Ok(Vec::new())
+    }
+
+    async fn forget_moved(&self, _: &[lock_core::LockName]) -> Result<()> {
+        Ok(())
+    }
+
+    fn check_name(&self, _: &lock_core::LockName) -> Result<()> {
+        Ok(())
+    }
+
+    async fn examine(&self) -> Result<Vec<lock_core::Finding>> {
+        Ok(Vec::new())
     }
 
     async fn members(&self) -> Result<Vec<MemberState>> {

@@ -87,8 +87,8 @@ async fn a_process_is_registered_before_its_first_lock_and_follows_the_record() 
     let (zk, operator) = (connect(&server).await, connect(&server).await);
     let process = Arc::new(Process::default());
     let member: Arc<dyn Member> = Arc::clone(&process) as _;
-    target(&zk).join(Arc::clone(&member)).unwrap();
-    assert_eq!(target(&zk).join(member).unwrap_err().kind(), ErrorKind::InvalidConfig);
+    target(&zk).join(Arc::clone(&member)).await.unwrap();
+    assert_eq!(target(&zk).join(member).await.unwrap_err().kind(), ErrorKind::InvalidConfig);
     assert_eq!(registered(&operator).await, [""; 0], "it has no lock yet");
     let first = hold(&zk, "a").await;
     assert_eq!(registered(&operator).await, ["none"]);
@@ -118,7 +118,7 @@ async fn a_new_session_registers_anew() {
     let server = ZooKeeper::start().await.unwrap();
     let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
     let (zk, operator) = (connect_to(&proxy.addr().to_string()).await, connect(&server).await);
-    target(&zk).join(Arc::new(Process::default())).unwrap();
+    target(&zk).join(Arc::new(Process::default())).await.unwrap();
     let lease = hold(&zk, "a").await;
     let before = target(&operator).members().await.unwrap();
     assert_eq!(before.len(), 1);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Tombstone;
-use crate::{BootInstant, Lease, LockName, Result, Token};
+use crate::backend::Support;
+use crate::{BootInstant, Finding, Lease, LockName, Result, Token};
 
 /// A store that locks can move from, name by name: it keeps a [`Tombstone`] in the place of each lock that has moved.
 ///
@@ -18,6 +19,52 @@ use crate::{BootInstant, Lease, LockName, Result, Token};
 /// * **Only its own text removes it**, and no later than asked for.
 #[async_trait]
 pub trait MigrationSource: Debug + Send + Sync {
+    /// Whether it keeps tombstones. Where it does not, locks are held on both stores until all of them move at once.
+    fn keeps_tombstones(&self) -> Support {
+        Support::Yes
+    }
+
+    /// The store and the prefix of its keys, as a URL without a password.
+    fn identity(&self) -> String;
+
+    /// Notes that the locks of this store take part in a migration, unless it is noted that they take part in another one.
+    /// Returns the text that the store has now.
+    ///
+    /// # Errors
+    ///
+    /// When the server is unavailable or refuses.
+    async fn claim(&self, migration: &str) -> Result<String>;
+
+    /// Deletes what [`claim`](Self::claim) noted, if it is this text.
+    ///
+    /// # Errors
+    ///
+    /// When the server is unavailable or refuses.
+    async fn unclaim(&self, migration: &str) -> Result<()>;
+
+    /// What would endanger a migration from this store, beyond what [`doctor`](crate::Backend::doctor) reports: missing rights,
+    /// eviction, no persistence, replicas that cannot be waited for, other migrations over the same keys.
+    ///
+    /// # Errors
+    ///
+    /// When the server is unavailable.
+    async fn examine(&self, migration: &str) -> Result<Vec<Finding>>;
+
+    /// Who may still acquire locks of this store, on any of its servers: nobody once it is closed. The user of this connection
+    /// counts, too.
+    ///
+    /// # Errors
+    ///
+    /// When a server is unavailable, or does not tell.
+    async fn writers(&self) -> Result<Vec<Writer>>;
+
+    /// The longest remaining life of the locks that are held; `None` if there is none. Tombstones do not count.
+    ///
+    /// # Errors
+    ///
+    /// When a server is unavailable or refuses.
+    async fn longest_lease(&self) -> Result<Option<Duration>>;
+
     /// Replaces the lock of an exclusive lease by a tombstone, and ends the lease. It first stops and joins the renewal.
     /// Waiters are notified. Where the store has replicas, it waits until all of them have the tombstone.
     ///
@@ -53,12 +100,12 @@ pub trait MigrationSource: Debug + Send + Sync {
     /// [deadline](Removal::until).
     async fn remove_tombstone(&self, removal: &Removal<'_>) -> Result<Removed>;
 
-    /// The names of the locks that have a tombstone, and begin with this prefix.
+    /// The tombstones of all locks whose names begin with this prefix. None of them is refreshed.
     ///
     /// # Errors
     ///
     /// When the server is unavailable or refuses.
-    async fn tombstones(&self, prefix: &str) -> Result<Vec<LockName>>;
+    async fn tombstones(&self, prefix: &str) -> Result<Vec<Reading>>;
 
     /// The clock of the store, from which its tokens are made: microseconds since 1970.
     ///
@@ -66,6 +113,26 @@ pub trait MigrationSource: Debug + Send + Sync {
     ///
     /// When the server is unavailable or refuses.
     async fn time(&self, name: &LockName) -> Result<u64>;
+}
+
+/// Somebody who may acquire locks of a store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct Writer {
+    /// The server, as host and port.
+    pub server: String,
+    /// The user.
+    pub user: String,
+    /// The number of connections that this user has there now.
+    pub connections: usize,
+}
+
+impl Writer {
+    /// A user of a server who may acquire locks.
+    #[must_use]
+    pub fn new(server: impl Into<String>, user: impl Into<String>, connections: usize) -> Self {
+        Self { server: server.into(), user: user.into(), connections }
+    }
 }
 
 /// The outcome of [`MigrationSource::swap`].

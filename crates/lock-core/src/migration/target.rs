@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{Lease, Result};
+use crate::{Finding, Lease, LockName, Result};
 
 /// A store that locks can move to. It keeps one small record for all processes, and who of them takes part.
 ///
@@ -19,12 +19,14 @@ pub trait MigrationTarget: Debug + Send + Sync {
     /// The store and the directory of its locks, as a URL without a password: what tombstones name.
     fn identity(&self) -> String;
 
-    /// Takes part in the migration from now on: with every lock that is granted later.
+    /// Takes part in the migration from now on: registers the member, follows the record, and does both again in each session
+    /// that follows or has locks.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if this connection takes part already.
-    fn join(&self, member: Arc<dyn Member>) -> Result<()>;
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if this connection takes part already; when the server is unavailable
+    /// or refuses. After these it takes part all the same, as soon as the server answers.
+    async fn join(&self, member: Arc<dyn Member>) -> Result<()>;
 
     /// The record as of a time no earlier than the grant of this lease; `None` if it does not exist. No round trip, unless
     /// it has just changed.
@@ -63,11 +65,48 @@ pub trait MigrationTarget: Debug + Send + Sync {
     ///
     /// When the server is unavailable or refuses.
     async fn members(&self) -> Result<Vec<MemberState>>;
+
+    /// Notes that these locks have moved here, so that the loss of their tombstones is found. To note one again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the server is unavailable or refuses. Some of them may be noted.
+    async fn note_moved(&self, names: &[LockName]) -> Result<()>;
+
+    /// The locks that are noted as moved.
+    ///
+    /// # Errors
+    ///
+    /// When the server is unavailable or refuses.
+    async fn moved(&self) -> Result<Vec<LockName>>;
+
+    /// Deletes the notes of these locks, whose tombstones are removed.
+    ///
+    /// # Errors
+    ///
+    /// When the server is unavailable or refuses. Some of them may be deleted.
+    async fn forget_moved(&self, names: &[LockName]) -> Result<()>;
+
+    /// Whether the store has a lock for this name, as nodes and paths have a maximum length.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`](crate::ErrorKind::InvalidName) with the reason.
+    fn check_name(&self, name: &LockName) -> Result<()>;
+
+    /// What would endanger a migration to this store, beyond what [`doctor`](crate::Backend::doctor) reports: missing rights,
+    /// other migrations over the same locks.
+    ///
+    /// # Errors
+    ///
+    /// When the server is unavailable.
+    async fn examine(&self) -> Result<Vec<Finding>>;
 }
 
 /// A process that takes part in a migration.
 pub trait Member: Debug + Send + Sync {
-    /// What a session registers: once it has seen this record, and again when the record changes.
+    /// What a session registers: once it has seen this record, again when the record changes, and whenever the text is another
+    /// one, up to a second later.
     ///
     /// It is called before the registration is sent: what was known before does not count any more in this session.
     fn registration(&self, seen: Option<&StoredRecord>) -> Vec<u8>;
