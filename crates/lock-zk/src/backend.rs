@@ -79,7 +79,7 @@ impl Zk {
         Ok(Self { capabilities, share, reported: Mutex::default(), cleanup: Background::default() })
     }
 
-    pub(crate) fn share(&self) -> &PoolShare {
+    pub(crate) const fn share(&self) -> &Arc<PoolShare> {
         &self.share
     }
 

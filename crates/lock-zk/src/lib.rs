@@ -30,6 +30,7 @@ mod lock_path;
 mod lost_answer;
 mod membership;
 mod migration;
+mod moved_names;
 mod node;
 mod node_data;
 mod node_name;

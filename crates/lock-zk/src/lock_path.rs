@@ -74,7 +74,7 @@ pub(crate) fn name_of(base: &str, child: &str) -> Option<LockName> {
 ///
 /// The server refuses control characters, private-use characters and all that take two UTF-16 units. All other non-ASCII
 /// characters are escaped too, so that a name looks the same in all tools.
-fn escape(name: &str, path: &mut String) {
+pub(crate) fn escape(name: &str, path: &mut String) {
     let relative = matches!(name, "." | "..");
     for byte in name.bytes() {
         if (byte.is_ascii_alphanumeric() || b"-_.~:@+=,".contains(&byte)) && !relative {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use lock_core::migration::{Member, StoredRecord};
 use lock_core::{OwnerId, Result};
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use zookeeper_client::{self as zk, CreateMode};
 
@@ -37,6 +38,12 @@ struct SessionMembership {
     left: CancellationToken,
 }
 
+/// What a session has registered, and the record that it had seen then.
+struct Registered {
+    seen: Option<StoredRecord>,
+    data: Vec<u8>,
+}
+
 impl Membership {
     pub(crate) fn new(member: Arc<dyn Member>) -> Self {
         let (sessions, registering) = (Mutex::default(), AsyncMutex::default());
@@ -47,6 +54,10 @@ impl Membership {
     pub(crate) fn leave(&self) {
         self.left.cancel();
         lock(&self.sessions).clear();
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.is_cancelled()
     }
 
     /// The record as this session knows it now: registers the process first, if the session is new to it.
@@ -66,13 +77,14 @@ impl Membership {
         if let Some(known) = self.in_session(session) {
             return known.record.content(session).await.map(stored).map_err(on);
         }
-        let (membership, record) = SessionMembership::register(session, dir, self).await?;
+        let (membership, registered) = SessionMembership::register(session, dir, self).await?;
+        let record = registered.seen.clone();
         let membership = Arc::new(membership);
         let mut sessions = lock(&self.sessions);
         sessions.retain(|other| other.session.upgrade().is_some_and(|session| !session.has_ended()));
         sessions.push(Arc::clone(&membership));
         drop(sessions);
-        session.runtime.spawn(membership.follow(record.as_ref().map(|record| record.version)));
+        session.runtime.spawn(membership.follow(registered));
         Ok(record)
     }
 
@@ -82,7 +94,7 @@ impl Membership {
     }
 }
 
-/// The tasks that follow the record keep their sessions.
+/// The tasks that follow the record end.
 impl Drop for Membership {
     fn drop(&mut self) {
         self.leave();
@@ -94,7 +106,7 @@ impl SessionMembership {
         session: &Arc<Session>,
         dir: &str,
         whole: &Membership,
-    ) -> Result<(Self, Option<StoredRecord>), Stop> {
+    ) -> Result<(Self, Registered), Stop> {
         let record = WatchedNode::new(record_path(dir), session.watches.claim(0));
         let members = members_path(dir);
         session.make_directories(&members, CreateMode::Persistent).await?;
@@ -103,47 +115,45 @@ impl SessionMembership {
         let path = format!("{members}/{:x}-{}", session.id, OwnerId::random());
         let (member, left) = (Arc::clone(&whole.member), whole.left.clone());
         let membership = Self { session: Arc::downgrade(session), record, member, path, left };
-        let written = membership.write(session, seen.as_ref()).await;
+        let data = membership.member.registration(seen.as_ref());
+        let written = membership.write(session, &data).await;
         written.map_err(|fault| Stop::of(fault, &members))?;
-        Ok((membership, seen))
+        Ok((membership, Registered { seen, data }))
     }
 
-    /// Registers again whenever the record has changed, until the session ends.
-    async fn follow(self: Arc<Self>, mut registered: Option<i32>) {
+    /// Registers again whenever the record has changed, or what the member has to say, until the session ends.
+    async fn follow(self: Arc<Self>, mut registered: Registered) {
         loop {
-            let Some(session) = self.session.upgrade() else { return };
             tokio::select! {
                 biased;
-                () = self.left.cancelled() => {
-                    // A node that is left ends with the session.
-                    let _ = session.retry_until_definite(|| session.delete(&self.path)).await;
-                    return;
-                }
-                () = session.pause(INTERVAL) => {}
+                () = self.left.cancelled() => break,
+                () = sleep(INTERVAL) => {}
             }
-            if session.has_ended() {
-                return;
-            }
+            // Only for this look, so that a session without locks can be closed.
+            let Some(session) = self.session.upgrade().filter(|session| !session.has_ended()) else { return };
             let Ok(content) = self.record.content(&session).await else { continue };
             let seen = stored(content);
-            let version = seen.as_ref().map(|record| record.version);
-            if version != registered && self.write(&session, seen.as_ref()).await.is_ok() {
-                registered = version;
+            let data = self.member.registration(seen.as_ref());
+            if (&registered.seen, &registered.data) != (&seen, &data)
+                && self.write(&session, &data).await.is_ok()
+            {
+                registered = Registered { seen, data };
             }
         }
+        let Some(session) = self.session.upgrade() else { return };
+        // A node that is left ends with the session.
+        let _ = session.retry_until_definite(|| session.delete(&self.path)).await;
     }
 
     /// Writes the own node, and creates it if it does not exist.
-    async fn write(&self, session: &Session, seen: Option<&StoredRecord>) -> Result<(), Fault> {
-        let data = self.member.registration(seen);
-        let written = session.retry_until_definite(|| session.set_data(&self.path, &data, None)).await;
+    async fn write(&self, session: &Session, data: &[u8]) -> Result<(), Fault> {
+        let written = session.retry_until_definite(|| session.set_data(&self.path, data, None)).await;
         match written {
             Err(fault) if fault.is_no_node() => {}
             written => return written.map(drop),
         }
         // The name is random: a node that exists is our own, created by a request whose answer was lost.
-        match session.retry_until_definite(|| session.create(&self.path, &data, CreateMode::Ephemeral)).await
-        {
+        match session.retry_until_definite(|| session.create(&self.path, data, CreateMode::Ephemeral)).await {
             Err(Fault::Refused(zk::Error::NodeExists)) => Ok(()),
             created => created.map(drop),
         }

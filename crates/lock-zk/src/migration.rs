@@ -1,18 +1,23 @@
 //! The store as the target of a migration.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lock_core::migration::{LockAge, Member, MemberState, MigrationTarget, StoredRecord};
-use lock_core::{Error, ErrorKind, Lease, Result};
+use lock_core::{Error, ErrorKind, Finding, FindingLevel, Lease, LockName, Result};
+use tokio::time::sleep;
 use zookeeper_client::{self as zk, CreateMode};
 
 use crate::backend::{Zk, answer};
 use crate::error::{BACKEND, Fault, Stop, error};
 use crate::lease::ZkLease;
 use crate::membership::{Membership, members_path, record_path, stored};
+use crate::moved_names;
+use crate::pool_share::PoolShare;
 use crate::session::Session;
 use crate::watched_node::Content;
 
@@ -33,7 +38,10 @@ impl MigrationTarget for Zk {
                 "this connection takes part in a migration already",
                 "use a connection of its own for each migration",
             )
-        })
+        })?;
+        let first = self.register().await;
+        self.share().pool.runtime.spawn(keep_registered(Arc::downgrade(self.share())));
+        first
     }
 
     async fn record_at(&self, lease: &dyn Lease) -> Result<Option<StoredRecord>> {
@@ -86,24 +94,51 @@ impl MigrationTarget for Zk {
         }
     }
 
-    async fn note_moved(&self, _: &[lock_core::LockName]) -> Result<()> {
-        Ok(())
+    async fn note_moved(&self, names: &[LockName]) -> Result<()> {
+        let dir = &self.share().config.dir;
+        loop {
+            let session = self.share().get().await?;
+            match session.answer_about(dir, moved_names::note(&session, dir, names)).await? {
+                Err(Stop::StartOver) => {}
+                Err(Stop::Failed(error)) => return Err(error),
+                Ok(()) => return Ok(()),
+            }
+        }
     }
 
-    async fn moved(&self) -> Result<Vec<lock_core::LockName>> {
-        Ok(Vec::new())
+    async fn moved(&self) -> Result<Vec<LockName>> {
+        let dir = &self.share().config.dir;
+        loop {
+            let session = self.share().get().await?;
+            if let Some(names) = answer(&session, dir, moved_names::list(&session, dir)).await? {
+                return Ok(names);
+            }
+        }
     }
 
-    async fn forget_moved(&self, _: &[lock_core::LockName]) -> Result<()> {
-        Ok(())
+    async fn forget_moved(&self, names: &[LockName]) -> Result<()> {
+        let dir = &self.share().config.dir;
+        loop {
+            let session = self.share().get().await?;
+            if let Some(()) = answer(&session, dir, moved_names::forget(&session, dir, names)).await? {
+                return Ok(());
+            }
+        }
     }
 
-    fn check_name(&self, _: &lock_core::LockName) -> Result<()> {
-        Ok(())
-    }
-
-    async fn examine(&self) -> Result<Vec<lock_core::Finding>> {
-        Ok(Vec::new())
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        let dir = self.share().config.dir.as_str();
+        let mut findings = Vec::new();
+        for above in Path::new(dir).ancestors().skip(1).filter_map(Path::to_str) {
+            let path = record_path(above);
+            let session = self.share().get().await?;
+            if let Some(Some(_)) = answer(&session, &path, read_record(&session, &path)).await? {
+                let what = format!("the locks in {above} take part in a migration, and {dir} is below it");
+                let advice = "use another dir in the URL of the new store";
+                findings.push(Finding::new(FindingLevel::Warning, "", what, advice));
+            }
+        }
+        Ok(findings)
     }
 
     async fn members(&self) -> Result<Vec<MemberState>> {
@@ -114,6 +149,40 @@ impl MigrationTarget for Zk {
                 return Ok(members);
             }
         }
+    }
+}
+
+impl Zk {
+    /// Registers the process in a session, if it is not registered there.
+    async fn register(&self) -> Result<()> {
+        let dir = &self.share().config.dir;
+        let session = self.share().get().await?;
+        let Some(membership) = self.share().membership.get() else { return Ok(()) };
+        match session.answer_about(dir, membership.record(&session, dir)).await? {
+            Err(Stop::Failed(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Registers the process in a session at all times, also while it has no lock of this store.
+async fn keep_registered(share: Weak<PoolShare>) {
+    loop {
+        {
+            let Some(share) = share.upgrade() else { return };
+            let Some(membership) = share.membership.get().filter(|membership| !membership.has_left()) else {
+                return;
+            };
+            match share.get().await {
+                Ok(session) => {
+                    let dir = &share.config.dir;
+                    // The next look tries again.
+                    let _ = session.answer_about(dir, membership.record(&session, dir)).await;
+                }
+                Err(error) => tracing::debug!(%error, "no session to follow the migration in; trying again"),
+            }
+        }
+        sleep(INTERVAL).await;
     }
 }
 
@@ -183,3 +252,6 @@ fn own(lease: &dyn Lease) -> Result<&ZkLease> {
         Error::new(ErrorKind::Unexpected, BACKEND).with_message("the lease is not one of this backend")
     })
 }
+
+/// How often a process looks whether its session is registered, which takes no request.
+const INTERVAL: Duration = Duration::from_secs(1);

@@ -19,12 +19,19 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 struct Process {
     seen: Mutex<Vec<Option<StoredRecord>>>,
+    /// What it has to say beside the record.
+    says: Mutex<String>,
 }
 
 impl Member for Process {
     fn registration(&self, seen: Option<&StoredRecord>) -> Vec<u8> {
-        self.seen.lock().unwrap().push(seen.cloned());
-        seen.map_or_else(|| b"none".to_vec(), |record| record.data.to_vec())
+        let mut before = self.seen.lock().unwrap();
+        if before.last() != Some(&seen.cloned()) {
+            before.push(seen.cloned());
+        }
+        let mut text = seen.map_or_else(|| b"none".to_vec(), |record| record.data.to_vec());
+        text.extend(self.says.lock().unwrap().bytes());
+        text
     }
 }
 
@@ -89,7 +96,7 @@ async fn a_process_is_registered_before_its_first_lock_and_follows_the_record() 
     let member: Arc<dyn Member> = Arc::clone(&process) as _;
     target(&zk).join(Arc::clone(&member)).await.unwrap();
     assert_eq!(target(&zk).join(member).await.unwrap_err().kind(), ErrorKind::InvalidConfig);
-    assert_eq!(registered(&operator).await, [""; 0], "it has no lock yet");
+    assert_eq!(registered(&operator).await, ["none"], "before its first lock");
     let first = hold(&zk, "a").await;
     assert_eq!(registered(&operator).await, ["none"]);
     assert_eq!(target(&zk).record_at(&*first).await.unwrap(), None);
@@ -109,8 +116,61 @@ async fn a_process_is_registered_before_its_first_lock_and_follows_the_record() 
     assert_eq!(&*target(&zk).record_at(&*first).await.unwrap().unwrap().data, b"two");
     assert_eq!(process.seen.lock().unwrap().len(), 3, "none, one, two");
 
+    process.says.lock().unwrap().push_str(", and more");
+    until_registered(&operator, &["two, and more"]).await;
+
     zk.close().await.unwrap();
     until_registered(&operator, &[]).await;
+}
+
+#[tokio::test]
+async fn a_process_without_locks_stays_registered_when_its_session_ends() {
+    let server = ZooKeeper::start().await.unwrap();
+    let proxy = FaultProxy::start(server.addr(), Protocol::ZooKeeper).unwrap();
+    let (zk, operator) = (connect_to(&proxy.addr().to_string()).await, connect(&server).await);
+    target(&zk).join(Arc::new(Process::default())).await.unwrap();
+    let before = target(&operator).members().await.unwrap();
+    proxy.refuse(true);
+    proxy.rst();
+    until_registered(&operator, &[]).await;
+    proxy.heal();
+    until_registered(&operator, &["none"]).await;
+    assert_ne!(before[0].session, target(&operator).members().await.unwrap()[0].session);
+}
+
+#[tokio::test]
+async fn names_that_have_moved_are_noted() {
+    let server = ZooKeeper::start().await.unwrap();
+    let zk = connect(&server).await;
+    let names: Vec<_> =
+        (0..1000).map(|at| LockName::new(format!("orders/{at} %\u{1f600}")).unwrap()).collect();
+    assert_eq!(target(&zk).moved().await.unwrap(), []);
+    target(&zk).note_moved(&names).await.unwrap();
+    target(&zk).note_moved(&names[..3]).await.unwrap();
+    let mut noted = target(&zk).moved().await.unwrap();
+    noted.sort();
+    let mut expected = names.clone();
+    expected.sort();
+    assert_eq!(noted, expected);
+    target(&zk).forget_moved(&names[1..]).await.unwrap();
+    target(&zk).forget_moved(&names[1..2]).await.unwrap();
+    assert_eq!(target(&zk).moved().await.unwrap(), names[..1]);
+    assert_eq!(zk.list("").await.unwrap(), [], "they are no locks");
+}
+
+#[tokio::test]
+async fn a_migration_of_a_directory_above_is_found() {
+    let server = ZooKeeper::start().await.unwrap();
+    let at = async |dir: &str| {
+        let url = format!("zk://{}?session=private&dir={dir}", server.connect_string());
+        Zk::connect(ZkConfig::from_url(&url).unwrap()).await.unwrap()
+    };
+    let (above, below) = (at("/a").await, at("/a/b/c").await);
+    assert!(target(&above).write_record(b"one", None).await.unwrap());
+    assert!(target(&below).write_record(b"two", None).await.unwrap());
+    assert_eq!(target(&above).examine().await.unwrap(), []);
+    let findings = target(&below).examine().await.unwrap();
+    assert!(matches!(&*findings, [finding] if finding.what.contains("/a ")), "{findings:?}");
 }
 
 #[tokio::test]

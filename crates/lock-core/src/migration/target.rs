@@ -87,13 +87,6 @@ pub trait MigrationTarget: Debug + Send + Sync {
     /// When the server is unavailable or refuses. Some of them may be deleted.
     async fn forget_moved(&self, names: &[LockName]) -> Result<()>;
 
-    /// Whether the store has a lock for this name, as nodes and paths have a maximum length.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidName`](crate::ErrorKind::InvalidName) with the reason.
-    fn check_name(&self, name: &LockName) -> Result<()>;
-
     /// What would endanger a migration to this store, beyond what [`doctor`](crate::Backend::doctor) reports: missing rights,
     /// other migrations over the same locks.
     ///
