@@ -36,6 +36,15 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// What this backend can do.
     fn capabilities(&self) -> &Capabilities;
 
+    /// Connects, if that is still to be done: for a backend that connects at its first use. The default does nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for connecting; the next use tries again.
+    async fn connect(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Acquires the lock, waiting as long as the request says.
     ///
     /// # Errors

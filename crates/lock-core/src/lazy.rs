@@ -106,6 +106,10 @@ impl Backend for Lazy {
         self.state.backend.get().map_or(&self.state.expected, |backend| backend.capabilities())
     }
 
+    async fn connect(&self) -> Result<()> {
+        self.connected().await?.connect().await
+    }
+
     async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
         let backend = self.connected().await?;
         backend.capabilities().check(request.lease)?;

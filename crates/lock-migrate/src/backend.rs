@@ -11,7 +11,9 @@ use tokio::runtime::Handle;
 use crate::acquire::acquire;
 use crate::config::MigrationConfig;
 use crate::context::Context;
+use crate::record::Record;
 use crate::rung::Rung;
+use crate::shadow::{self, ShadowReport};
 
 /// The locks of a fleet that moves from one store to another.
 ///
@@ -32,6 +34,24 @@ impl Migration {
     ) -> Result<Self> {
         let context = Context::join(config, from, to, runtime).await?;
         Ok(Self { capabilities, context })
+    }
+
+    /// What the shadow locks of this process have measured so far.
+    #[must_use]
+    pub fn shadow(&self) -> ShadowReport {
+        self.context.shadow.report(self.context.process.double_grants())
+    }
+
+    /// The record of the migration as this process knows it; none if it has not seen it yet.
+    #[must_use]
+    pub fn record(&self) -> Option<Arc<Record>> {
+        self.context.process.record()
+    }
+
+    /// The rung on which this process acquires a lock next.
+    #[must_use]
+    pub fn rung(&self, name: &LockName) -> Rung {
+        self.context.rung(name)
     }
 }
 
@@ -83,13 +103,20 @@ impl Backend for Migration {
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         let Context { from, to, .. } = &*self.context;
+        if self.context.process.is_sealed() {
+            return to.list(prefix).await;
+        }
         let (old, new) = tokio::try_join!(from.list(prefix), to.list(prefix))?;
+        let new = new.into_iter().filter(|name| !name.as_str().starts_with(shadow::PREFIX));
         let names: BTreeSet<_> = old.into_iter().chain(new).collect();
         self.capabilities.check_listed(names.len()).map(|()| names.into_iter().collect())
     }
 
     async fn doctor(&self) -> Result<DoctorReport> {
         let Context { from, to, .. } = &*self.context;
+        if self.context.process.is_sealed() {
+            return to.doctor().await;
+        }
         let (old, new) = tokio::try_join!(from.doctor(), to.doctor())?;
         Ok(DoctorReport::new(old.findings.into_iter().chain(new.findings).collect()))
     }

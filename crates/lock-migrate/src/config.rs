@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::backend::{Backend, LeaseKind, Support};
+use lock_core::url::LockUrl;
 use lock_core::{Capabilities, Error, ErrorKind, Result, runtime};
 
 use crate::backend::Migration;
@@ -32,13 +33,77 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub struct MigrationConfig {
     pub(crate) namespace: String,
     pub(crate) rung: Option<Rung>,
+    pub(crate) falls_back: bool,
     pub(crate) tombstone_life: Duration,
 }
 
 impl MigrationConfig {
     /// The migration of this namespace, on the rungs that its record says.
     pub fn new(namespace: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), rung: None, tombstone_life: 30 * DAY }
+        Self { namespace: namespace.into(), rung: None, falls_back: false, tombstone_life: 30 * DAY }
+    }
+
+    /// Parses the options of a URL, and returns them with the URLs of the old store and of the new one.
+    ///
+    /// The form is `migrate://NAMESPACE?from=URL&to=URL[&rung=RUNG][&fallback=old][&tombstone_life=30d]`, where both URLs are
+    /// percent-encoded: of each, at least `& ? = %` and `@`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a malformed URL, an unknown or a missing option.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_migrate::MigrationConfig;
+    /// let url = "migrate://shop?from=redis%3A%2F%2Fa%3Fttl%3D10s&to=zk%3A%2F%2Fb%2Capp&rung=dual";
+    /// let (config, from, to) = MigrationConfig::from_url(url)?;
+    /// assert_eq!((&*from, &*to), ("redis://a?ttl=10s", "zk://b,app"));
+    /// # drop(config);
+    /// # Ok::<(), lock_core::Error>(())
+    /// ```
+    pub fn from_url(url: &str) -> Result<(Self, String, String)> {
+        let url = LockUrl::parse(url)?;
+        url.check_scheme(BACKEND, &["migrate"])?;
+        let mut config = Self::new(url.hosts.clone());
+        let (mut from, mut to) = (None, None);
+        if !url.path.is_empty() || !url.user.is_empty() || url.password.is_some() {
+            return invalid(
+                "the URL of a migration has a namespace, and neither a path nor a user".into(),
+                "use migrate://shop?from=...&to=..., with the users in the URLs of the stores",
+            );
+        }
+        let known = ["from", "to", "rung", "fallback", "tombstone_life"];
+        url.options(BACKEND, &known, |key, value| {
+            match key {
+                "from" => from = Some(value.text().to_owned()),
+                "to" => to = Some(value.text().to_owned()),
+                "rung" => config.rung = Some(value.parse("use old, shadow, dual, move or new")?),
+                "fallback" if value.text() == "old" => config.falls_back = true,
+                "fallback" => return Err(value.invalid("use fallback=old, or leave it out")),
+                _ => config.tombstone_life = value.duration()?,
+            }
+            Ok(())
+        })?;
+        match (from, to) {
+            (Some(from), Some(to)) => Ok((config, from, to)),
+            _ => invalid(
+                "the URL of a migration names both stores".into(),
+                "add from=URL and to=URL, percent-encoded: from=redis%3A%2F%2Fhost",
+            ),
+        }
+    }
+
+    /// Starts on [`Rung::Old`] while the new store is unavailable, and follows the record once it answers. Without it, such a
+    /// start fails, unless the configuration says [`Rung::Old`] or [`Rung::Shadow`] anyway.
+    pub const fn fall_back_to_old(mut self) -> Self {
+        self.falls_back = true;
+        self
+    }
+
+    /// Whether the first four rungs, of which every mixture excludes, allow it to start without the record.
+    pub(crate) fn starts_without_record(&self) -> bool {
+        self.falls_back || self.rung.is_some_and(|rung| rung < Rung::Dual)
     }
 
     /// Stays on this rung for all names, whatever the record says.
@@ -57,8 +122,9 @@ impl MigrationConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for an empty namespace, a tombstone that lives for less than a day, and stores between which
-    /// locks cannot move this way.
+    /// * [`ErrorKind::InvalidConfig`] for an empty namespace, a tombstone that lives for less than a day, stores between which
+    ///   locks cannot move, a store that takes part in another migration, and [`Rung::New`] before the seal is written.
+    /// * [`ErrorKind::Unavailable`] when a store does not answer. After the seal, only the new one has to.
     ///
     /// # Cancel safety
     ///
@@ -69,9 +135,6 @@ impl MigrationConfig {
     }
 
     fn check(&self, from: &dyn Backend, to: &dyn Backend) -> Result<()> {
-        let invalid = |message: String, hint: &'static str| {
-            Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint))
-        };
         if self.namespace.is_empty() {
             return invalid(
                 "the namespace is empty".into(),
@@ -83,14 +146,21 @@ impl MigrationConfig {
             return invalid(message, "use at least a day; 30 days are the default");
         }
         let (old, new) = (from.capabilities().backend, to.capabilities().backend);
-        if to.migration_target().is_none() {
-            return invalid(format!("locks cannot move to {new}"), "move to zk://, with the recipe queue");
+        if old == new {
+            return invalid(
+                format!("both stores are {new}: locks do not move between stores of one kind"),
+                "move from redis:// or redlock:// to zk://",
+            );
         }
-        if from.migration_source().is_none() {
-            return invalid(format!("locks cannot move from {old} name by name"), "move from redis://");
+        if old == "redlock" && self.rung == Some(Rung::Move) {
+            return invalid("redlock:// has no rung move".into(), "use dual, and then the gate to new");
         }
         Ok(())
     }
+}
+
+fn invalid<T>(message: String, hint: &'static str) -> Result<T> {
+    Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint))
 }
 
 /// What both stores can do.

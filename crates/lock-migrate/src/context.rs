@@ -1,85 +1,137 @@
 //! What the acquisitions of one migration share.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_core::backend::Backend;
 use lock_core::background::Background;
-use lock_core::migration::{Member, MigrationSource, MigrationTarget, Reading, StoredRecord, Tombstone};
-use lock_core::{Clock, Error, ErrorKind, Lease, LockName, Result};
+use lock_core::migration::{Member, MigrationSource, MigrationTarget, Reading, Tombstone};
+use lock_core::{Clock, Error, ErrorKind, Lease, LockName, Result, Token};
 use tokio::runtime::Handle;
+use tokio::time::sleep;
 
 use crate::config::MigrationConfig;
 use crate::half::Half;
+use crate::process::Process;
 use crate::record::{BACKEND, Phase, Record};
 use crate::rung::Rung;
+use crate::shadow::ShadowCounts;
+use crate::tombstones::{self, Tombstones};
 
 /// Both stores, and what is known of the migration between them.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) from: Arc<dyn Backend>,
     pub(crate) to: Arc<dyn Backend>,
-    /// The new store, as tombstones name it.
-    identity: String,
     config: MigrationConfig,
-    process: Arc<Process>,
-    readings: Mutex<HashMap<LockName, (Reading, u64)>>,
+    pub(crate) process: Arc<Process>,
+    pub(crate) tombstones: Arc<Tombstones>,
+    pub(crate) shadow: ShadowCounts,
+    joined: AtomicBool,
     pub(crate) cleanup: Arc<Background>,
     pub(crate) runtime: Handle,
     pub(crate) clock: Clock,
 }
 
-/// What is known of the record, in the session that learned of it last.
-#[derive(Debug)]
-struct Process {
-    namespace: String,
-    record: Mutex<Option<(StoredRecord, Arc<Record>)>>,
-}
-
 impl Context {
+    /// Takes part in the migration. A process that may start without the record does so in the background, if the new store is
+    /// unavailable now.
     pub(crate) async fn join(
         config: MigrationConfig,
         from: Arc<dyn Backend>,
         to: Arc<dyn Backend>,
         runtime: Handle,
     ) -> Result<Arc<Self>> {
-        let process = Arc::new(Process { namespace: config.namespace.clone(), record: Mutex::default() });
-        let target = to.migration_target().ok_or_else(no_store)?;
-        let identity = target.identity();
-        if let Some(stored) = target.read_record().await? {
-            process.learn(&stored)?;
+        let process = Process::new(&config.namespace, config.rung);
+        process.note_ttl(from.capabilities().lease.default_ttl());
+        let (cleanup, shadow, clock) = (Arc::default(), ShadowCounts::default(), Clock::boot());
+        let (tombstones, joined) = (Tombstones::new(clock.clone()), AtomicBool::new(false));
+        let context =
+            Arc::new(Self { from, to, config, process, tombstones, shadow, joined, cleanup, runtime, clock });
+        match context.take_part().await {
+            Err(error)
+                if error.kind() == ErrorKind::Unavailable && context.config.starts_without_record() =>
+            {
+                // Without it no lock is granted.
+                context.from.connect().await?;
+                let rung = context.config.rung.unwrap_or(Rung::Old);
+                tracing::warn!(%error, %rung, "starting without the record of the migration");
+                context.runtime.spawn(take_part_later(Arc::downgrade(&context)));
+            }
+            taken => taken?,
         }
-        target.join(Arc::clone(&process) as Arc<dyn Member>).await?;
-        let (readings, cleanup, clock) = (Mutex::default(), Arc::default(), Clock::boot());
-        Ok(Arc::new(Self { from, to, identity, config, process, readings, cleanup, runtime, clock }))
+        context.runtime.spawn(tombstones::watch(Arc::downgrade(&context)));
+        Ok(context)
+    }
+
+    async fn take_part(&self) -> Result<()> {
+        self.to.connect().await?;
+        let target = self.target()?;
+        let record = self.read_or_begin(target).await?;
+        if record.phase != Phase::Sealed {
+            self.check_source(&record).await?;
+            if self.config.rung == Some(Rung::New) {
+                return Err(no_seal());
+            }
+        }
+        if self.joined.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        target.join(Arc::clone(&self.process) as Arc<dyn Member>).await
+    }
+
+    /// The record of the migration; the first process writes it.
+    async fn read_or_begin(&self, target: &dyn MigrationTarget) -> Result<Arc<Record>> {
+        loop {
+            if let Some(stored) = target.read_record().await? {
+                return self.process.learn(&stored);
+            }
+            self.from.connect().await?;
+            let record = Record::new(&*self.config.namespace, self.source()?.identity(), target.identity());
+            target.write_record(&record.to_bytes(), None).await?;
+        }
+    }
+
+    /// Refuses another old store than that of the other processes: its locks would not exclude theirs.
+    async fn check_source(&self, record: &Record) -> Result<()> {
+        self.from.connect().await?;
+        let source = self.source()?;
+        let (identity, claim) = (source.identity(), record.claim());
+        let claimed = match source.claimed().await? {
+            // A store that lost its data is claimed again; another store is not.
+            None if identity != record.from => return Err(other_source(&identity, record)),
+            None => source.claim(&claim).await?,
+            Some(claimed) => claimed,
+        };
+        if claimed == claim { Ok(()) } else { Err(other_migration(&claimed, record)) }
     }
 
     pub(crate) fn source(&self) -> Result<&dyn MigrationSource> {
-        self.from.migration_source().ok_or_else(no_store)
+        self.from.migration_source().ok_or_else(|| {
+            unsupported(
+                format!("locks cannot move from {}", self.from.capabilities().backend),
+                "move from redis://",
+            )
+        })
     }
 
     pub(crate) fn target(&self) -> Result<&dyn MigrationTarget> {
-        self.to.migration_target().ok_or_else(no_store)
+        self.to.migration_target().ok_or_else(|| {
+            let message = format!("locks cannot move to {}", self.to.capabilities().backend);
+            unsupported(message, "move to zk://, with the recipe queue")
+        })
     }
 
-    /// The rung of a name for the next acquisition.
     pub(crate) fn rung(&self, name: &LockName) -> Rung {
-        let record = lock(&self.process.record);
-        let record = record.as_ref().map(|(_, record)| record);
-        if record.is_some_and(|record| record.phase == Phase::Sealed) {
-            return Rung::New;
-        }
-        self.config.rung.unwrap_or_else(|| record.map_or(Rung::Old, |record| record.rung(name)))
+        self.process.rung(name)
     }
 
-    /// The record as this lock's session knows it now, which is not older than the grant. That of a migration that nobody has
-    /// set up yet is open.
+    /// The record as this lock's session knows it now, which is not older than the grant.
     pub(crate) async fn record_at(&self, lease: &dyn Lease) -> Result<Arc<Record>> {
         match self.target()?.record_at(lease).await? {
             Some(stored) => self.process.learn(&stored),
-            None if lock(&self.process.record).is_some() => Err(no_record()),
-            None => Ok(Arc::new(Record::new(&*self.config.namespace))),
+            None => Err(no_record()),
         }
     }
 
@@ -88,11 +140,11 @@ impl Context {
     }
 
     /// The tombstone of a name that moves now.
-    pub(crate) fn tombstone(&self, name: &LockName, newest: u64) -> Tombstone {
+    pub(crate) fn tombstone(&self, name: &LockName, newest: u64, record: &Record) -> Tombstone {
         let millis = wall_clock().as_millis();
         Tombstone {
-            to: self.identity.clone(),
-            namespace: self.config.namespace.clone(),
+            to: record.to.clone(),
+            namespace: record.namespace.clone(),
             lock: name.clone(),
             written: UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)),
             life: self.config.tombstone_life,
@@ -102,7 +154,8 @@ impl Context {
 
     /// Refuses the tombstone of another migration.
     pub(crate) fn check(&self, tombstone: &Tombstone, name: &LockName) -> Result<()> {
-        if tombstone.is_of(&self.identity, &self.config.namespace, name) {
+        let record = self.process.record().ok_or_else(no_record)?;
+        if tombstone.is_of(&record.to, &record.namespace, name) {
             return Ok(());
         }
         let Tombstone { to, namespace, lock, .. } = tombstone;
@@ -110,8 +163,8 @@ impl Context {
             .with_message(format!(
                 "the lock moved to {to}, as {:?} in the migration {namespace:?}; this one is {:?} to {}",
                 lock.as_str(),
-                self.config.namespace,
-                self.identity
+                record.namespace,
+                record.to
             ))
             .with_hint("use the URL of that migration; two migrations must not share names"))
     }
@@ -119,57 +172,62 @@ impl Context {
     /// What was read of the tombstone of a name, if a mover may rely on it without asking; called once the lock of the new
     /// store is granted, with the record as of then.
     pub(crate) fn earlier_reading(&self, name: &LockName, record: &Record) -> Option<Reading> {
-        let (reading, generation) = lock(&self.readings).get(name).cloned()?;
-        let counts = record.phase == Phase::Open && generation == record.generation;
+        let reading = self.tombstones.earlier(name, record)?;
         let is_current = self.source().is_ok_and(|source| source.is_current(&reading, name));
-        (counts && is_current && reading.is_fresh(self.clock.now())).then_some(reading)
+        is_current.then_some(reading)
     }
 
-    /// Whether it is time to read a tombstone again, if its store answers.
-    pub(crate) fn is_outdated(&self, reading: &Reading) -> bool {
-        self.clock.now().saturating_duration_since(reading.sent) >= READ_AGAIN
-    }
-
-    /// Keeps what a mover has read, for later acquisitions.
-    pub(crate) fn keep(&self, name: &LockName, reading: Reading, record: &Record) {
-        if record.phase == Phase::Open {
-            lock(&self.readings).insert(name.clone(), (reading, record.generation));
-        }
-    }
-
-    pub(crate) fn forget(&self, name: &LockName) {
-        lock(&self.readings).remove(name);
-    }
-}
-
-impl Process {
-    /// Parses a record, and keeps it if it is the newest.
-    fn learn(&self, stored: &StoredRecord) -> Result<Arc<Record>> {
-        let mut newest = lock(&self.record);
-        if let Some((known, record)) = &*newest
-            && known == stored
-        {
-            return Ok(Arc::clone(record));
-        }
-        let parsed = Arc::new(Record::parse(stored, &self.namespace)?);
-        if newest.as_ref().is_none_or(|(known, _)| known.version < stored.version) {
-            *newest = Some((stored.clone(), Arc::clone(&parsed)));
-        }
-        Ok(parsed)
-    }
-}
-
-impl Member for Process {
-    fn registration(&self, seen: Option<&StoredRecord>) -> Vec<u8> {
-        let generation = match seen.map(|stored| self.learn(stored)) {
-            None => 0,
-            Some(Ok(record)) => record.generation,
-            Some(Err(error)) => {
-                tracing::warn!(%error, "the record of the migration is not followed");
-                0
+    /// Notes in the background that a lock has moved.
+    pub(crate) fn note_moved(&self, name: &LockName) {
+        let (to, names) = (Arc::clone(&self.to), [name.clone()]);
+        self.cleanup.spawn(&self.runtime, async move {
+            let Some(target) = to.migration_target() else { return };
+            if let Err(error) = target.note_moved(&names).await {
+                tracing::debug!(%error, "a lock that has moved is not noted; the loss of its tombstone would not be found");
             }
-        };
-        serde_json::json!({ "pid": std::process::id(), "generation": generation }).to_string().into_bytes()
+        });
+    }
+
+    /// Refuses tokens of the new store that are too far ahead of the clock of the old one.
+    pub(crate) async fn check_lead(&self, name: &LockName, token: Token) -> Result<()> {
+        // The clock of this host says whether it is worth asking.
+        if token.get() <= micros(wall_clock()).saturating_add(micros(LARGEST_LEAD) / 2) {
+            return Ok(());
+        }
+        check_lead(token, self.source()?.time(name).await?)
+    }
+}
+
+/// Refuses a token of the new store that is too far ahead of this clock of the old one.
+pub(crate) fn check_lead(token: Token, clock: u64) -> Result<()> {
+    if token.get() <= clock.saturating_add(micros(LARGEST_LEAD)) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Exhausted, BACKEND)
+        .with_message(format!(
+            "the token {token} of the new store is more than a day ahead of the old store's clock {clock}"
+        ))
+        .with_hint(
+            "wait until the clock has caught up, or set it right; locks that have moved are not affected",
+        ))
+}
+
+/// Takes part in the migration as soon as the new store answers.
+async fn take_part_later(context: Weak<Context>) {
+    loop {
+        sleep(RETRY).await;
+        let Some(context) = context.upgrade() else { return };
+        match context.take_part().await {
+            Ok(()) => {
+                tracing::info!("following the record of the migration");
+                return;
+            }
+            Err(error) if error.kind() == ErrorKind::Unavailable => {}
+            Err(error) if error.kind() == ErrorKind::Closed => return,
+            Err(error) => {
+                tracing::error!(%error, "the record of the migration is not followed; trying again");
+            }
+        }
     }
 }
 
@@ -178,19 +236,46 @@ pub(crate) fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn no_record() -> Error {
+pub(crate) fn no_seal() -> Error {
+    Error::new(ErrorKind::InvalidConfig, BACKEND)
+        .with_message("the rung new needs the seal of the migration, which is not written yet")
+        .with_hint("use the rung move, or write the seal by `polylock migrate finish`")
+}
+
+pub(crate) fn no_record() -> Error {
     Error::new(ErrorKind::Unexpected, BACKEND)
         .with_message("the record of the migration was deleted: it is unknown which tombstones count")
-        .with_hint("write it again, with a larger generation")
+        .with_hint("restart all processes of the migration, which write it again")
 }
 
-fn no_store() -> Error {
-    Error::new(ErrorKind::Unsupported, BACKEND).with_message("locks cannot move between these stores")
+fn unsupported(message: String, hint: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint)
 }
 
-/// For how long a tombstone is relied on, while its store answers, until it is read again.
-const READ_AGAIN: Duration = Duration::from_secs(60);
+fn other_source(identity: &str, record: &Record) -> Error {
+    Error::new(ErrorKind::InvalidConfig, BACKEND)
+        .with_message(format!(
+            "the migration {:?} moves locks from {}; {identity} does not know of it",
+            record.namespace, record.from
+        ))
+        .with_hint(
+            "use the same server and prefix as the other processes, whose locks would not exclude these",
+        )
+}
+
+fn other_migration(claimed: &str, record: &Record) -> Error {
+    Error::new(ErrorKind::InvalidConfig, BACKEND)
+        .with_message(format!(
+            "the locks of the old store take part in another migration ({claimed}), not in {}",
+            record.claim()
+        ))
+        .with_hint("two migrations must not share names: use another prefix, or the URL of that migration")
+}
+
+/// How far tokens of the new store may be ahead of the clock of the old one.
+const LARGEST_LEAD: Duration = Duration::from_secs(86_400);
+const RETRY: Duration = Duration::from_secs(1);

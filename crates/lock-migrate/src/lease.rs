@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{
-    BootInstant, Clock, Error, GuardState, Lease, OwnerId, Released, Result, Revocation, Token, Validity,
+    BootInstant, Error, GuardState, Lease, OwnerId, Released, Result, Revocation, Token, Validity,
     ValidityCell,
 };
-use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
+use crate::context::Context;
 use crate::half::Half;
+use crate::process::CountedGuard;
 use crate::record::BACKEND;
+use crate::rung::Rung;
+use crate::tombstones::Reliance;
 
 /// The lease of a lock that is held on both stores, or on the new one with a tombstone on the old one.
 #[derive(Debug)]
@@ -25,6 +28,10 @@ pub(crate) struct LadderLease {
     revocation: Option<Revocation>,
     /// Whether the guard was valid when its release began, and nothing was found lost since.
     was_held: Option<bool>,
+    context: Arc<Context>,
+    /// On the tombstone, where there is one.
+    _reliance: Option<Reliance>,
+    _guard: CountedGuard,
 }
 
 /// The locks of a guard, until they are released.
@@ -37,15 +44,15 @@ struct Halves {
 
 impl LadderLease {
     /// A lock that is held on both stores: valid while both are.
-    pub(crate) fn both(new: Half, old: Half, runtime: &Handle, clock: &Clock) -> Self {
+    pub(crate) fn both(context: &Arc<Context>, rung: Rung, new: Half, old: Half) -> Self {
         // First, so that the loss of the other half, which follows, is not taken for the reason.
-        let loss = ValidityCell::new(clock.clone(), BootInstant::NEVER);
+        let loss = ValidityCell::new(context.clock.clone(), BootInstant::NEVER);
         let validity = loss.validity().and(new.validity().clone()).and(old.validity().clone());
         let token = new.token().max(old.token());
-        let lease = Self::of(new, Some(old), token, validity.clone());
+        let lease = Self::of(context, rung, (new, Some(old)), token, validity.clone());
         // The renewal of one would keep it for as long as the guard lives, though the other is lost.
         let halves = Arc::downgrade(&lease.halves);
-        runtime.spawn(async move {
+        context.runtime.spawn(async move {
             loss.lose(validity.lost().await);
             if let Some(halves) = halves.upgrade() {
                 halves.give_back().await;
@@ -54,16 +61,30 @@ impl LadderLease {
         lease
     }
 
-    /// A lock of the new store, whose tombstone on the old one lasts as long as this cell.
-    pub(crate) fn moved(new: Half, token: Token, tombstone: &ValidityCell) -> Self {
-        let validity = new.validity().clone().and(tombstone.validity());
-        Self::of(new, None, token, validity)
+    /// A lock of the new store, which relies on the tombstone on the old one.
+    pub(crate) fn moved(
+        context: &Arc<Context>,
+        rung: Rung,
+        new: Half,
+        token: Token,
+        reliance: Reliance,
+    ) -> Self {
+        let validity = new.validity().clone().and(reliance.cell.validity());
+        Self { _reliance: Some(reliance), ..Self::of(context, rung, (new, None), token, validity) }
     }
 
-    fn of(new: Half, old: Option<Half>, token: Token, validity: Validity) -> Self {
+    fn of(
+        context: &Arc<Context>,
+        rung: Rung,
+        (new, old): (Half, Option<Half>),
+        token: Token,
+        validity: Validity,
+    ) -> Self {
         let (owner, revocation) = (new.owner(), new.revocation().cloned());
         let halves = Arc::new(Halves { new: Mutex::new(Some(new)), old: Mutex::new(old) });
-        Self { halves, owner, token, validity, revocation, was_held: None }
+        let (context, guard) = (Arc::clone(context), context.process.count(rung));
+        let (was_held, _reliance, _guard) = (None, None, guard);
+        Self { halves, owner, token, validity, revocation, was_held, context, _reliance, _guard }
     }
 }
 
@@ -95,6 +116,7 @@ impl Lease for LadderLease {
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         if let Some(old) = &*self.halves.old.lock().await {
+            self.context.process.note_ttl(ttl);
             old.extend(ttl).await?;
         }
         match &*self.halves.new.lock().await {

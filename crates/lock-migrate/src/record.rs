@@ -1,7 +1,7 @@
 //! The record of a migration: which rung is in force for which names.
 
 use lock_core::migration::StoredRecord;
-use lock_core::{Error, ErrorKind, LockName, Result};
+use lock_core::{Error, ErrorKind, LockName, OwnerId, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::glob::matches;
@@ -19,7 +19,7 @@ const FORMAT: u32 = 1;
 /// ```
 /// # use lock_core::LockName;
 /// # use lock_migrate::{Record, Rule, Rung};
-/// let mut record = Record::new("shop");
+/// let mut record = Record::new("shop", "redis://a:6379?prefix=lock:", "zk://b:2181?dir=/locks");
 /// record.set(Rung::Dual, "*");
 /// record.set(Rung::Move, "reports/*"); // a canary first
 /// assert_eq!(record.rung(&LockName::new("orders/42")?), Rung::Dual);
@@ -33,10 +33,19 @@ pub struct Record {
     format: u32,
     /// The namespace of the migration.
     pub namespace: String,
+    /// The id of the migration, by which the old store knows whether processes agree on it.
+    pub id: String,
+    /// The old store, as the process that began the migration names it.
+    pub from: String,
+    /// The new store, as the process that began the migration names it. Tombstones name it so.
+    pub to: String,
     /// Grows with every way back: what a process has read of a tombstone counts only in the generation in which it read it.
     pub generation: u64,
     /// Where the migration is.
     pub phase: Phase,
+    /// All tokens of the old store are below it, and all of locks of the new store that are granted after the seal above it.
+    #[serde(default)]
+    pub floor: u64,
     /// The rungs by name: the first rule whose pattern matches decides.
     pub rules: Vec<Rule>,
 }
@@ -67,9 +76,24 @@ pub enum Phase {
 impl Record {
     /// A record in which all names are on [`Rung::Old`].
     #[must_use]
-    pub fn new(namespace: impl Into<String>) -> Self {
-        let (namespace, rules) = (namespace.into(), Vec::new());
-        Self { format: FORMAT, namespace, generation: 1, phase: Phase::Open, rules }
+    pub fn new(namespace: impl Into<String>, from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self {
+            format: FORMAT,
+            namespace: namespace.into(),
+            id: OwnerId::random().to_string(),
+            from: from.into(),
+            to: to.into(),
+            generation: 1,
+            phase: Phase::Open,
+            floor: 0,
+            rules: Vec::new(),
+        }
+    }
+
+    /// What the old store notes about the migration.
+    #[must_use]
+    pub fn claim(&self) -> String {
+        format!("{} {} {}", self.id, self.namespace, self.to)
     }
 
     /// Parses the data of the node, and checks that it is of this migration.
@@ -123,6 +147,33 @@ impl Record {
         rule.map_or(Rung::Old, |rule| rule.rung)
     }
 
+    /// The lowest rung of any name.
+    #[must_use]
+    pub fn lowest(&self) -> Rung {
+        self.rungs().min().unwrap_or(Rung::Old)
+    }
+
+    /// The highest rung of any name.
+    #[must_use]
+    pub fn highest(&self) -> Rung {
+        self.rungs().max().unwrap_or(Rung::Old)
+    }
+
+    /// The rungs that some name may have.
+    fn rungs(&self) -> impl Iterator<Item = Rung> {
+        let all = self.rules.iter().position(|rule| rule.names == "*");
+        let count = all.map_or(self.rules.len(), |at| at + 1);
+        let unmatched = all.is_none().then_some(Rung::Old);
+        self.rules[..count].iter().map(|rule| rule.rung).chain(unmatched)
+    }
+
+    /// Lowers all rungs above this one.
+    pub(crate) fn lower_to(&mut self, rung: Rung) {
+        for rule in &mut self.rules {
+            rule.rung = rule.rung.min(rung);
+        }
+    }
+
     /// Sets the rung of the names that match a pattern, before all rules that there are. A rule with the same pattern is
     /// replaced; for `*`, all others are.
     pub fn set(&mut self, rung: Rung, names: &str) {
@@ -145,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let mut record = Record::new("shop");
+        let mut record = Record::new("shop", "redis://a", "zk://a");
         record.set(Rung::Dual, "*");
         record.set(Rung::Move, "a/*");
         (record.generation, record.phase) = (3, Phase::Returning);
@@ -156,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_newest_rule_decides_and_a_rule_for_all_replaces_all() {
-        let mut record = Record::new("shop");
+        let mut record = Record::new("shop", "redis://a", "zk://a");
         assert_eq!(record.rung(&name("a/1")), Rung::Old);
         record.set(Rung::Shadow, "*");
         record.set(Rung::Move, "a/*");
@@ -175,8 +226,21 @@ mod tests {
     }
 
     #[test]
+    fn names_without_a_rule_count_as_old() {
+        let mut record = Record::new("shop", "redis://a", "zk://a");
+        assert_eq!((record.lowest(), record.highest()), (Rung::Old, Rung::Old));
+        record.set(Rung::Move, "a/*");
+        assert_eq!((record.lowest(), record.highest()), (Rung::Old, Rung::Move));
+        record.set(Rung::Dual, "*");
+        record.set(Rung::Move, "b/*");
+        assert_eq!((record.lowest(), record.highest()), (Rung::Dual, Rung::Move));
+        record.lower_to(Rung::Shadow);
+        assert_eq!((record.lowest(), record.highest()), (Rung::Shadow, Rung::Shadow));
+    }
+
+    #[test]
     fn other_records_are_refused_with_the_reason() {
-        let record = Record::new("shop").to_bytes();
+        let record = Record::new("shop", "redis://a", "zk://a").to_bytes();
         let error = Record::parse(&stored(&record), "store").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains("\"shop\""), "{error}");

@@ -163,8 +163,8 @@ async fn names_that_have_moved_go_on_when_redis_is_down() {
 #[tokio::test]
 async fn the_rung_new_needs_the_seal() {
     let servers = Servers::start().await;
-    let locks = servers.on(Rung::New).await;
-    let error = locks.mutex("a").try_acquire().await.unwrap_err();
+    let config = MigrationConfig::new("shop").rung(Rung::New);
+    let error = config.open(servers.redis().await, servers.zk().await).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("seal"), "{error}");
 }
@@ -172,9 +172,13 @@ async fn the_rung_new_needs_the_seal() {
 #[tokio::test]
 async fn a_tombstone_of_another_migration_is_an_error() {
     let servers = Servers::start().await;
-    hold(&servers.on(Rung::Move).await, "a").await.release().await.unwrap();
-    let other = servers.open(MigrationConfig::new("store").rung(Rung::Dual)).await;
-    let error = other.mutex("a").try_acquire().await.unwrap_err();
+    let locks = servers.on(Rung::Move).await;
+    hold(&locks, "a").await.release().await.unwrap();
+    // As a migration would have written it whose prefix is a part of the name.
+    let text = servers.value("a").await.unwrap();
+    let other = text.replace("namespace=shop", "namespace=store");
+    servers.redis.command(&["SET", "lock:b", &other, "PX", "86400000"]).await.unwrap();
+    let error = locks.mutex("b").try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("\"shop\"") && error.to_string().contains("\"store\""), "{error}");
 }
@@ -191,7 +195,7 @@ async fn bad_options_are_refused() {
         (open(MigrationConfig::new(""), &redis, &zk).await, "namespace"),
         (open(short, &redis, &zk).await, "at least a day"),
         (open(MigrationConfig::new("shop"), &zk, &redis).await, "cannot move to redis"),
-        (open(MigrationConfig::new("shop"), &zk, &zk).await, "from redis://"),
+        (open(MigrationConfig::new("shop"), &zk, &zk).await, "both stores are zk"),
     ] {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains(part), "{part}: {error}");

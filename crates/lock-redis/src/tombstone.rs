@@ -37,6 +37,10 @@ impl MigrationSource for Redis {
         format!("redis://?prefix={}", self.context().prefix)
     }
 
+    async fn claimed(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     async fn claim(&self, migration: &str) -> Result<String> {
         Ok(migration.to_owned())
     }

@@ -27,6 +27,13 @@ pub trait MigrationSource: Debug + Send + Sync {
     /// The store and the prefix of its keys, as a URL without a password.
     fn identity(&self) -> String;
 
+    /// What [`claim`](Self::claim) noted; `None` if nothing is.
+    ///
+    /// # Errors
+    ///
+    /// When the server is unavailable or refuses.
+    async fn claimed(&self) -> Result<Option<String>>;
+
     /// Notes that the locks of this store take part in a migration, unless it is noted that they take part in another one.
     /// Returns the text that the store has now.
     ///

@@ -1,0 +1,98 @@
+//! The lease of a lock that is held on one store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::AcquireRequest;
+use lock_core::{
+    BootInstant, GuardState, HandOver, Lease, OwnerId, Released, Result, Revocation, Token, Validity,
+};
+
+use crate::context::Context;
+use crate::process::CountedGuard;
+use crate::rung::Rung;
+use crate::shadow::Shadow;
+
+/// The lease of a lock that is held on the old store, perhaps with a shadow, or on the new one after the seal.
+#[derive(Debug)]
+pub(crate) struct OneLease {
+    lease: Box<dyn Lease>,
+    shadow: Option<Shadow>,
+    guard: CountedGuard,
+    context: Arc<Context>,
+}
+
+impl OneLease {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        rung: Rung,
+        lease: Box<dyn Lease>,
+        request: &AcquireRequest,
+    ) -> Self {
+        let guard = context.process.count(rung);
+        let shadow = (rung == Rung::Shadow)
+            .then(|| Shadow::begin(context, request, lease.validity().clone()))
+            .flatten();
+        Self { lease, shadow, guard, context: Arc::clone(context) }
+    }
+}
+
+#[async_trait]
+impl Lease for OneLease {
+    fn token(&self) -> Token {
+        self.lease.token()
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.lease.owner()
+    }
+
+    fn validity(&self) -> &Validity {
+        self.lease.validity()
+    }
+
+    fn revocation(&self) -> Option<&Revocation> {
+        self.lease.revocation()
+    }
+
+    async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        self.context.process.note_ttl(ttl);
+        self.lease.extend(ttl).await
+    }
+
+    async fn verify(&self) -> Result<GuardState> {
+        self.lease.verify().await
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.release().await;
+        }
+        self.lease.release().await
+    }
+
+    async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
+        if !self.guard.is_in_force(&next.name) {
+            // The next guard is on another rung.
+            return Ok(HandOver::Released(self.release().await?));
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.release().await;
+        }
+        Ok(match self.lease.hand_over(next).await? {
+            HandOver::HandedOver(lease) => {
+                HandOver::HandedOver(Box::new(Self::new(&self.context, self.guard.rung, lease, next)))
+            }
+            released => released,
+        })
+    }
+
+    async fn downgrade(&mut self) -> Result<()> {
+        self.lease.downgrade().await
+    }
+
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        self.lease.raise_token(floor).await
+    }
+}

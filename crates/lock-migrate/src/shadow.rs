@@ -1,0 +1,199 @@
+//! Shadow locks: the new store is measured while the old one grants the locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lock_core::backend::{AcquireRequest, Acquired, Wait};
+use lock_core::{CancellationToken, LockName, Result, Validity};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::context::Context;
+use crate::half::Half;
+
+/// The names of shadow locks begin with it.
+pub(crate) const PREFIX: &str = ".shadow/";
+
+/// What the shadow locks of one process have measured.
+///
+/// # Examples
+///
+/// ```
+/// # fn example(migration: &lock_migrate::Migration) {
+/// let shadow = migration.shadow();
+/// println!("{} of {} locks granted, each in {:?}", shadow.granted, shadow.tried, shadow.mean());
+/// assert_eq!(shadow.double_grants, 0);
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShadowReport {
+    /// The number of locks that were tried on the new store.
+    pub tried: u64,
+    /// The number of those that were granted.
+    pub granted: u64,
+    /// The number of those that were busy: the old store had granted a lock twice.
+    pub double_grants: u64,
+    /// The number of those that failed.
+    pub failed: u64,
+    /// The time that all grants took together.
+    pub total: Duration,
+    /// The longest time that a grant took.
+    pub longest: Duration,
+}
+
+impl ShadowReport {
+    /// The mean time of a grant.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        self.total.checked_div(u32::try_from(self.granted).unwrap_or(u32::MAX)).unwrap_or_default()
+    }
+}
+
+/// The counters behind a [`ShadowReport`].
+#[derive(Debug, Default)]
+pub(crate) struct ShadowCounts {
+    tried: AtomicU64,
+    granted: AtomicU64,
+    failed: AtomicU64,
+    /// In us.
+    total: AtomicU64,
+    longest: AtomicU64,
+}
+
+impl ShadowCounts {
+    pub(crate) fn report(&self, double_grants: u64) -> ShadowReport {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ShadowReport {
+            tried: read(&self.tried),
+            granted: read(&self.granted),
+            double_grants,
+            failed: read(&self.failed),
+            total: Duration::from_micros(read(&self.total)),
+            longest: Duration::from_micros(read(&self.longest)),
+        }
+    }
+
+    fn granted(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.granted.fetch_add(1, Ordering::Relaxed);
+        self.total.fetch_add(micros, Ordering::Relaxed);
+        self.longest.fetch_max(micros, Ordering::Relaxed);
+    }
+}
+
+/// The shadow lock of a guard: a task that acquires it after a moment, and releases it when the guard is lost or released.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    task: Option<JoinHandle<()>>,
+    stage: Arc<Stage>,
+}
+
+/// How far a shadow lock is.
+#[derive(Debug, Default)]
+struct Stage {
+    /// Set by the task that begins to acquire, or by the release, whichever comes first.
+    decided: AtomicBool,
+    released: CancellationToken,
+}
+
+impl Stage {
+    /// Whether the caller is the first one.
+    fn decide(&self) -> bool {
+        !self.decided.swap(true, Ordering::Relaxed)
+    }
+}
+
+impl Shadow {
+    /// Begins the shadow of a lock that was granted on the old store.
+    pub(crate) fn begin(
+        context: &Arc<Context>,
+        request: &AcquireRequest,
+        validity: Validity,
+    ) -> Option<Self> {
+        let mut request = request.clone();
+        request.name = LockName::new(format!("{PREFIX}{}", request.name)).ok()?;
+        (request.wait, request.on_queued) = (Wait::Never, None);
+        let stage = Arc::<Stage>::default();
+        let follow = follow(Arc::clone(context), request, validity, Arc::clone(&stage));
+        Some(Self { task: Some(context.runtime.spawn(follow)), stage })
+    }
+
+    /// Releases the shadow lock, before the lock itself is released: else the next holder would find it busy.
+    pub(crate) async fn release(&mut self) {
+        let Some(task) = self.task.take() else { return };
+        let has_begun = !self.stage.decide();
+        self.stage.released.cancel();
+        if has_begun {
+            // What takes longer ends in the background.
+            let _ = timeout(RELEASE_LIMIT, task).await;
+        }
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        self.stage.released.cancel();
+    }
+}
+
+async fn follow(context: Arc<Context>, request: AcquireRequest, validity: Validity, stage: Arc<Stage>) {
+    tokio::select! {
+        biased;
+        () = stage.released.cancelled() => return,
+        _ = validity.lost() => return,
+        () = sleep(AFTER) => {}
+    }
+    if !stage.decide() {
+        return;
+    }
+    let Some(mut half) = measure(&context, request, &validity).await else { return };
+    tokio::select! {
+        () = stage.released.cancelled() => {}
+        _ = validity.lost() => {}
+    }
+    // A release that fails is repeated in the background.
+    let _ = half.release().await;
+}
+
+async fn measure(context: &Context, request: AcquireRequest, validity: &Validity) -> Option<Half> {
+    let (counts, sent, name) = (&context.shadow, Instant::now(), request.name.clone());
+    counts.tried.fetch_add(1, Ordering::Relaxed);
+    let mut acquired = acquire(context, request.clone()).await;
+    if matches!(acquired, Ok(None)) {
+        // The shadow of the last holder may be on its way out.
+        sleep(SECOND_LOOK).await;
+        acquired = acquire(context, request).await;
+    }
+    match acquired {
+        Ok(Some(half)) => {
+            counts.granted(sent.elapsed());
+            return Some(half);
+        }
+        Ok(None) if validity.is_valid() => {
+            context.process.note_double_grant();
+            tracing::error!(lock = name.as_str(), "the old store has granted a lock to two holders at once");
+        }
+        Ok(None) => {}
+        Err(error) => {
+            counts.failed.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%error, lock = name.as_str(), "the shadow lock failed");
+        }
+    }
+    None
+}
+
+async fn acquire(context: &Context, request: AcquireRequest) -> Result<Option<Half>> {
+    match context.to.acquire(request).await? {
+        Acquired::Held(lease) => Ok(Some(context.half(lease))),
+        _ => Ok(None),
+    }
+}
+
+/// A lock that is held for less has no shadow: to release it would take longer than the lock was held.
+const AFTER: Duration = Duration::from_millis(10);
+/// How long the release of a lock waits for that of its shadow.
+const RELEASE_LIMIT: Duration = Duration::from_millis(50);
+/// When a shadow lock that was busy is tried again.
+const SECOND_LOOK: Duration = Duration::from_millis(200);
