@@ -8,7 +8,7 @@ use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
 /// Every scheme, with the features that it needs.
-const SCHEMES: [(&str, Option<&str>); 12] = [
+const SCHEMES: [(&str, Option<&str>); 13] = [
     ("memory", None),
     ("redis", Some("redis")),
     ("redlock", Some("redlock")),
@@ -21,6 +21,7 @@ const SCHEMES: [(&str, Option<&str>); 12] = [
     ("rediss+cluster", Some("redis,tls")),
     ("redlocks", Some("redlock,tls")),
     ("zks", Some("zk,tls")),
+    ("migrate", Some("redis,zk")),
 ];
 
 /// Parses the URL as the configuration of its backend, and connects it.
@@ -86,6 +87,7 @@ impl Locks {
     /// | `redis+cluster://h1:p1,h2:p2,h3:p3` | a Redis Cluster |
     /// | `redlock://h1:p1,h2:p2,h3:p3,h4:p4,h5:p5` | a quorum of independent Redis servers; `redlocks://` with TLS |
     /// | `zk://h1:p1,h2:p2[/chroot]` | a ZooKeeper ensemble; `zks://` with TLS |
+    /// | `migrate://NAMESPACE?from=URL&to=URL` | both of these, while locks move from Redis to ZooKeeper |
     ///
     /// Options follow as in `?ttl=10s`; the configuration type of each backend lists its own.
     ///
@@ -101,6 +103,11 @@ impl Locks {
     /// When the future is dropped, the connections are closed, at the latest after the connection timeout.
     #[allow(clippy::unused_async, reason = "without a feature there is no server to connect to")]
     pub async fn connect(url: &str) -> Result<Self> {
+        #[cfg(feature = "zk")]
+        if let Some((config, from, to)) = migration(url)? {
+            let migration = config.open(Arc::clone(from.backend()), Arc::clone(to.backend())).await?;
+            return Ok(Self(lock_core::Locks::new(migration)));
+        }
         with_config!(url, |config| config.connect().await).map(Self)
     }
 
@@ -124,6 +131,10 @@ impl Locks {
     ///
     /// [`ErrorKind::InvalidConfig`] and [`ErrorKind::Unsupported`] as for [`connect`](Self::connect).
     pub fn connect_lazy(url: &str) -> Result<Self> {
+        #[cfg(feature = "zk")]
+        if let Some((config, from, to)) = migration(url)? {
+            return config.open_lazy(Arc::clone(from.backend()), Arc::clone(to.backend())).map(Self);
+        }
         with_config!(url, |config| config.connect_lazy()).map(Self)
     }
 }
@@ -147,6 +158,16 @@ impl From<lock_core::Locks> for Locks {
     fn from(locks: lock_core::Locks) -> Self {
         Self(locks)
     }
+}
+
+/// The options of a migration, and both stores, which connect when they are needed; none for another URL.
+#[cfg(feature = "zk")]
+fn migration(url: &str) -> Result<Option<(lock_migrate::MigrationConfig, Locks, Locks)>> {
+    if LockUrl::parse(url)?.scheme != "migrate" {
+        return Ok(None);
+    }
+    let (config, from, to) = lock_migrate::MigrationConfig::from_url(url)?;
+    Ok(Some((config, Locks::connect_lazy(&from)?, Locks::connect_lazy(&to)?)))
 }
 
 fn not_available(scheme: &str) -> Error {

@@ -12,6 +12,11 @@ pub use lock_core::{
     Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released, Result, RunError, RwLock, Semaphore,
     ServerLockState, ServerView, Token, Validity, WaiterInfo,
 };
+/// The way from one store to another, for configurations made in code, and for operators.
+#[cfg(feature = "zk")]
+pub use lock_migrate as migrate;
+#[cfg(feature = "zk")]
+pub use lock_migrate::{Migration, MigrationConfig, Operator, Record, Rung};
 /// The Redis backend, with its driver and pool, for configurations made in code.
 #[cfg(feature = "redis")]
 pub use lock_redis as redis;

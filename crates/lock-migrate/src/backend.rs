@@ -9,7 +9,7 @@ use lock_core::{DoctorReport, ErrorKind, LockName, LockState, Result};
 use tokio::runtime::Handle;
 
 use crate::acquire::acquire;
-use crate::config::MigrationConfig;
+use crate::config::{MigrationConfig, capabilities};
 use crate::context::Context;
 use crate::record::Record;
 use crate::rung::Rung;
@@ -27,12 +27,13 @@ pub struct Migration {
 impl Migration {
     pub(crate) async fn open(
         config: MigrationConfig,
-        capabilities: Capabilities,
         from: Arc<dyn Backend>,
         to: Arc<dyn Backend>,
         runtime: Handle,
     ) -> Result<Self> {
         let context = Context::join(config, from, to, runtime).await?;
+        // Now that both are connected, as far as they are: a session timeout is negotiated.
+        let capabilities = capabilities(&*context.from, &*context.to);
         Ok(Self { capabilities, context })
     }
 

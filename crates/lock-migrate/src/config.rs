@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Backend, LeaseKind, Support};
 use lock_core::url::LockUrl;
-use lock_core::{Capabilities, Error, ErrorKind, Result, runtime};
+use lock_core::{Capabilities, Error, ErrorKind, Lazy, Locks, Result, runtime};
 
 use crate::backend::Migration;
 use crate::record::BACKEND;
@@ -131,7 +131,19 @@ impl MigrationConfig {
     /// This method is cancel safe.
     pub async fn open(self, from: Arc<dyn Backend>, to: Arc<dyn Backend>) -> Result<Migration> {
         self.check(&*from, &*to)?;
-        Migration::open(self, capabilities(&*from, &*to), from, to, runtime::current(BACKEND)?).await
+        Migration::open(self, from, to, runtime::current(BACKEND)?).await
+    }
+
+    /// The same locks without a connection: the first use takes part in the migration, and returns the errors of that.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a bad option.
+    pub fn open_lazy(self, from: Arc<dyn Backend>, to: Arc<dyn Backend>) -> Result<Locks> {
+        self.check(&*from, &*to)?;
+        let expected = capabilities(&*from, &*to);
+        let open = move || self.clone().open(Arc::clone(&from), Arc::clone(&to));
+        Ok(Locks::new(Lazy::new(expected, open)))
     }
 
     fn check(&self, from: &dyn Backend, to: &dyn Backend) -> Result<()> {
@@ -164,7 +176,7 @@ fn invalid<T>(message: String, hint: &'static str) -> Result<T> {
 }
 
 /// What both stores can do.
-fn capabilities(from: &dyn Backend, to: &dyn Backend) -> Capabilities {
+pub(crate) fn capabilities(from: &dyn Backend, to: &dyn Backend) -> Capabilities {
     let (old, new) = (from.capabilities(), to.capabilities());
     let timeout = new.lease.min_ttl().max(old.lease.min_ttl());
     let mut both = Capabilities::new(BACKEND, LeaseKind::session(timeout));
