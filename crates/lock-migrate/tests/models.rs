@@ -79,6 +79,8 @@ mistakes! {
         "any-lead", tokens(tokens::Mistake::AnyLead, 4), INCREASE;
     a_sharer_with_an_older_node_lets_tokens_fall:
         "older-sharer", tokens(tokens::Mistake::OlderSharer, 4), INCREASE;
+    a_grant_from_before_the_seal_lets_tokens_fall:
+        "granted-before-seal", tokens(tokens::Mistake::GrantedBeforeSeal, 4), INCREASE;
     dual_after_the_seal_lets_tokens_fall:
         "dual-after-seal", tokens(tokens::Mistake::DualAfterSeal, 4), INCREASE;
 }

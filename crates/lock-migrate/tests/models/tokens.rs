@@ -53,6 +53,8 @@ pub(crate) enum Mistake {
     OlderSharer,
     /// A process stays on `dual` after the seal.
     DualAfterSeal,
+    /// A process that sees the seal goes by a grant from before it.
+    GrantedBeforeSeal,
 }
 
 /// What the two servers and the clients know, and what has been so far.
@@ -68,7 +70,8 @@ pub(crate) struct State {
     base: u16,
     /// The transaction that raised the base.
     raised_at: u16,
-    sealed: bool,
+    /// The largest token of both stores before the seal, and an hour more; none before it is written.
+    floor: Option<u16>,
     attempts: u8,
     elections: u8,
     /// The largest token that an exclusive holder got, and the largest of all.
@@ -155,6 +158,8 @@ pub(crate) enum Action {
     End(usize),
     RemoveTombstone,
     Seal,
+    /// A client that has Z sees the seal.
+    HoldSealed(usize),
 }
 
 /// The first property that is checked.
@@ -234,9 +239,15 @@ impl Tale for Tokens {
                 }
             }
             Action::Seal => {
-                let (czxid, z) = state.create_node();
+                // By a lock of another name, so this one may be held or waited for.
+                let (_, z) = state.create_node();
                 let floor = state.clock.max(z) + HOUR;
-                (state.base, state.sealed) = (state.base.max(floor - czxid), true);
+                (state.base, state.floor) = (state.base.max(floor), Some(floor));
+            }
+            Action::HoldSealed(client) => {
+                if let Step::HasZ { z, .. } = state.clients[client].step {
+                    state.hold(client, z, true);
+                }
             }
         }
         state
@@ -264,7 +275,7 @@ impl Model for Tokens {
             zxid: 0,
             base: 0,
             raised_at: 0,
-            sealed: false,
+            floor: None,
             attempts: 0,
             elections: 0,
             largest_exclusive: 0,
@@ -290,7 +301,8 @@ impl Model for Tokens {
             actions.extend(lead_is_small.then_some(Action::RemoveTombstone));
         }
         let leases_have_ended = matches!(state.redis, Redis::Free | Redis::Tombstone { .. });
-        actions.extend((!state.sealed && leases_have_ended && z_is_free).then_some(Action::Seal));
+        let not_yet = !state.is_sealed() && state.attempts < self.attempts;
+        actions.extend((not_yet && leases_have_ended).then_some(Action::Seal));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
@@ -301,7 +313,8 @@ impl Model for Tokens {
         vec![
             Property::always(INCREASE, |_, state: &State| !state.inverted),
             Property::always(LEAD, |_, state: &State| {
-                state.elections > 0 || state.base + state.zxid <= state.clock + DAY
+                // After the seal nobody compares them any more.
+                state.is_sealed() || state.elections > 0 || state.base + state.zxid <= state.clock + DAY
             }),
             Property::sometimes(
                 "the base was raised for a name that had moved before",
@@ -318,7 +331,12 @@ impl Model for Tokens {
                     && matches!(state.redis, Redis::Tombstone { .. })
             }),
             Property::sometimes("the lock is held after the seal", |_, state: &State| {
-                state.sealed && (0..CLIENTS).any(|client| state.has_z(client))
+                let holds = |client: &Client| client.step == Step::Holding { has_z: true };
+                state.is_sealed() && state.clients.iter().any(holds)
+            }),
+            Property::sometimes("the seal is written while a client has Z", |_, state: &State| {
+                let waits = |client: &Client| matches!(client.step, Step::HasZ { .. });
+                state.is_sealed() && state.clients.iter().any(waits)
             }),
         ]
     }
@@ -330,12 +348,12 @@ impl Tokens {
         match step {
             Step::Idle if state.attempts < self.attempts => {
                 for shares in [false, true] {
-                    let old = !state.sealed && state.r_is_free(shares);
+                    let old = !state.is_sealed() && state.r_is_free(shares);
                     actions.extend(old.then_some(Action::TakeOld { client, shares }));
                     if !state.z_is_free(shares) {
                         continue;
                     }
-                    if !state.sealed {
+                    if !state.is_sealed() {
                         actions.extend([false, true].map(|moves| Action::TakeZ { client, shares, moves }));
                         continue;
                     }
@@ -346,8 +364,13 @@ impl Tokens {
                 return;
             }
             Step::Idle => return,
-            Step::HasZ { czxid, .. } => {
-                actions.extend(state.r_is_free(shares).then_some(Action::TakeR(client)));
+            Step::HasZ { czxid, z, .. } => {
+                let is_open = !state.is_sealed() || self.mistake == Some(Mistake::DualAfterSeal);
+                actions.extend((is_open && state.r_is_free(shares)).then_some(Action::TakeR(client)));
+                let goes_by_seal = state
+                    .floor
+                    .is_some_and(|floor| z > floor || self.mistake == Some(Mistake::GrantedBeforeSeal));
+                actions.extend(goes_by_seal.then_some(Action::HoldSealed(client)));
                 if let Redis::Tombstone { newest } = state.redis {
                     let is_newer = czxid >= newest || self.mistake == Some(Mistake::OlderSharer);
                     actions.extend(is_newer.then_some(Action::Rely(client)));
@@ -376,6 +399,10 @@ impl Tokens {
 }
 
 impl State {
+    fn is_sealed(&self) -> bool {
+        self.floor.is_some()
+    }
+
     fn is_idle(&self, client: usize) -> bool {
         self.clients[client].step == Step::Idle
     }
@@ -525,6 +552,10 @@ impl State {
                 _ => format!("{} crashes, and what it has ends", name(client)),
             },
             Action::RemoveTombstone => "the operator acquires Z and removes the tombstone".to_owned(),
+            Action::HoldSealed(client) => match self.clients[client].step {
+                Step::HasZ { z, .. } => format!("{} sees the seal; {}", name(client), holds(client, z)),
+                _ => String::new(),
+            },
             Action::Seal => "the operator closes Redis, raises the base, and writes the seal".to_owned(),
         }
     }
