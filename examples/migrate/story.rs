@@ -128,7 +128,8 @@ impl Stage {
 
     async fn operator(&self) -> Result<Operator, String> {
         let connect = |url: &str| Locks::connect_lazy(url).map(|locks| Arc::clone(locks.backend()));
-        let from = connect(&format!("{}?ttl=3s", self.redis_as("operator"))).map_err(|error| error.to_string())?;
+        let from =
+            connect(&format!("{}?ttl=3s", self.redis_as("operator"))).map_err(|error| error.to_string())?;
         let to = connect(&self.zk()).map_err(|error| error.to_string())?;
         Operator::connect("shop", from, to).await.map_err(|error| error.to_string())
     }

@@ -200,7 +200,7 @@ impl Attempt<'_> {
     }
 
     /// Replaces the lock of the old store by a tombstone.
-    async fn move_name(&self, new: Half, mut old: Half, record: &Record) -> Result<Climbed> {
+    async fn move_name(&self, new: Half, mut old: Half, record: &Arc<Record>) -> Result<Climbed> {
         let (context, name) = (self.context, &self.request.name);
         let (source, target) = (context.source()?, context.target()?);
         let token = new.token().max(old.token());
@@ -248,7 +248,7 @@ impl Attempt<'_> {
     }
 
     /// Reads the tombstone that was met, and relies on it.
-    async fn rely(&self, mut new: Half, record: &Record) -> Result<Climbed> {
+    async fn rely(&self, mut new: Half, record: &Arc<Record>) -> Result<Climbed> {
         let (context, name) = (self.context, &self.request.name);
         let Some(reading) = context.source()?.read_tombstone(name).await? else {
             let _ = new.release().await;
@@ -270,7 +270,12 @@ impl Attempt<'_> {
     }
 
     /// Relies on what was read before; reads it again once a minute, while the old store answers.
-    async fn rely_on_earlier(&self, mut new: Half, reading: Reading, record: &Record) -> Result<Climbed> {
+    async fn rely_on_earlier(
+        &self,
+        mut new: Half,
+        reading: Reading,
+        record: &Arc<Record>,
+    ) -> Result<Climbed> {
         let (context, name) = (self.context, &self.request.name);
         let (mut until, mut sent) = (reading.until, reading.sent);
         if context.tombstones.is_outdated(reading.sent) {

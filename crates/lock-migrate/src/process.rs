@@ -80,7 +80,10 @@ impl Process {
         }
         let record = Arc::new(Record::parse(stored, &self.namespace)?);
         self.known.send_if_modified(|known| {
-            let is_newer = known.as_ref().is_none_or(|known| known.stored.version < stored.version);
+            // A record that was deleted and written again counts its versions anew.
+            let is_newer = known
+                .as_ref()
+                .is_none_or(|known| known.stored.version < stored.version || known.record.id != record.id);
             if is_newer {
                 *known = Some(Known { stored: stored.clone(), record: Arc::clone(&record) });
             }

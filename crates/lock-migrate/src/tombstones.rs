@@ -21,10 +21,17 @@ pub(crate) struct Tombstones {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What movers have read, with the generation of the record then.
-    readings: HashMap<LockName, (Reading, u64)>,
+    /// What movers have read.
+    readings: HashMap<LockName, Known>,
     relying: HashMap<LockName, Vec<Relying>>,
     guards: u64,
+}
+
+/// A reading, and the record as of then: it counts in the same generation of the same record.
+#[derive(Debug)]
+struct Known {
+    reading: Reading,
+    record: Arc<Record>,
 }
 
 /// A guard that relies on a tombstone.
@@ -45,9 +52,12 @@ impl Tombstones {
     /// What was read of the tombstone of a name, if a mover may rely on it without asking. It is called once the lock of the
     /// new store is granted, with the record as of then.
     pub(crate) fn earlier(&self, name: &LockName, record: &Record) -> Option<Reading> {
-        let (reading, generation) = self.state().readings.get(name).cloned()?;
-        let counts = record.phase == Phase::Open && generation == record.generation;
-        (counts && reading.is_fresh(self.clock.now())).then_some(reading)
+        let state = self.state();
+        let known = state.readings.get(name)?;
+        // A record that was deleted and written again counts its generations anew.
+        let same = (&known.record.id, known.record.generation) == (&record.id, record.generation);
+        let counts = same && record.phase == Phase::Open && known.reading.is_fresh(self.clock.now());
+        counts.then(|| known.reading.clone())
     }
 
     /// Whether it is time to read a tombstone again, if its store answers.
@@ -56,7 +66,7 @@ impl Tombstones {
     }
 
     /// Keeps what a mover has read, for later acquisitions.
-    pub(crate) fn keep(&self, name: &LockName, reading: Reading, record: &Record) {
+    pub(crate) fn keep(&self, name: &LockName, reading: Reading, record: &Arc<Record>) {
         if record.phase != Phase::Open {
             return;
         }
@@ -64,7 +74,7 @@ impl Tombstones {
         if state.readings.len() >= MOST_READINGS && !state.readings.contains_key(name) {
             state.drop_older_half();
         }
-        state.readings.insert(name.clone(), (reading, record.generation));
+        state.readings.insert(name.clone(), Known { reading, record: Arc::clone(record) });
     }
 
     pub(crate) fn forget(&self, name: &LockName) {
@@ -114,10 +124,10 @@ impl Tombstones {
 
 impl State {
     fn drop_older_half(&mut self) {
-        let mut sent: Vec<_> = self.readings.values().map(|(reading, _)| reading.sent).collect();
+        let mut sent: Vec<_> = self.readings.values().map(|known| known.reading.sent).collect();
         let middle = sent.len() / 2;
         let (_, &mut middle, _) = sent.select_nth_unstable(middle);
-        self.readings.retain(|_, (reading, _)| reading.sent > middle);
+        self.readings.retain(|_, known| known.reading.sent > middle);
     }
 }
 
@@ -204,18 +214,22 @@ mod tests {
     async fn a_reading_counts_in_its_generation_while_more_than_half_of_the_whole_life_is_left() {
         let clock = Clock::tokio();
         let tombstones = Tombstones::new(clock.clone());
-        let mut record = Record::new("shop", "redis://a", "zk://a");
+        let record = Arc::new(Record::new("shop", "redis://a", "zk://a"));
+        let changed = |change: fn(&mut Record)| {
+            let mut record = Record::clone(&record);
+            change(&mut record);
+            Arc::new(record)
+        };
         tombstones.keep(&name("a"), reading(&clock, 13 * HOUR), &record);
         assert!(tombstones.earlier(&name("a"), &record).is_some());
         assert!(tombstones.earlier(&name("b"), &record).is_none());
-        record.generation += 1;
-        assert!(tombstones.earlier(&name("a"), &record).is_none());
-        record.generation -= 1;
+        assert!(tombstones.earlier(&name("a"), &changed(|record| record.generation += 1)).is_none());
+        assert!(tombstones.earlier(&name("a"), &changed(|record| record.id.push('x'))).is_none());
+        let returning = changed(|record| record.phase = Phase::Returning);
+        assert!(tombstones.earlier(&name("a"), &returning).is_none());
         tokio::time::advance(HOUR).await;
         assert!(tombstones.earlier(&name("a"), &record).is_none(), "no more than half is left");
-        record.phase = Phase::Returning;
-        tombstones.keep(&name("c"), reading(&clock, 24 * HOUR), &record);
-        record.phase = Phase::Open;
+        tombstones.keep(&name("c"), reading(&clock, 24 * HOUR), &returning);
         assert!(tombstones.earlier(&name("c"), &record).is_none(), "nothing is kept on the way back");
     }
 
@@ -242,7 +256,7 @@ mod tests {
     async fn the_older_readings_are_dropped_when_there_are_too_many() {
         let clock = Clock::tokio();
         let tombstones = Tombstones::new(clock.clone());
-        let record = Record::new("shop", "redis://a", "zk://a");
+        let record = Arc::new(Record::new("shop", "redis://a", "zk://a"));
         for at in 0..=MOST_READINGS {
             tokio::time::advance(Duration::from_micros(1)).await;
             tombstones.keep(&name(&at.to_string()), reading(&clock, 24 * HOUR), &record);

@@ -313,8 +313,7 @@ impl Model for Tokens {
         vec![
             Property::always(INCREASE, |_, state: &State| !state.inverted),
             Property::always(LEAD, |_, state: &State| {
-                // After the seal nobody compares them any more.
-                state.is_sealed() || state.elections > 0 || state.base + state.zxid <= state.clock + DAY
+                state.elections > 0 || state.base + state.zxid <= state.clock + DAY
             }),
             Property::sometimes(
                 "the base was raised for a name that had moved before",
