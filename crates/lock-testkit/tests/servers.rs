@@ -1,5 +1,6 @@
 //! Real servers start, restart, freeze, and die with the process that started them.
 
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -171,6 +172,25 @@ async fn a_follower_hears_its_leader_through_a_proxy() {
     ensemble.link(follower, leader).deliver();
     node.wait_ready().await.unwrap();
     assert_eq!(eventually("its mode", async || node.mode().await).await, "follower");
+}
+
+#[tokio::test]
+async fn a_leader_without_followers_stops_leading_whoever_connects_to_it() {
+    // A connection that says nothing ends after `initLimit` ticks.
+    let options = ZooKeeper::builder().proxied_links().config("initLimit", "500");
+    let ensemble = options.start_ensemble(3).await.unwrap();
+    let leader = ensemble.leader().await.unwrap();
+    let mut silent = Vec::new();
+    for follower in [1, 2].map(|step| (leader + step) % 3) {
+        let link = ensemble.link(follower, leader);
+        link.black_hole(Direction::ToServer, true);
+        link.black_hole(Direction::ToClient, true);
+        // As a follower does that misses its leader sooner than the leader misses it.
+        silent.push(TcpStream::connect(link.addr()).unwrap());
+    }
+    let node = &ensemble.nodes()[leader];
+    let leads = async || node.mode().await.as_deref() == Some("leader");
+    eventually("a leader that gave up", async || (!leads().await).then_some(())).await;
 }
 
 #[tokio::test]

@@ -483,7 +483,7 @@ fn cut_off(ensemble: &ZkEnsemble, server: usize) {
     for link in links_of(ensemble, server) {
         link.black_hole(Direction::ToServer, true);
         link.black_hole(Direction::ToClient, true);
-        // A leader counts who connects among those who follow it.
+        // Who connects to it does not wait for an answer that cannot come.
         link.refuse(true);
     }
 }

@@ -99,9 +99,9 @@ impl ZkOptions {
             (0..n + self.observers).map(|id| MemberPorts::pick(id < n)).collect::<Result<Vec<_>>>()?;
         let links = if self.proxied_links { proxies(&ports)? } else { Links::new() };
         let nodes = (0..ports.len())
-            .map(|id| {
-                let member = EnsembleMember { id, config: config(id, &ports, &links) };
-                self.prepare(Arc::clone(&ports[id].client), Some(member))
+            .map(|index| {
+                let member = EnsembleMember { id: server_id(index), config: config(index, &ports, &links) };
+                self.prepare(Arc::clone(&ports[index].client), Some(member))
             })
             .collect::<Result<Vec<_>>>()?;
         for node in &nodes {
@@ -131,17 +131,25 @@ impl MemberPorts {
     }
 }
 
+/// The id of a server in its ensemble.
+///
+/// The first id is 1, as ZooKeeper's manual demands. A leader counts a new connection as server 0, in sync, until its first
+/// message says whose it is: with a server 0, a leader that has lost its followers would lead on.
+const fn server_id(index: usize) -> usize {
+    index + 1
+}
+
 /// What `zoo.cfg` of this server says about the ensemble.
-fn config(own_id: usize, members: &[MemberPorts], links: &Links) -> String {
+fn config(own: usize, members: &[MemberPorts], links: &Links) -> String {
     let mut config = String::from("initLimit=50\nsyncLimit=10\n");
-    for (id, MemberPorts { quorum, election, client, votes }) in members.iter().enumerate() {
+    for (index, MemberPorts { quorum, election, client, votes }) in members.iter().enumerate() {
         // A server follows the leader at the address in its own file, which may be that of a proxy.
-        let quorum = links.get(&(own_id, id)).map_or_else(|| quorum.number(), FaultProxy::port);
+        let quorum = links.get(&(own, index)).map_or_else(|| quorum.number(), FaultProxy::port);
         let role = if *votes { "participant" } else { "observer" };
-        let (election, client) = (election.number(), client.number());
+        let (id, election, client) = (server_id(index), election.number(), client.number());
         let _ = writeln!(config, "server.{id}=127.0.0.1:{quorum}:{election}:{role};127.0.0.1:{client}");
     }
-    if !members[own_id].votes {
+    if !members[own].votes {
         config.push_str("peerType=observer\n");
     }
     config
