@@ -78,6 +78,7 @@ impl Redis {
         if let Some(danger) = &danger {
             tracing::warn!("{}; {}", danger.what, danger.advice);
         }
+        let identity = config.topology.identity(&config.prefix);
         let mut options = ClientOptions::new(BACKEND, SCRIPTS, config.topology);
         (options.pool, options.dial) = (config.pool, config.dial);
         (options.connect_timeout, options.command_timeout) = (config.connect_timeout, config.command_timeout);
@@ -98,6 +99,7 @@ impl Redis {
             renewers: Renewers::new(Arc::clone(&server), config.clock.clone()),
             server,
             prefix: config.prefix,
+            identity,
             ttl: config.ttl,
             clock_skew,
             wait,

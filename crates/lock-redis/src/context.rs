@@ -21,6 +21,8 @@ pub(crate) struct Context {
     pub(crate) push: Pushes,
     pub(crate) renewers: Renewers,
     pub(crate) prefix: String,
+    /// The servers and the prefix, as a URL without credentials.
+    pub(crate) identity: String,
     pub(crate) ttl: Duration,
     /// How much shorter than its ttl a lease is, as the clocks of the clients differ.
     pub(crate) clock_skew: Duration,

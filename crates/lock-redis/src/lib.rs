@@ -16,6 +16,8 @@ mod doctor;
 mod error;
 mod inspect;
 mod lease;
+mod migration;
+mod preflight;
 mod recipe;
 mod renew;
 #[doc(hidden)]

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use lock_core::migration::{Removal, Tombstone};
 use lock_core::{BootInstant, Clock, OwnerId, Token};
 use redis::Value;
 use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
+use redis_link::scan::Beside;
 use redis_link::script::Call;
 
 use crate::request::{Ask, Extension, Moment};
@@ -77,6 +79,25 @@ pub enum RecipeUnit {
     Seconds,
 }
 
+/// What the key of a lock stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeyState {
+    /// A lock whose last lease has ended, though its key is there.
+    #[allow(dead_code, reason = "keys of set-nx-px expire")]
+    Free,
+    /// A lock that is held, for at most this long.
+    Held(Duration),
+    /// The tombstone with this text.
+    Moved(String),
+}
+
+impl KeyState {
+    /// A lock that is held until its key expires.
+    pub(crate) fn held(left: Option<Duration>) -> Self {
+        Self::Held(left.unwrap_or(Duration::MAX))
+    }
+}
+
 /// The requests of a recipe.
 pub(crate) trait Recipe: fmt::Debug + Send + Sync {
     /// Asks for a lock, confirms a grant, or queues up.
@@ -96,6 +117,23 @@ pub(crate) trait Recipe: fmt::Debug + Send + Sync {
 
     /// Removes a lock, whoever holds it.
     fn break_lock(&self, keys: &Keys) -> Call;
+
+    /// Replaces the lock of an exclusive owner by a tombstone.
+    fn swap(&self, keys: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Call;
+
+    /// Reads the tombstone of a lock, and refreshes it if less than half of its life is left.
+    fn read_tombstone(&self, keys: &Keys) -> Call;
+
+    /// Removes a tombstone, and raises the last token.
+    fn remove_tombstone(&self, keys: &Keys, removal: &Removal<'_>) -> Call;
+
+    /// The key that [`key_state`](Self::key_state) needs beside the key of a lock.
+    fn beside(&self) -> Option<Beside> {
+        None
+    }
+
+    /// What the key of a lock stands for, with this value and this remaining life.
+    fn key_state(&self, value: String, beside: Option<String>, left: Option<Duration>) -> KeyState;
 
     /// The present, for a request that is about to be sent.
     fn moment(&self, clock: &Clock) -> Moment {

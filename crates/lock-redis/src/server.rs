@@ -52,6 +52,11 @@ impl Server {
         Ok(Self::new(Arc::new(client), Box::new(SetNxPx { publishes_free }), None))
     }
 
+    /// The requests of the recipe.
+    pub(crate) fn recipe(&self) -> &dyn Recipe {
+        &*self.recipe
+    }
+
     /// The present, for a request that is about to be sent.
     #[must_use]
     pub fn moment(&self) -> Moment {

@@ -3,13 +3,14 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use lock_core::migration::{Removal, Tombstone};
 use lock_core::{OwnerId, Token};
 use redis_link::keys::Keys;
 use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
 use redis_link::wire::{USUAL_FENCE_TTL, fence_ttl, millis};
 
-use crate::recipe::Recipe;
+use crate::recipe::{KeyState, Recipe};
 use crate::request::{Ask, EXCLUSIVE, Extension, Hold, Moment, mode_name};
 
 /// The scripts that are loaded with every connection.
@@ -34,6 +35,9 @@ static DOWNGRADE: LazyLock<Script> =
 static RAISE: LazyLock<Script> = script!(value lock clock mint_fast number mint waiter queue raise);
 static INSPECT: LazyLock<Script> = script!(value lock clock mint_fast number mint waiter queue inspect);
 static BREAK: LazyLock<Script> = script!(value lock clock mint_fast number mint waiter queue break);
+static SWAP: LazyLock<Script> = script!(value waiter swap);
+static READ_TOMBSTONE: LazyLock<Script> = script!(value lock tombstone);
+static REMOVE_TOMBSTONE: LazyLock<Script> = script!(value clock mint_fast number remove_tombstone);
 
 /// The recipe of [`RedisRecipe::SetNxPx`](crate::RedisRecipe::SetNxPx).
 #[derive(Debug)]
@@ -98,6 +102,31 @@ impl Recipe for SetNxPx {
 
     fn break_lock(&self, keys: &Keys) -> Call {
         BREAK.on(&keys.all()).arg(self.channel(keys))
+    }
+
+    fn swap(&self, keys: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Call {
+        SWAP.on(&[keys.lock(), keys.fence(), keys.queue()])
+            .arg(owner.to_string())
+            .arg(tombstone.to_string())
+            .arg(millis(tombstone.life))
+            .arg(self.channel(keys))
+    }
+
+    fn read_tombstone(&self, keys: &Keys) -> Call {
+        READ_TOMBSTONE.on(&[keys.lock()])
+    }
+
+    fn remove_tombstone(&self, keys: &Keys, removal: &Removal<'_>) -> Call {
+        REMOVE_TOMBSTONE
+            .on(&[keys.lock(), keys.fence()])
+            .arg(removal.tombstone.to_string())
+            .arg(removal.floor.get())
+            .arg(removal.until)
+            .arg(&*fence_ttl(removal.ttl))
+    }
+
+    fn key_state(&self, value: String, _: Option<String>, left: Option<Duration>) -> KeyState {
+        if Tombstone::is_one(&value) { KeyState::Moved(value) } else { KeyState::held(left) }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lock_core::migration::{Removal, Tombstone};
 use lock_core::{BootInstant, Clock, Finding, FindingLevel, OwnerId, Token};
 use redis::Value;
 use redis_link::drift::valid_until;
@@ -13,7 +14,7 @@ use redis_link::script::{Call, Script};
 use redis_link::wall_clock::WallClock;
 use redis_link::wire::{fence_ttl, millis};
 
-use crate::recipe::{Recipe, RecipeUnit};
+use crate::recipe::{KeyState, Recipe, RecipeUnit};
 use crate::request::{Ask, Extension, Moment, mode_name};
 
 static ASK: LazyLock<Script> = script!(clock mint_fast number mint setnx setnx_ask);
@@ -117,6 +118,22 @@ impl Recipe for SetnxTimestamp {
 
     fn break_lock(&self, lock: &Keys) -> Call {
         self.with_limit(BREAK.on(&keys(lock)).arg(""))
+    }
+
+    fn swap(&self, _: &Keys, _: OwnerId, _: &Tombstone) -> Call {
+        unimplemented!("locks of this recipe cannot move yet")
+    }
+
+    fn read_tombstone(&self, _: &Keys) -> Call {
+        unimplemented!("locks of this recipe cannot move yet")
+    }
+
+    fn remove_tombstone(&self, _: &Keys, _: &Removal<'_>) -> Call {
+        unimplemented!("locks of this recipe cannot move yet")
+    }
+
+    fn key_state(&self, _: String, _: Option<String>, left: Option<Duration>) -> KeyState {
+        KeyState::held(left)
     }
 
     fn moment(&self, clock: &Clock) -> Moment {

@@ -1,6 +1,5 @@
 //! The client of one Redis server, a master behind sentinels, or the nodes of a cluster.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use deadpool_redis::Pool;
 use lock_core::background::Background;
 use lock_core::{Clock, Error, ErrorKind, Finding, FindingLevel, Outcome, Result};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
-use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value};
+use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -17,18 +16,13 @@ use crate::cluster::Cluster;
 use crate::dial::{Dial, DriverDial, Settings};
 use crate::error::{Endpoint, Failure, wants_login};
 use crate::greeting::{Identity, info_field};
-use crate::keys::{Keys, RESERVED};
+use crate::keys::Keys;
 use crate::link::{Link, Route};
 use crate::lock_answer::LockAnswer;
 use crate::script::{Call, ScriptList};
 use crate::tls::unsupported;
 use crate::topology::Topology;
 use crate::wire;
-
-/// The COUNT of each `SCAN`.
-const SCANNED: usize = 1_000;
-/// How often a scan restarts after a broken connection.
-const SCANS: usize = 3;
 
 /// How to reach a server.
 #[derive(Clone)]
@@ -206,7 +200,11 @@ impl RedisClient {
     }
 
     /// The names of all nodes that hold locks: the masters of a cluster, or one empty name.
-    pub(crate) async fn node_names(&self) -> Result<Vec<String>> {
+    ///
+    /// # Errors
+    ///
+    /// When no server is found.
+    pub async fn node_names(&self) -> Result<Vec<String>> {
         match &self.nodes {
             Nodes::One(_) => Ok(vec![String::new()]),
             Nodes::Cluster(cluster) => {
@@ -432,6 +430,44 @@ impl RedisClient {
         Ok(info_field(&info, "connected_slaves").and_then(|count| count.parse().ok()).unwrap_or_default())
     }
 
+    /// The links to all masters, as far as the slot map of a cluster is known.
+    pub(crate) async fn links(&self) -> Result<Vec<Arc<Link>>> {
+        match &self.nodes {
+            Nodes::One(link) => Ok(vec![Arc::clone(link)]),
+            Nodes::Cluster(cluster) => cluster.links().await,
+        }
+    }
+
+    /// The links to all masters, by the present slot map of a cluster.
+    pub(crate) async fn masters(&self) -> Result<Vec<Arc<Link>>> {
+        match &self.nodes {
+            Nodes::One(link) => Ok(vec![Arc::clone(link)]),
+            Nodes::Cluster(cluster) => cluster.present_links().await,
+        }
+    }
+
+    /// The [generation](Self::generation) of the connection of this link.
+    pub(crate) fn generation_of(&self, link: &Link) -> Option<u64> {
+        match &self.nodes {
+            Nodes::One(_) => link.generation(),
+            Nodes::Cluster(cluster) => link.generation().map(|_| cluster.epoch()),
+        }
+    }
+
+    /// Sends commands that change nothing in one round trip, once more if the connection breaks, and returns the answer to
+    /// each.
+    pub(crate) async fn query_each(
+        &self,
+        link: &Arc<Link>,
+        commands: &Pipeline,
+    ) -> Result<Vec<RedisResult<Value>>> {
+        let answers = match link.query_each(commands).await {
+            Err(Failure::Dropped) => link.query_each(commands).await,
+            answers => answers,
+        };
+        answers.map_err(|failure| link.endpoint.failed(failure))
+    }
+
     /// Examines the server, or each master of a cluster, for the doctor.
     ///
     /// # Errors
@@ -459,65 +495,6 @@ impl RedisClient {
             }
         }
         Ok(findings)
-    }
-
-    /// The keys that begin with this text and may be locks, in any order and perhaps repeated. Stops soon after more than
-    /// `most` were found.
-    ///
-    /// Scans all keys of all servers, a thousand for each round trip. The result is not a snapshot.
-    ///
-    /// # Errors
-    ///
-    /// When a server cannot be reached, refuses, or is replaced by another during every scan.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
-    pub async fn keys_that_begin(&self, with: &str, most: usize) -> Result<Vec<String>> {
-        let links = match &self.nodes {
-            Nodes::One(link) => vec![Arc::clone(link)],
-            Nodes::Cluster(cluster) => cluster.links().await?,
-        };
-        let (pattern, mut found) = (glob(with), Vec::new());
-        for link in links {
-            found.extend(self.scan(&link, &pattern, most).await?);
-            if found.len() > most {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    async fn scan(&self, link: &Arc<Link>, pattern: &str, most: usize) -> Result<Vec<String>> {
-        let mut tries = 0;
-        'anew: loop {
-            tries += 1;
-            let (mut found, mut cursor, mut on) = (HashSet::new(), String::from("0"), None);
-            loop {
-                let mut scan = redis::cmd("SCAN");
-                scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED);
-                let answer = match link.query(&scan).await {
-                    Err(Failure::Dropped) if tries < SCANS => continue 'anew,
-                    answer => answer.map_err(|failure| link.endpoint.failed(failure))?,
-                };
-                // A cursor is valid on its own server only.
-                if *on.get_or_insert_with(|| link.generation()) != link.generation() {
-                    if tries < SCANS {
-                        continue 'anew;
-                    }
-                    return Err(link.endpoint.dropped());
-                }
-                let keys: Vec<Vec<u8>>;
-                (cursor, keys) =
-                    redis::from_redis_value_ref(&answer).map_err(|_| link.endpoint.unexpected(&answer))?;
-                // A key that is not UTF-8 is not a lock name.
-                let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
-                found.extend(keys.filter(|key| !key.starts_with(RESERVED)));
-                if cursor == "0" || found.len() > most {
-                    return Ok(found.into_iter().collect());
-                }
-            }
-        }
     }
 
     /// The identity of the server, as read with the last connection; `None` for a cluster, if it [was not
@@ -603,28 +580,4 @@ fn no_sockets(backend: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, backend)
         .with_message("this platform has no Unix sockets")
         .with_hint("connect to the server by its host and port, as in redis://host:6379")
-}
-
-/// The glob pattern of all keys that begin with this text.
-fn glob(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len() + 1);
-    for letter in text.chars() {
-        if "*?[]\\^-".contains(letter) {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern.push('*');
-    pattern
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn special_characters_are_escaped() {
-        assert_eq!(glob(""), "*");
-        assert_eq!(glob("a*b?[c]\\ö"), "a\\*b\\?\\[c\\]\\\\ö*");
-    }
 }

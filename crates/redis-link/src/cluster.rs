@@ -232,7 +232,7 @@ impl Cluster {
         let state = self.state();
         let node = state.map.node(slot_of(key.as_bytes()))?;
         let connected = state.links.get(node)?.generation().is_some();
-        connected.then(|| self.epoch.load(Ordering::Acquire))
+        connected.then(|| self.epoch())
     }
 
     /// The node that has the slot of this key, or any node.
@@ -277,6 +277,17 @@ impl Cluster {
         }
         let nodes = self.state().map.nodes();
         nodes.iter().map(|node| self.link(node)).collect()
+    }
+
+    /// The links to all masters, by a map that is read now.
+    pub(crate) async fn present_links(self: &Arc<Self>) -> Result<Vec<Arc<Link>>> {
+        self.refresh().await?;
+        self.links().await
+    }
+
+    /// The number behind [`generation`](Self::generation).
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// Ensures a connection to the node of this key.

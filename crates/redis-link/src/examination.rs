@@ -1,12 +1,14 @@
-//! Examines one server for the doctor.
+//! Examines servers: for the doctor, and before a migration.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lock_core::{Finding, FindingLevel};
+use lock_core::{Finding, FindingLevel, Result};
 use redis::aio::MultiplexedConnection;
-use redis::{RedisResult, Value};
+use redis::{Pipeline, RedisResult, Value};
 
+use crate::client::RedisClient;
 use crate::greeting::info_field;
+use crate::wire;
 
 /// The settings that are read.
 const SETTINGS: [&str; 4] = ["maxmemory-policy", "appendonly", "appendfsync", "min-replicas-to-write"];
@@ -40,6 +42,34 @@ pub(crate) async fn examine(
         examination.clock(before, &time);
     }
     Ok(examination.findings)
+}
+
+impl RedisClient {
+    /// Reports what may lose the tombstones of locks that have moved, on each master: they have to last for weeks, where a
+    /// lock lasts for seconds.
+    ///
+    /// # Errors
+    ///
+    /// When a master cannot be reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn examine_durability(&self) -> Result<Vec<Finding>> {
+        let mut commands = Pipeline::new();
+        commands.cmd("INFO").cmd("CONFIG").arg("GET").arg("save");
+        let mut findings = Vec::new();
+        for link in self.masters().await? {
+            let answers = self.query_each(&link, &commands).await?;
+            let [info, save] = answers.try_into().unwrap_or_else(|_| [Ok(Value::Nil), Ok(Value::Nil)]);
+            let info = info.ok().and_then(|info| wire::text(&info));
+            let save = text_pair(save).map(|(_, save)| save);
+            let mut examination = Examination { server: &link.endpoint.address, findings: Vec::new() };
+            examination.durability(info.as_deref(), save.as_deref());
+            findings.extend(examination.findings);
+        }
+        Ok(findings)
+    }
 }
 
 /// The findings of one server.
@@ -81,6 +111,49 @@ impl Examination<'_> {
             ),
         }
         self.replicas(min_replicas.as_deref().unwrap_or("0"), info);
+    }
+
+    fn durability(&mut self, info: Option<&str>, save: Option<&str>) {
+        let Some(info) = info else {
+            return self.warn(
+                "INFO is not allowed: a move cannot tell how many replicas have to have its tombstone",
+                "give the user the right +info",
+            );
+        };
+        let policy = info_field(info, "maxmemory_policy").unwrap_or("unknown");
+        if policy != "noeviction" {
+            self.warn(
+                &format!("maxmemory-policy is {policy}: the server may evict tombstones, and locks that have moved are free then"),
+                "set it to noeviction",
+            );
+        }
+        match (info_field(info, "aof_enabled"), save) {
+            (Some("1"), _) => {}
+            (_, None) => self.warn(
+                "appendonly is no, and CONFIG GET is not allowed: a restart may lose the tombstones",
+                "set appendonly to yes, or give the user the right +config|get",
+            ),
+            (_, Some("")) => self.warn(
+                "appendonly is no and save is empty: a restart loses the tombstones, and locks that have moved are free then",
+                "set appendonly to yes",
+            ),
+            (_, Some(save)) => self.note(
+                &format!("appendonly is no and save is {save:?}: a crash loses the tombstones since the last snapshot"),
+                "set appendonly to yes",
+            ),
+        }
+        if info_field(info, "connected_slaves").is_some_and(|replicas| replicas != "0") {
+            self.note(
+                "replicas have users of their own, and one that is promoted lets its users in",
+                "close the keys on the replicas, too, before the migration ends",
+            );
+        }
+        if info_field(info, "redis_version").is_some_and(|version| version.starts_with("6.")) {
+            self.note(
+                "Redis 6 has no ACL DRYRUN: at the end, every user whose keys overlap counts as one that acquires locks",
+                "switch such users off, or take their keys away",
+            );
+        }
     }
 
     fn replicas(&mut self, least: &str, info: &str) {
@@ -142,6 +215,34 @@ fn text_pair(answer: RedisResult<Value>) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durability() {
+        let warnings = |info: Option<&str>, save: Option<&str>| {
+            let mut examination = Examination { server: "h:1", findings: Vec::new() };
+            examination.durability(info, save);
+            let findings = examination.findings.into_iter();
+            let warnings = findings.filter(|finding| finding.level == FindingLevel::Warning);
+            warnings.map(|finding| finding.what).collect::<Vec<_>>()
+        };
+        let info = |policy: &str, aof: u8| {
+            format!(
+                "redis_version:7.2.1\r\nmaxmemory_policy:{policy}\r\naof_enabled:{aof}\r\nconnected_slaves:1\r\n"
+            )
+        };
+        let (good, snapshots) = (info("noeviction", 1), info("noeviction", 0));
+        assert!(warnings(Some(&good), None).is_empty());
+        assert!(warnings(Some(&snapshots), Some("3600 1")).is_empty());
+        for (info, save, what) in [
+            (Some(&info("allkeys-lru", 1)), Some(""), "allkeys-lru"),
+            (Some(&snapshots), Some(""), "save is empty"),
+            (Some(&snapshots), None, "CONFIG GET"),
+            (None, Some(""), "INFO"),
+        ] {
+            let warnings = warnings(info.map(String::as_str), save);
+            assert!(warnings.len() == 1 && warnings[0].contains(what), "{warnings:?}");
+        }
+    }
 
     #[test]
     fn clocks() {

@@ -7,9 +7,12 @@
 //! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`.
 //! * Locks: [`keys`] names their keys, [`inspection`] parses their state, [`mod@take_back`] removes what a request
 //!   without an answer may have left.
+//! * Migrations: `claim` notes which one the locks take part in, `writers` finds who may still acquire them, [`scan`] reads
+//!   them all.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod acquisitions;
+mod claim;
 pub mod client;
 mod cluster;
 pub mod dial;
@@ -25,6 +28,7 @@ pub mod owner_cache;
 pub mod push;
 mod push_connection;
 mod push_rights;
+pub mod scan;
 pub mod script;
 mod sentinel;
 mod slot;
@@ -36,6 +40,7 @@ pub mod unclaimed_grant;
 pub mod waiting;
 pub mod wall_clock;
 pub mod wire;
+mod writers;
 
 pub use deadpool_redis;
 pub use redis;

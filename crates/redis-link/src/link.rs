@@ -266,6 +266,17 @@ impl Link {
         answer.map_err(|error| self.failure(error, generation))
     }
 
+    /// Sends commands that change nothing in one round trip, and returns the answer to each.
+    pub(crate) async fn query_each(
+        self: &Arc<Self>,
+        commands: &Pipeline,
+    ) -> Result<Vec<RedisResult<Value>>, Failure> {
+        let (mut connection, generation) = self.connection().await.map_err(Failure::Unreached)?;
+        let mut commands = commands.clone();
+        let answers = commands.ignore_errors().query_async(&mut connection).await;
+        answers.map_err(|error| self.failure(error, generation))
+    }
+
     /// Classifies an error, and drops a connection that it makes unusable.
     fn failure(&self, error: RedisError, generation: u64) -> Failure {
         if is_answer(&error) {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, Result};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::tls::Tls;
@@ -109,6 +110,55 @@ impl Topology {
             Self::Cluster(seeds) => seeds,
         }
     }
+
+    /// The servers and a prefix of keys, as a URL without credentials. Servers that may be named in any order are sorted.
+    #[must_use]
+    pub fn identity(&self, prefix: &str) -> String {
+        let (kind, path) = match self {
+            Self::Single(info) => ("", database_of(info)),
+            Self::Sentinel(sentinel) => {
+                ("+sentinel", format!("/{}{}", encoded(&sentinel.name), database_of(&sentinel.master)))
+            }
+            Self::Cluster(_) => ("+cluster", String::new()),
+        };
+        let prefix = encoded(prefix);
+        if let [info] = self.named()
+            && let ConnectionAddr::Unix(socket) = info.addr()
+        {
+            let database = info.redis_settings().db();
+            let database = if database == 0 { String::new() } else { format!("db={database}&") };
+            return format!("redis+unix://{}?{database}prefix={prefix}", socket.display());
+        }
+        let mut hosts: Vec<String> = self.named().iter().map(|info| host_and_port(info.addr())).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        let is_tls = self.named().iter().any(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }));
+        let scheme = if is_tls { "rediss" } else { "redis" };
+        format!("{scheme}{kind}://{}{path}?prefix={prefix}", hosts.join(","))
+    }
+}
+
+fn database_of(info: &ConnectionInfo) -> String {
+    match info.redis_settings().db() {
+        0 => String::new(),
+        database => format!("/{database}"),
+    }
+}
+
+fn host_and_port(addr: &ConnectionAddr) -> String {
+    match addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } if host.contains(':') => {
+            format!("[{host}]:{port}")
+        }
+        addr => addr.to_string(),
+    }
+}
+
+/// A part of a URL that does not end it.
+fn encoded(text: &str) -> String {
+    const ENCODED: &AsciiSet =
+        &CONTROLS.add(b' ').add(b'%').add(b'&').add(b'=').add(b'?').add(b'@').add(b'#');
+    utf8_percent_encode(text, ENCODED).to_string()
 }
 
 impl fmt::Display for Topology {
@@ -328,4 +378,27 @@ fn database(backend: &'static str, text: &str) -> Result<i64> {
 
 fn invalid(backend: &'static str, what: String) -> Error {
     Error::new(ErrorKind::InvalidConfig, backend).with_message(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_has_no_credentials_and_no_order() {
+        let identity = |url: &str, prefix: &str| {
+            let (options, url) = (Access::default(), LockUrl::parse(url).unwrap());
+            let topology = Scheme::of("redis", &url).unwrap().topology("redis", &url, &options).unwrap();
+            topology.identity(prefix)
+        };
+        assert_eq!(identity("redis://me:s3cret@h", "lock:"), "redis://h:6379?prefix=lock:");
+        assert_eq!(identity("redis://[::1]:7/3", "a b@"), "redis://[::1]:7/3?prefix=a%20b%40");
+        assert_eq!(
+            identity("redis+sentinel://u:s3cret@b:2,a:1/main/4", ""),
+            "redis+sentinel://a:1,b:2/main/4?prefix="
+        );
+        assert_eq!(identity("redis+cluster://b,a,b", "lock:"), "redis+cluster://a:6379,b:6379?prefix=lock:");
+        #[cfg(unix)]
+        assert_eq!(identity("redis+unix:///run/r.sock", "lock:"), "redis+unix:///run/r.sock?prefix=lock:");
+    }
 }

@@ -1,0 +1,3 @@
+-- Deletes the keys of a trial.
+-- KEYS: all of them. Returns how many there were.
+return redis.call('DEL', unpack(KEYS))

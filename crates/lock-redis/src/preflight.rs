@@ -1,0 +1,137 @@
+//! Examines the servers before a migration.
+
+use std::sync::LazyLock;
+use std::time::{Duration, UNIX_EPOCH};
+
+use lock_core::migration::{Removal, Removed, Tombstone};
+use lock_core::{Error, ErrorKind, Finding, FindingLevel, LockName, Mode, OwnerId, Result, Token};
+use redis_link::keys::Keys;
+use redis_link::lock_answer::LockAnswer;
+use redis_link::script;
+use redis_link::script::Script;
+use redis_link::wire;
+
+use crate::context::Context;
+use crate::error::BACKEND;
+use crate::request::Ask;
+
+static DISCARD: LazyLock<Script> = script!(discard);
+
+/// How long the keys of a trial live, should it not come to its end.
+const TRIAL_LIFE: Duration = Duration::from_secs(10);
+/// How many names are drawn to find one on each master of a cluster.
+const MOST_NAMES: usize = 10_000;
+
+impl Context {
+    /// What would endanger a migration, beyond the findings of the doctor.
+    pub(crate) async fn preflight(&self, migration: &str) -> Result<Vec<Finding>> {
+        let mut findings = self.server.examine_durability().await?;
+        findings.extend(self.server.other_claims(&self.prefix, migration).await?);
+        for (server, name) in self.trial_names().await? {
+            findings.push(self.try_move(&server, &name).await?);
+        }
+        findings.extend(match self.server.writers(&self.prefix).await {
+            Ok(writers) => writers.iter().map(writer).collect(),
+            Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
+            // Only its end needs it, and another user may check it then.
+            Err(error) => vec![finding(FindingLevel::Note, self.server.address(), &error)],
+        });
+        Ok(findings)
+    }
+
+    /// An unused name for each master.
+    async fn trial_names(&self) -> Result<Vec<(String, LockName)>> {
+        let mut masters = self.server.node_names().await?;
+        let mut names = Vec::new();
+        for _ in 0..MOST_NAMES {
+            let name = LockName::new(format!("polylock-trial/{}", OwnerId::random()))?;
+            let node = self.server.node_name(&self.keys(&name)?);
+            if let Some(at) = masters.iter().position(|master| Some(master) == node.as_ref()) {
+                let master = masters.swap_remove(at);
+                let server = if master.is_empty() { self.server.address().to_owned() } else { master };
+                names.push((server, name));
+            }
+            if masters.is_empty() {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    /// Moves a lock of this name and back, which shows missing rights and replicas that do not answer.
+    async fn try_move(&self, server: &str, name: &LockName) -> Result<Finding> {
+        let keys = self.keys(name)?;
+        let tried = self.move_and_back(&keys, name).await;
+        let beside = self.server.recipe().beside().map(|beside| beside(keys.lock()));
+        let remains = [Some(keys.lock()), Some(keys.fence()), beside.as_deref()];
+        let remains: Vec<&str> = remains.into_iter().flatten().collect();
+        let discarded = self.server.read(&DISCARD.on(&remains), wire::text).await.map(drop);
+        match tried.and_then(|replicas| discarded.map(|()| replicas)) {
+            Ok(0) => Ok(Finding::new(FindingLevel::Note, server, "a lock was moved and moved back", "")),
+            Ok(replicas) => Ok(Finding::new(
+                FindingLevel::Note,
+                server,
+                format!(
+                    "a lock was moved and moved back, and all {replicas} replicas had its tombstone (WAIT)"
+                ),
+                "",
+            )),
+            Err(error) => Ok(finding(FindingLevel::Warning, server, &error)),
+        }
+    }
+
+    /// Returns how many replicas had the tombstone.
+    async fn move_and_back(&self, keys: &Keys, name: &LockName) -> Result<u32> {
+        let owner = OwnerId::random();
+        let ask = Ask {
+            keys,
+            owner,
+            mode: Mode::Exclusive,
+            ttl: TRIAL_LIFE,
+            info: "",
+            entry: None,
+            is_confirmation: false,
+        };
+        let LockAnswer::Granted(token) = self.server.ask(self.server.moment(), &ask).await? else {
+            return Err(lost());
+        };
+        let tombstone = Tombstone {
+            to: String::new(),
+            namespace: String::new(),
+            lock: name.clone(),
+            written: UNIX_EPOCH,
+            life: TRIAL_LIFE,
+            newest: 0,
+        };
+        let replicas = self.server.connected_replicas(keys).await?;
+        // The second time it refreshes.
+        if !self.swap(keys, owner, &tombstone).await? || !self.swap(keys, owner, &tombstone).await? {
+            return Err(lost());
+        }
+        if self.read_tombstone(name).await?.is_none_or(|read| read.tombstone != tombstone) {
+            return Err(lost());
+        }
+        let floor = Token::new(token.get() + 1);
+        let removal = Removal { name, tombstone: &tombstone, floor, until: i64::MAX as u64, ttl: TRIAL_LIFE };
+        match self.remove_tombstone(keys, &removal).await? {
+            Removed::Done => Ok(replicas),
+            _ => Err(lost()),
+        }
+    }
+}
+
+fn writer(writer: &lock_core::migration::Writer) -> Finding {
+    let (user, connections) = (&writer.user, writer.connections);
+    let what = format!("the user {user:?} may acquire these locks, over {connections} connections now");
+    Finding::new(FindingLevel::Note, &writer.server, what, "")
+}
+
+fn finding(level: FindingLevel, server: &str, error: &Error) -> Finding {
+    Finding::new(level, server, error.message(), error.hint().unwrap_or_default())
+}
+
+fn lost() -> Error {
+    Error::new(ErrorKind::Unavailable, BACKEND)
+        .with_message("the keys of a trial were lost or changed")
+        .with_hint("try again; if the error persists, find out what deletes keys on the server")
+}
