@@ -162,13 +162,8 @@ impl Attempt {
         let raises = (0..masters).map(|number| {
             let (claims, asked) = (Arc::clone(claims), voted.contains(&number) && !knows(number));
             async move {
-                if !asked {
-                    return Ok(false);
-                }
-                let master = &claims.masters[number];
-                let sent = Instant::now();
-                let raised = master.voter.raise(&claims.keys, claims.owner, largest, claims.ttl);
-                master.vote(sent, raised.await)
+                let ttl = claims.ttl;
+                if asked { claims.raise(number, largest, ttl).await } else { Ok(false) }
             }
         });
         let mut replies = FanOut::new(raises).until(deadlines(&claims.masters, claims.ttl));

@@ -9,6 +9,7 @@ use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::take_back::Sent;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::ballot::{Claim, FastClaim, Proposal, Request, Waiter};
 use crate::contention::Contention;
@@ -168,6 +169,12 @@ impl Claims {
         if !healed.is_empty() {
             drop(FanOut::new(healed));
         }
+    }
+
+    /// Raises the last token of one master to `floor`, and reports whether the lock is the owner's there.
+    pub(crate) async fn raise(self: Arc<Self>, number: usize, floor: Token, ttl: Duration) -> Result<bool> {
+        let (master, sent) = (&self.masters[number], Instant::now());
+        master.vote(sent, master.voter.raise(&self.keys, self.owner, floor, ttl).await)
     }
 
     pub(crate) fn waiter(&self, number: usize) -> Option<Waiter> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Capabilities, Error, ErrorKind, LeaseKind, Outcome, Result};
+use lock_core::{Capabilities, Error, ErrorKind, LeaseKind, Outcome, Result, Token};
 
 use crate::quorum::quorum;
 
@@ -10,6 +10,9 @@ use crate::quorum::quorum;
 pub(crate) const BACKEND: &str = "redlock";
 /// The shortest ttl: below it, the drift margin and the round trips use up the lease.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+/// How far ahead of the clock a floor of tokens may be. Masters keep the last token for a week after its last use; clocks may
+/// differ by the rest.
+const MOST_AHEAD: Duration = Duration::from_secs(6 * 86_400);
 const CHECK_MASTERS: &str = "check that the masters run";
 
 /// Rejects a ttl that is too short, or longer than `longest_ttl`.
@@ -23,6 +26,21 @@ pub(crate) fn check_ttl(ttl: Duration, longest_ttl: Duration) -> Result<()> {
             "a ttl of {ttl:?} is longer than longest_ttl ({longest_ttl:?}): a restarted master would vote before the lock has expired"
         ))
         .with_hint("raise longest_ttl in the URL of all clients (?longest_ttl=...)"))
+}
+
+/// Rejects a floor of tokens that the masters would forget before the clocks pass it.
+pub(crate) fn check_floor(floor: Token, now: Duration) -> Result<()> {
+    let ahead = Duration::from_micros(floor.get()).saturating_sub(now);
+    if ahead <= MOST_AHEAD {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, BACKEND)
+        .with_message(format!(
+            "the tokens cannot be raised to {floor}: that is {} days ahead of the clock, and masters keep the last token of \
+             an idle lock for a week",
+            ahead.as_secs() / 86_400
+        ))
+        .with_hint("raise them by less than six days, or use another lock name"))
 }
 
 /// The error for a vote without a quorum, with the reason of each master that did not agree.

@@ -10,14 +10,15 @@ use lock_core::{
     Validity, ValidityCell,
 };
 use redis_link::drift::valid_until;
+use redis_link::wall_clock::WallClock;
 use tokio::time::{Instant, sleep};
 
 use crate::claims::Claims;
 use crate::context::Context;
-use crate::error::{BACKEND, check_ttl, no_quorum};
+use crate::error::{BACKEND, check_floor, check_ttl, no_quorum};
 use crate::fan_out::FanOut;
 use crate::late_policy::LatePolicy;
-use crate::masters::deadlines;
+use crate::masters::{deadlines, skipped};
 use crate::quorum::quorum;
 use crate::release::PendingRelease;
 use crate::renew::HeldLock;
@@ -31,6 +32,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(320);
 pub(crate) struct RedlockLease {
     claims: Arc<Claims>,
     longest_ttl: Duration,
+    wall_clock: WallClock,
     token: Token,
     cell: ValidityCell,
     validity: Validity,
@@ -56,6 +58,7 @@ impl RedlockLease {
         Self {
             renewal: context.renewer.add(Arc::new(held), terms, cell.clone()),
             longest_ttl: context.longest_ttl,
+            wall_clock: context.wall_clock.clone(),
             claims,
             token,
             validity: cell.validity(),
@@ -130,6 +133,41 @@ impl Lease for RedlockLease {
             late.wait_on(&mut replies);
         }
         Err(no_quorum(masters.len(), ours, late.errors()))
+    }
+
+    async fn raise_token(&self, floor: Token) -> Result<()> {
+        check_floor(floor, self.wall_clock.now())?;
+        let (masters, ttl) = (&self.claims.masters, self.renewal.longest_ttl());
+        let raises = skipped(masters).into_iter().enumerate().map(|(number, skipped)| {
+            let claims = Arc::clone(&self.claims);
+            async move {
+                match skipped {
+                    Some(error) => Err(error),
+                    None => claims.raise(number, floor, ttl).await,
+                }
+            }
+        });
+        let mut replies = FanOut::new(raises).until(deadlines(masters, ttl));
+        let mut late = LatePolicy::new(masters);
+        let (mut raised, mut not_ours) = (0, 0);
+        while replies.outstanding() > 0 {
+            let Some((master, reply)) = replies.next().await else { break };
+            match late.note(master, reply) {
+                Some(true) => raised += 1,
+                Some(false) => not_ours += 1,
+                None => {}
+            }
+            // Every later quorum has a master of this one, which answers with a larger token.
+            if raised >= quorum(masters.len()) {
+                return Ok(());
+            }
+            if not_ours > masters.len() - quorum(masters.len()) {
+                self.cell.lose(LossReason::Removed);
+                return Err(Error::lost(BACKEND));
+            }
+            late.wait_for_the_late(&mut replies);
+        }
+        Err(no_quorum(masters.len(), raised, late.errors()))
     }
 
     async fn release(&mut self) -> Result<Released> {

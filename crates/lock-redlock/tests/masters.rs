@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::{ErrorKind, GuardState, Locks, Released, Token};
 use lock_redlock::{Redlock, RedlockConfig};
 use lock_testkit::proxy::{Direction, Protocol};
-use lock_testkit::{FaultProxy, RedisFive, RedisServer};
+use lock_testkit::{FaultProxy, RedisFive, RedisServer, cancel_after};
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -572,6 +572,87 @@ async fn a_token_that_only_one_master_knows_is_written_to_a_quorum_first() {
     assert!(cycle(&locks).await > token, "one of the other three has the token");
     masters[0].cont();
     masters[1].cont();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn raised_tokens_are_on_a_quorum() {
+    let (five, locks) = five().await;
+    let masters = five.servers();
+    masters[4].stop();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let floor = Token::new(guard.token().get() + 86_400_000_000);
+    guard.raise_token(floor).await.unwrap();
+    guard.raise_token(Token::new(1)).await.unwrap();
+    assert_eq!(guard.state(), GuardState::Valid);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    // The quorum of the next holder has few masters in common with it.
+    masters[4].cont();
+    masters[0].stop();
+    masters[1].stop();
+    let token = cycle(&connect(&five).await).await;
+    assert!(token > floor, "{token} came after {floor}");
+    masters[0].cont();
+    masters[1].cont();
+    assert!(cycle(&locks).await > token);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_not_raised_without_a_quorum_or_without_the_lock() {
+    let (five, locks) = five().await;
+    let masters = five.servers();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let floor = Token::new(guard.token().get() + 86_400_000_000);
+    (0..3).for_each(|master| masters[master].stop());
+    let error = guard.raise_token(floor).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "no_quorum"), "{error}");
+    (0..3).for_each(|master| masters[master].cont());
+    let deadline = Instant::now() + PATIENCE;
+    while guard.raise_token(floor).await.is_err() {
+        assert!(Instant::now() < deadline, "the masters answer again");
+        sleep(Duration::from_millis(50)).await;
+    }
+    // Lost on three, as far as two can tell nobody has it.
+    for master in &masters[..3] {
+        master.command(&["SET", "lock:a", "theirs"]).await.unwrap();
+    }
+    let more = Token::new(floor.get() + 1_000_000);
+    let error = guard.raise_token(more).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(!guard.is_valid());
+    for master in &masters[..3] {
+        let last = master.command(&["ZSCORE", TOKENS, "last"]).await.unwrap();
+        assert!(last.text().unwrap() < more.get().to_string().as_str(), "{last:?}: it is not the owner's");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn raising_a_token_may_be_given_up_at_any_point() {
+    let (_five, locks) = five().await;
+    let mut last = Token::new(0);
+    for polls in 0..12 {
+        let guard = locks.mutex("a").acquire().await.unwrap();
+        assert!(guard.token() > last);
+        last = guard.token();
+        let floor = Token::new(last.get() + 1_000_000);
+        if let Some(raised) = cancel_after(polls, guard.raise_token(floor)).await {
+            raised.unwrap();
+            last = floor;
+        }
+        assert_eq!(guard.verify().await.unwrap(), GuardState::Valid);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_floor_that_the_masters_would_forget_is_refused() {
+    let (_five, locks) = five().await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let floor = Token::new(guard.token().get() + 8 * 86_400_000_000);
+    let error = guard.raise_token(floor).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("days ahead"), "{error}");
+    guard.release().await.unwrap();
+    assert!(cycle(&locks).await < floor);
 }
 
 #[tokio::test(flavor = "multi_thread")]

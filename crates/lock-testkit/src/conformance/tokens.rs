@@ -58,8 +58,8 @@ pub(super) async fn raised_tokens_are_not_granted_again(harness: &dyn Harness) {
     let harness = &*private;
     let (one, two, name) = (client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
-    // As from another store, whose tokens were larger.
-    let floor = Token::new(guard.token().get() + 1_000_000_000_000);
+    // As from another store, whose tokens were larger: by two days, if they are microseconds.
+    let floor = Token::new(guard.token().get() + 200_000_000_000);
     match within(PATIENCE, "the answer", guard.raise_token(floor)).await {
         Ok(()) => {
             give_back(guard).await;
