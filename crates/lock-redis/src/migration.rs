@@ -25,11 +25,11 @@ impl MigrationSource for Redis {
     }
 
     async fn claim(&self, migration: &str) -> Result<String> {
-        self.context().server.claim(&self.context().prefix, migration).await
+        self.context().server.claim_keys(&self.context().prefix, migration).await
     }
 
     async fn unclaim(&self, migration: &str) -> Result<()> {
-        self.context().server.unclaim(&self.context().prefix, migration).await
+        self.context().server.unclaim_keys(&self.context().prefix, migration).await
     }
 
     async fn examine(&self, migration: &str) -> Result<Vec<Finding>> {

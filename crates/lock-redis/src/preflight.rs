@@ -30,12 +30,7 @@ impl Context {
         for (server, name) in self.trial_names().await? {
             findings.push(self.try_move(&server, &name).await?);
         }
-        findings.extend(match self.server.writers(&self.prefix).await {
-            Ok(writers) => writers.iter().map(writer).collect(),
-            Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
-            // Only its end needs it, and another user may check it then.
-            Err(error) => vec![finding(FindingLevel::Note, self.server.address(), &error)],
-        });
+        findings.extend(self.server.examine_writers(&self.prefix).await?);
         Ok(findings)
     }
 
@@ -118,12 +113,6 @@ impl Context {
             _ => Err(lost()),
         }
     }
-}
-
-fn writer(writer: &lock_core::migration::Writer) -> Finding {
-    let (user, connections) = (&writer.user, writer.connections);
-    let what = format!("the user {user:?} may acquire these locks, over {connections} connections now");
-    Finding::new(FindingLevel::Note, &writer.server, what, "")
 }
 
 fn finding(level: FindingLevel, server: &str, error: &Error) -> Finding {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lock_core::backend::Support;
+use lock_core::migration::MigrationSource;
 use lock_core::renewal::Renewer;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Lazy, LeaseKind, LockName, LockState,
@@ -92,6 +93,7 @@ impl Redlock {
         runtime::current(BACKEND)?;
         let (registry, longest_ttl) = (Arc::new(MasterRegistry::default()), config.longest_ttl_of_all());
         let (master_timeout, acquisitions) = (config.timeout_of_a_master(), Arc::default());
+        let identity = config.identity();
         let masters = config.masters.into_iter().map(|master| {
             let mut options = Voter::options(master.info);
             (options.pool, options.dial) = (master.pool, master.dial);
@@ -109,6 +111,7 @@ impl Redlock {
             masters,
             renewer: Renewer::new(renew, config.clock.clone()),
             prefix: config.prefix,
+            identity,
             ttl: config.ttl,
             longest_ttl,
             clock: config.clock,
@@ -119,6 +122,10 @@ impl Redlock {
             acquisitions,
         };
         Ok(Self { capabilities: capabilities(config.ttl), context: Arc::new(context) })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// The numbers of votes on all locks so far, by outcome. They only grow.
@@ -157,6 +164,10 @@ impl Backend for Redlock {
 
     async fn doctor(&self) -> Result<DoctorReport> {
         Ok(doctor::examine(&self.context.masters, self.context.ttl, &self.context.wall_clock).await)
+    }
+
+    fn migration_source(&self) -> Option<&dyn MigrationSource> {
+        Some(self)
     }
 
     async fn settle(&self) {

@@ -11,7 +11,7 @@ use redis_link::dial::Dial;
 use redis_link::redis::ConnectionInfo;
 use redis_link::timeouts::check_timeout;
 use redis_link::tls::Tls;
-use redis_link::topology::connection_info;
+use redis_link::topology::{connection_info, database_of, identity};
 use redis_link::wall_clock::WallClock;
 
 use crate::error::{BACKEND, check_ttl};
@@ -241,6 +241,13 @@ impl RedlockConfig {
     pub fn wall_clock(mut self, clock: WallClock) -> Self {
         self.wall_clock = clock;
         self
+    }
+
+    /// The masters and the prefix, as a URL without credentials.
+    pub(crate) fn identity(&self) -> String {
+        let masters: Vec<ConnectionInfo> = self.masters.iter().map(|master| master.info.clone()).collect();
+        let database = masters.first().map(database_of).unwrap_or_default();
+        identity(["redlock", "redlocks"], &masters, &database, &self.prefix)
     }
 
     pub(crate) fn longest_ttl_of_all(&self) -> Duration {

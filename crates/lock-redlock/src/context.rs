@@ -24,6 +24,8 @@ pub(crate) struct Context {
     pub(crate) masters: Masters,
     pub(crate) renewer: Renewer<RenewOnQuorum>,
     pub(crate) prefix: String,
+    /// The masters and the prefix, as a URL without credentials.
+    pub(crate) identity: String,
     pub(crate) ttl: Duration,
     pub(crate) longest_ttl: Duration,
     pub(crate) clock: Clock,

@@ -30,6 +30,7 @@ mod lease;
 mod master;
 mod master_registry;
 mod masters;
+mod migration;
 mod quarantine;
 mod quorum;
 mod release;

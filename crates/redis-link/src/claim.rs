@@ -16,7 +16,7 @@ static CLAIM_ONCE: LazyLock<Script> = script!(claim);
 static UNCLAIM: LazyLock<Script> = script!(unclaim);
 
 impl RedisClient {
-    /// Notes that the locks under this prefix take part in a migration, unless another one is noted. Returns the one that
+    /// Notes that the keys under this prefix take part in a migration, unless another one is noted. Returns the one that
     /// is.
     ///
     /// # Errors
@@ -26,11 +26,11 @@ impl RedisClient {
     /// # Cancel safety
     ///
     /// When the future is dropped, it may have been noted. Call it again.
-    pub async fn claim(&self, prefix: &str, migration: &str) -> Result<String> {
+    pub async fn claim_keys(&self, prefix: &str, migration: &str) -> Result<String> {
         self.read(&CLAIM_ONCE.on(&[&key(prefix)]).arg(migration), wire::text).await
     }
 
-    /// Deletes what [`claim`](Self::claim) noted, if it is this migration.
+    /// Deletes what [`claim_keys`](Self::claim_keys) noted, if it is this migration.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl RedisClient {
     /// # Cancel safety
     ///
     /// When the future is dropped, it may have been deleted. Call it again.
-    pub async fn unclaim(&self, prefix: &str, migration: &str) -> Result<()> {
+    pub async fn unclaim_keys(&self, prefix: &str, migration: &str) -> Result<()> {
         self.read(&UNCLAIM.on(&[&key(prefix)]).arg(migration), wire::flag).await.map(drop)
     }
 

@@ -1,6 +1,6 @@
 //! The servers that store the locks: one server, a master behind sentinels, or a cluster.
 
-use std::fmt;
+use std::{fmt, slice};
 
 use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, Result};
@@ -105,40 +105,50 @@ impl Topology {
     /// The servers that the configuration names.
     pub fn named(&self) -> &[ConnectionInfo] {
         match self {
-            Self::Single(info) => std::slice::from_ref(info),
+            Self::Single(info) => slice::from_ref(info),
             Self::Sentinel(sentinel) => &sentinel.sentinels,
             Self::Cluster(seeds) => seeds,
         }
     }
 
-    /// The servers and a prefix of keys, as a URL without credentials. Servers that may be named in any order are sorted.
+    /// The servers and a prefix of keys, as a URL without credentials.
     #[must_use]
     pub fn identity(&self, prefix: &str) -> String {
-        let (kind, path) = match self {
-            Self::Single(info) => ("", database_of(info)),
-            Self::Sentinel(sentinel) => {
-                ("+sentinel", format!("/{}{}", encoded(&sentinel.name), database_of(&sentinel.master)))
+        match self {
+            Self::Single(info) => {
+                identity(["redis", "rediss"], slice::from_ref(info), &database_of(info), prefix)
             }
-            Self::Cluster(_) => ("+cluster", String::new()),
-        };
-        let prefix = encoded(prefix);
-        if let [info] = self.named()
-            && let ConnectionAddr::Unix(socket) = info.addr()
-        {
-            let database = info.redis_settings().db();
-            let database = if database == 0 { String::new() } else { format!("db={database}&") };
-            return format!("redis+unix://{}?{database}prefix={prefix}", socket.display());
+            Self::Sentinel(SentinelInfo { sentinels, name, master }) => {
+                let path = format!("/{}{}", encoded(name), database_of(master));
+                identity(["redis+sentinel", "rediss+sentinel"], sentinels, &path, prefix)
+            }
+            Self::Cluster(seeds) => identity(["redis+cluster", "rediss+cluster"], seeds, "", prefix),
         }
-        let mut hosts: Vec<String> = self.named().iter().map(|info| host_and_port(info.addr())).collect();
-        hosts.sort_unstable();
-        hosts.dedup();
-        let is_tls = self.named().iter().any(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }));
-        let scheme = if is_tls { "rediss" } else { "redis" };
-        format!("{scheme}{kind}://{}{path}?prefix={prefix}", hosts.join(","))
     }
 }
 
-fn database_of(info: &ConnectionInfo) -> String {
+/// Servers and a prefix of keys, as a URL without credentials. The scheme is the second one with TLS. Servers may be named in
+/// any order.
+#[must_use]
+pub fn identity(schemes: [&str; 2], servers: &[ConnectionInfo], path: &str, prefix: &str) -> String {
+    let prefix = encoded(prefix);
+    if let [info] = servers
+        && let ConnectionAddr::Unix(socket) = info.addr()
+    {
+        let database = info.redis_settings().db();
+        let database = if database == 0 { String::new() } else { format!("db={database}&") };
+        return format!("redis+unix://{}?{database}prefix={prefix}", socket.display());
+    }
+    let mut hosts: Vec<String> = servers.iter().map(|info| host_and_port(info.addr())).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let is_tls = servers.iter().any(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }));
+    format!("{}://{}{path}?prefix={prefix}", schemes[usize::from(is_tls)], hosts.join(","))
+}
+
+/// The database of a server, as the path of a URL; empty for the first one.
+#[must_use]
+pub fn database_of(info: &ConnectionInfo) -> String {
     match info.redis_settings().db() {
         0 => String::new(),
         database => format!("/{database}"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lock_core::migration::Writer;
-use lock_core::{Error, ErrorKind, Result};
+use lock_core::{Error, ErrorKind, Finding, FindingLevel, Result};
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
 use crate::client::RedisClient;
@@ -49,6 +49,36 @@ impl RedisClient {
         }
         writers.sort();
         Ok(writers)
+    }
+
+    /// Notes who may acquire locks under this prefix, or which rights are missing to see that. They are needed at the end of
+    /// a migration only.
+    ///
+    /// # Errors
+    ///
+    /// When a master cannot be reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn examine_writers(&self, prefix: &str) -> Result<Vec<Finding>> {
+        let note =
+            |server: &str, what: String, advice: &str| Finding::new(FindingLevel::Note, server, what, advice);
+        match self.writers(prefix).await {
+            Ok(writers) => Ok(writers
+                .into_iter()
+                .map(|Writer { server, user, connections, .. }| {
+                    let what = format!(
+                        "the user {user:?} may acquire these locks, and has {connections} connections"
+                    );
+                    note(&server, what, "")
+                })
+                .collect()),
+            Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
+            Err(error) => {
+                Ok(vec![note(self.address(), error.message().to_owned(), error.hint().unwrap_or_default())])
+            }
+        }
     }
 
     async fn writers_on(&self, link: &Arc<Link>, prefix: &str) -> Result<Vec<Writer>> {

@@ -1,0 +1,180 @@
+//! What a migration asks of the masters that locks move from.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lock_core::backend::Support;
+use lock_core::migration::MigrationSource;
+use lock_core::{Backend, ErrorKind, FindingLevel, LockName, Locks};
+use lock_redlock::{Redlock, RedlockConfig};
+use lock_testkit::{RedisFive, RedisServer};
+
+const CLAIM: &str = "polylock:migration:lock:";
+
+struct Fleet {
+    five: RedisFive,
+    redlock: Arc<Redlock>,
+}
+
+impl Fleet {
+    async fn start() -> Self {
+        let five = RedisServer::builder().appendonly(true).start_n(5).await.unwrap();
+        let config = RedlockConfig::from_url(&format!("{}?ttl=20s", five.url())).unwrap();
+        let redlock = Arc::new(Redlock::connect(config).await.unwrap());
+        Self { five, redlock }
+    }
+
+    fn source(&self) -> &dyn MigrationSource {
+        self.redlock.migration_source().unwrap()
+    }
+
+    fn locks(&self) -> Locks {
+        Locks::from_dyn(Arc::<Redlock>::clone(&self.redlock))
+    }
+
+    fn master(&self, number: usize) -> &RedisServer {
+        &self.five.servers()[number]
+    }
+
+    async fn command(&self, number: usize, words: &[&str]) -> Option<String> {
+        let reply = self.master(number).command(words).await.unwrap();
+        reply.text().map(ToOwned::to_owned)
+    }
+
+    async fn claims(&self) -> [Option<String>; 5] {
+        let mut claims = [const { None }; 5];
+        for (number, claim) in claims.iter_mut().enumerate() {
+            *claim = self.command(number, &["GET", CLAIM]).await;
+        }
+        claims
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn there_are_no_tombstones_and_it_says_why() {
+    let fleet = Fleet::start().await;
+    let (source, name) = (fleet.source(), LockName::new("a").unwrap());
+    assert!(matches!(source.keeps_tombstones(), Support::No(why) if why.contains("quarantine")));
+    let error = source.read_tombstone(&name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("quarantine"), "{error}");
+    assert!(source.tombstones("").await.unwrap().is_empty());
+    let identity = source.identity();
+    assert!(
+        identity.starts_with("redlock://127.0.0.1:") && identity.ends_with("?prefix=lock:"),
+        "{identity}"
+    );
+    fleet.master(0).stop();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+    let clock = u128::from(source.time(&name).await.unwrap());
+    assert!(clock.abs_diff(now) < 20_000_000, "{clock} {now}");
+    fleet.master(0).cont();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_migration_is_noted_on_a_quorum() {
+    let fleet = Fleet::start().await;
+    let source = fleet.source();
+    assert_eq!(source.claim("one").await.unwrap(), "one");
+    assert_eq!(source.claim("two").await.unwrap(), "one");
+    assert_eq!(fleet.claims().await, [const { Some("one") }; 5].map(|one| one.map(str::to_owned)));
+    // A minority that has lost it changes nothing, and another one does not stay there.
+    for number in [0, 3] {
+        fleet.command(number, &["DEL", CLAIM]).await;
+    }
+    assert_eq!(source.claim("two").await.unwrap(), "one");
+    assert!(!fleet.claims().await.contains(&Some("two".to_owned())));
+    fleet.master(4).kill();
+    assert_eq!(source.claim("one").await.unwrap(), "one");
+    fleet.master(4).start_again().await.unwrap();
+    source.unclaim("two").await.unwrap();
+    assert_eq!(source.claim("one").await.unwrap(), "one");
+    source.unclaim("one").await.unwrap();
+    assert_eq!(source.claim("two").await.unwrap(), "two");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_split_between_migrations_is_an_error_and_an_established_one_stays() {
+    let fleet = Fleet::start().await;
+    let source = fleet.source();
+    for (number, migration) in [(0, "a"), (1, "a"), (2, "b"), (3, "b"), (4, "c")] {
+        fleet.command(number, &["SET", CLAIM, migration]).await;
+    }
+    let error = source.claim("a").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("\"b\""), "{error}");
+    assert_eq!(fleet.claims().await.iter().flatten().count(), 3, "a cannot win, and has left");
+    assert_eq!(source.claim("b").await.unwrap(), "b");
+    // One that is noted on masters that do not answer stays noted.
+    for number in [0, 1] {
+        fleet.command(number, &["SET", CLAIM, "a"]).await;
+    }
+    fleet.master(4).stop();
+    fleet.command(3, &["DEL", CLAIM]).await;
+    for (number, migration) in [(2, "b"), (3, "b")] {
+        fleet.command(number, &["SET", CLAIM, migration]).await;
+    }
+    let error = source.claim("b").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    fleet.master(4).cont();
+    assert_eq!(fleet.claims().await.iter().flatten().filter(|claim| *claim == "b").count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_migrations_of_a_quorum_are_warnings() {
+    let fleet = Fleet::start().await;
+    let source = fleet.source();
+    let levels = async || {
+        let findings = source.examine("ours").await.unwrap();
+        let other = findings.iter().filter(|finding| finding.what.contains("another migration"));
+        other.map(|finding| finding.level).collect::<Vec<_>>()
+    };
+    assert_eq!(levels().await, []);
+    assert_eq!(source.claim("ours").await.unwrap(), "ours");
+    assert_eq!(levels().await, []);
+    for number in 0..3 {
+        let expected = if number == 0 { vec![] } else { vec![FindingLevel::Note] };
+        assert_eq!(levels().await, expected);
+        fleet.command(number, &["SET", "polylock:migration:lock:a/", "theirs"]).await;
+    }
+    assert_eq!(levels().await, [FindingLevel::Warning]);
+    let findings = source.examine("ours").await.unwrap();
+    assert_eq!(findings.iter().filter(|finding| finding.what.contains("may acquire")).count(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_master_has_to_be_closed() {
+    let fleet = Fleet::start().await;
+    let writers = fleet.source().writers().await.unwrap();
+    assert_eq!(writers.len(), 5, "{writers:?}");
+    assert!(writers.is_sorted());
+    for number in 0..5 {
+        fleet.command(number, &["ACL", "SETUSER", "default", "resetkeys", "%R~*"]).await;
+    }
+    assert_eq!(fleet.source().writers().await.unwrap(), []);
+    assert_eq!(fleet.source().longest_lease().await.unwrap(), None);
+    fleet.command(2, &["ACL", "SETUSER", "default", "~*"]).await;
+    let writers = fleet.source().writers().await.unwrap();
+    assert!(writers.len() == 1 && writers[0].server == fleet.master(2).addr().to_string(), "{writers:?}");
+    fleet.master(3).kill();
+    let error = fleet.source().writers().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(&fleet.master(3).addr().to_string()), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_found_on_any_quorum() {
+    let fleet = Fleet::start().await;
+    let source = fleet.source();
+    assert_eq!(source.longest_lease().await.unwrap(), None);
+    let guard = fleet.locks().mutex("a").acquire().await.unwrap();
+    fleet.master(0).kill();
+    fleet.master(1).kill();
+    let longest = source.longest_lease().await.unwrap().unwrap();
+    assert!(longest > Duration::from_secs(5) && longest <= Duration::from_secs(20), "{longest:?}");
+    // It does not vote: it may have forgotten locks.
+    fleet.master(0).start_again().await.unwrap();
+    fleet.master(2).kill();
+    assert_eq!(source.longest_lease().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    drop(guard);
+}
