@@ -52,7 +52,6 @@ const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores the time of o
 #[derive(Debug)]
 pub struct Redis {
     capabilities: Capabilities,
-    recipe: RedisRecipe,
     context: Arc<Context>,
 }
 
@@ -73,8 +72,8 @@ impl Redis {
         config.check()?;
         runtime::current(BACKEND)?;
         let (wait, local_handovers, clock_skew) = (config.wait_by(), config.handovers(), config.skew());
-        let (capabilities, recipe, requests) = (capabilities(&config), config.recipe, config.requests());
-        let danger = (recipe == RedisRecipe::SetnxTimestamp).then(danger);
+        let (capabilities, requests) = (capabilities(&config), config.requests());
+        let danger = (config.recipe == RedisRecipe::SetnxTimestamp).then(danger);
         if let Some(danger) = &danger {
             tracing::warn!("{}; {}", danger.what, danger.advice);
         }
@@ -110,7 +109,7 @@ impl Redis {
             owners: OwnerCache::default(),
             round_trip: AtomicU64::new(0),
         };
-        Ok(Self { capabilities, recipe, context: Arc::new(context) })
+        Ok(Self { capabilities, context: Arc::new(context) })
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -150,7 +149,7 @@ impl Backend for Redis {
     }
 
     fn migration_source(&self) -> Option<&dyn MigrationSource> {
-        (self.recipe == RedisRecipe::SetNxPx).then_some(self)
+        Some(self)
     }
 
     async fn settle(&self) {

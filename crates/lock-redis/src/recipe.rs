@@ -52,6 +52,10 @@ pub enum RedisRecipe {
     /// * Another client asks for an expired lock just after this library took it, and overwrites the time: the next renewal
     ///   reports the lock as lost, and the key remains until that time.
     ///
+    /// A lock that has moved to another store is a time around the year 5000, in a key that expires: clients of every
+    /// library wait for it. The second confusion may also overwrite it, if the lock moves just after this library took it
+    /// from an owner that had died.
+    ///
     /// Waiters poll. There is no queue, no sharing and no hand-over within a process. A holder that dies leaves the key
     /// behind, as with every client of this recipe.
     SetnxTimestamp,
@@ -83,7 +87,6 @@ pub enum RecipeUnit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyState {
     /// A lock whose last lease has ended, though its key is there.
-    #[allow(dead_code, reason = "keys of set-nx-px expire")]
     Free,
     /// A lock that is held, for at most this long.
     Held(Duration),

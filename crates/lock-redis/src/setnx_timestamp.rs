@@ -1,5 +1,6 @@
 //! The legacy recipe `SETNX key time`, which depends on the clients' clocks: its scripts, times and limits.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use lock_core::{BootInstant, Clock, Finding, FindingLevel, OwnerId, Token};
 use redis::Value;
 use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
+use redis_link::scan::Beside;
 use redis_link::script;
 use redis_link::script::{Call, Script};
 use redis_link::wall_clock::WallClock;
@@ -16,13 +18,25 @@ use redis_link::wire::{fence_ttl, millis};
 
 use crate::recipe::{KeyState, Recipe, RecipeUnit};
 use crate::request::{Ask, Extension, Moment, mode_name};
+use crate::tombstone::MOVED_SOMEWHERE;
 
-static ASK: LazyLock<Script> = script!(clock mint_fast number mint setnx setnx_ask);
+static ASK: LazyLock<Script> = script!(clock mint_fast number mint setnx setnx_moved setnx_ask);
 static RELEASE: LazyLock<Script> = script!(setnx setnx_release);
 static EXTEND: LazyLock<Script> = script!(setnx setnx_extend);
 static RAISE: LazyLock<Script> = script!(clock mint_fast number setnx setnx_raise);
-static INSPECT: LazyLock<Script> = script!(setnx setnx_inspect);
-static BREAK: LazyLock<Script> = script!(setnx setnx_break);
+static INSPECT: LazyLock<Script> = script!(setnx setnx_moved setnx_inspect);
+static BREAK: LazyLock<Script> = script!(setnx setnx_moved setnx_break);
+static SWAP: LazyLock<Script> = script!(clock setnx setnx_moved setnx_swap);
+static READ_TOMBSTONE: LazyLock<Script> = script!(setnx setnx_moved setnx_tombstone);
+static REMOVE_TOMBSTONE: LazyLock<Script> =
+    script!(clock mint_fast number setnx setnx_moved setnx_value remove_tombstone);
+
+/// The time of a lock that has moved, in seconds since 1970: the year 5000.
+const MOVED: u64 = 95_617_584_000;
+/// From here on, in milliseconds, the time of a lock means that it has moved. As in setnx_moved.lua.
+const MOVED_FROM: f64 = 9e13;
+/// What the scripts take for times, in milliseconds. As in setnx.lua.
+const TIMES: Range<f64> = 1e11..1e14;
 
 /// The recipe of [`RedisRecipe::SetnxTimestamp`](crate::RedisRecipe::SetnxTimestamp).
 #[derive(Debug)]
@@ -61,6 +75,22 @@ impl SetnxTimestamp {
         }
     }
 
+    /// The value of a lock that has moved.
+    fn moved(&self) -> u64 {
+        match self.unit {
+            RecipeUnit::Millis => MOVED * 1000,
+            RecipeUnit::Seconds => MOVED,
+        }
+    }
+
+    /// The time of a value in ms, as the scripts read it.
+    fn time_of(&self, value: &str) -> Option<f64> {
+        let is_number = value.starts_with(|first: char| first.is_ascii_digit())
+            && value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let time = value.parse::<f64>().ok().filter(|_| is_number)? * f64::from(self.unit());
+        TIMES.contains(&time).then_some(time)
+    }
+
     /// What is left of a lease of `ttl` by the wall clock. A clock that was stepped forward uses the lease up.
     fn left(&self, sent: Moment, ttl: Duration) -> Duration {
         (sent.wall + ttl).saturating_sub(self.clock.now())
@@ -94,7 +124,11 @@ impl SetnxTimestamp {
 
 impl Recipe for SetnxTimestamp {
     fn ask(&self, ask: &Ask<'_>, sent: Moment) -> Call {
-        let call = ASK.on(&keys(ask.keys)).arg(ask.owner.encode(&mut [0; 32])).arg(millis(ask.ttl));
+        let text = ask.keys.moved();
+        let call = ASK
+            .on(&[ask.keys.lock(), ask.keys.fence(), &text])
+            .arg(ask.owner.encode(&mut [0; 32]))
+            .arg(millis(ask.ttl));
         let call = call.arg(ask.info).arg("").arg(&*mode_name(ask.mode)).arg(&*fence_ttl(ask.ttl));
         self.with_limit(self.with_value(call, sent, ask.ttl))
     }
@@ -113,27 +147,56 @@ impl Recipe for SetnxTimestamp {
     }
 
     fn inspect(&self, lock: &Keys, owner: &str) -> Call {
-        self.with_limit(INSPECT.on(&keys(lock)).arg(lock.channel()).arg(owner))
+        let call = INSPECT.on(&[lock.lock(), lock.fence(), &lock.moved()]);
+        self.with_limit(call.arg(lock.channel()).arg(owner))
     }
 
     fn break_lock(&self, lock: &Keys) -> Call {
-        self.with_limit(BREAK.on(&keys(lock)).arg(""))
+        self.with_limit(BREAK.on(&[lock.lock(), lock.fence(), &lock.moved()]).arg(""))
     }
 
-    fn swap(&self, _: &Keys, _: OwnerId, _: &Tombstone) -> Call {
-        unimplemented!("locks of this recipe cannot move yet")
+    fn swap(&self, lock: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Call {
+        SWAP.on(&[lock.lock(), lock.fence(), &lock.moved()])
+            .arg(owner.to_string())
+            .arg(tombstone.to_string())
+            .arg(millis(tombstone.life))
+            .arg(self.moved())
+            .arg(self.unit())
+            .arg(millis(self.skew))
     }
 
-    fn read_tombstone(&self, _: &Keys) -> Call {
-        unimplemented!("locks of this recipe cannot move yet")
+    fn read_tombstone(&self, lock: &Keys) -> Call {
+        READ_TOMBSTONE.on(&[lock.lock(), &lock.moved()]).arg(self.unit())
     }
 
-    fn remove_tombstone(&self, _: &Keys, _: &Removal<'_>) -> Call {
-        unimplemented!("locks of this recipe cannot move yet")
+    fn remove_tombstone(&self, lock: &Keys, removal: &Removal<'_>) -> Call {
+        REMOVE_TOMBSTONE
+            .on(&[lock.lock(), lock.fence(), &lock.moved()])
+            .arg(removal.tombstone.to_string())
+            .arg(removal.floor.get())
+            .arg(removal.until)
+            .arg(&*fence_ttl(removal.ttl))
+            .arg(self.unit())
     }
 
-    fn key_state(&self, _: String, _: Option<String>, left: Option<Duration>) -> KeyState {
-        KeyState::held(left)
+    fn beside(&self) -> Option<Beside> {
+        Some(|lock| Keys::of(lock).moved())
+    }
+
+    fn key_state(&self, value: String, text: Option<String>, left: Option<Duration>) -> KeyState {
+        match self.time_of(&value) {
+            None => KeyState::held(left),
+            Some(time) if time >= MOVED_FROM => {
+                KeyState::Moved(text.unwrap_or_else(|| MOVED_SOMEWHERE.into()))
+            }
+            Some(time) => {
+                let ends = Duration::from_secs_f64(time / 1e3) + self.skew;
+                match ends.saturating_sub(self.clock.now()) {
+                    Duration::ZERO => KeyState::Free,
+                    left => KeyState::Held(left),
+                }
+            }
+        }
     }
 
     fn moment(&self, clock: &Clock) -> Moment {
@@ -208,6 +271,28 @@ mod tests {
             assert_eq!(timestamps.left(sent, TTL), TTL);
             let ends = timestamps.value(sent, TTL) * u128::from(timestamps.unit());
             assert!((sent.wall + timestamps.left(sent, TTL) + timestamps.skew).as_millis() < ends);
+        }
+    }
+
+    #[test]
+    fn what_a_key_stands_for() {
+        for unit in [RecipeUnit::Millis, RecipeUnit::Seconds] {
+            let (timestamps, sent) = timestamps(unit);
+            let state = |value: String, text: Option<&str>| {
+                timestamps.key_state(value, text.map(str::to_owned), None)
+            };
+            let text = "polylock:moved to=zk://a";
+            let moved = |text: &str| KeyState::Moved(text.into());
+            assert_eq!(state(timestamps.moved().to_string(), Some(text)), moved(text));
+            assert_eq!(state(timestamps.moved().to_string(), None), moved("polylock:moved"));
+            assert!(timestamps.moved() as u128 > timestamps.value(sent, Duration::from_secs(1 << 35)));
+            let held = state(timestamps.value(sent, TTL).to_string(), Some("old text"));
+            assert!(matches!(held, KeyState::Held(left) if left > TTL && left < TTL * 2), "{held:?}");
+            let past = timestamps.value(sent, TTL) - 30_000 / u128::from(timestamps.unit());
+            assert_eq!(state(past.to_string(), None), KeyState::Free);
+            for odd in ["", "x", ".5", "1.5.2", "17", "1e12", "inf", "+1700000000000"] {
+                assert_eq!(state(odd.into(), None), KeyState::Held(Duration::MAX), "{odd}");
+            }
         }
     }
 

@@ -14,6 +14,8 @@ use crate::context::Context;
 use crate::error::BACKEND;
 use crate::recipe::KeyState;
 
+/// The tombstone of a lock that has moved, whose text is missing.
+pub(crate) const MOVED_SOMEWHERE: &str = "polylock:moved";
 /// How long replicas may take for a tombstone.
 const REPLICATION_LIMIT: Duration = Duration::from_secs(2);
 
@@ -104,6 +106,7 @@ impl Context {
 pub(crate) fn moved(text: &str) -> Error {
     match Tombstone::parse(text) {
         Some(tombstone) => tombstone.moved(BACKEND),
+        None if text == MOVED_SOMEWHERE => moved_somewhere(),
         None => later_format(text),
     }
 }
@@ -126,6 +129,15 @@ fn text_and_life(answer: &Value) -> Option<Option<(String, Duration)>> {
         },
         _ => None,
     }
+}
+
+fn moved_somewhere() -> Error {
+    Error::new(ErrorKind::Moved, BACKEND)
+        .with_message(
+            "the lock has moved: its time is that of a lock that has moved, and the text beside it, which says where to, is \
+             missing",
+        )
+        .with_hint("find out which migration moved it, and connect with its migrate:// URL; without one, delete the key")
 }
 
 fn later_format(text: &str) -> Error {

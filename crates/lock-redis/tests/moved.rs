@@ -14,6 +14,8 @@ use lock_testkit::proxy::{FaultProxy, Protocol, Then};
 use tokio::time::{Instant, timeout};
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// The recipes, by their options.
+const RECIPES: [&str; 2] = ["", "recipe=setnx-timestamp&clock_skew=50ms"];
 /// Far more than any of it takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -123,10 +125,10 @@ async fn a_lock_that_has_moved_is_refused_with_its_new_place() {
 
 #[tokio::test]
 async fn waiters_of_every_kind_learn_of_it() {
-    for wait in ["queue", "notify", "poll"] {
-        let store = Store::start(&format!("wait={wait}")).await;
+    for (wait, recipe) in [("queue", ""), ("notify", ""), ("poll", ""), ("poll", RECIPES[1])] {
+        let store = Store::start(&format!("wait={wait}&{recipe}")).await;
         let mut lease = store.hold().await;
-        let url = format!("{}?wait={wait}", store.server.url());
+        let url = format!("{}?wait={wait}&{recipe}", store.server.url());
         let waiting = async |number: usize| {
             let (_, locks) = connect(&url).await;
             let mutex = locks.mutex("orders/42");
@@ -153,91 +155,107 @@ async fn waiters_of_every_kind_learn_of_it() {
 
 #[tokio::test]
 async fn only_the_holder_moves_a_lock() {
-    let store = Store::start("").await;
-    let mut lease = store.hold().await;
-    store.locks.break_lock("orders/42").await.unwrap();
-    let guard = store.locks.mutex("orders/42").acquire().await.unwrap();
-    assert_eq!(store.source().swap(&mut *lease, &store.tombstone()).await.unwrap(), Swapped::NotHeld);
-    assert_eq!(lease.validity().state(), GuardState::Lost(LossReason::Removed));
-    assert!(guard.verify().await.unwrap() == GuardState::Valid);
-    assert!(store.source().read_tombstone(&store.name).await.unwrap().is_none());
+    for options in RECIPES {
+        let store = Store::start(options).await;
+        let mut lease = store.hold().await;
+        store.locks.break_lock("orders/42").await.unwrap();
+        let guard = store.locks.mutex("orders/42").acquire().await.unwrap();
+        assert_eq!(store.source().swap(&mut *lease, &store.tombstone()).await.unwrap(), Swapped::NotHeld);
+        assert_eq!(lease.validity().state(), GuardState::Lost(LossReason::Removed));
+        assert!(guard.verify().await.unwrap() == GuardState::Valid);
+        assert!(store.source().read_tombstone(&store.name).await.unwrap().is_none());
+    }
 }
 
 #[tokio::test]
 async fn a_swap_whose_answer_is_lost_is_repeated() {
-    let store = Store::start("").await;
-    let proxy = FaultProxy::start(store.server.addr(), Protocol::Redis).unwrap();
-    let (redis, _) = connect(&format!("redis://{}?command_timeout=300ms", proxy.addr())).await;
-    let through = Store { redis, ..store };
-    let (tombstone, mut lease) = (through.tombstone(), through.hold().await);
-    let is_swap = |request: &[u8]| request.windows(14).any(|part| part == b"polylock:moved");
-    proxy.swallow_when(is_swap, Then::Hang);
-    let error = through.source().swap(&mut *lease, &tombstone).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    proxy.heal();
-    let swapped = through.source().swap(&mut *lease, &tombstone).await.unwrap();
-    assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
-    let swapped = through.source().swap(&mut *lease, &tombstone).await.unwrap();
-    assert!(matches!(swapped, Swapped::Done { .. }), "once more: {swapped:?}");
+    for options in RECIPES {
+        let store = Store::start(options).await;
+        let proxy = FaultProxy::start(store.server.addr(), Protocol::Redis).unwrap();
+        let (redis, _) = connect(&format!("redis://{}?command_timeout=300ms&{options}", proxy.addr())).await;
+        let through = Store { redis, ..store };
+        let (tombstone, mut lease) = (through.tombstone(), through.hold().await);
+        let is_swap = |request: &[u8]| request.windows(14).any(|part| part == b"polylock:moved");
+        proxy.swallow_when(is_swap, Then::Hang);
+        let error = through.source().swap(&mut *lease, &tombstone).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        proxy.heal();
+        let swapped = through.source().swap(&mut *lease, &tombstone).await.unwrap();
+        assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
+        let swapped = through.source().swap(&mut *lease, &tombstone).await.unwrap();
+        assert!(matches!(swapped, Swapped::Done { .. }), "once more: {swapped:?}");
+    }
 }
 
 #[tokio::test]
 async fn a_reading_counts_the_remaining_life_and_refreshes_from_half_on() {
-    let store = Store::start("").await;
-    let (tombstone, _) = store.moved().await;
-    let read = async || store.source().read_tombstone(&store.name).await.unwrap().unwrap();
-    let left = |until: BootInstant| until.saturating_duration_since(now());
-    let most = i64::try_from((16 * DAY).as_millis()).unwrap();
-    store.command(&["PEXPIRE", "lock:orders/42", &most.to_string()]).await;
-    let reading = read().await;
-    assert_eq!(reading.tombstone, tombstone);
-    assert!(left(reading.until) > 15 * DAY && left(reading.until) < 16 * DAY, "{reading:?}");
-    assert!(store.pttl().await <= most, "there is more than half left");
-    assert!(reading.is_fresh(now()));
-    store.command(&["PEXPIRE", "lock:orders/42", "1000000"]).await;
-    assert!(left(read().await.until) > 29 * DAY);
-    assert!(store.pttl().await > most);
-    store.command(&["PERSIST", "lock:orders/42"]).await;
-    assert!(left(read().await.until) > 29 * DAY);
-    store.command(&["DEL", "lock:orders/42"]).await;
-    assert!(store.source().read_tombstone(&store.name).await.unwrap().is_none(), "a reading creates none");
-    assert_eq!(store.pttl().await, -2);
+    for options in RECIPES {
+        let store = Store::start(options).await;
+        let (tombstone, _) = store.moved().await;
+        let read = async || store.source().read_tombstone(&store.name).await.unwrap().unwrap();
+        let left = |until: BootInstant| until.saturating_duration_since(now());
+        let most = i64::try_from((16 * DAY).as_millis()).unwrap();
+        store.command(&["PEXPIRE", "lock:orders/42", &most.to_string()]).await;
+        let reading = read().await;
+        assert_eq!(reading.tombstone, tombstone);
+        assert!(left(reading.until) > 15 * DAY && left(reading.until) < 16 * DAY, "{reading:?}");
+        assert!(store.pttl().await <= most, "there is more than half left");
+        assert!(reading.is_fresh(now()));
+        store.command(&["PEXPIRE", "lock:orders/42", "1000000"]).await;
+        assert!(left(read().await.until) > 29 * DAY);
+        assert!(store.pttl().await > most);
+        store.command(&["PERSIST", "lock:orders/42"]).await;
+        assert!(left(read().await.until) > 29 * DAY);
+        store.command(&["DEL", "lock:orders/42"]).await;
+        assert!(
+            store.source().read_tombstone(&store.name).await.unwrap().is_none(),
+            "a reading creates none"
+        );
+        assert_eq!(store.pttl().await, -2);
+    }
 }
 
 #[tokio::test]
 async fn a_new_connection_voids_what_was_read() {
-    let store = Store::start("").await;
-    store.moved().await;
-    let reading = store.source().read_tombstone(&store.name).await.unwrap().unwrap();
-    assert!(store.source().is_current(&reading, &store.name));
-    store.server.kill();
-    store.redis.inspect(&store.name).await.unwrap_err();
-    assert!(store.source().is_current(&reading, &store.name), "the server is down, and has lost nothing yet");
-    store.server.start_again().await.unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while store.redis.inspect(&store.name).await.is_err() {
-        assert!(Instant::now() < deadline);
+    for options in RECIPES {
+        let store = Store::start(options).await;
+        store.moved().await;
+        let reading = store.source().read_tombstone(&store.name).await.unwrap().unwrap();
+        assert!(store.source().is_current(&reading, &store.name));
+        store.server.kill();
+        store.redis.inspect(&store.name).await.unwrap_err();
+        assert!(
+            store.source().is_current(&reading, &store.name),
+            "the server is down, and has lost nothing yet"
+        );
+        store.server.start_again().await.unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while store.redis.inspect(&store.name).await.is_err() {
+            assert!(Instant::now() < deadline);
+        }
+        assert!(!store.source().is_current(&reading, &store.name));
     }
-    assert!(!store.source().is_current(&reading, &store.name));
 }
 
 #[tokio::test]
 async fn a_removal_is_exact_in_time_and_raises_the_last_token() {
-    let store = Store::start("").await;
-    let (tombstone, token) = store.moved().await;
-    let (floor, now) = (token.get() + 1_000_000, store.source().time(&store.name).await.unwrap());
-    let other = Tombstone { newest: 18, ..tombstone.clone() };
-    assert_eq!(store.removal(&other, floor, now + 10_000_000).await, Removed::NotThere);
-    assert_eq!(store.removal(&tombstone, floor, now).await, Removed::TooLate);
-    assert!(store.source().read_tombstone(&store.name).await.unwrap().is_some());
-    let listed = store.source().tombstones("").await.unwrap();
-    assert_eq!(listed.iter().map(|reading| &reading.tombstone.lock).collect::<Vec<_>>(), [&store.name]);
-    assert_eq!(store.source().tombstones("x").await.unwrap(), []);
-    assert_eq!(store.removal(&tombstone, floor, now + 10_000_000).await, Removed::Done);
-    assert_eq!(store.removal(&tombstone, floor, now + 10_000_000).await, Removed::NotThere);
-    assert_eq!(store.source().tombstones("").await.unwrap(), []);
-    let guard = store.locks.mutex("orders/42").acquire().await.unwrap();
-    assert!(guard.token().get() > floor, "{} {floor}", guard.token());
+    for options in RECIPES {
+        let store = Store::start(options).await;
+        let (tombstone, token) = store.moved().await;
+        let (floor, now) = (token.get() + 1_000_000, store.source().time(&store.name).await.unwrap());
+        let other = Tombstone { newest: 18, ..tombstone.clone() };
+        assert_eq!(store.removal(&other, floor, now + 10_000_000).await, Removed::NotThere);
+        assert_eq!(store.removal(&tombstone, floor, now).await, Removed::TooLate);
+        assert!(store.source().read_tombstone(&store.name).await.unwrap().is_some());
+        let listed = store.source().tombstones("").await.unwrap();
+        assert_eq!(listed.iter().map(|reading| &reading.tombstone.lock).collect::<Vec<_>>(), [&store.name]);
+        assert_eq!(store.source().tombstones("x").await.unwrap(), []);
+        assert_eq!(store.removal(&tombstone, floor, now + 10_000_000).await, Removed::Done);
+        assert_eq!(store.removal(&tombstone, floor, now + 10_000_000).await, Removed::NotThere);
+        assert_eq!(store.source().tombstones("").await.unwrap(), []);
+        let guard = store.locks.mutex("orders/42").acquire().await.unwrap();
+        assert!(guard.token().get() > floor, "{} {floor}", guard.token());
+    }
 }
 
 #[tokio::test]
@@ -255,21 +273,136 @@ async fn a_text_of_a_later_version_is_an_error() {
 
 #[tokio::test]
 async fn a_move_waits_for_all_replicas() {
-    let store = Store::start("").await;
-    let replica = RedisServer::builder().replica_of(&store.server).start().await.unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while !store.command(&["INFO", "replication"]).await.contains("state=online") {
-        assert!(Instant::now() < deadline, "the replica connects");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    for options in RECIPES {
+        let store = Store::start(options).await;
+        let replica = RedisServer::builder().replica_of(&store.server).start().await.unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while !store.command(&["INFO", "replication"]).await.contains("state=online") {
+            assert!(Instant::now() < deadline, "the replica connects");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let (tombstone, mut lease) = (store.tombstone(), store.hold().await);
+        replica.stop();
+        let error = store.source().swap(&mut *lease, &tombstone).await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Applied), "{error}");
+        assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+        replica.cont();
+        let swapped = store.source().swap(&mut *lease, &tombstone).await.unwrap();
+        assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
+        let text = if options.is_empty() { "lock:orders/42" } else { "polylock:moved:{lock:orders/42}" };
+        let there = replica.command(&["GET", text]).await.unwrap();
+        assert_eq!(there.text(), Some(tombstone.to_string().as_str()));
     }
-    let (tombstone, mut lease) = (store.tombstone(), store.hold().await);
-    replica.stop();
-    let error = store.source().swap(&mut *lease, &tombstone).await.unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Applied), "{error}");
-    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
-    replica.cont();
-    let swapped = store.source().swap(&mut *lease, &tombstone).await.unwrap();
-    assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
-    let there = replica.command(&["GET", "lock:orders/42"]).await.unwrap();
-    assert_eq!(there.text(), Some(tombstone.to_string().as_str()));
+}
+
+// ---- The recipe setnx-timestamp ----
+
+const TEXT: &str = "polylock:moved:{lock:orders/42}";
+
+#[tokio::test]
+async fn the_tombstone_of_a_timestamp_is_a_time_in_the_far_future() {
+    for (unit, year_5000) in [("ms", "95617584000000"), ("s", "95617584000")] {
+        let store = Store::start(&format!("{}&recipe_unit={unit}", RECIPES[1])).await;
+        let (tombstone, _) = store.moved().await;
+        assert_eq!(store.command(&["GET", "lock:orders/42"]).await, year_5000);
+        assert_eq!(store.command(&["GET", TEXT]).await, tombstone.to_string());
+        let life = i64::try_from((29 * DAY).as_millis()).unwrap();
+        let lives = store.server.command(&["PTTL", TEXT]).await.unwrap().int().unwrap();
+        assert!(store.pttl().await > life && lives > life);
+        for error in [
+            store.locks.mutex("orders/42").try_acquire().await.unwrap_err(),
+            store.locks.mutex("orders/42").acquire().await.unwrap_err(),
+            store.locks.break_lock("orders/42").await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Moved, "{error}");
+            assert!(error.to_string().contains("zk://a:2181/app"), "{error}");
+        }
+        let state = store.locks.inspect("orders/42").await.unwrap();
+        assert_eq!(state.moved.as_ref(), Some(&tombstone));
+        assert!(state.holders.is_empty());
+        let listed = store.source().tombstones("").await.unwrap();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].tombstone, tombstone);
+        assert_eq!(store.source().longest_lease().await.unwrap(), None);
+        let until = store.source().time(&store.name).await.unwrap() + 10_000_000;
+        assert_eq!(store.removal(&tombstone, 1, until).await, Removed::Done);
+        assert_eq!(store.command(&["EXISTS", "lock:orders/42", TEXT]).await, "Int(0)");
+    }
+}
+
+#[tokio::test]
+async fn a_time_in_the_far_future_without_a_text_is_a_lock_that_has_moved_somewhere() {
+    let store = Store::start(RECIPES[1]).await;
+    store.moved().await;
+    for words in [vec!["SET", TEXT, "something else"], vec!["DEL", TEXT], vec!["HSET", TEXT, "a", "b"]] {
+        store.command(&words).await;
+        for error in [
+            store.locks.mutex("orders/42").try_acquire().await.unwrap_err(),
+            store.locks.break_lock("orders/42").await.unwrap_err(),
+            store.source().read_tombstone(&store.name).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Moved, "{error}");
+            assert!(error.to_string().contains("is missing"), "{error}");
+        }
+        assert!(store.source().tombstones("").await.unwrap().is_empty());
+        assert_eq!(store.source().longest_lease().await.unwrap(), None);
+        let state = store.locks.inspect("orders/42").await.unwrap();
+        assert_eq!((state.moved, state.holders.len()), (None, 1));
+    }
+    // A text alone is nothing.
+    store.command(&["DEL", TEXT, "lock:orders/42"]).await;
+    store.command(&["SET", TEXT, &store.tombstone().to_string()]).await;
+    assert!(store.source().read_tombstone(&store.name).await.unwrap().is_none());
+    let guard = store.locks.mutex("orders/42").try_acquire().await.unwrap();
+    assert!(guard.is_some(), "the lock is free");
+}
+
+/// Another client that has read this time takes the lock by GETSET, whatever is there by then.
+#[tokio::test]
+async fn a_lease_that_is_over_by_any_clock_moves_nothing() {
+    for unit in ["ms", "s"] {
+        let store = Store::start(&format!("{}&recipe_unit={unit}", RECIPES[1])).await;
+        let mut lease = store.hold().await;
+        let fence = store.command(&["GET", "polylock:fence:{lock:orders/42}"]).await;
+        let value = store.command(&["GET", "lock:orders/42"]).await;
+        let micros = store.source().time(&store.name).await.unwrap();
+        let over = if unit == "s" { micros / 1_000_000 } else { micros / 1000 + 20 }.to_string();
+        store.command(&["SET", "lock:orders/42", &over]).await;
+        let fence = fence.replace(&value, &over);
+        store.command(&["SET", "polylock:fence:{lock:orders/42}", &fence]).await;
+        assert_eq!(store.source().swap(&mut *lease, &store.tombstone()).await.unwrap(), Swapped::NotHeld);
+        assert_eq!(store.command(&["GET", "lock:orders/42"]).await, over);
+        assert_eq!(store.command(&["EXISTS", TEXT]).await, "Int(0)");
+    }
+}
+
+#[tokio::test]
+async fn the_leases_of_timestamps_end_with_their_time() {
+    let store = Store::start(RECIPES[1]).await;
+    let source = store.source();
+    assert_eq!(source.longest_lease().await.unwrap(), None);
+    let lease = store.hold().await;
+    let longest = source.longest_lease().await.unwrap().unwrap();
+    assert!(longest > Duration::from_secs(20) && longest < Duration::from_secs(31), "{longest:?}");
+    let micros = source.time(&store.name).await.unwrap();
+    let (hour, past) = (micros / 1000 + 3_600_000, micros / 1000 - 60_000);
+    store.command(&["SET", "lock:other", &hour.to_string()]).await;
+    store.command(&["SET", "lock:left-behind", &past.to_string()]).await;
+    let longest = source.longest_lease().await.unwrap().unwrap();
+    assert!(longest > Duration::from_secs(3500) && longest < Duration::from_secs(3700), "{longest:?}");
+    store.command(&["SET", "lock:other", "no time"]).await;
+    assert_eq!(source.longest_lease().await.unwrap(), Some(Duration::MAX));
+    store.command(&["DEL", "lock:other"]).await;
+    drop(lease);
+    assert!(source.longest_lease().await.unwrap() < Some(Duration::from_secs(60)));
+}
+
+#[tokio::test]
+async fn a_preflight_moves_a_timestamp_and_leaves_nothing() {
+    let store = Store::start(RECIPES[1]).await;
+    let findings = store.source().examine("one").await.unwrap();
+    assert!(findings.iter().any(|finding| finding.what.contains("moved back")), "{findings:?}");
+    assert_eq!(store.command(&["DBSIZE"]).await, "Int(0)");
+    assert_eq!(store.source().claim("one").await.unwrap(), "one");
+    assert!(!store.source().writers().await.unwrap().is_empty());
 }

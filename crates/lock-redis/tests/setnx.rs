@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lock_core::backend::{AcquireRequest, LeasePolicy, Mode, Wait};
+use lock_core::backend::{AcquireRequest, Acquired, Backend, LeasePolicy, Mode, Wait};
+use lock_core::migration::{Removal, Removed, Swapped, Tombstone};
 use lock_core::{
     ErrorKind, Guard, GuardState, Holder, LockName, LockOptions, Locks, LossReason, OwnerInfo, Released,
     Token,
 };
-use lock_redis::{RecipeUnit, RedisConfig, RedisRecipe, RedisWait, WallClock};
+use lock_redis::{RecipeUnit, Redis, RedisConfig, RedisRecipe, RedisWait, WallClock};
 use lock_testkit::cancel::{cancel_after, for_each_poll_count};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
 use lock_testkit::{FaultProxy, LogCapture, RedisServer};
@@ -75,6 +76,54 @@ async fn renewal_writes_later_times_and_an_extension_the_one_that_was_asked_for(
 }
 
 // ---- With clients of other libraries ----
+
+#[tokio::test]
+async fn a_lock_that_has_moved_keeps_other_clients_out() {
+    let bench = Bench::new().await;
+    for (options, unit) in [("", 1), ("&recipe_unit=s", 1000)] {
+        let redis = Redis::connect(bench.config(options)).await.unwrap();
+        let (name, owner) = (LockName::new("a").unwrap(), Arc::new(OwnerInfo::this_process()));
+        let request = AcquireRequest::exclusive(name.clone(), Wait::Never, LeasePolicy::default(), owner);
+        let Acquired::Held(mut lease) = redis.acquire(request).await.unwrap() else { panic!("busy") };
+        // One is ahead by ten years, and waits all the same.
+        let decade = 10 * 365 * 86_400_000;
+        let clients = [0, decade].map(|ahead| Older { ahead, unit, ..bench.older() });
+        let life = Duration::from_secs(30 * 86_400);
+        let tombstone = Tombstone {
+            to: "zk://a".into(),
+            namespace: "shop".into(),
+            lock: name.clone(),
+            written: UNIX_EPOCH,
+            life,
+            newest: 1,
+        };
+        let source = redis.migration_source().unwrap();
+        let swapped = source.swap(&mut *lease, &tombstone).await.unwrap();
+        assert!(matches!(swapped, Swapped::Done { .. }), "{swapped:?}");
+        let moved = bench.redis(&["GET", "lock:a"]).await;
+        for mut older in clients {
+            for _ in 0..3 {
+                assert!(!older.try_acquire().await);
+            }
+        }
+        assert_eq!(bench.redis(&["GET", "lock:a"]).await, moved, "nobody has overwritten it");
+        assert!(bench.redis(&["PTTL", "lock:a"]).await.parse::<u64>().unwrap() > 2_000_000_000);
+        assert_eq!(lease.release().await.unwrap(), Released::AlreadyLost);
+        assert_eq!(bench.redis(&["GET", "lock:a"]).await, moved, "it is not the lease's any more");
+        let removal = Removal {
+            name: &name,
+            tombstone: &tombstone,
+            floor: Token::new(1),
+            until: i64::MAX as u64,
+            ttl: Duration::from_secs(10),
+        };
+        assert_eq!(source.remove_tombstone(&removal).await.unwrap(), Removed::Done);
+        let mut older = Older { unit, ..bench.older() };
+        assert!(older.try_acquire().await);
+        older.release().await;
+    }
+    bench.nothing_is_left().await;
+}
 
 #[tokio::test]
 async fn each_excludes_the_other() {
@@ -517,13 +566,14 @@ async fn the_same_request_again_is_answered_alike_and_the_later_time_counts() {
         include_str!("../../redis-link/src/lua/number.lua"),
         include_str!("../src/lua/mint.lua"),
         include_str!("../src/lua/setnx.lua"),
+        include_str!("../src/lua/setnx_moved.lua"),
         include_str!("../src/lua/setnx_ask.lua")
     );
+    let keys = ["3", "lock:a", "polylock:fence:{lock:a}", "polylock:moved:{lock:a}"];
     let ask = async |owner: &str, value: &str, sent: &str| {
-        let words =
-            ["EVAL", script, "2", "lock:a", "polylock:fence:{lock:a}", owner, "0", "{}", "", "x", "60000"];
-        let reply = bench.server.command(&[&words[..], &[value, sent, "1", "1600000000000"]].concat()).await;
-        let answer = reply.unwrap();
+        let arguments = [owner, "0", "{}", "", "x", "60000", value, sent, "1", "1600000000000"];
+        let words = [&["EVAL", script], &keys[..], &arguments].concat();
+        let answer = bench.server.command(&words).await.unwrap();
         let [granted, token, ..] = answer.array().unwrap() else { panic!("{answer:?}") };
         (granted.int() == Some(1)).then(|| token.int().unwrap())
     };

@@ -107,8 +107,18 @@ impl Keys {
 
     /// The inbox of one process in the slot of the lock.
     pub fn inbox(&self, process: &str) -> String {
-        let tagged = &self.queue()[HELPERS[1].len()..];
-        format!("{RESERVED}inbox:{process}{tagged}")
+        format!("{RESERVED}inbox:{process}{}", self.tagged())
+    }
+
+    /// The text of the tombstone of a lock that has moved, where the key of the lock cannot have it.
+    #[must_use]
+    pub fn moved(&self) -> String {
+        format!("{RESERVED}moved{}", self.tagged())
+    }
+
+    /// The part of a helper key that names the lock, and has its slot.
+    fn tagged(&self) -> &str {
+        &self.queue()[HELPERS[1].len()..]
     }
 
     /// The names of the locks with these keys, without keys that are not valid names.
@@ -160,6 +170,7 @@ mod tests {
         assert_eq!(keys("{orders}/42").fence(), "polylock:fence/lock:{orders}/42");
         assert_eq!(keys("{orders}/42").inbox("p"), "polylock:inbox:p/lock:{orders}/42");
         assert_eq!(keys("orders/42").inbox("p"), "polylock:inbox:p:{lock:orders/42}");
+        assert_eq!(keys("orders/42").moved(), "polylock:moved:{lock:orders/42}");
         assert_eq!(keys("{}/42").fence(), "polylock:fence:{lock:{}/42}");
     }
 

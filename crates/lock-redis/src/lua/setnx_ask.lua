@@ -1,8 +1,8 @@
 -- Acquires the lock for an owner if it is free, or over by the caller's clock.
--- KEYS: lock, fence.
+-- KEYS: lock, fence, text of a tombstone.
 -- ARGV: owner, -, info, -, -, ttl of the fence in ms, value, its time of sending, unit in ms, the time before which a lock
 -- has ended.
--- Returns {1, token, server's clock in us}, or {0, ms until the lock has ended, type of the key}.
+-- Returns {1, token, server's clock in us}, or {0, ms until the lock has ended, type of the key or tombstone}.
 -- Idempotent for an owner, but the value that was sent last counts.
 local held = holds(ARGV[1])
 if held then
@@ -11,6 +11,9 @@ if held then
 end
 
 local before = redis.pcall('GET', KEYS[1])
+if is_moved(before, ARGV[9]) then
+  return {0, redis.call('PTTL', KEYS[1]), tombstone(KEYS[3])}
+end
 if before and not is_over(before, ARGV[9], ARGV[10]) then
   local time, kind = time_of(before, ARGV[9]), redis.call('TYPE', KEYS[1]).ok
   if time then
