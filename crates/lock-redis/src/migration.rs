@@ -24,6 +24,10 @@ impl MigrationSource for Redis {
         self.context().identity.clone()
     }
 
+    async fn claimed(&self) -> Result<Option<String>> {
+        self.context().server.claimed_keys(&self.context().prefix).await
+    }
+
     async fn claim(&self, migration: &str) -> Result<String> {
         self.context().server.claim_keys(&self.context().prefix, migration).await
     }

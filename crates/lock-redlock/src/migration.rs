@@ -30,6 +30,10 @@ impl MigrationSource for Redlock {
         self.context().identity.clone()
     }
 
+    async fn claimed(&self) -> Result<Option<String>> {
+        self.context().claimed().await
+    }
+
     async fn claim(&self, migration: &str) -> Result<String> {
         self.context().claim(migration).await
     }
@@ -87,6 +91,19 @@ impl MigrationSource for Redlock {
 }
 
 impl Context {
+    /// The migration that most masters have noted.
+    async fn claimed(&self) -> Result<Option<String>> {
+        let answers = ask_all(&self.masters, |master| {
+            let prefix = self.prefix.clone();
+            async move { master.voter.claimed_keys(&prefix).await }
+        });
+        let mut votes: BTreeMap<String, usize> = BTreeMap::new();
+        for noted in of_a_quorum(answers.await)?.into_iter().flatten().flatten() {
+            *votes.entry(noted).or_default() += 1;
+        }
+        Ok(votes.into_iter().max_by_key(|(_, count)| *count).map(|(noted, _)| noted))
+    }
+
     /// Notes a migration on all masters: it is noted once a quorum has it.
     async fn claim(&self, migration: &str) -> Result<String> {
         let answers = ask_all(&self.masters, |master| {

@@ -13,6 +13,7 @@ use crate::wire;
 const CLAIM: &str = "polylock:migration:";
 
 static CLAIM_ONCE: LazyLock<Script> = script!(claim);
+static CLAIMED: LazyLock<Script> = script!(claimed);
 static UNCLAIM: LazyLock<Script> = script!(unclaim);
 
 impl RedisClient {
@@ -28,6 +29,20 @@ impl RedisClient {
     /// When the future is dropped, it may have been noted. Call it again.
     pub async fn claim_keys(&self, prefix: &str, migration: &str) -> Result<String> {
         self.read(&CLAIM_ONCE.on(&[&key(prefix)]).arg(migration), wire::text).await
+    }
+
+    /// The migration that is noted for the keys under this prefix, if any is.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be reached, or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn claimed_keys(&self, prefix: &str) -> Result<Option<String>> {
+        let noted = self.read(&CLAIMED.on(&[&key(prefix)]), wire::text).await?;
+        Ok(Some(noted).filter(|noted| !noted.is_empty()))
     }
 
     /// Deletes what [`claim_keys`](Self::claim_keys) noted, if it is this migration.
