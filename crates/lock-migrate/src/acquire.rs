@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, Mode, Wait};
 use lock_core::migration::{Reading, Swapped};
-use lock_core::{BootInstant, ErrorKind, Lease, Result, Token};
+use lock_core::{BootInstant, Error, ErrorKind, Lease, Result, Token};
 use tokio::time::sleep;
 
 use crate::context::{Context, micros, no_seal};
@@ -19,6 +19,8 @@ use crate::rung::Rung;
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 /// How long a mover tries to have its tombstone confirmed.
 const MOVE_LIMIT: Duration = Duration::from_secs(10);
+/// How long after the last lease the seal is written.
+const SEAL_LIMIT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Acquires a lock on its rung.
@@ -93,14 +95,39 @@ async fn after_the_seal(
 async fn climb(context: &Arc<Context>, request: AcquireRequest, rung: Rung) -> Result<Acquired> {
     // A store without tombstones has no moves.
     let moves = rung == Rung::Move && context.source()?.keeps_tombstones().is_supported();
+    let closing = Closing::begin(context);
     loop {
         let attempt = Attempt { context, request: &request, moves, rung };
-        match attempt.run().await? {
-            Climbed::Held(lease) => return Ok(Acquired::Held(lease)),
-            Climbed::Busy => return Ok(Acquired::Busy),
-            Climbed::StartOver if request.wait.is_expired() => return Ok(Acquired::Busy),
-            Climbed::StartOver => sleep(PAUSE).await,
+        match attempt.run().await {
+            Ok(Climbed::Held(lease)) => return Ok(Acquired::Held(lease)),
+            Ok(Climbed::Busy) => return Ok(Acquired::Busy),
+            Ok(Climbed::StartOver) if request.wait.is_expired() => return Ok(Acquired::Busy),
+            Ok(Climbed::StartOver) => sleep(PAUSE).await,
+            Err(error) if closing.may_explain(&error) && !request.wait.is_expired() => {
+                tracing::debug!(%error, "the old store may be closed for the seal; trying again");
+                sleep(PAUSE).await;
+            }
+            Err(error) => return Err(error),
         }
+    }
+}
+
+/// The time from the closing of the old store to the seal, when a waiter gets errors that end by themselves.
+struct Closing<'a> {
+    context: &'a Context,
+    until: BootInstant,
+}
+
+impl<'a> Closing<'a> {
+    fn begin(context: &'a Context) -> Self {
+        Self { context, until: context.clock.now() + context.process.longest_ttl() + SEAL_LIMIT }
+    }
+
+    /// Whether this error may come from the closing.
+    fn may_explain(&self, error: &Error) -> bool {
+        let is_refusal = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied);
+        let is_old_store = error.backend() == self.context.from.capabilities().backend;
+        is_refusal && is_old_store && self.context.clock.now() < self.until
     }
 }
 

@@ -116,6 +116,11 @@ impl Process {
         }
     }
 
+    /// The longest time to live of a lease that this process had on the old store.
+    pub(crate) fn longest_ttl(&self) -> Duration {
+        Duration::from_millis(self.longest_ttl.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn note_double_grant(&self) {
         self.double_grants.fetch_add(1, Ordering::Relaxed);
     }

@@ -37,6 +37,11 @@ impl Servers {
         Arc::new(Redis::connect(config).await.unwrap())
     }
 
+    async fn acl(&self, words: &[&str]) {
+        let words = [&["ACL", "SETUSER"], words].concat();
+        self.redis.command(&words).await.unwrap();
+    }
+
     async fn zk(&self) -> Arc<dyn Backend> {
         let url = format!("{}?session_timeout=4s&session=private", self.zk.url());
         Arc::new(Zk::connect(ZkConfig::from_url(&url).unwrap()).await.unwrap())
@@ -305,21 +310,34 @@ async fn the_seal_needs_a_closed_store_and_ended_leases() {
 }
 
 #[tokio::test]
-async fn a_waiter_on_the_old_store_goes_on_with_the_new_one_after_the_seal() {
+async fn waiters_of_a_closed_store_go_on_with_the_new_one_after_the_seal() {
     let servers = Servers::start().await;
-    let (operator, locks) = (servers.operator().await, servers.process().await);
-    // An old binary that hangs.
-    servers.redis.command(&["SET", "lock:a", "somebody", "PX", "600000"]).await.unwrap();
+    for user in ["fleet", "operator"] {
+        servers.acl(&[user, "on", &format!(">{user}"), "~*", "&*", "+@all"]).await;
+    }
+    let config = MigrationConfig::new("shop");
+    let locks = config.open(servers.redis_as("fleet:fleet@").await, servers.zk().await).await.unwrap();
+    let locks = Locks::new(locks);
+    let from = servers.redis_as("operator:operator@").await;
+    let operator = Operator::connect("shop", from, servers.zk().await).await.unwrap();
     operator.set(Rung::Move, "*").await.unwrap();
     until_followed(&operator, 1).await;
+    // An old binary that hangs, and what it holds.
+    servers.redis.command(&["SET", "lock:a", "somebody", "PX", "6000"]).await.unwrap();
     let waiter = tokio::spawn({
         let locks = locks.clone();
         async move { hold(&locks, "a").await.token() }
     });
     sleep(Duration::from_millis(300)).await;
+    let reasons = blocked(operator.finish(&FinishTerms::new(), silent).await.unwrap());
+    assert!(reasons.contains("\"fleet\"") && reasons.contains("\"operator\""), "{reasons}");
+    servers.acl(&["fleet", "resetkeys"]).await;
+    servers.acl(&["default", "resetkeys", "%R~*"]).await;
+    servers.acl(&["operator", "resetkeys", "%R~*"]).await;
     assert!(!waiter.is_finished());
-    servers.redis.kill();
-    let record = passed(operator.finish(&FinishTerms::new().source_is_gone(), silent).await.unwrap());
+    let began = Instant::now();
+    let record = passed(operator.finish(&FinishTerms::new(), silent).await.unwrap());
+    assert!(began.elapsed() > Duration::from_secs(4), "the old binary may still work");
     let token = tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap();
     assert!(token.get() > record.floor);
 }
