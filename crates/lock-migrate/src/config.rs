@@ -8,6 +8,7 @@ use lock_core::url::LockUrl;
 use lock_core::{Capabilities, Error, ErrorKind, Lazy, Locks, Result, runtime};
 
 use crate::backend::Migration;
+use crate::operator::Operator;
 use crate::record::BACKEND;
 use crate::rung::Rung;
 
@@ -132,6 +133,20 @@ impl MigrationConfig {
     pub async fn open(self, from: Arc<dyn Backend>, to: Arc<dyn Backend>) -> Result<Migration> {
         self.check(&*from, &*to)?;
         Migration::open(self, from, to, runtime::current(BACKEND)?).await
+    }
+
+    /// Connects as the operator of the migration between these stores. The rung and what else is for processes does not count.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Operator::connect`]; [`ErrorKind::InvalidConfig`] for a bad option.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn operate(self, from: Arc<dyn Backend>, to: Arc<dyn Backend>) -> Result<Operator> {
+        self.check(&*from, &*to)?;
+        Operator::connect(self.namespace, from, to).await
     }
 
     /// The same locks without a connection: the first use takes part in the migration, and returns the errors of that.

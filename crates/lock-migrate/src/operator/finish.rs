@@ -104,6 +104,21 @@ impl Operator {
         Ok(Gate::Blocked(vec![changed]))
     }
 
+    /// What blocks [`finish`](Self::finish) now, apart from leases that have not ended yet. There is nothing to block while
+    /// nobody has begun the migration, and after the seal.
+    ///
+    /// # Errors
+    ///
+    /// When a store is unavailable. What the old store refuses is an obstacle.
+    pub async fn obstacles_to_finish(&self, terms: &FinishTerms) -> Result<Vec<Obstacle>> {
+        match self.stored().await? {
+            Some((record, version)) if record.phase != Phase::Sealed => {
+                self.before_the_seal(&record, version, terms).await
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// What is against the seal now.
     pub(super) async fn before_the_seal(
         &self,

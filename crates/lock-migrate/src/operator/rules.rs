@@ -61,6 +61,8 @@ impl Operator {
     }
 }
 
+/// The error for a step that the migration does not allow where it is. It has a code of its own: the request is well formed.
 pub(super) fn refused<T>(message: &str, hint: &'static str) -> Result<T> {
-    Err(Error::new(ErrorKind::InvalidConfig, BACKEND).with_message(message).with_hint(hint))
+    let error = Error::new(ErrorKind::InvalidConfig, BACKEND).with_code("refused_step");
+    Err(error.with_message(message).with_hint(hint))
 }

@@ -77,13 +77,34 @@ impl Operator {
     /// When the new store is unavailable, or the record is of another migration or version. What the old store refuses is a
     /// part of the status.
     pub async fn status(&self) -> Result<Status> {
+        let (mut status, noted) = self.look_at_new_store().await?;
+        if let Some(record) = status.record.clone().filter(|record| record.phase != Phase::Sealed)
+            && let Err(error) = self.look_at_old_store(&mut status, &record, noted).await
+        {
+            status.old_store = Some(error.to_string());
+        }
+        status.obstacles = self.obstacles(&status).await?;
+        Ok(status)
+    }
+
+    /// The part of the [status](Self::status) that the new store knows: the record and the sessions. The old store is not
+    /// asked, and no obstacles are looked for.
+    ///
+    /// # Errors
+    ///
+    /// When the new store is unavailable, or the record is of another migration or version.
+    pub async fn brief_status(&self) -> Result<Status> {
+        Ok(self.look_at_new_store().await?.0)
+    }
+
+    async fn look_at_new_store(&self) -> Result<(Status, Vec<LockName>)> {
         let stored = self.stored().await?;
         let sessions = self.sessions().await?;
         let noted = self.target()?.moved().await?;
         let (record, version) =
             stored.map_or((None, None), |(record, version)| (Some(record), Some(version)));
         let double_grants = double_grants(&sessions);
-        let mut status = Status {
+        let status = Status {
             namespace: self.namespace.clone(),
             next: record.as_ref().and_then(next_rung),
             version,
@@ -97,13 +118,7 @@ impl Operator {
             obstacles: Vec::new(),
             record,
         };
-        if let Some(record) = status.record.clone().filter(|record| record.phase != Phase::Sealed)
-            && let Err(error) = self.look_at_old_store(&mut status, &record, noted).await
-        {
-            status.old_store = Some(error.to_string());
-        }
-        status.obstacles = self.obstacles(&status).await?;
-        Ok(status)
+        Ok((status, noted))
     }
 
     async fn look_at_old_store(
@@ -223,9 +238,18 @@ impl Operator {
         if status.next == Some(Rung::New) {
             obstacles.extend(self.before_the_seal(record, version, &FinishTerms::new()).await?);
         } else {
-            obstacles.extend(status.sessions.iter().filter_map(|session| not_followed(session, version)));
+            obstacles.extend(status.unfollowed());
         }
         Ok(obstacles)
+    }
+}
+
+impl Status {
+    /// The sessions that have not seen the record as it is now.
+    #[must_use]
+    pub fn unfollowed(&self) -> Vec<Obstacle> {
+        let Some(version) = self.version else { return Vec::new() };
+        self.sessions.iter().filter_map(|session| not_followed(session, version)).collect()
     }
 }
 
