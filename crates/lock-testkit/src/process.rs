@@ -179,13 +179,13 @@ fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// Starts a command so that the kernel kills it when this process dies.
-pub(crate) fn spawn(
-    command: &Command,
-    stdin: Stdio,
-    stdout: Stdio,
-    stderr: Stdio,
-) -> Result<std::process::Child> {
+/// Starts a command with these streams so that the kernel kills it when this process dies: for programs that a test talks
+/// to, or whose output it reads. A [`Child`] also ends when it is dropped.
+///
+/// # Errors
+///
+/// As for [`Child::spawn`].
+pub fn spawn(command: &Command, stdin: Stdio, stdout: Stdio, stderr: Stdio) -> Result<std::process::Child> {
     let program = command.get_program();
     let path = find(program).ok_or_else(|| Error::NotInstalled {
         program: program.to_string_lossy().into_owned(),
