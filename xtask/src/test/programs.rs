@@ -141,7 +141,7 @@ impl Selection {
         for (package, folder) in packages {
             if any_file(&folder.join("src"), &is_unit) {
                 let is_library = folder.join("src/lib.rs").exists();
-                args.extend(if is_library { vec!["--lib".into()] } else { vec!["--bin".into(), package] });
+                args.extend(if is_library { words("--lib") } else { vec!["--bin".into(), binary(package)] });
             }
         }
         // Names made by macros are in no source.
@@ -214,6 +214,11 @@ fn packages() -> io::Result<Vec<(String, PathBuf)>> {
         packages.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
     }
     Ok(packages)
+}
+
+/// The name of the binary of a package without a library.
+fn binary(package: String) -> String {
+    if package == "lock-cli" { "polylock".into() } else { package }
 }
 
 fn tests_of(package: &Path) -> Vec<PathBuf> {
@@ -299,5 +304,6 @@ mod tests {
         assert_eq!(args("permits_are_renewed_each"), "--workspace --test conformance");
         assert!(args("zk::dyn").contains("--test conformance"));
         assert_eq!(args("the_background_has"), "--workspace --bin xtask");
+        assert_eq!(args("a_complaint_shows"), "--workspace --bin polylock");
     }
 }

@@ -1,0 +1,135 @@
+//! Which stores the command works on, and the connection to them.
+
+use std::env;
+use std::sync::Arc;
+
+use clap::Args;
+use polylock::{Locks, MigrationConfig, Operator};
+
+use crate::failure::Failure;
+
+/// The stores of a migration.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Stores")]
+pub(crate) struct StoreOptions {
+    /// The migration, as the processes name it: migrate://NAMESPACE?from=URL&to=URL, both URLs percent-encoded [env:
+    /// POLYLOCK_MIGRATE_URL, or POLYLOCK_URL]
+    #[arg(long, global = true, value_name = "URL")]
+    url: Option<String>,
+
+    /// The namespace of the migration, with --from and --to instead of --url
+    #[arg(long, global = true, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// The store that locks move from, such as redis://user@host. (The environment hides a password from other users, the
+    /// command line does not)
+    #[arg(long, global = true, value_name = "URL")]
+    from: Option<String>,
+
+    /// The store that locks move to, such as zk://host:2181
+    #[arg(long, global = true, value_name = "URL")]
+    to: Option<String>,
+}
+
+/// Connects to the new store; the old one is connected when it is needed.
+pub(crate) async fn operator(options: StoreOptions) -> Result<Operator, Failure> {
+    let (config, from, to) = options.stores(|name| env::var(name).ok())?;
+    let (from, to) = (Locks::connect_lazy(&from)?, Locks::connect_lazy(&to)?);
+    Ok(config.operate(Arc::clone(from.backend()), Arc::clone(to.backend())).await?)
+}
+
+impl StoreOptions {
+    /// The migration and the URLs of both stores. The command line counts before the environment.
+    fn stores(
+        self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<(MigrationConfig, String, String), Failure> {
+        let url = match self {
+            Self { url: Some(url), namespace: None, from: None, to: None } => url,
+            Self { url: Some(_), .. } => {
+                return Err(Failure::usage(
+                    "--url names the migration and both stores",
+                    "leave out --namespace, --from and --to, or leave out --url",
+                ));
+            }
+            Self { url: None, namespace: Some(namespace), from: Some(from), to: Some(to) } => {
+                return Ok((MigrationConfig::new(namespace), from, to));
+            }
+            Self { url: None, namespace: None, from: None, to: None } => from_environment(variable)?,
+            Self { namespace, from, to, .. } => {
+                let given = [("--namespace", namespace), ("--from", from), ("--to", to)];
+                let missing: Vec<_> =
+                    given.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| *name).collect();
+                return Err(Failure::usage(
+                    format!("missing: {}", missing.join(" and ")),
+                    "give --namespace, --from and --to together, or --url",
+                ));
+            }
+        };
+        Ok(MigrationConfig::from_url(&url)?)
+    }
+}
+
+fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<String, Failure> {
+    if let Some(url) = VARIABLES.into_iter().find_map(|name| variable(name).filter(|url| !url.is_empty())) {
+        if url.starts_with("migrate://") {
+            return Ok(url);
+        }
+        // It is not shown: it may have a password.
+        return Err(Failure::usage(
+            "the URL in the environment is not one of a migration",
+            "set POLYLOCK_MIGRATE_URL to migrate://NAMESPACE?from=URL&to=URL, or use --url",
+        ));
+    }
+    Err(Failure::usage(
+        "no migration is named",
+        "use --url migrate://NAMESPACE?from=URL&to=URL, or --namespace, --from and --to, or set POLYLOCK_MIGRATE_URL",
+    ))
+}
+
+/// The second one is that of services, whose user of the old store may lack the rights of an operator.
+const VARIABLES: [&str; 2] = ["POLYLOCK_MIGRATE_URL", "POLYLOCK_URL"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const URL: &str = "migrate://shop?from=redis%3A%2F%2Fa&to=zk%3A%2F%2Fb";
+
+    fn options(url: Option<&str>, parts: [Option<&str>; 3]) -> StoreOptions {
+        let [namespace, from, to] = parts.map(|part| part.map(ToOwned::to_owned));
+        StoreOptions { url: url.map(ToOwned::to_owned), namespace, from, to }
+    }
+
+    fn stores(options: StoreOptions, variables: [Option<&str>; 2]) -> Result<(String, String), String> {
+        let read = |name: &str| {
+            let at = VARIABLES.iter().position(|known| *known == name)?;
+            variables[at].map(ToOwned::to_owned)
+        };
+        options.stores(read).map(|(_, from, to)| (from, to)).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn stores_are_named_by_one_url_or_by_three_options() {
+        let both = Ok(("redis://a".to_owned(), "zk://b".to_owned()));
+        assert_eq!(stores(options(Some(URL), [None; 3]), [None; 2]), both);
+        let parts = [Some("shop"), Some("redis://a"), Some("zk://b")];
+        assert_eq!(stores(options(None, parts), [Some("migrate://x"), None]), both);
+        let error = stores(options(Some(URL), parts), [None; 2]).unwrap_err();
+        assert!(error.contains("--url names"), "{error}");
+        let error = stores(options(None, [None, Some("redis://a"), None]), [Some(URL), None]).unwrap_err();
+        assert_eq!(error, "missing: --namespace and --to");
+    }
+
+    #[test]
+    fn the_environment_counts_after_the_command_line_and_shows_no_password() {
+        let both = Ok(("redis://a".to_owned(), "zk://b".to_owned()));
+        let none = || options(None, [None; 3]);
+        assert_eq!(stores(none(), [Some(URL), Some("migrate://x")]), both);
+        assert_eq!(stores(none(), [None, Some(URL)]), both);
+        assert_eq!(stores(options(Some(URL), [None; 3]), [Some("redis://x"), None]), both);
+        let error = stores(none(), [None, Some("redis://:secret@a")]).unwrap_err();
+        assert!(error.contains("not one of a migration") && !error.contains("secret"), "{error}");
+        assert!(stores(none(), [None; 2]).unwrap_err().contains("no migration"));
+    }
+}

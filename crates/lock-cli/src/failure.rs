@@ -1,0 +1,106 @@
+//! How the command ends, and why it failed.
+
+use std::io;
+use std::process::ExitCode;
+
+use polylock::{Error, ErrorKind};
+
+/// The exit codes. Those from 64 on are of `sysexits.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// The step was done.
+    Done = 0,
+    /// The step is blocked or was declined, or there are warnings.
+    Blocked = 1,
+    /// The command line or a URL is wrong.
+    Usage = 64,
+    /// A store does not answer.
+    Unavailable = 69,
+    /// Any other error.
+    Other = 70,
+    /// Ctrl-C.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why the command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    /// A stable word.
+    pub(crate) kind: &'static str,
+    pub(crate) message: String,
+    /// What to do next.
+    pub(crate) hint: Option<String>,
+    /// Whether nobody reads what would be printed.
+    pub(crate) is_silent: bool,
+}
+
+impl Failure {
+    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, "usage", message.into(), Some(hint.into()))
+    }
+
+    /// Ctrl-C, perhaps during a step that can be repeated.
+    pub(crate) fn interrupted(changes: bool) -> Self {
+        let hint = "a part of it may be done: look at the status, and use the command again";
+        let hint = changes.then(|| hint.to_owned());
+        Self::new(Exit::Interrupted, "interrupted", "interrupted".into(), hint)
+    }
+
+    const fn new(exit: Exit, kind: &'static str, message: String, hint: Option<String>) -> Self {
+        Self { exit, kind, message, hint, is_silent: false }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let exit = match (error.kind(), error.code()) {
+            (_, "refused_step") => Exit::Blocked,
+            (ErrorKind::Unavailable, _) => Exit::Unavailable,
+            (ErrorKind::InvalidConfig | ErrorKind::InvalidName | ErrorKind::Unsupported, _) => Exit::Usage,
+            _ => Exit::Other,
+        };
+        let hint = error.hint().map(ToOwned::to_owned);
+        let text = error.to_string();
+        // The text ends with the hint.
+        let end = hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        let message = text.strip_suffix(&*end).unwrap_or(&text).to_owned();
+        Self::new(exit, error.code(), message, hint)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let is_silent = error.kind() == io::ErrorKind::BrokenPipe;
+        let message = format!("cannot read or write the terminal or a file: {error}");
+        Self { is_silent, ..Self::new(Exit::Other, "io", message, None) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_follows_from_the_error() {
+        let exit = |kind, code| {
+            let error = Error::new(kind, "zk").with_message("no").with_hint("yes");
+            let failure = Failure::from(match code {
+                "" => error,
+                code => error.with_code(code),
+            });
+            assert_eq!((&*failure.message, failure.hint.as_deref()), ("zk: no", Some("yes")));
+            failure.exit
+        };
+        assert_eq!(exit(ErrorKind::Unavailable, "timeout"), Exit::Unavailable);
+        assert_eq!(exit(ErrorKind::InvalidConfig, ""), Exit::Usage);
+        assert_eq!(exit(ErrorKind::InvalidConfig, "refused_step"), Exit::Blocked);
+        assert_eq!(exit(ErrorKind::Denied, ""), Exit::Other);
+    }
+}

@@ -1,0 +1,40 @@
+//! The command `polylock`, for the operators of services that use the library.
+
+mod connect;
+mod failure;
+mod migrate;
+mod options;
+mod output;
+mod progress;
+mod terminal;
+
+use std::process::ExitCode;
+
+use tokio::runtime::Builder;
+
+use crate::failure::{Exit, Failure};
+use crate::options::{Command, Options};
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let options = match Options::from_command_line() {
+        Ok(options) => options,
+        Err(exit) => return exit.into(),
+    };
+    let output = Output::new(options.json);
+    let exit = run(options, output).unwrap_or_else(|failure| output.fail(&failure));
+    exit.into()
+}
+
+fn run(options: Options, output: Output) -> Result<Exit, Failure> {
+    // The sessions of this process go on while it waits for an answer: only blocking threads read from the terminal.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let exit = runtime.block_on(async {
+        match options.command {
+            Command::Migrate(options) => migrate::run(options, output).await,
+        }
+    });
+    // A thread that still waits for an answer would keep the process.
+    runtime.shutdown_background();
+    exit
+}

@@ -1,0 +1,41 @@
+//! `polylock migrate clean`.
+
+use polylock::Operator;
+use polylock::migrate::Phase;
+
+use super::summary::{count, summary};
+use crate::failure::{Exit, Failure};
+use crate::output::Output;
+use crate::progress::ProgressLine;
+use crate::terminal::Question;
+
+pub(super) const EXAMPLES: &str = "\
+It can be used again after an error or Ctrl-C: what is removed stays removed.
+
+Examples:
+  polylock migrate back && polylock migrate clean
+  polylock migrate clean --yes";
+
+pub(super) async fn run(operator: &Operator, output: Output, question: Question) -> Result<Exit, Failure> {
+    let before = operator.brief_status().await?;
+    output.say(&summary(&before));
+    // In another phase it is refused.
+    if before.record.is_some_and(|record| record.phase == Phase::Returning) {
+        let moved = count(before.moved, "name");
+        output.say(&format!("This removes all tombstones from the old store ({moved} noted as moved){PLAN}"));
+        if !question.ask("Remove them?").await? {
+            return super::declined(output);
+        }
+    }
+    let progress = ProgressLine::new(output);
+    let gate = operator.clean(|at| progress.gate(at)).await?;
+    drop(progress);
+    super::gate(&gate, "clean", DONE, output)
+}
+
+const PLAN: &str = ", each under the lock of the new store.
+It takes one longest time to live of a lease, and 10 s more: nothing that is on its way may come later.";
+
+const DONE: &str = "\
+The way back has ended: no name has moved any more.
+Next: `polylock migrate set old`, and the old store is enough; or `set move`, and names move again.";

@@ -1,0 +1,74 @@
+//! The command line.
+
+use std::env;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::{Exit, Failure};
+use crate::migrate::MigrateOptions;
+use crate::output::Output;
+
+/// Distributed locks over ZooKeeper and Redis, for their operators.
+#[derive(Debug, Parser)]
+#[command(name = "polylock", version, propagate_version = true, max_term_width = 100, after_help = EXITS)]
+pub(crate) struct Options {
+    /// Print one JSON document on standard output, and nothing else there; errors too
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What the command does.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Move the locks of a running fleet from Redis to ZooKeeper, and back
+    Migrate(MigrateOptions),
+}
+
+impl Options {
+    /// Parses the command line. Prints help, or what is wrong.
+    pub(crate) fn from_command_line() -> Result<Self, Exit> {
+        Self::try_parse().map_err(|error| {
+            if !error.use_stderr() {
+                let _ = error.print();
+                return Exit::Done;
+            }
+            let arguments: Vec<_> = env::args().collect();
+            // What was parsed is lost with the error.
+            let output = Output::new(arguments.iter().any(|argument| argument == "--json"));
+            output.fail(&Failure::usage(complaint(&error.to_string(), &arguments), "see `polylock --help`"))
+        })
+    }
+}
+
+/// The first paragraph of an error, without the URLs of the command line, which may have passwords.
+fn complaint(error: &str, arguments: &[String]) -> String {
+    let text = error.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").trim();
+    let urls = arguments.iter().filter(|argument| argument.contains("://"));
+    urls.fold(text.to_owned(), |text, url| text.replace(&**url, "URL"))
+}
+
+/// Shown by `--help`.
+pub(crate) const EXITS: &str = "\
+Exit codes: 0 done, 1 blocked, declined, or warnings found, 64 usage, 69 a store does not answer, 70 another error";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn a_complaint_shows_no_url() {
+        let arguments = ["migrate", "redis://:secret@a"].map(str::to_owned);
+        let error = Options::try_parse_from(["polylock", &*arguments[0], &*arguments[1]]).unwrap_err();
+        assert_eq!(complaint(&error.to_string(), &arguments), "unrecognized subcommand 'URL'");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+}
