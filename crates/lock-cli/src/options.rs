@@ -2,6 +2,7 @@
 
 use std::env;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use crate::failure::{Exit, Failure};
@@ -36,16 +37,23 @@ impl Options {
                 return Exit::Done;
             }
             let arguments: Vec<_> = env::args().collect();
+            let text = without_urls(&error.to_string(), &arguments);
             // What was parsed is lost with the error.
-            let output = Output::new(arguments.iter().any(|argument| argument == "--json"));
-            output.fail(&Failure::usage(complaint(&error.to_string(), &arguments), "see `polylock --help`"))
+            if arguments.iter().any(|argument| argument == "--json") {
+                let message = match error.kind() {
+                    ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
+                    _ => text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "),
+                };
+                return Output::new(true).fail(&Failure::usage(message.trim(), "see `polylock --help`"));
+            }
+            Output::new(false).say(text.trim_end());
+            Exit::Usage
         })
     }
 }
 
-/// The first paragraph of an error, without the URLs of the command line, which may have passwords.
-fn complaint(error: &str, arguments: &[String]) -> String {
-    let text = error.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").trim();
+/// The text without the URLs of the command line, which may have passwords.
+fn without_urls(text: &str, arguments: &[String]) -> String {
     let urls = arguments.iter().filter(|argument| argument.contains("://"));
     urls.fold(text.to_owned(), |text, url| text.replace(&**url, "URL"))
 }
@@ -64,7 +72,8 @@ mod tests {
     fn a_complaint_shows_no_url() {
         let arguments = ["migrate", "redis://:secret@a"].map(str::to_owned);
         let error = Options::try_parse_from(["polylock", &*arguments[0], &*arguments[1]]).unwrap_err();
-        assert_eq!(complaint(&error.to_string(), &arguments), "unrecognized subcommand 'URL'");
+        let text = without_urls(&error.to_string(), &arguments);
+        assert!(text.starts_with("error: unrecognized subcommand 'URL'"), "{text}");
     }
 
     #[test]

@@ -26,11 +26,12 @@ pub(super) struct FinishOptions {
 }
 
 const EXAMPLES: &str = "\
-The old store must be closed to all users first, for this command to be sure that no client can acquire a lock there:
-on each Redis master `ACL SETUSER NAME resetkeys` for every user that may write below the prefix, then `ACL SAVE`. The URL
-of the old store then names a user that may look, and nothing else:
-  ACL SETUSER migrator on >PASSWORD -@all %R~* +hello +ping +select +client|setname +client|list +acl|list +acl|dryrun
-    +info +time +scan +type +get +pttl +script|load
+The old store must be closed to all users first, so that no client can acquire a lock there: on each Redis master \
+`ACL SETUSER NAME resetkeys` for every user that may write below the prefix, then `ACL SAVE`. The URL of the old store \
+then names a user that may look, and nothing else:
+
+  ACL SETUSER migrator on >PASSWORD -@all %R~* +hello +ping +select +client|setname
+      +client|list +acl|list +acl|dryrun +info +time +scan +type +get +pttl +script|load
 
 Examples:
   polylock migrate finish
