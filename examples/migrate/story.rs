@@ -143,7 +143,7 @@ impl Stage {
     async fn go_back(&mut self, operator: &Operator) -> Result<(), String> {
         println!("the way back: no name has moved any more");
         pass(operator.back(PATIENCE, |_| ()).await)?;
-        pass(operator.clean(tell_progress).await)?;
+        pass(operator.clean(None, tell_progress).await)?;
         self.look("dual, for the names *").await;
         Ok(())
     }

@@ -18,6 +18,7 @@ use tokio::signal::ctrl_c;
 use tokio::time::timeout;
 
 use self::back::BackOptions;
+use self::clean::CleanOptions;
 use self::finish::FinishOptions;
 use self::set::SetOptions;
 use self::status::StatusOptions;
@@ -71,7 +72,7 @@ enum MigrateCommand {
     Back(BackOptions),
     /// End the way back: remove all tombstones from the old store
     #[command(after_help = clean::EXAMPLES)]
-    Clean,
+    Clean(CleanOptions),
 }
 
 /// Runs a command. Ctrl-C ends it, and the connections are closed.
@@ -108,7 +109,7 @@ impl MigrateCommand {
             Self::Set(options) => options.run(operator, output, question).await,
             Self::Finish(options) => options.run(operator, output, question).await,
             Self::Back(options) => options.run(operator, output, question).await,
-            Self::Clean => clean::run(operator, output, question).await,
+            Self::Clean(options) => options.run(operator, output, question).await,
         }
     }
 }

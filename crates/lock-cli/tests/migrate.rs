@@ -393,7 +393,7 @@ async fn what_is_wrong_is_said_without_secrets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs writers"]
+
 async fn finish_waits_until_the_old_store_is_closed_to_all() {
     // It reads, and changes nothing. Redis before 7.2 does not know CLIENT SETINFO.
     let rights = "on >reads -@all +hello +ping +select +client|setname +client|list +acl|list +acl|dryrun +info +time \

@@ -180,7 +180,7 @@ async fn the_way_back_frees_the_names_for_clients_of_the_old_store() {
         last.push((name, guard.token()));
         guard.release().await.unwrap();
     }
-    let error = operator.clean(silent).await.unwrap_err();
+    let error = operator.clean(None, silent).await.unwrap_err();
     assert!(error.to_string().contains("has not begun"), "{error}");
     let record = passed(operator.back(PATIENCE, silent).await.unwrap());
     assert_eq!((record.phase, record.generation, record.highest()), (Phase::Returning, 2, Rung::Dual));
@@ -190,7 +190,7 @@ async fn the_way_back_frees_the_names_for_clients_of_the_old_store() {
     let held = hold(&two, "orders/7").await;
     let tombstones_left = std::sync::Mutex::new(Vec::new());
     let (gate, ()) = tokio::join!(
-        operator.clean(|progress| {
+        operator.clean(None, |progress| {
             if let Progress::Tombstones { left, .. } = progress {
                 tombstones_left.lock().unwrap().push(left);
             }
@@ -234,12 +234,12 @@ async fn the_way_back_waits_for_sessions_that_have_not_seen_it() {
     stranger.create("/locks/!migration/members/stranger", b"{}", &create).await.unwrap();
     let reasons = blocked(operator.back(Duration::from_secs(2), silent).await.unwrap());
     assert!(reasons.contains("stranger") && !reasons.contains("pid"), "{reasons}");
-    let reasons = blocked(operator.clean(silent).await.unwrap());
+    let reasons = blocked(operator.clean(None, silent).await.unwrap());
     assert!(reasons.contains("has not seen the way back"), "{reasons}");
     assert!(servers.is_moved("a").await);
     drop(stranger);
     passed(operator.back(PATIENCE, silent).await.unwrap());
-    passed(operator.clean(silent).await.unwrap());
+    passed(operator.clean(None, silent).await.unwrap());
     assert!(!servers.is_moved("a").await);
 }
 
@@ -253,12 +253,12 @@ async fn a_process_that_is_pinned_to_move_blocks_the_end_of_the_way_back() {
     // It writes no tombstone while the way back lasts.
     hold(&pinned, "b").await.release().await.unwrap();
     assert!(!servers.is_moved("b").await);
-    let reasons = blocked(operator.clean(silent).await.unwrap());
+    let reasons = blocked(operator.clean(None, silent).await.unwrap());
     assert!(reasons.contains("pinned to move"), "{reasons}");
     assert!(!servers.is_moved("a").await);
     pinned.close().await.unwrap();
     drop(pinned);
-    passed(operator.clean(silent).await.unwrap());
+    passed(operator.clean(None, silent).await.unwrap());
 }
 
 #[tokio::test]

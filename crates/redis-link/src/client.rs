@@ -523,6 +523,22 @@ impl RedisClient {
                 return Err(self.endpoint.error(ErrorKind::Unsupported, "a cluster has no clock of its own"));
             }
         };
+        self.time_at(link).await
+    }
+
+    /// The clock of the server that has these keys, since 1970. Users without a right to write may ask for it.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be reached, or refuses.
+    pub async fn time_of(&self, keys: &Keys) -> Result<Duration> {
+        match &self.nodes {
+            Nodes::One(link) => self.time_at(link).await,
+            Nodes::Cluster(cluster) => self.time_at(&cluster.link_of(keys.lock()).await?).await,
+        }
+    }
+
+    async fn time_at(&self, link: &Arc<Link>) -> Result<Duration> {
         let answer =
             link.query(&redis::cmd("TIME")).await.map_err(|failure| self.endpoint.failed(failure))?;
         let parts = redis::from_redis_value_ref::<(u64, u64)>(&answer);

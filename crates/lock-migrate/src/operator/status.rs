@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
-use lock_core::migration::Reading;
+use lock_core::migration::{MigrationSource, Reading};
 use lock_core::{Holder, LockName, LockState, Result};
 use serde::Serialize;
 use tokio::time::sleep;
@@ -87,8 +87,8 @@ impl Operator {
         Ok(status)
     }
 
-    /// The part of the [status](Self::status) that the new store knows: the record and the sessions. The old store is not
-    /// asked, and no obstacles are looked for.
+    /// The part of the [status](Self::status) that the new store knows: the record and the sessions. Of the old store it is only
+    /// asked what it can do, and no obstacles are looked for.
     ///
     /// # Errors
     ///
@@ -104,9 +104,9 @@ impl Operator {
         let (record, version) =
             stored.map_or((None, None), |(record, version)| (Some(record), Some(version)));
         let double_grants = double_grants(&sessions);
-        let status = Status {
+        let mut status = Status {
             namespace: self.namespace.clone(),
-            next: record.as_ref().and_then(next_rung),
+            next: None,
             version,
             sessions,
             moved: noted.len(),
@@ -118,6 +118,10 @@ impl Operator {
             obstacles: Vec::new(),
             record,
         };
+        // What it can do is known once it is connected.
+        let _ = self.from.connect().await;
+        status.next =
+            status.record.as_ref().and_then(|record| next_rung(record, self.from.migration_source()));
         Ok((status, noted))
     }
 
@@ -223,7 +227,10 @@ impl Operator {
                 "look at its failovers and at pauses of its clients",
             ));
         }
-        if let Some(error) = &status.old_store {
+        // The gate says so itself.
+        if let Some(error) = &status.old_store
+            && status.next != Some(Rung::New)
+        {
             obstacles.push(Obstacle::new(
                 format!("the old store cannot be asked: {error}"),
                 "see whether it runs",
@@ -270,12 +277,13 @@ fn not_followed(session: &SessionInfo, version: i32) -> Option<Obstacle> {
     })
 }
 
-fn next_rung(record: &Record) -> Option<Rung> {
+fn next_rung(record: &Record, source: Option<&dyn MigrationSource>) -> Option<Rung> {
     if record.phase == Phase::Sealed {
         return None;
     }
-    let lowest = record.lowest();
-    Rung::ALL.into_iter().find(|&rung| rung > lowest)
+    let (lowest, moves) =
+        (record.lowest(), source.is_none_or(|source| source.keeps_tombstones().is_supported()));
+    Rung::ALL.into_iter().find(|&rung| rung > lowest && (moves || rung != Rung::Move))
 }
 
 fn holder_of(state: &LockState) -> String {

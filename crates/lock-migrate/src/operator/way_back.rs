@@ -78,7 +78,8 @@ impl Operator {
     /// Removes all tombstones, and ends the way back. It may be called again after an error: what is removed stays removed.
     ///
     /// Each tombstone is removed while this process holds the lock of the new store, together with a raise of the last token
-    /// of the old one. The pass that finds none begins one longest ttl after all sessions have seen the way back.
+    /// of the old one. The pass that finds none begins one longest ttl after all sessions have seen the way back: the longest of
+    /// all processes that are registered, or this one, for a process that has left with a longer one.
     ///
     /// # Errors
     ///
@@ -88,7 +89,11 @@ impl Operator {
     /// # Cancel safety
     ///
     /// When the future is dropped, some tombstones are removed. Call it again.
-    pub async fn clean(&self, on_progress: impl Fn(Progress) + Send + Sync) -> Result<Gate> {
+    pub async fn clean(
+        &self,
+        longest_ttl: Option<Duration>,
+        on_progress: impl Fn(Progress) + Send + Sync,
+    ) -> Result<Gate> {
         let (record, version) = match self.stored().await? {
             Some((record, version)) if record.phase == Phase::Returning => (record, version),
             Some((record, _)) if record.phase == Phase::Sealed => {
@@ -105,7 +110,8 @@ impl Operator {
         }
         self.join().await?;
         // A request for a tombstone that was sent by then ends with the lease that it replaces.
-        let quiet = Instant::now() + self.longest_ttl(&self.sessions().await?) + IN_FLIGHT;
+        let longest = self.longest_ttl(&self.sessions().await?).max(longest_ttl.unwrap_or_default());
+        let quiet = Instant::now() + longest + IN_FLIGHT;
         self.remove_all(&record, quiet, &on_progress).await?;
         let movers: Vec<_> = self.sessions().await?.iter().filter_map(still_moves).collect();
         if !movers.is_empty() {

@@ -1,2 +1,0 @@
--- Returns the clock of the server.
-return micros
