@@ -6,9 +6,9 @@ use std::time::Duration;
 use lock_core::backend::{AcquireRequest, Acquired, Mode, Wait};
 use lock_core::migration::{Reading, Swapped};
 use lock_core::{BootInstant, Error, ErrorKind, Lease, Result, Token};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::context::{Context, micros, no_seal};
+use crate::context::{Context, LARGEST_LEAD, micros, no_seal};
 use crate::half::Half;
 use crate::lease::LadderLease;
 use crate::one::OneLease;
@@ -21,6 +21,10 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 const MOVE_LIMIT: Duration = Duration::from_secs(10);
 /// How long after the last lease the seal is written.
 const SEAL_LIMIT: Duration = Duration::from_secs(10);
+/// How long a caller that does not wait lets a mover finish with which it shares the lock.
+const MOMENT: Duration = Duration::from_millis(250);
+/// In microseconds of the old store's clock, and transactions of the new one.
+const FOR_SHARERS: u64 = 1_000;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Acquires a lock on its rung.
@@ -162,40 +166,57 @@ impl Attempt<'_> {
         {
             return self.rely_on_earlier(new, reading, &record).await;
         }
-        match self.acquire_old(&new, self.moves && record.phase == Phase::Open).await {
-            None => {
-                let _ = new.release().await;
-                Ok(Climbed::StartOver)
-            }
-            Some(Ok((Acquired::Held(old), is_whole))) => {
-                let old = context.half(old);
-                // The wait may have been long.
-                let record = context.record_at(&**new).await?;
-                if self.moves && is_whole && record.phase == Phase::Open {
-                    self.move_name(new, old, &record).await
-                } else {
-                    self.hold_both(new, old).await
+        let tries_whole = self.moves && record.phase == Phase::Open;
+        loop {
+            return match self.acquire_old(&new, tries_whole).await {
+                None => {
+                    let _ = new.release().await;
+                    Ok(Climbed::StartOver)
                 }
-            }
-            Some(Ok(_)) => {
-                // At once, so that the next attempt of this process does not find it. What fails is done in the background.
-                let _ = new.release().await;
-                Ok(Climbed::Busy)
-            }
-            Some(Err(error)) if error.kind() == ErrorKind::Moved => self.rely(new, &record).await,
-            // The old store was closed for the seal.
-            Some(Err(_)) if context.process.is_sealed() => {
-                let _ = new.release().await;
-                Ok(Climbed::StartOver)
-            }
-            Some(Err(error)) => Err(error),
+                Some(Ok((Acquired::Held(old), is_whole))) => {
+                    let mut old = context.half(old);
+                    if !is_whole && new.token() > old.token() {
+                        self.raise_for_sharers(&new, &old).await?;
+                        old.release().await?;
+                        continue;
+                    }
+                    // The wait may have been long.
+                    let record = context.record_at(&**new).await?;
+                    if self.moves && is_whole && record.phase == Phase::Open {
+                        self.move_name(new, old, &record).await
+                    } else {
+                        self.hold_both(new, old).await
+                    }
+                }
+                Some(Ok(_)) => {
+                    // At once, so that the next attempt of this process does not find it. What fails is done in the background.
+                    let _ = new.release().await;
+                    Ok(Climbed::Busy)
+                }
+                Some(Err(error)) if error.kind() == ErrorKind::Moved => self.rely(new, &record).await,
+                // The old store was closed for the seal.
+                Some(Err(_)) if context.process.is_sealed() => {
+                    let _ = new.release().await;
+                    Ok(Climbed::StartOver)
+                }
+                Some(Err(error)) => Err(error),
+            };
         }
+    }
+
+    /// Raises the tokens of the old store above that of a sharer of both, which then acquires the old lock once more: another
+    /// sharer, of the old store alone, may have got the same number there meanwhile.
+    async fn raise_for_sharers(&self, new: &Half, old: &Half) -> Result<()> {
+        self.context.check_lead(&self.request.name, new.token(), LARGEST_LEAD).await?;
+        // A little more, so that the next sharers do not have to do that, too.
+        old.raise_token(Token::new(new.token().get() + FOR_SHARERS)).await
     }
 
     /// Acquires the lock of the old store, and reports whether as a whole: a mover of a share tries for that first.
     /// Nothing if the lock of the new store is lost meanwhile, or the seal is written.
     async fn acquire_old(&self, new: &Half, tries_whole: bool) -> Option<Result<(Acquired, bool)>> {
         let is_whole = self.request.mode == Mode::Exclusive;
+        let waits = !self.request.wait.is_expired();
         if tries_whole && !is_whole {
             let mut whole = self.request.clone();
             (whole.mode, whole.wait) = (Mode::Exclusive, Wait::Never);
@@ -204,7 +225,13 @@ impl Attempt<'_> {
                 acquired => return Some(acquired.map(|acquired| (acquired, true))),
             }
         }
-        let acquired = self.unless_over(new, self.request.clone()).await?;
+        let mut acquired = self.unless_over(new, self.request.clone()).await?;
+        if !is_whole && !waits && matches!(acquired, Ok(Acquired::Busy)) {
+            // A mover that shares the lock of the new store has the old one as a whole, for a moment.
+            let mut again = self.request.clone();
+            again.wait = Wait::Until(Instant::now() + MOMENT);
+            acquired = self.unless_over(new, again).await?;
+        }
         Some(acquired.map(|acquired| (acquired, is_whole)))
     }
 
@@ -219,11 +246,11 @@ impl Attempt<'_> {
 
     async fn hold_both(&self, new: Half, old: Half) -> Result<Climbed> {
         if new.token() > old.token() {
-            self.context.check_lead(&self.request.name, new.token()).await?;
+            self.context.check_lead(&self.request.name, new.token(), LARGEST_LEAD).await?;
             // Before the guard is handed out: the next holder on the old store gets a larger token.
             old.raise_token(new.token()).await?;
         }
-        Ok(Climbed::Held(Box::new(LadderLease::both(self.context, self.rung, new, old))))
+        Ok(Climbed::Held(Box::new(LadderLease::both(self.context, self.rung, &self.request.name, new, old))))
     }
 
     /// Replaces the lock of the old store by a tombstone.
@@ -231,8 +258,13 @@ impl Attempt<'_> {
         let (context, name) = (self.context, &self.request.name);
         let (source, target) = (context.source()?, context.target()?);
         let token = new.token().max(old.token());
-        context.check_lead(name, new.token()).await?;
+        context.check_lead(name, new.token(), LARGEST_LEAD).await?;
         if new.token() < old.token() {
+            if let Err(error) = context.check_lead(name, old.token(), LARGEST_LEAD).await {
+                // All locks of the new store would get tokens that are ahead as far. On both stores this one excludes as well.
+                tracing::warn!(%error, lock = name.as_str(), "a lock does not move yet");
+                return self.hold_both(new, old).await;
+            }
             // Before the tombstone is written: the next holder of the new store alone gets a larger token.
             let ahead = source.time(name).await? + micros(HOUR);
             new.raise_token(Token::new(old.token().get().max(ahead))).await?;
@@ -328,7 +360,8 @@ impl Attempt<'_> {
     }
 
     fn hold_moved(&self, new: Half, token: Token, until: BootInstant, sent: BootInstant) -> Climbed {
-        let reliance = self.context.tombstones.rely(&self.request.name, until, sent);
-        Climbed::Held(Box::new(LadderLease::moved(self.context, self.rung, new, token, reliance)))
+        let name = &self.request.name;
+        let reliance = self.context.tombstones.rely(name, until, sent);
+        Climbed::Held(Box::new(LadderLease::moved(self.context, self.rung, name, new, token, reliance)))
     }
 }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{AcquireRequest, Acquired, Backend, Capabilities};
-use lock_core::{DoctorReport, ErrorKind, LockName, LockState, Result};
+use lock_core::{DoctorReport, ErrorKind, LockMode, LockName, LockState, Result};
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 use crate::acquire::acquire;
 use crate::config::{MigrationConfig, capabilities};
@@ -81,6 +83,13 @@ impl Backend for Migration {
         // Waiters of both wait on the new store; the holder, whoever it is, has the lock of the old one.
         let new = to.inspect(name).await?;
         let mut state = old;
+        if let ([old], [new]) = (&mut state.holders[..], &new.holders[..])
+            && old.mode == LockMode::Exclusive
+            && old.owner() == new.owner()
+        {
+            // Another owner there waits for the old lock.
+            old.token = old.token.max(new.token);
+        }
         state.token = state.token.max(new.token);
         state.waiters += new.waiters;
         state.queue.extend(new.queue);
@@ -129,7 +138,17 @@ impl Backend for Migration {
     }
 
     async fn close(&self) -> Result<()> {
+        // The new store deletes its locks with the session. Those of the old one would last for their ttl.
+        let ended = async {
+            self.context.held.end().await;
+            self.context.cleanup.settled().await;
+        };
+        // What does not answer expires.
+        let _ = timeout(CLOSE_LIMIT, ended).await;
         let (old, new) = tokio::join!(self.context.from.close(), self.context.to.close());
         old.and(new)
     }
 }
+
+/// How long a close waits for the locks of guards that are still there.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);

@@ -11,8 +11,9 @@ use lock_core::{Clock, Error, ErrorKind, Lease, LockName, Result, Token};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use crate::config::MigrationConfig;
+use crate::config::{MigrationConfig, capabilities};
 use crate::half::Half;
+use crate::lease::HeldGuards;
 use crate::process::Process;
 use crate::record::{BACKEND, Phase, Record};
 use crate::rung::Rung;
@@ -28,6 +29,7 @@ pub(crate) struct Context {
     pub(crate) process: Arc<Process>,
     pub(crate) tombstones: Arc<Tombstones>,
     pub(crate) shadow: ShadowCounts,
+    pub(crate) held: HeldGuards,
     joined: AtomicBool,
     pub(crate) cleanup: Arc<Background>,
     pub(crate) runtime: Handle,
@@ -46,9 +48,21 @@ impl Context {
         let process = Process::new(&config.namespace, config.rung);
         process.note_ttl(from.capabilities().lease.default_ttl());
         let (cleanup, shadow, clock) = (Arc::default(), ShadowCounts::default(), Clock::boot());
-        let (tombstones, joined) = (Tombstones::new(clock.clone()), AtomicBool::new(false));
-        let context =
-            Arc::new(Self { from, to, config, process, tombstones, shadow, joined, cleanup, runtime, clock });
+        let tombstones = Tombstones::new(clock.clone());
+        let (held, joined) = (HeldGuards::default(), AtomicBool::new(false));
+        let context = Arc::new(Self {
+            from,
+            to,
+            config,
+            process,
+            tombstones,
+            shadow,
+            held,
+            joined,
+            cleanup,
+            runtime,
+            clock,
+        });
         match context.take_part().await {
             Err(error)
                 if error.kind() == ErrorKind::Unavailable && context.config.starts_without_record() =>
@@ -188,24 +202,34 @@ impl Context {
         });
     }
 
-    /// Refuses tokens of the new store that are too far ahead of the clock of the old one.
-    pub(crate) async fn check_lead(&self, name: &LockName, token: Token) -> Result<()> {
+    /// Refuses tokens that are too far ahead of the clock of the old store.
+    pub(crate) async fn check_lead(&self, name: &LockName, token: Token, largest: Duration) -> Result<()> {
         // The clock of this host says whether it is worth asking.
-        if token.get() <= micros(wall_clock()).saturating_add(micros(LARGEST_LEAD) / 2) {
+        if token.get() <= micros(wall_clock()).saturating_add(micros(largest) / 2) {
             return Ok(());
         }
-        check_lead(token, self.source()?.time(name).await?)
+        check_ahead(token, self.source()?.time(name).await?, largest)
+    }
+
+    /// Refuses a time to live that one of both stores cannot honour.
+    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<()> {
+        capabilities(&*self.from, &*self.to).check_lease_ttl(ttl)
     }
 }
 
 /// Refuses a token of the new store that is too far ahead of this clock of the old one.
 pub(crate) fn check_lead(token: Token, clock: u64) -> Result<()> {
-    if token.get() <= clock.saturating_add(micros(LARGEST_LEAD)) {
+    check_ahead(token, clock, LARGEST_LEAD)
+}
+
+fn check_ahead(token: Token, clock: u64, largest: Duration) -> Result<()> {
+    if token.get() <= clock.saturating_add(micros(largest)) {
         return Ok(());
     }
+    let hours = largest.as_secs() / 3_600;
     Err(Error::new(ErrorKind::Exhausted, BACKEND)
         .with_message(format!(
-            "the token {token} of the new store is more than a day ahead of the old store's clock {clock}"
+            "the token {token} is more than {hours} h ahead of the old store's clock, {clock}"
         ))
         .with_hint(
             "wait until the clock has caught up, or set it right; locks that have moved are not affected",
@@ -277,5 +301,5 @@ fn other_migration(claimed: &str, record: &Record) -> Error {
 }
 
 /// How far tokens of the new store may be ahead of the clock of the old one.
-const LARGEST_LEAD: Duration = Duration::from_secs(86_400);
+pub(crate) const LARGEST_LEAD: Duration = Duration::from_secs(86_400);
 const RETRY: Duration = Duration::from_secs(1);

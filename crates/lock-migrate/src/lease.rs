@@ -1,16 +1,18 @@
 //! The lease of a lock that is held on both stores, or on the new one with a tombstone on the old one.
 
-use std::sync::Arc;
+use std::mem;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lock_core::{
-    BootInstant, Error, GuardState, Lease, OwnerId, Released, Result, Revocation, Token, Validity,
-    ValidityCell,
+    BootInstant, Error, GuardState, Lease, LockName, LossReason, OwnerId, Released, Result, Revocation,
+    Token, Validity, ValidityCell,
 };
 use tokio::sync::Mutex;
 
-use crate::context::Context;
+use crate::context::{Context, LARGEST_LEAD};
 use crate::half::Half;
 use crate::process::CountedGuard;
 use crate::record::BACKEND;
@@ -21,6 +23,7 @@ use crate::tombstones::Reliance;
 #[derive(Debug)]
 pub(crate) struct LadderLease {
     halves: Arc<Halves>,
+    name: LockName,
     owner: OwnerId,
     token: Token,
     /// That of all that the guard relies on.
@@ -36,7 +39,9 @@ pub(crate) struct LadderLease {
 
 /// The locks of a guard, until they are released.
 #[derive(Debug)]
-struct Halves {
+pub(crate) struct Halves {
+    /// Ends the guard, whatever its locks do.
+    loss: ValidityCell,
     new: Mutex<Option<Half>>,
     /// The lock of the old store; none where a tombstone is in its place.
     old: Mutex<Option<Half>>,
@@ -44,18 +49,23 @@ struct Halves {
 
 impl LadderLease {
     /// A lock that is held on both stores: valid while both are.
-    pub(crate) fn both(context: &Arc<Context>, rung: Rung, new: Half, old: Half) -> Self {
+    pub(crate) fn both(context: &Arc<Context>, rung: Rung, name: &LockName, new: Half, old: Half) -> Self {
         // First, so that the loss of the other half, which follows, is not taken for the reason.
         let loss = ValidityCell::new(context.clock.clone(), BootInstant::NEVER);
         let validity = loss.validity().and(new.validity().clone()).and(old.validity().clone());
         let token = new.token().max(old.token());
-        let lease = Self::of(context, rung, (new, Some(old)), token, validity.clone());
+        let lease = Self::of(context, rung, name, (new, Some(old)), token, (validity.clone(), loss));
+        context.held.add(&lease.halves);
         // The renewal of one would keep it for as long as the guard lives, though the other is lost.
         let halves = Arc::downgrade(&lease.halves);
         context.runtime.spawn(async move {
-            loss.lose(validity.lost().await);
+            let reason = validity.lost().await;
+            if reason == LossReason::Released {
+                // The release that has begun returns both, before it is answered.
+                return;
+            }
             if let Some(halves) = halves.upgrade() {
-                halves.give_back().await;
+                halves.end(reason).await;
             }
         });
         lease
@@ -65,34 +75,60 @@ impl LadderLease {
     pub(crate) fn moved(
         context: &Arc<Context>,
         rung: Rung,
+        name: &LockName,
         new: Half,
         token: Token,
         reliance: Reliance,
     ) -> Self {
-        let validity = new.validity().clone().and(reliance.cell.validity());
-        Self { _reliance: Some(reliance), ..Self::of(context, rung, (new, None), token, validity) }
+        let loss = reliance.cell.clone();
+        let validity = new.validity().clone().and(loss.validity());
+        let lease = Self::of(context, rung, name, (new, None), token, (validity, loss));
+        Self { _reliance: Some(reliance), ..lease }
     }
 
     fn of(
         context: &Arc<Context>,
         rung: Rung,
+        name: &LockName,
         (new, old): (Half, Option<Half>),
         token: Token,
-        validity: Validity,
+        (validity, loss): (Validity, ValidityCell),
     ) -> Self {
         let (owner, revocation) = (new.owner(), new.revocation().cloned());
-        let halves = Arc::new(Halves { new: Mutex::new(Some(new)), old: Mutex::new(old) });
+        let halves = Arc::new(Halves { loss, new: Mutex::new(Some(new)), old: Mutex::new(old) });
         let (context, guard) = (Arc::clone(context), context.process.count(rung));
-        let (was_held, _reliance, _guard) = (None, None, guard);
-        Self { halves, owner, token, validity, revocation, was_held, context, _reliance, _guard }
+        let (name, was_held, _reliance, _guard) = (name.clone(), None, None, guard);
+        Self { halves, name, owner, token, validity, revocation, was_held, context, _reliance, _guard }
     }
 }
 
 impl Halves {
-    /// Gives back what is left; what does not answer is released in the background.
-    async fn give_back(&self) {
+    /// Ends the guard, and gives back what is left; what does not answer is released in the background.
+    async fn end(&self, reason: LossReason) {
+        self.loss.lose(reason);
         drop(self.old.lock().await.take());
         drop(self.new.lock().await.take());
+    }
+}
+
+/// The guards that hold the locks of both stores.
+#[derive(Debug, Default)]
+pub(crate) struct HeldGuards(StdMutex<Vec<Weak<Halves>>>);
+
+impl HeldGuards {
+    fn add(&self, halves: &Arc<Halves>) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.len() == held.capacity() {
+            held.retain(|halves| halves.strong_count() > 0);
+        }
+        held.push(Arc::downgrade(halves));
+    }
+
+    /// Ends all of them, as the end of their session does.
+    pub(crate) async fn end(&self) {
+        let held = mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let held: Vec<_> = held.iter().filter_map(Weak::upgrade).collect();
+        join_all(held.iter().map(|halves| halves.end(LossReason::SessionEnded))).await;
     }
 }
 
@@ -115,6 +151,8 @@ impl Lease for LadderLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        // Before one of both is asked that would honour it.
+        self.context.check_ttl(ttl)?;
         if let Some(old) = &*self.halves.old.lock().await {
             self.context.process.note_ttl(ttl);
             old.extend(ttl).await?;
@@ -138,16 +176,25 @@ impl Lease for LadderLease {
 
     async fn release(&mut self) -> Result<Released> {
         let mut was_held = *self.was_held.get_or_insert_with(|| self.validity.is_valid());
-        // The reverse of the order of acquisition.
+        let mut failed = None;
+        // The reverse of the order of acquisition. One store that does not answer leaves nothing on the other.
         for half in [&self.halves.old, &self.halves.new] {
             let mut half = half.lock().await;
-            if let Some(lock) = &mut *half {
-                was_held &= lock.release().await? == Released::Released;
-                self.was_held = Some(was_held);
-                *half = None;
+            let Some(lock) = &mut *half else { continue };
+            match lock.release().await {
+                Ok(released) => {
+                    was_held &= released == Released::Released;
+                    self.was_held = Some(was_held);
+                    *half = None;
+                }
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Ok(if was_held { Released::Released } else { Released::AlreadyLost })
+        match failed {
+            Some(error) => Err(error),
+            None if was_held => Ok(Released::Released),
+            None => Ok(Released::AlreadyLost),
+        }
     }
 
     async fn downgrade(&mut self) -> Result<()> {
@@ -161,6 +208,8 @@ impl Lease for LadderLease {
     }
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
+        // All locks of the new store get larger tokens than that.
+        self.context.check_lead(&self.name, floor, LARGEST_LEAD).await?;
         if let Some(old) = &*self.halves.old.lock().await {
             old.raise_token(floor).await?;
         }

@@ -6,9 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::AcquireRequest;
 use lock_core::{
-    BootInstant, GuardState, HandOver, Lease, OwnerId, Released, Result, Revocation, Token, Validity,
+    BootInstant, GuardState, HandOver, Lease, LockName, OwnerId, Released, Result, Revocation, Token,
+    Validity,
 };
 
+use crate::acquire::HOUR;
 use crate::context::Context;
 use crate::process::CountedGuard;
 use crate::rung::Rung;
@@ -20,6 +22,7 @@ pub(crate) struct OneLease {
     lease: Box<dyn Lease>,
     shadow: Option<Shadow>,
     guard: CountedGuard,
+    name: LockName,
     context: Arc<Context>,
 }
 
@@ -34,7 +37,7 @@ impl OneLease {
         let shadow = (rung == Rung::Shadow)
             .then(|| Shadow::begin(context, request, lease.validity().clone()))
             .flatten();
-        Self { lease, shadow, guard, context: Arc::clone(context) }
+        Self { lease, shadow, guard, name: request.name.clone(), context: Arc::clone(context) }
     }
 }
 
@@ -57,6 +60,8 @@ impl Lease for OneLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
+        // By the rule of both stores, so that a lock behaves alike on every rung.
+        self.context.check_ttl(ttl)?;
         self.context.process.note_ttl(ttl);
         self.lease.extend(ttl).await
     }
@@ -93,6 +98,10 @@ impl Lease for OneLease {
     }
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
+        if self.guard.rung < Rung::New {
+            // The seal raises the tokens of the new store above the old one's clock by so much.
+            self.context.check_lead(&self.name, floor, HOUR).await?;
+        }
         self.lease.raise_token(floor).await
     }
 }
