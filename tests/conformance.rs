@@ -1,8 +1,8 @@
 //! The conformance suite on every backend: by its own configuration, by URL, and with write locks and semaphores of one
-//! permit in the place of mutexes.
+//! permit in the place of mutexes. A migration is a backend on each of its rungs, and on several at once.
 //!
 //! Run a part of it by a part of its names: `cargo xtask test zk::dyn`. The full tier has all of it, the first one every backend
-//! once, by URL.
+//! once, by URL; of migrations, the rungs that lock both stores.
 //!
 //! All trials share one process, and the trials of a backend its servers. The same program is the worker of the
 //! cross-process cases when it is called with `--worker FLAVOUR URL`.
@@ -18,9 +18,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use lock_testkit::conformance::{self, CASES};
+use lock_testkit::conformance::{self, CASES, Case};
 
-use sites::{BACKENDS, Flavour, WORKER, connect, harnesses};
+use sites::{
+    ALL_THEMES, BACKENDS, Flavour, IN_THE_FULL_TIER, MIXTURES, THEMES_OF_MIXTURES, WORKER, connect,
+    harnesses, mixtures,
+};
 
 /// A trial sleeps for nineteen parts in twenty of its time.
 const THREADS: usize = 16;
@@ -40,24 +43,38 @@ fn main() -> ExitCode {
 
 fn trials() -> Vec<Trial> {
     let (mut trials, mut left_out, redis) = (Vec::new(), Vec::new(), Arc::default());
-    for harness in harnesses(&redis) {
-        let is_quick = harness.name().ends_with("::dyn");
-        for trial in conformance::trials(&harness) {
-            let name = trial.name().to_owned();
-            let run = move || {
-                trial.run();
-                Ok(())
-            };
-            trials.push(Trial::test(name, run).with_ignored_flag(!is_quick));
+    let all = harnesses(&redis).into_iter().map(|harness| (harness, ALL_THEMES));
+    for (harness, themes) in all.chain(mixtures().into_iter().map(|harness| (harness, THEMES_OF_MIXTURES))) {
+        let (backend, flavour) = harness.name().split_once("::").expect("backend and flavour");
+        let is_quick = flavour == "dyn" && !IN_THE_FULL_TIER.contains(&backend);
+        for trial in conformance::trials(&harness).into_iter().filter(|trial| is_of(trial.case(), themes)) {
+            trials.push(test(trial).with_ignored_flag(!is_quick));
         }
-        let why = |(case, why): (&str, &str)| (format!("{}::{case}", harness.name()), why.to_owned());
-        left_out.extend(conformance::left_out(&*harness).into_iter().map(why));
+        for (case, why) in
+            conformance::left_out(&*harness).into_iter().filter(|(case, _)| is_of(case, themes))
+        {
+            left_out.push((format!("{}::{}", harness.name(), case.name), why.to_owned()));
+        }
     }
     let registered: Vec<_> = trials.iter().map(|trial| trial.name().to_owned()).collect();
     trials
         .push(Trial::test("the_matrix_is_complete", move || the_matrix_is_complete(&registered, &left_out)));
     trials.extend(broken_locks::trials(&redis).into_iter().map(|trial| trial.with_ignored_flag(true)));
     trials
+}
+
+fn test(trial: conformance::Trial) -> Trial {
+    let name = trial.name().to_owned();
+    let run = move || {
+        trial.run();
+        Ok(())
+    };
+    Trial::test(name, run)
+}
+
+/// Whether a case has one of these themes; all cases are of [`ALL_THEMES`].
+fn is_of(case: &Case, themes: &[&str]) -> bool {
+    themes.is_empty() || themes.contains(&case.theme)
 }
 
 /// Every case runs on every backend in every flavour, or there is a reason.
@@ -69,21 +86,23 @@ fn the_matrix_is_complete(registered: &[String], left_out: &[(String, String)]) 
     if runs.len() != registered.len() {
         return Err("two trials have the same name".into());
     }
-    for backend in BACKENDS {
-        for flavour in Flavour::ALL {
-            for case in CASES {
-                let name = format!("{backend}::{flavour}::{}", case.name);
-                let excuse = left_out.iter().find(|(left_out, _)| *left_out == name);
-                match (runs.contains(&name), excuse) {
-                    (true, None) => {}
-                    (false, Some((_, why))) if !why.is_empty() => {}
-                    (true, Some(_)) => return Err(format!("{name} runs and is left out").into()),
-                    (false, _) => return Err(format!("{name} does not run, for no reason").into()),
-                }
+    let flavours =
+        BACKENDS.iter().flat_map(|backend| Flavour::ALL.map(|flavour| (*backend, flavour, ALL_THEMES)));
+    let mixtures = MIXTURES.iter().map(|(mixture, _)| (*mixture, Flavour::Dyn, THEMES_OF_MIXTURES));
+    let mut cells = 0;
+    for (backend, flavour, themes) in flavours.chain(mixtures) {
+        for case in CASES.iter().filter(|case| is_of(case, themes)) {
+            cells += 1;
+            let name = format!("{backend}::{flavour}::{}", case.name);
+            let excuse = left_out.iter().find(|(left_out, _)| *left_out == name);
+            match (runs.contains(&name), excuse) {
+                (true, None) => {}
+                (false, Some((_, why))) if !why.is_empty() => {}
+                (true, Some(_)) => return Err(format!("{name} runs and is left out").into()),
+                (false, _) => return Err(format!("{name} does not run, for no reason").into()),
             }
         }
     }
-    let cells = BACKENDS.len() * Flavour::ALL.len() * CASES.len();
     println!("{} of {cells} cells run, {} are left out", registered.len(), left_out.len());
     if registered.len() + left_out.len() == cells {
         Ok(())

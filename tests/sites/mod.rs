@@ -1,5 +1,6 @@
 //! The backends under test, with their servers.
 
+mod migrate;
 mod redis;
 mod zk;
 
@@ -12,17 +13,75 @@ use std::time::Duration;
 use lock_core::Locks;
 use lock_testkit::conformance::{Connecting, Fault, Handle, Harness, MemoryHarness};
 use lock_testkit::proxy::{Direction, FaultProxy};
+use polylock::{MigrationConfig, Redis, RedisConfig, Rung, Zk, ZkConfig};
 
 use crate::broken_locks::{self, Defect};
 
+pub use migrate::MigrateHarness;
 pub use redis::{RedisHarness, Servers};
 pub use zk::ZkHarness;
 
 /// The first argument of a process that is a worker.
 pub const WORKER: &str = "--worker";
 
-/// The backends, by the scheme of their URL, and a recipe of `redis` that is one of its own.
-pub const BACKENDS: [&str; 5] = ["memory", "redis", "redlock", "setnx", "zk"];
+/// The backends, by the scheme of their URL, a recipe of `redis` that is one of its own, and the rungs of `migrate`.
+pub const BACKENDS: [&str; 10] = [
+    "memory",
+    "redis",
+    "redlock",
+    "setnx",
+    "zk",
+    "migrate-old",
+    "migrate-shadow",
+    "migrate-dual",
+    "migrate-move",
+    "migrate-new",
+];
+
+/// What the first tier leaves to the full one: rungs whose clients have one of the stores, and mixtures.
+pub const IN_THE_FULL_TIER: [&str; 7] = [
+    "migrate-old",
+    "migrate-shadow",
+    "migrate-new",
+    "migrate-old-dual",
+    "migrate-old-move",
+    "migrate-dual-move",
+    "migrate-shadow-move",
+];
+
+const RUNGS: [(&str, &[Rung]); 5] = [
+    ("migrate-old", &[Rung::Old]),
+    ("migrate-shadow", &[Rung::Shadow]),
+    ("migrate-dual", &[Rung::Dual]),
+    ("migrate-move", &[Rung::Move]),
+    ("migrate-new", &[Rung::New]),
+];
+
+/// Rungs side by side.
+pub const MIXTURES: [(&str, &[Rung]); 4] = [
+    ("migrate-old-dual", &[Rung::Old, Rung::Dual]),
+    ("migrate-old-move", &[Rung::Old, Rung::Move]),
+    ("migrate-dual-move", &[Rung::Dual, Rung::Move]),
+    ("migrate-shadow-move", &[Rung::Shadow, Rung::Move]),
+];
+
+/// Every case.
+pub const ALL_THEMES: &[&str] = &[];
+
+/// The cases that several clients or processes may run on different rungs.
+pub const THEMES_OF_MIXTURES: &[&str] = &[
+    "exclusion",
+    "waiting",
+    "release",
+    "lifetime",
+    "tokens",
+    "cancellation",
+    "faults",
+    "processes",
+    "modes",
+    "readers",
+    "permits",
+];
 
 /// How clients are made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -76,7 +135,7 @@ impl fmt::Display for Flavour {
 ///
 /// `redis` are the servers of the backend of that name.
 pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
-    let (redlock, zk) = (Arc::default(), Arc::default());
+    let (redlock, zk, both) = (Arc::default(), Arc::default(), Arc::default());
     let mut all: Vec<Arc<dyn Harness>> = Vec::new();
     for flavour in Flavour::ALL {
         let name = format!("memory::{flavour}");
@@ -89,8 +148,18 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         all.push(Arc::new(RedisHarness::setnx(flavour, Arc::clone(redis))));
         all.push(Arc::new(RedisHarness::new("redlock", 5, flavour, Arc::clone(&redlock))));
         all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
+        for (name, rungs) in RUNGS {
+            all.push(Arc::new(MigrateHarness::new(name, rungs, flavour, Arc::clone(&both))));
+        }
     }
     all
+}
+
+/// Migrations whose clients and processes are on different rungs.
+pub fn mixtures() -> Vec<Arc<dyn Harness>> {
+    let both = Arc::default();
+    let harness = |(name, rungs)| MigrateHarness::new(name, rungs, Flavour::Dyn, Arc::clone(&both));
+    MIXTURES.into_iter().map(|mixture| Arc::new(harness(mixture)) as Arc<dyn Harness>).collect()
 }
 
 /// A client for the store of this URL.
@@ -102,9 +171,15 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
                 polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&locks))
             }
             (Flavour::Typed, "memory") => polylock::MemoryConfig::from_url(&url)?.connect(),
-            (Flavour::Typed, "redis") => polylock::RedisConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "redis") => RedisConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
-            (Flavour::Typed, "zk") => polylock::ZkConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "zk") => ZkConfig::from_url(&url)?.connect().await,
+            (Flavour::Typed, "migrate") => {
+                let (config, from, to) = MigrationConfig::from_url(&url)?;
+                let from = Redis::connect(RedisConfig::from_url(&from)?).await?;
+                let to = Zk::connect(ZkConfig::from_url(&to)?).await?;
+                Ok(Locks::new(config.open(Arc::new(from), Arc::new(to)).await?))
+            }
             (Flavour::Typed, _) => panic!("{scheme} is no backend"),
             (Flavour::Broken(defect), _) => broken_locks::connect(defect, url).await,
         }

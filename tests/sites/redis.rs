@@ -17,9 +17,9 @@ use tokio::sync::OnceCell;
 use super::{Flavour, connect, option, set_fault, worker};
 
 /// What is meant to stay on the server: the last tokens, of one server and of masters.
-const TOKENS: [&str; 2] = ["polylock:fence", "polylock:tokens"];
+pub(super) const TOKENS: [&str; 2] = ["polylock:fence", "polylock:tokens"];
 /// The sharers of a lock, kept beside it.
-const HOLDERS: &str = "polylock:holders:";
+pub(super) const HOLDERS: &str = "polylock:holders:";
 
 /// Servers that are started when they are first needed.
 pub type Servers = OnceCell<Vec<RedisServer>>;

@@ -80,6 +80,17 @@ pub trait Harness: Send + Sync + 'static {
     /// durations excepted.
     fn capabilities(&self) -> Capabilities;
 
+    /// The backends that this one is made of: its errors may name them, and its holders may have leases of theirs.
+    fn parts(&self) -> &[&'static str] {
+        &[]
+    }
+
+    /// Why a case is none for this backend, where its capabilities do not say that.
+    fn leaves_out(&self, case: &str) -> Option<&'static str> {
+        let _ = case;
+        None
+    }
+
     /// The shortest lease or session timeout that this machine can keep reliably.
     fn short_lease(&self) -> Duration;
 

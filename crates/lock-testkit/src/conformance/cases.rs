@@ -20,6 +20,8 @@ use super::{
 pub struct Case {
     /// The name.
     pub name: &'static str,
+    /// What it is about, such as `tokens` or `processes`.
+    pub theme: &'static str,
     /// Whether a backend with these capabilities has to pass, or why not.
     pub needs: fn(&Capabilities) -> Result<(), &'static str>,
     /// Whether it is worth running with this handle, or why not.
@@ -41,21 +43,21 @@ pub struct Trial {
 
 /// A trial of every case that applies to this backend, in the order of [`CASES`].
 pub fn trials(harness: &Arc<dyn Harness>) -> Vec<Trial> {
-    let (handle, capabilities) = (harness.handle(), harness.capabilities());
-    let applies = CASES.iter().filter(|case| case.applies(handle, &capabilities).is_ok());
+    let applies = CASES.iter().filter(|case| case.applies(&**harness).is_ok());
     let name = |case: &Case| format!("{}::{}", harness.name(), case.name);
     applies.map(|case| Trial { name: name(case), case, harness: Arc::clone(harness) }).collect()
 }
 
 /// The cases that do not apply to this backend, and why.
-pub fn left_out(harness: &dyn Harness) -> Vec<(&'static str, &'static str)> {
-    let (handle, capabilities) = (harness.handle(), harness.capabilities());
-    CASES.iter().filter_map(|case| Some((case.name, case.applies(handle, &capabilities).err()?))).collect()
+pub fn left_out(harness: &dyn Harness) -> Vec<(&'static Case, &'static str)> {
+    CASES.iter().filter_map(|case| Some((case, case.applies(harness).err()?))).collect()
 }
 
 impl Case {
-    fn applies(&self, handle: Handle, capabilities: &Capabilities) -> Result<(), &'static str> {
+    fn applies(&self, harness: &dyn Harness) -> Result<(), &'static str> {
+        let (handle, capabilities) = (harness.handle(), &harness.capabilities());
         (self.needs)(capabilities)?;
+        harness.leaves_out(self.name).map_or(Ok(()), Err)?;
         match handle {
             Handle::Mutex => {}
             Handle::Write => readers(capabilities)?,
@@ -108,6 +110,7 @@ macro_rules! cases {
         /// Every case.
         pub const CASES: &[Case] = &[$($(Case {
             name: stringify!($case),
+            theme: stringify!($theme),
             needs: $needs,
             worth: $worth,
             run: |harness| Box::pin(cases!(@run $theme harness $case $($run $($arg),+)?)),
@@ -278,8 +281,8 @@ cases! {
         inspect_shows_one_of_the_permits: permits => inspect_shows_one(PERMIT),
         inspect_shows_all_of_the_readers: readers => inspect_shows_all(Share::Reader),
         inspect_shows_all_of_the_permits: permits => inspect_shows_all(PERMIT),
-        one_of_the_readers_is_broken: readers => one_is_broken(Share::Reader),
-        one_of_the_permits_is_broken: permits => one_is_broken(PERMIT),
+        one_of_the_readers_is_broken: readers_one_by_one => one_is_broken(Share::Reader),
+        one_of_the_permits_is_broken: permits_one_by_one => one_is_broken(PERMIT),
         breaking_ends_all_readers: readers => all_end(Share::Reader, true),
         breaking_ends_all_permits: permits => all_end(PERMIT, true),
         readers_deleted_by_an_operator_notice: readers => all_end(Share::Reader, false),
@@ -339,6 +342,16 @@ fn revocable(capabilities: &Capabilities) -> Result<(), &'static str> {
 fn fair_readers(capabilities: &Capabilities) -> Result<(), &'static str> {
     readers(capabilities)?;
     fair_backends(capabilities)
+}
+
+fn readers_one_by_one(capabilities: &Capabilities) -> Result<(), &'static str> {
+    readers(capabilities)?;
+    there(capabilities.breaks_one)
+}
+
+fn permits_one_by_one(capabilities: &Capabilities) -> Result<(), &'static str> {
+    permits(capabilities)?;
+    there(capabilities.breaks_one)
 }
 
 fn readers_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::client::Client;
 use super::helpers::{
     LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, at_most_left, client, client_with, eventually, fresh,
-    give_back, must_be_busy, nothing_left, short_client, take, take_within, within,
+    give_back, must_be_busy, must_be_of, nothing_left, short_client, take, take_within, within,
 };
 use super::lifetime::follow;
 use super::{Fault, Harness};
@@ -268,5 +268,5 @@ fn follow_through(
 fn must_be_unavailable(error: &Error, harness: &dyn Harness) {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(error.is_retryable());
-    assert_eq!(error.backend(), harness.capabilities().backend, "{error:?}");
+    must_be_of(error, harness);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
-use lock_core::{Guard, Lease, LockName, OwnerInfo, Released};
+use lock_core::{Error, Guard, Lease, LockName, OwnerInfo, Released};
 use tokio::time::Instant;
 
 use super::Harness;
@@ -93,6 +93,12 @@ pub(super) async fn try_take(locks: &Client, name: &str) -> Option<Guard> {
 pub(super) async fn must_be_busy(locks: &Client, name: &str) {
     let guard = try_take(locks, name).await;
     assert!(guard.is_none(), "two hold the lock {name:?}: the second got {guard:?}");
+}
+
+/// The error names this backend, or one that it is made of.
+pub(super) fn must_be_of(error: &Error, harness: &dyn Harness) {
+    let backend = harness.capabilities().backend;
+    assert!(error.backend() == backend || harness.parts().contains(&error.backend()), "{error:?}");
 }
 
 /// Releases a lock that must still be held.

@@ -6,7 +6,9 @@ use lock_core::{Error, ErrorKind, LeaseKind, LockOptions};
 
 use super::Harness;
 use super::client::Client;
-use super::helpers::{LONG, SOON, client, client_with, fresh, give_back, nothing_left, take, within};
+use super::helpers::{
+    LONG, SOON, client, client_with, fresh, give_back, must_be_of, nothing_left, take, within,
+};
 
 pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
     let (reported, declared) = (client(harness).await.capabilities().clone(), harness.capabilities());
@@ -34,7 +36,6 @@ pub(super) async fn capabilities_are_as_declared(harness: &dyn Harness) {
 
 pub(super) async fn impossible_lease_options_are_refused(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
-    let backend = locks.capabilities().backend;
     let mut refused = vec![LockOptions::new().max_hold(Duration::ZERO)];
     let least = shortest_ttl(&locks);
     assert!(!least.is_zero(), "a ttl of nothing is no ttl");
@@ -49,11 +50,11 @@ pub(super) async fn impossible_lease_options_are_refused(harness: &dyn Harness) 
         let shown = format!("{options:?}");
         let error = locks.mutex_with(&name, options).map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{shown}: {error}");
-        must_name(&error, backend);
+        must_name(&error, harness);
     }
     let error = harness.connect(Duration::ZERO).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
-    must_name(&error, backend);
+    must_name(&error, harness);
     nothing_left(harness, &name).await;
 }
 
@@ -64,7 +65,7 @@ pub(super) async fn an_impossible_extension_is_refused(harness: &dyn Harness) {
     for ttl in [Duration::ZERO, least - Duration::from_nanos(1), Duration::MAX] {
         let error = within(SOON, "the answer", guard.extend(ttl)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{ttl:?}: {error}");
-        must_name(&error, locks.capabilities().backend);
+        must_name(&error, harness);
     }
     assert!(guard.is_valid());
     within(SOON, "the extension", guard.extend(least.max(harness.short_lease()))).await.unwrap();
@@ -77,9 +78,13 @@ fn shortest_ttl(locks: &Client) -> Duration {
     locks.capabilities().lease.min_ttl()
 }
 
-fn must_name(error: &Error, backend: &str) {
+fn must_name(error: &Error, harness: &dyn Harness) {
     let text = error.to_string();
-    assert!(text.starts_with(&format!("{backend}: ")), "the text does not name the backend: {text}");
+    must_be_of(error, harness);
+    assert!(
+        text.starts_with(&format!("{}: ", error.backend())),
+        "the text does not name the backend: {text}"
+    );
     assert!(text.contains("; "), "the text names no way out: {text}");
     assert!(!error.is_retryable(), "trying again does not help: {text}");
 }

@@ -274,8 +274,11 @@ pub(super) async fn inspect_shows_all(harness: &dyn Harness, share: Share) {
         if harness.capabilities().names_sharers {
             let all: Vec<_> = guards.iter().map(|(_, guard)| guard.token()).collect();
             assert_eq!(tokens, all, "{state:?}");
-        } else {
+        } else if harness.parts().is_empty() {
             assert_eq!(tokens, [last], "the last who came is known: {state:?}");
+        } else {
+            // One of its stores may know all.
+            assert!(tokens.contains(&last), "the last who came is known: {state:?}");
         }
         give_back(guards.remove(0).1).await;
     }
