@@ -1,7 +1,6 @@
 //! A migration from one Redis server to one ZooKeeper server, with all clients on one rung or on several in turn.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +12,7 @@ use lock_core::migration::{MigrationTarget, Tombstone};
 use lock_core::{Capabilities, LeaseKind, Locks};
 use lock_testkit::conformance::{Fault, Handle, Harness};
 use lock_testkit::proxy::{FaultProxy, Protocol};
-use lock_testkit::{RedisServer, ZooKeeper};
+use lock_testkit::{RedisServer, ZooKeeper, migration_url};
 use polylock::migrate::Phase;
 use polylock::{Record, Rung, Zk, ZkConfig};
 use tokio::sync::OnceCell;
@@ -116,7 +115,7 @@ impl MigrateHarness {
         let from = format!("redis://{from}?ttl={lease}&prefix={}", self.prefix());
         // Every client of the suite stands for a process of its own.
         let to = format!("zk://{to}?session=private&session_timeout={lease}&dir={}", self.dir());
-        format!("migrate://{NAMESPACE}?from={}&to={}&rung={rung}", escaped(&from), escaped(&to))
+        migration_url(NAMESPACE, &from, &to, &format!("&rung={rung}"))
     }
 
     /// The keys of locks and waiters; a tombstone is meant to stay.
@@ -258,17 +257,4 @@ impl Harness for MigrateHarness {
         redis.start_again().await.unwrap_or_else(|error| panic!("{error}"));
         zk.restart().await.unwrap_or_else(|error| panic!("{error}"));
     }
-}
-
-/// A URL as a value in another one.
-pub fn escaped(url: &str) -> String {
-    let mut escaped = String::new();
-    for byte in url.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(byte.into());
-        } else {
-            write!(escaped, "%{byte:02X}").expect("a string takes everything");
-        }
-    }
-    escaped
 }

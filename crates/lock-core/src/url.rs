@@ -63,7 +63,12 @@ impl LockUrl {
         };
         let options = query.split('&').filter(|option| !option.is_empty()).map(|option| {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
-            Ok((decode(key)?, decode(value)?))
+            let key = decode(key)?;
+            // The end of a password in a nested URL, which had an & in it.
+            if key.contains('@') {
+                return Err(unescaped());
+            }
+            Ok((key, decode(value)?))
         });
         Ok(Self {
             scheme: scheme.to_ascii_lowercase(),
@@ -199,7 +204,8 @@ fn unescaped() -> Error {
     Error::new(ErrorKind::InvalidConfig, NO_BACKEND)
         .with_message("the URL has an @ after the hosts")
         .with_hint(
-            "write / and ? in a user name or a password as %2F and %3F, and @ in a path or an option as %40",
+            "write / and ? in a user name or a password as %2F and %3F, and @ in a path or an option as %40; \
+             in a URL in an option, & and % as well",
         )
 }
 
@@ -239,6 +245,8 @@ mod tests {
             "redis://me:pa?s3cret@h",
             "redis://me:p@a/s3cret@h/0",
             "redis+unix://:1/s3cret@/run/redis.sock",
+            "migrate://shop?from=redis%3A%2F%2Fme%3Apw&s3cret%40h&to=zk%3A%2F%2Fh",
+            "migrate://shop?from=redis%3A%2F%2Fme%3Apw&s3cret&pw%40h&to=zk%3A%2F%2Fh",
         ] {
             let error = LockUrl::parse(url).unwrap_err();
             assert!(error.to_string().contains("%2F") && !error.to_string().contains("s3cret"), "{error}");

@@ -85,6 +85,14 @@ impl MigrationConfig {
                 _ => config.tombstone_life = value.duration()?,
             }
             Ok(())
+        })
+        .map_err(|error| {
+            // Likely one of a URL that is not encoded.
+            if !error.message().ends_with("is unknown") {
+                return error;
+            }
+            let known = known.join(", ");
+            error.with_hint(format!("the options are: {known}; percent-encode the URLs in from and to"))
         })?;
         match (from, to) {
             (Some(from), Some(to)) => Ok((config, from, to)),
@@ -176,6 +184,18 @@ impl MigrationConfig {
         if old == new {
             return invalid(
                 format!("both stores are {new}: locks do not move between stores of one kind"),
+                "move from redis:// or redlock:// to zk://",
+            );
+        }
+        if matches!(old, "memory" | "zk" | BACKEND) {
+            return invalid(
+                format!("locks cannot move from {old}"),
+                "move from redis:// or redlock:// to zk://",
+            );
+        }
+        if matches!(new, "memory" | "redis" | "redlock" | BACKEND) {
+            return invalid(
+                format!("locks cannot move to {new}"),
                 "move from redis:// or redlock:// to zk://",
             );
         }

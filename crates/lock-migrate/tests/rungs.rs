@@ -194,7 +194,7 @@ async fn bad_options_are_refused() {
     for (error, part) in [
         (open(MigrationConfig::new(""), &redis, &zk).await, "namespace"),
         (open(short, &redis, &zk).await, "at least a day"),
-        (open(MigrationConfig::new("shop"), &zk, &redis).await, "cannot move to redis"),
+        (open(MigrationConfig::new("shop"), &zk, &redis).await, "cannot move from zk"),
         (open(MigrationConfig::new("shop"), &zk, &zk).await, "both stores are zk"),
     ] {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
