@@ -165,7 +165,6 @@ async fn two_migrations_must_not_share_a_directory() {
 }
 
 #[tokio::test]
-#[ignore = "needs claims"]
 async fn two_migrations_must_not_share_a_prefix() {
     let (stores, elsewhere) = tokio::join!(Stores::start(), ZooKeeper::start());
     let elsewhere = elsewhere.unwrap();

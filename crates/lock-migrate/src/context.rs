@@ -102,7 +102,7 @@ impl Context {
                 return self.process.learn(&stored);
             }
             self.from.connect().await?;
-            let record = Record::new(&*self.config.namespace, self.source()?.identity(), target.identity());
+            let record = begin(&self.config.namespace, self.source()?, target).await?;
             target.write_record(&record.to_bytes(), None).await?;
         }
     }
@@ -214,6 +214,20 @@ impl Context {
     /// Refuses a time to live that one of both stores cannot honour.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<()> {
         capabilities(&*self.from, &*self.to).check_lease_ttl(ttl)
+    }
+}
+
+/// The record of a migration that has none yet. It is that of the migration which the old store takes part in already, if it
+/// was deleted.
+pub(crate) async fn begin(
+    namespace: &str,
+    source: &dyn MigrationSource,
+    target: &dyn MigrationTarget,
+) -> Result<Record> {
+    let record = Record::new(namespace, source.identity(), target.identity());
+    match source.claimed().await? {
+        None => Ok(record),
+        Some(claimed) => record.clone().resume(&claimed).ok_or_else(|| other_migration(&claimed, &record)),
     }
 }
 

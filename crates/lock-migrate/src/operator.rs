@@ -20,6 +20,7 @@ use tokio::sync::OnceCell;
 
 pub use self::finish::FinishTerms;
 pub use self::status::{Status, Straggler, TombstoneCount};
+use crate::context::begin;
 use crate::member::SessionInfo;
 use crate::record::{BACKEND, Record};
 use crate::rung::Rung;
@@ -164,7 +165,7 @@ impl Operator {
                 return Ok(stored);
             }
             let (source, target) = (self.source().await?, self.target()?);
-            let record = Record::new(&*self.namespace, source.identity(), target.identity());
+            let record = begin(&self.namespace, source, target).await?;
             target.write_record(&record.to_bytes(), None).await?;
         }
     }

@@ -4,6 +4,7 @@ use lock_core::migration::StoredRecord;
 use lock_core::{Error, ErrorKind, LockName, OwnerId, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::context::wall_clock;
 use crate::glob::matches;
 use crate::rung::Rung;
 
@@ -88,6 +89,15 @@ impl Record {
             floor: 0,
             rules: Vec::new(),
         }
+    }
+
+    /// The same migration whose record was deleted, by what the old store notes about it; none if that is another one. Its
+    /// generation is larger than all before, as it is the time.
+    pub(crate) fn resume(mut self, claim: &str) -> Option<Self> {
+        let (id, _) = claim.split_once(' ')?;
+        self.id = id.to_owned();
+        self.generation = u64::try_from(wall_clock().as_millis()).unwrap_or(u64::MAX);
+        (self.claim() == claim).then_some(self)
     }
 
     /// What the old store notes about the migration.
@@ -223,6 +233,17 @@ mod tests {
         );
         record.set(Rung::Dual, "*");
         assert_eq!(record.rules.len(), 1);
+    }
+
+    #[test]
+    fn a_record_that_was_deleted_is_begun_anew_with_a_larger_generation() {
+        let begin = |namespace: &str| Record::new(namespace, "redis://a", "zk://a b");
+        let record = begin("shop");
+        let again = begin("shop").resume(&record.claim()).unwrap();
+        assert_eq!((&again.id, again.claim()), (&record.id, record.claim()));
+        assert!(again.generation > record.generation);
+        assert_eq!(begin("store").resume(&record.claim()), None);
+        assert_eq!(begin("shop").resume("x"), None);
     }
 
     #[test]
