@@ -432,6 +432,26 @@ async fn a_store_that_is_down() {
     }
 }
 
+/// A holder of both that is cut off from one store knows that it lost when the next client has the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_is_cut_off_from_one_store() {
+    let servers = Servers::start().await;
+    for (cut, next) in [(Side::Old, Rung::Old), (Side::Old, Rung::Dual), (Side::New, Rung::Dual)] {
+        let name = format!("cut-{cut:?}-{next}").to_lowercase();
+        let (holder, next) = (servers.process(Some(Rung::Dual)).await, servers.process(Some(next)).await);
+        let guard = hold(&holder.locks, &name).await;
+        holder.begin(Fault::BlackHole, cut);
+        let next = hold(&next.locks, &name).await;
+        assert!(!guard.is_valid(), "two guards of {name} are valid");
+        assert!(next.token() > guard.token());
+        holder.heal();
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        assert!(next.is_valid(), "the late release of {name} freed the next holder");
+        next.release().await.unwrap();
+        servers.is_clean(&name).await;
+    }
+}
+
 /// The rung changes while guards are held and waited for; one process cannot see that for a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rung_changes_under_contention() {
