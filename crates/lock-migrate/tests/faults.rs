@@ -308,7 +308,7 @@ impl Contender {
         let (token, valid_until_ns) = (Some(guard.token().get()), Some(until(&guard)));
         self.note(EventKind::Acquired { token, valid_until_ns, mode: Mode::Exclusive });
         let mut end = sleep(Duration::from_millis(2));
-        if self.grants.load(Ordering::SeqCst) % 16 == 0 {
+        if self.grants.load(Ordering::SeqCst).is_multiple_of(16) {
             // Now and then longer than a lease: it is renewed.
             end = sleep(LEASE + LEASE / 4);
         }
