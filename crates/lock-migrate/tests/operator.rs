@@ -341,3 +341,34 @@ async fn waiters_of_a_closed_store_go_on_with_the_new_one_after_the_seal() {
     let token = tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap();
     assert!(token.get() > record.floor);
 }
+
+#[tokio::test]
+async fn tokens_that_are_more_than_a_day_ahead_are_refused() {
+    let servers = Servers::start().await;
+    let (operator, locks) = (servers.operator().await, servers.process().await);
+    // As after many elections.
+    let zk = Locks::from_dyn(servers.zk().await);
+    let guard = hold(&zk, "a").await;
+    let ahead = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() + Duration::from_secs(2 * 86_400);
+    guard.raise_token(lock_core::Token::new(ahead.as_micros() as u64)).await.unwrap();
+    guard.release().await.unwrap();
+    let findings = operator.preflight().await.unwrap();
+    let warned =
+        findings.iter().any(|finding| finding.to_string().contains("ahead of the old store's clock"));
+    assert!(warned, "{findings:?}");
+    for rung in [Rung::Dual, Rung::Move] {
+        operator.set(rung, "*").await.unwrap();
+        until_followed(&operator, 1).await;
+        let error = locks.mutex("b").try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+        assert!(!servers.is_moved("b").await);
+    }
+    // Nothing is left of it on either store.
+    locks_settle(&locks).await;
+    operator.set(Rung::Old, "*").await.unwrap();
+    until_followed(&operator, 1).await;
+    hold(&locks, "b").await.release().await.unwrap();
+    hold(&zk, "b").await.release().await.unwrap();
+    let report = Locks::from_dyn(servers.redis().await).doctor().await.unwrap();
+    assert!(report.to_string().contains("take part in a migration"), "{report}");
+}
