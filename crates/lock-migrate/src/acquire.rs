@@ -1,5 +1,6 @@
 //! Acquires a lock on its rung.
 
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,9 @@ const MOVE_LIMIT: Duration = Duration::from_secs(10);
 /// How long after the last lease the seal is written.
 const SEAL_LIMIT: Duration = Duration::from_secs(10);
 /// How long a caller that does not wait lets a mover finish with which it shares the lock.
-const MOMENT: Duration = Duration::from_millis(250);
+const MOMENT: Duration = Duration::from_millis(500);
+/// How often a caller that does not wait acquires the lock: to start over is no contention.
+const MOST_STARTS: u32 = 4;
 /// In microseconds of the old store's clock, and transactions of the new one.
 const FOR_SHARERS: u64 = 1_000;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -61,7 +64,7 @@ async fn old(context: &Arc<Context>, request: AcquireRequest, rung: Rung) -> Res
 
 /// Acquires the lock of the new store alone, which the seal allows.
 async fn new(context: &Arc<Context>, request: AcquireRequest) -> Result<Acquired> {
-    loop {
+    for left in (0..MOST_STARTS).rev().chain(iter::repeat(0)) {
         let Acquired::Held(lease) = context.to.acquire(request.clone()).await? else {
             return Ok(Acquired::Busy);
         };
@@ -72,10 +75,11 @@ async fn new(context: &Arc<Context>, request: AcquireRequest) -> Result<Acquired
         }
         match after_the_seal(context, new, &record, &request).await {
             Climbed::Held(lease) => return Ok(Acquired::Held(lease)),
-            _ if request.wait.is_expired() => return Ok(Acquired::Busy),
+            _ if left == 0 && request.wait.is_expired() => break,
             _ => sleep(PAUSE).await,
         }
     }
+    Ok(Acquired::Busy)
 }
 
 /// The lock of the new store, granted with the seal. A lock that was granted just before it is acquired again, as its token
@@ -99,39 +103,39 @@ async fn after_the_seal(
 async fn climb(context: &Arc<Context>, request: AcquireRequest, rung: Rung) -> Result<Acquired> {
     // A store without tombstones has no moves.
     let moves = rung == Rung::Move && context.source()?.keeps_tombstones().is_supported();
-    let closing = Closing::begin(context);
-    loop {
+    let mut closing = Closing::default();
+    for left in (0..MOST_STARTS).rev().chain(iter::repeat(0)) {
         let attempt = Attempt { context, request: &request, moves, rung };
         match attempt.run().await {
             Ok(Climbed::Held(lease)) => return Ok(Acquired::Held(lease)),
             Ok(Climbed::Busy) => return Ok(Acquired::Busy),
-            Ok(Climbed::StartOver) if request.wait.is_expired() => return Ok(Acquired::Busy),
+            Ok(Climbed::StartOver) if left == 0 && request.wait.is_expired() => break,
             Ok(Climbed::StartOver) => sleep(PAUSE).await,
-            Err(error) if closing.may_explain(&error) && !request.wait.is_expired() => {
+            Err(error) if closing.may_explain(&error, context) && !request.wait.is_expired() => {
                 tracing::debug!(%error, "the old store may be closed for the seal; trying again");
                 sleep(PAUSE).await;
             }
             Err(error) => return Err(error),
         }
     }
+    Ok(Acquired::Busy)
 }
 
 /// The time from the closing of the old store to the seal, when a waiter gets errors that end by themselves.
-struct Closing<'a> {
-    context: &'a Context,
-    until: BootInstant,
+#[derive(Debug, Default)]
+struct Closing {
+    /// The end of that time, counted from the first error.
+    until: Option<BootInstant>,
 }
 
-impl<'a> Closing<'a> {
-    fn begin(context: &'a Context) -> Self {
-        Self { context, until: context.clock.now() + context.process.longest_ttl() + SEAL_LIMIT }
-    }
-
+impl Closing {
     /// Whether this error may come from the closing.
-    fn may_explain(&self, error: &Error) -> bool {
+    fn may_explain(&mut self, error: &Error, context: &Context) -> bool {
         let is_refusal = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied);
-        let is_old_store = error.backend() == self.context.from.capabilities().backend;
-        is_refusal && is_old_store && self.context.clock.now() < self.until
+        let is_old_store = error.backend() == context.from.capabilities().backend;
+        let now = context.clock.now();
+        let until = self.until.get_or_insert_with(|| now + context.process.longest_ttl() + SEAL_LIMIT);
+        is_refusal && is_old_store && now < *until
     }
 }
 
