@@ -3,7 +3,7 @@
 //! Run a part by a part of its names: `cargo test --all-features --test interop -- pottery::notify`.
 //! The clients in other languages are installed by `cargo xtask setup`, which `cargo xtask test` runs first.
 
-#[allow(unreachable_pub, reason = "a test program is no library")]
+#[allow(dead_code, unreachable_pub, reason = "it has what other test programs need as well")]
 #[path = "peers/redis/mod.rs"]
 mod peers;
 #[allow(dead_code, unreachable_pub, reason = "it runs what other test programs need as well")]

@@ -30,6 +30,11 @@ pub trait Peer: Send {
 
     /// Releases the lock, and says whether it was still its own; `None` when the client does not tell.
     async fn release(&mut self) -> Option<bool>;
+
+    /// Releases the lock whoever holds it, as the client's own call for operators does, and says whether it has such a call.
+    async fn reset(&mut self) -> bool {
+        false
+    }
 }
 
 /// What there is to know of a client.

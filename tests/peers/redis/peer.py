@@ -3,6 +3,7 @@
 {"call": "acquire", "client": "pottery", "servers": [URL, ...], "name": "a", "ttl": 2000, "wait": 0}
 {"call": "extend", "ttl": 2000}
 {"call": "release"}
+{"call": "reset"}
 
 Times are in milliseconds; a ttl of null is none at all. The answer is {"ok": true} when the lock was taken, extended
 or released, {"ok": false} when it is somebody else's, and {"error": TEXT} for anything that must not happen. The
@@ -55,6 +56,9 @@ class PythonRedisLock:
 
     def release(self):
         self.lock.release()
+
+    def reset(self):
+        self.lock.reset()
 
 
 class Pottery:
@@ -138,6 +142,10 @@ class Peer:
 
     def release(self):
         self.lock.release()
+        return True
+
+    def reset(self):
+        self.lock.reset()
         return True
 
 

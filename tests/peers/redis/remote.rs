@@ -59,4 +59,9 @@ impl Peer for Remote {
     async fn release(&mut self) -> Option<bool> {
         Some(self.program.call(json!({ "call": "release" }), Duration::ZERO).await)
     }
+
+    async fn reset(&mut self) -> bool {
+        let resets = self.client == Client::PythonRedisLock;
+        resets && self.program.call(json!({ "call": "reset" }), Duration::ZERO).await
+    }
 }

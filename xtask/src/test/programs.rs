@@ -27,11 +27,17 @@ const SHOWN: &[&str] =
     &["crates/lock-redlock/tests/contention.rs", "tests/failover.rs", "tests/migration_story.rs"];
 
 /// Tests with the lock clients of other languages.
-const WITH_PEERS: &[&str] = &["tests/interop.rs", "tests/interop_zk.rs", "tests/migration_story.rs"];
+const WITH_PEERS: &[&str] =
+    &["tests/interop.rs", "tests/interop_migration.rs", "tests/interop_zk.rs", "tests/migration_story.rs"];
 
 /// Test programs without libtest, and so without its unstable options.
-const OWN_HARNESS: &[&str] =
-    &["tests/conformance.rs", "tests/interop.rs", "tests/interop_zk.rs", "tests/migration_story.rs"];
+const OWN_HARNESS: &[&str] = &[
+    "tests/conformance.rs",
+    "tests/interop.rs",
+    "tests/interop_migration.rs",
+    "tests/interop_zk.rs",
+    "tests/migration_story.rs",
+];
 
 /// A program of tests that cargo has built.
 #[derive(Debug, PartialEq)]
