@@ -36,6 +36,7 @@ const OWN_HARNESS: &[&str] = &[
     "tests/interop.rs",
     "tests/interop_migration.rs",
     "tests/interop_zk.rs",
+    "tests/migration_processes.rs",
     "tests/migration_story.rs",
 ];
 
