@@ -83,6 +83,7 @@ impl LadderLease {
         let loss = reliance.cell.clone();
         let validity = new.validity().clone().and(loss.validity());
         let lease = Self::of(context, rung, name, (new, None), token, (validity, loss));
+        reliance.of_halves(&lease.halves);
         Self { _reliance: Some(reliance), ..lease }
     }
 
@@ -104,7 +105,7 @@ impl LadderLease {
 
 impl Halves {
     /// Ends the guard, and gives back what is left; what does not answer is released in the background.
-    async fn end(&self, reason: LossReason) {
+    pub(crate) async fn end(&self, reason: LossReason) {
         self.loss.lose(reason);
         drop(self.old.lock().await.take());
         drop(self.new.lock().await.take());

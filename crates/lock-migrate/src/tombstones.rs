@@ -10,6 +10,7 @@ use lock_core::{BootInstant, Clock, LockName, LossReason, ValidityCell};
 use tokio::time::sleep;
 
 use crate::context::Context;
+use crate::lease::Halves;
 use crate::record::{Phase, Record};
 
 /// What was read of tombstones, for later acquisitions, and the guards that rely on them now.
@@ -40,6 +41,8 @@ struct Relying {
     guard: u64,
     /// Valid as long as the tombstone that it knows of lives.
     cell: ValidityCell,
+    /// Its lock of the new store.
+    halves: Weak<Halves>,
     /// When the last reading of it was sent.
     sent: BootInstant,
 }
@@ -88,7 +91,8 @@ impl Tombstones {
         let mut state = self.state();
         state.guards += 1;
         let guard = state.guards;
-        state.relying.entry(name.clone()).or_default().push(Relying { guard, cell: cell.clone(), sent });
+        let relying = Relying { guard, cell: cell.clone(), halves: Weak::new(), sent };
+        state.relying.entry(name.clone()).or_default().push(relying);
         drop(state);
         Reliance { tombstones: Arc::clone(self), name: name.clone(), guard, cell }
     }
@@ -102,19 +106,25 @@ impl Tombstones {
         state.relying.iter().filter(|(_, guards)| is_old(guards)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Notes what was read for the guards of a name; nothing if its tombstone does not exist any more.
-    fn found(&self, name: &LockName, reading: Option<&Reading>) {
+    /// Notes what was read for the guards of a name; nothing if its tombstone does not exist any more. Returns what the guards
+    /// that are lost by that still hold.
+    fn found(&self, name: &LockName, reading: Option<&Reading>) -> Vec<Weak<Halves>> {
+        let mut lost = Vec::new();
         let mut state = self.state();
-        let Some(guards) = state.relying.get_mut(name) else { return };
+        let guards = state.relying.get_mut(name).map(Vec::as_mut_slice).unwrap_or_default();
         for guard in guards {
             match reading {
                 Some(reading) => {
                     guard.sent = reading.sent;
                     guard.cell.extend_to(reading.until);
                 }
-                None => guard.cell.lose(LossReason::Removed),
+                None => {
+                    guard.cell.lose(LossReason::Removed);
+                    lost.push(guard.halves.clone());
+                }
             }
         }
+        lost
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -139,6 +149,18 @@ pub(crate) struct Reliance {
     guard: u64,
     /// Valid as long as the tombstone lives, as far as is known.
     pub(crate) cell: ValidityCell,
+}
+
+impl Reliance {
+    /// Names what the guard holds, to be returned when the tombstone is gone: otherwise the renewal of a lost guard would block
+    /// its successors for as long as it lives.
+    pub(crate) fn of_halves(&self, halves: &Arc<Halves>) {
+        let mut state = self.tombstones.state();
+        let guards = state.relying.get_mut(&self.name).map(Vec::as_mut_slice).unwrap_or_default();
+        if let Some(relying) = guards.iter_mut().find(|relying| relying.guard == self.guard) {
+            relying.halves = Arc::downgrade(halves);
+        }
+    }
 }
 
 impl Drop for Reliance {
@@ -167,15 +189,20 @@ async fn read_again(context: &Context, name: LockName) {
     let Ok(source) = context.source() else { return };
     match source.read_tombstone(&name).await {
         Ok(Some(reading)) if context.check(&reading.tombstone, &name).is_ok() => {
-            context.tombstones.found(&name, Some(&reading));
+            let _ = context.tombstones.found(&name, Some(&reading));
         }
         Ok(_) => {
             tracing::warn!(
                 lock = name.as_str(),
                 "the tombstone of a lock that is held is gone: the guard is lost"
             );
-            context.tombstones.found(&name, None);
+            let lost = context.tombstones.found(&name, None);
             context.tombstones.forget(&name);
+            for halves in lost.iter().filter_map(Weak::upgrade) {
+                // A release that has begun may take long, and other tombstones do not wait for it.
+                let end = async move { halves.end(LossReason::Removed).await };
+                context.cleanup.spawn(&context.runtime, end);
+            }
         }
         Err(error) => tracing::debug!(%error, lock = name.as_str(), "a tombstone cannot be read now"),
     }
