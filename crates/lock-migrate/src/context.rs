@@ -97,13 +97,20 @@ impl Context {
 
     /// The record of the migration; the first process writes it.
     async fn read_or_begin(&self, target: &dyn MigrationTarget) -> Result<Arc<Record>> {
+        let until = self.clock.now() + BEGIN_LIMIT;
         loop {
             if let Some(stored) = target.read_record().await? {
                 return self.process.learn(&stored);
             }
             self.from.connect().await?;
-            let record = begin(&self.config.namespace, self.source()?, target).await?;
-            target.write_record(&record.to_bytes(), None).await?;
+            match begin(&self.config.namespace, self.source()?, target).await {
+                Ok(record) => drop(target.write_record(&record.to_bytes(), None).await?),
+                // The process that has claimed the store may be about to write it.
+                Err(error) if error.kind() == ErrorKind::InvalidConfig && self.clock.now() < until => {
+                    sleep(PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -217,18 +224,19 @@ impl Context {
     }
 }
 
-/// The record of a migration that has none yet. It is that of the migration which the old store takes part in already, if it
-/// was deleted.
+/// The record of a migration that has none yet. The old store is claimed first: so one of several processes that start at once
+/// begins the migration, and the record of one that was deleted is that of the same migration again.
 pub(crate) async fn begin(
     namespace: &str,
     source: &dyn MigrationSource,
     target: &dyn MigrationTarget,
 ) -> Result<Record> {
     let record = Record::new(namespace, source.identity(), target.identity());
-    match source.claimed().await? {
-        None => Ok(record),
-        Some(claimed) => record.clone().resume(&claimed).ok_or_else(|| other_migration(&claimed, &record)),
+    let claimed = source.claim(&record.claim()).await?;
+    if claimed == record.claim() {
+        return Ok(record);
     }
+    record.clone().resume(&claimed).ok_or_else(|| other_migration(&claimed, &record))
 }
 
 /// Refuses a token of the new store that is too far ahead of this clock of the old one.
@@ -317,3 +325,6 @@ fn other_migration(claimed: &str, record: &Record) -> Error {
 /// How far tokens of the new store may be ahead of the clock of the old one.
 pub(crate) const LARGEST_LEAD: Duration = Duration::from_secs(86_400);
 const RETRY: Duration = Duration::from_secs(1);
+/// How long another process may take from its claim to its record.
+const BEGIN_LIMIT: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);

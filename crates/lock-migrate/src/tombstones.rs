@@ -120,7 +120,7 @@ impl Tombstones {
                 }
                 None => {
                     guard.cell.lose(LossReason::Removed);
-                    lost.push(guard.halves.clone());
+                    lost.push(Weak::clone(&guard.halves));
                 }
             }
         }
