@@ -43,8 +43,7 @@ const fn ladder(mistake: exclusion::Mistake) -> Ladder<2> {
 }
 
 const fn tokens(mistake: tokens::Mistake, attempts: u8) -> Tokens {
-    // The shortest stories have no more.
-    Tokens { mistake: Some(mistake), attempts, elections: 1 }
+    Tokens { mistake: Some(mistake), attempts, elections: 3 }
 }
 
 mistakes! {
