@@ -128,7 +128,9 @@ impl MigrateHarness {
             let key = key.text().expect("a key is text");
             let lock = key.strip_prefix(HOLDERS).map_or(key, |lock| lock.trim_matches(['{', '}']));
             let means_nothing = key.starts_with(HOLDERS) && deleted.contains(lock);
-            let meant_to_stay = TOKENS.iter().any(|kept| key.starts_with(kept)) || self.has_moved(key).await;
+            let meant_to_stay = key.starts_with(CLAIM)
+                || TOKENS.iter().any(|kept| key.starts_with(kept))
+                || self.has_moved(key).await;
             if !meant_to_stay && !means_nothing {
                 left.insert(lock.to_owned());
             }
@@ -258,3 +260,6 @@ impl Harness for MigrateHarness {
         zk.restart().await.unwrap_or_else(|error| panic!("{error}"));
     }
 }
+
+/// Which migration the locks take part in.
+const CLAIM: &str = "polylock:migration:";

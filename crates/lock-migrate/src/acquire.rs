@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, Mode, Wait};
-use lock_core::migration::{Reading, Swapped};
+use lock_core::migration::{MigrationSource, Reading, Swapped};
 use lock_core::{BootInstant, Error, ErrorKind, Lease, Result, Token};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::context::{Context, LARGEST_LEAD, micros, no_seal};
+use crate::context::{Context, LARGEST_LEAD, check_lead, micros, no_seal, wall_clock};
 use crate::half::Half;
 use crate::lease::LadderLease;
 use crate::one::OneLease;
-use crate::record::{Phase, Record};
+use crate::record::{BACKEND, Phase, Record};
 use crate::rung::Rung;
 
 /// By how much a raise of the tokens is ahead of the clock of the old store.
@@ -28,6 +28,8 @@ const MOMENT: Duration = Duration::from_millis(500);
 const MOST_STARTS: u32 = 4;
 /// In microseconds of the old store's clock, and transactions of the new one.
 const FOR_SHARERS: u64 = 1_000;
+/// How long an acquisition that may rely on an earlier reading waits for a new one.
+const READ_LIMIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Acquires a lock on its rung.
@@ -170,7 +172,7 @@ impl Attempt<'_> {
         {
             return self.rely_on_earlier(new, reading, &record).await;
         }
-        let tries_whole = self.moves && record.phase == Phase::Open;
+        let mut tries_whole = self.may_move(&record);
         loop {
             return match self.acquire_old(&new, tries_whole).await {
                 None => {
@@ -186,8 +188,13 @@ impl Attempt<'_> {
                     }
                     // The wait may have been long.
                     let record = context.record_at(&**new).await?;
-                    if self.moves && is_whole && record.phase == Phase::Open {
+                    if is_whole && self.may_move(&record) && self.can_follow(&old).await? {
                         self.move_name(new, old, &record).await
+                    } else if is_whole && self.request.mode != Mode::Exclusive {
+                        // As a whole, it would keep the other sharers out.
+                        old.release().await?;
+                        tries_whole = false;
+                        continue;
                     } else {
                         self.hold_both(new, old).await
                     }
@@ -214,6 +221,31 @@ impl Attempt<'_> {
         self.context.check_lead(&self.request.name, new.token(), LARGEST_LEAD).await?;
         // A little more, so that the next sharers do not have to do that, too.
         old.raise_token(Token::new(new.token().get() + FOR_SHARERS)).await
+    }
+
+    /// Whether a name moves now, by the record as of the grant: the rung may have changed while this request waited.
+    fn may_move(&self, record: &Record) -> bool {
+        let rung = self.context.process.rung_in(record, &self.request.name);
+        self.moves && record.phase == Phase::Open && rung == Rung::Move
+    }
+
+    /// Whether the tokens of the new store can be raised above that of the old one. All its locks would get tokens that are
+    /// ahead as far.
+    async fn can_follow(&self, old: &Half) -> Result<bool> {
+        match self.context.check_lead(&self.request.name, old.token(), LARGEST_LEAD).await {
+            Err(error) if error.kind() == ErrorKind::Exhausted => {
+                tracing::warn!(%error, lock = self.request.name.as_str(), "a lock does not move yet");
+                Ok(false)
+            }
+            checked => checked.map(|()| true),
+        }
+    }
+
+    /// The clock of the old store. One that is far ahead of this host's would raise the tokens of the new store for good.
+    async fn trusted_time(&self, source: &dyn MigrationSource) -> Result<u64> {
+        let clock = source.time(&self.request.name).await?;
+        check_lead(Token::new(clock), micros(wall_clock()))?;
+        Ok(clock)
     }
 
     /// Acquires the lock of the old store, and reports whether as a whole: a mover of a share tries for that first.
@@ -253,6 +285,12 @@ impl Attempt<'_> {
             self.context.check_lead(&self.request.name, new.token(), LARGEST_LEAD).await?;
             // Before the guard is handed out: the next holder on the old store gets a larger token.
             old.raise_token(new.token()).await?;
+        } else if let Err(error) = self.context.check_lead(&self.request.name, old.token(), HOUR / 2).await {
+            // The seal raises the new store above the old one's clock by an hour. So it has to know of tokens that are ahead.
+            tracing::debug!(%error, "the tokens of the new store follow");
+            if self.can_follow(&old).await? {
+                new.raise_token(old.token()).await?;
+            }
         }
         Ok(Climbed::Held(Box::new(LadderLease::both(self.context, self.rung, &self.request.name, new, old))))
     }
@@ -264,13 +302,8 @@ impl Attempt<'_> {
         let token = new.token().max(old.token());
         context.check_lead(name, new.token(), LARGEST_LEAD).await?;
         if new.token() < old.token() {
-            if let Err(error) = context.check_lead(name, old.token(), LARGEST_LEAD).await {
-                // All locks of the new store would get tokens that are ahead as far. On both stores this one excludes as well.
-                tracing::warn!(%error, lock = name.as_str(), "a lock does not move yet");
-                return self.hold_both(new, old).await;
-            }
             // Before the tombstone is written: the next holder of the new store alone gets a larger token.
-            let ahead = source.time(name).await? + micros(HOUR);
+            let ahead = self.trusted_time(source).await? + micros(HOUR);
             new.raise_token(Token::new(old.token().get().max(ahead))).await?;
         }
         let tombstone = context.tombstone(name, target.age(&**new).await?.newest, record);
@@ -318,15 +351,14 @@ impl Attempt<'_> {
             return Ok(Climbed::StartOver);
         };
         context.check(&reading.tombstone, name)?;
-        if self.request.mode != Mode::Exclusive
-            && context.target()?.age(&**new).await?.created < reading.tombstone.newest
-        {
-            // Its token may be smaller than those of the old store.
+        if self.is_older(&new, &reading).await? {
             let _ = new.release().await;
             return Ok(Climbed::StartOver);
         }
         let (token, until, sent) = (new.token(), reading.until, reading.sent);
         if self.moves {
+            // The mover may have died before it did.
+            context.note_moved(name);
             context.tombstones.keep(name, reading, record);
         }
         Ok(self.hold_moved(new, token, until, sent))
@@ -340,13 +372,14 @@ impl Attempt<'_> {
         record: &Arc<Record>,
     ) -> Result<Climbed> {
         let (context, name) = (self.context, &self.request.name);
-        let (mut until, mut sent) = (reading.until, reading.sent);
+        let mut reading = reading;
         if context.tombstones.is_outdated(reading.sent) {
-            match context.source()?.read_tombstone(name).await {
+            let read = timeout(READ_LIMIT, context.source()?.read_tombstone(name)).await;
+            match read.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, BACKEND))) {
                 Ok(Some(again)) => {
                     context.check(&again.tombstone, name)?;
-                    (until, sent) = (again.until, again.sent);
-                    context.tombstones.keep(name, again, record);
+                    context.tombstones.keep(name, again.clone(), record);
+                    reading = again;
                 }
                 Ok(None) => {
                     tracing::warn!(lock = name.as_str(), "the tombstone of a lock that has moved is gone");
@@ -355,12 +388,26 @@ impl Attempt<'_> {
                     return Ok(Climbed::StartOver);
                 }
                 // Closed for the seal, it does not answer either.
-                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => {
+                    context.tombstones.note_silence();
+                }
                 Err(error) => return Err(error),
             }
         }
+        if self.is_older(&new, &reading).await? {
+            let _ = new.release().await;
+            return Ok(Climbed::StartOver);
+        }
         let token = new.token();
-        Ok(self.hold_moved(new, token, until, sent))
+        Ok(self.hold_moved(new, token, reading.until, reading.sent))
+    }
+
+    /// Whether a sharer's lock is older than a tombstone: its token may be smaller than those of the old store.
+    async fn is_older(&self, new: &Half, reading: &Reading) -> Result<bool> {
+        if self.request.mode == Mode::Exclusive {
+            return Ok(false);
+        }
+        Ok(self.context.target()?.age(&***new).await?.created < reading.tombstone.newest)
     }
 
     fn hold_moved(&self, new: Half, token: Token, until: BootInstant, sent: BootInstant) -> Climbed {

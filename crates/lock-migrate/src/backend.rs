@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::acquire::acquire;
 use crate::config::{MigrationConfig, capabilities};
 use crate::context::Context;
+use crate::operator;
 use crate::record::Record;
 use crate::rung::Rung;
 use crate::shadow::{self, ShadowReport};
@@ -117,7 +118,7 @@ impl Backend for Migration {
             return to.list(prefix).await;
         }
         let (old, new) = tokio::try_join!(from.list(prefix), to.list(prefix))?;
-        let new = new.into_iter().filter(|name| !name.as_str().starts_with(shadow::PREFIX));
+        let new = new.into_iter().filter(|name| !is_reserved(name));
         let names: BTreeSet<_> = old.into_iter().chain(new).collect();
         self.capabilities.check_listed(names.len()).map(|()| names.into_iter().collect())
     }
@@ -152,3 +153,8 @@ impl Backend for Migration {
 
 /// How long a close waits for the locks of guards that are still there.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Whether the migration itself uses this name.
+fn is_reserved(name: &LockName) -> bool {
+    [shadow::PREFIX, operator::PREFIX].iter().any(|prefix| name.as_str().starts_with(prefix))
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_core::backend::Backend;
 use lock_core::background::Background;
-use lock_core::migration::{Member, MigrationSource, MigrationTarget, Reading, Tombstone};
+use lock_core::migration::{Member, MigrationSource, MigrationTarget, Reading, StoredRecord, Tombstone};
 use lock_core::{Clock, Error, ErrorKind, Lease, LockName, Result, Token};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -82,25 +82,28 @@ impl Context {
     async fn take_part(&self) -> Result<()> {
         self.to.connect().await?;
         let target = self.target()?;
-        let record = self.read_or_begin(target).await?;
+        let stored = self.read_or_begin(target).await?;
+        // It counts once it is clear that this process belongs to it.
+        let record = Record::parse(&stored, &self.config.namespace)?;
         if record.phase != Phase::Sealed {
             self.check_source(&record).await?;
             if self.config.rung == Some(Rung::New) {
                 return Err(no_seal());
             }
         }
-        if self.joined.swap(true, Ordering::Relaxed) {
-            return Ok(());
+        if !self.joined.swap(true, Ordering::Relaxed) {
+            let joined = target.join(Arc::clone(&self.process) as Arc<dyn Member>).await;
+            unless_it_follows(joined)?;
         }
-        target.join(Arc::clone(&self.process) as Arc<dyn Member>).await
+        self.process.learn(&stored).map(drop)
     }
 
     /// The record of the migration; the first process writes it.
-    async fn read_or_begin(&self, target: &dyn MigrationTarget) -> Result<Arc<Record>> {
+    async fn read_or_begin(&self, target: &dyn MigrationTarget) -> Result<StoredRecord> {
         let until = self.clock.now() + BEGIN_LIMIT;
         loop {
             if let Some(stored) = target.read_record().await? {
-                return self.process.learn(&stored);
+                return Ok(stored);
             }
             self.from.connect().await?;
             match begin(&self.config.namespace, self.source()?, target).await {
@@ -221,6 +224,17 @@ impl Context {
     /// Refuses a time to live that one of both stores cannot honour.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<()> {
         capabilities(&*self.from, &*self.to).check_lease_ttl(ttl)
+    }
+}
+
+/// Accepts that the store does not answer now: the connection takes part as soon as it does, and before any lock.
+pub(crate) fn unless_it_follows(joined: Result<()>) -> Result<()> {
+    match joined {
+        Err(error) if error.kind() == ErrorKind::Unavailable => {
+            tracing::debug!(%error, "registering in the migration later");
+            Ok(())
+        }
+        joined => joined,
     }
 }
 

@@ -199,24 +199,28 @@ impl Lease for LadderLease {
     }
 
     async fn downgrade(&mut self) -> Result<()> {
-        if let Some(old) = &mut *self.halves.old.lock().await {
-            old.downgrade().await?;
-        }
+        // In the order of acquisition: while the old lock is exclusive, no reader of any rung enters.
         match &mut *self.halves.new.lock().await {
-            Some(new) => new.downgrade().await,
-            None => Err(Error::lost(BACKEND)),
+            Some(new) => new.downgrade().await?,
+            None => return Err(Error::lost(BACKEND)),
+        }
+        match &mut *self.halves.old.lock().await {
+            Some(old) => old.downgrade().await,
+            None => Ok(()),
         }
     }
 
     async fn raise_token(&self, floor: Token) -> Result<()> {
         // All locks of the new store get larger tokens than that.
         self.context.check_lead(&self.name, floor, LARGEST_LEAD).await?;
-        if let Some(old) = &*self.halves.old.lock().await {
-            old.raise_token(floor).await?;
-        }
+        // The new store first: the seal only knows of its tokens.
         match &*self.halves.new.lock().await {
-            Some(new) => new.raise_token(floor).await,
-            None => Err(Error::lost(BACKEND)),
+            Some(new) => new.raise_token(floor).await?,
+            None => return Err(Error::lost(BACKEND)),
+        }
+        match &*self.halves.old.lock().await {
+            Some(old) => old.raise_token(floor).await,
+            None => Ok(()),
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::OnceCell;
 
 pub use self::finish::FinishTerms;
 pub use self::status::{Status, Straggler, TombstoneCount};
-use crate::context::begin;
+use crate::context::{begin, unless_it_follows};
 use crate::member::SessionInfo;
 use crate::record::{BACKEND, Record};
 use crate::rung::Rung;
@@ -202,7 +202,7 @@ impl Operator {
     /// Watches the record in the sessions of this connection, so that it is known as of a grant.
     async fn join(&self) -> Result<()> {
         let target = self.target()?;
-        self.joined.get_or_try_init(|| target.join(Arc::new(Watching))).await.map(drop)
+        self.joined.get_or_try_init(|| join_or_follow(target)).await.map(drop)
     }
 
     fn owner() -> Arc<OwnerInfo> {
@@ -223,6 +223,10 @@ impl Operator {
     }
 }
 
+async fn join_or_follow(target: &dyn MigrationTarget) -> Result<()> {
+    unless_it_follows(target.join(Arc::new(Watching)).await)
+}
+
 /// Registers the operator, which has no locks of the fleet.
 #[derive(Debug)]
 struct Watching;
@@ -236,4 +240,4 @@ impl Member for Watching {
 /// What an operator registers.
 const OPERATOR: &[u8] = b"operator";
 /// The names of the locks of operators begin with it.
-const PREFIX: &str = ".migrate/";
+pub(crate) const PREFIX: &str = ".migrate/";

@@ -61,6 +61,11 @@ impl Process {
         self.in_force(|record| record.rung(name))
     }
 
+    /// The rung of a name by this record, which is open.
+    pub(crate) fn rung_in(&self, record: &Record, name: &LockName) -> Rung {
+        self.pinned.unwrap_or_else(|| record.rung(name))
+    }
+
     /// The rung in force by the record, if that counts.
     fn in_force(&self, by_rules: impl FnOnce(&Record) -> Rung) -> Rung {
         match &*self.known.borrow() {
@@ -80,10 +85,11 @@ impl Process {
         }
         let record = Arc::new(Record::parse(stored, &self.namespace)?);
         self.known.send_if_modified(|known| {
-            // A record that was deleted and written again counts its versions anew.
-            let is_newer = known
-                .as_ref()
-                .is_none_or(|known| known.stored.version < stored.version || known.record.id != record.id);
+            // A record that was deleted and written again counts its versions anew, and has a later generation or another id.
+            let is_newer = known.as_ref().is_none_or(|known| {
+                let order = |stored: &StoredRecord, record: &Record| (record.generation, stored.version);
+                known.record.id != record.id || order(&known.stored, &known.record) < order(stored, &record)
+            });
             if is_newer {
                 *known = Some(Known { stored: stored.clone(), record: Arc::clone(&record) });
             }

@@ -26,6 +26,8 @@ struct State {
     readings: HashMap<LockName, Known>,
     relying: HashMap<LockName, Vec<Relying>>,
     guards: u64,
+    /// Until when their store is not asked again, as it did not answer.
+    silent_until: Option<BootInstant>,
 }
 
 /// A reading, and the record as of then: it counts in the same generation of the same record.
@@ -65,7 +67,14 @@ impl Tombstones {
 
     /// Whether it is time to read a tombstone again, if its store answers.
     pub(crate) fn is_outdated(&self, sent: BootInstant) -> bool {
-        self.clock.now().saturating_duration_since(sent) >= READ_AGAIN
+        let now = self.clock.now();
+        let is_silent = self.state().silent_until.is_some_and(|until| now < until);
+        !is_silent && now.saturating_duration_since(sent) >= READ_AGAIN
+    }
+
+    /// Notes that their store did not answer: the next acquisitions do not wait for it.
+    pub(crate) fn note_silence(&self) {
+        self.state().silent_until = Some(self.clock.now() + SILENCE);
     }
 
     /// Keeps what a mover has read, for later acquisitions.
@@ -212,6 +221,8 @@ async fn read_again(context: &Context, name: LockName) {
 const READ_AGAIN: Duration = Duration::from_secs(60);
 /// How often a process looks which ones those are.
 const LOOK: Duration = Duration::from_secs(10);
+/// How long a store that did not answer is not asked again by an acquisition that can go on without it.
+const SILENCE: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 32;
 /// Some 30 MB.
 const MOST_READINGS: usize = 100_000;

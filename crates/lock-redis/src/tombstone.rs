@@ -62,11 +62,17 @@ impl Context {
     /// The tombstones of all locks whose names begin so.
     pub(crate) async fn tombstones(&self, prefix: &str) -> Result<Vec<Reading>> {
         let recipe = self.server.recipe();
-        let mut moved = BTreeMap::new();
+        let (mut moved, mut unreadable) = (BTreeMap::new(), None);
         let visit = |read: redis_link::scan::ReadKey| {
             let state = read.value.map(|value| recipe.key_state(value, read.beside, read.left));
             let tombstone = match state {
-                Some(KeyState::Moved(text)) => Tombstone::parse(&text),
+                Some(KeyState::Moved(text)) => {
+                    let tombstone = Tombstone::parse(&text);
+                    if tombstone.is_none() {
+                        unreadable = Some(later_format(&text));
+                    }
+                    tombstone
+                }
                 _ => None,
             };
             match tombstone {
@@ -80,7 +86,10 @@ impl Context {
             }
         };
         self.server.read_keys(&format!("{}{prefix}", self.prefix), recipe.beside(), visit).await?;
-        Ok(moved.into_values().collect())
+        match unreadable {
+            Some(error) => Err(error),
+            None => Ok(moved.into_values().collect()),
+        }
     }
 
     /// The longest remaining life of the locks that are held.

@@ -8,6 +8,7 @@ use lock_core::{Error, ErrorKind, LockName, Result, Token};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::rules::refused;
+use super::way_back::BATCH;
 use super::{Gate, Obstacle, Operator, PREFIX, Progress};
 use crate::acquire::HOUR;
 use crate::context::{micros, wall_clock};
@@ -98,6 +99,12 @@ impl Operator {
         (sealed.phase, sealed.floor) = (Phase::Sealed, self.raise_above_all(terms).await?);
         sealed.set(Rung::New, "*");
         if self.write(&sealed, version).await? {
+            // Which names have moved matters no more. What fails is only left behind.
+            if let Ok(noted) = self.target()?.moved().await {
+                for names in noted.chunks(BATCH) {
+                    let _ = self.target()?.forget_moved(names).await;
+                }
+            }
             return Ok(Gate::Passed(Box::new(sealed)));
         }
         let changed = Obstacle::new("the record changed meanwhile", "look at the status, and finish again");

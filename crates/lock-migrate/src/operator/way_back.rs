@@ -191,7 +191,16 @@ impl Operator {
 
     /// Removes one tombstone under the lock of the new store. Returns whether it is gone.
     async fn remove(&self, source: &dyn MigrationSource, reading: &Reading, record: &Record) -> Result<bool> {
-        let name = &reading.tombstone.lock;
+        let (name, tombstone) = (&reading.tombstone.lock, &reading.tombstone);
+        if !tombstone.is_of(&record.to, &record.namespace, name) {
+            return refused(
+                &format!(
+                    "the lock {name} has the tombstone of another migration ({:?} to {})",
+                    tombstone.namespace, tombstone.to
+                ),
+                "clean that migration, or remove the tombstone by hand once nobody relies on it",
+            );
+        }
         let wait = Wait::Until(Instant::now() + LOCK_LIMIT);
         let request = AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), Self::owner());
         let Acquired::Held(lease) = self.to.acquire(request).await? else { return Ok(false) };
@@ -259,5 +268,5 @@ const LOCK_LIMIT: Duration = Duration::from_secs(5);
 const IN_FLIGHT: Duration = Duration::from_secs(10);
 /// Less than what the clocks of two hosts drift apart during a session timeout.
 const MARGIN: Duration = Duration::from_millis(200);
-const BATCH: usize = 500;
+pub(super) const BATCH: usize = 500;
 const AT_ONCE: usize = 64;

@@ -38,12 +38,12 @@ macro_rules! part {
     };
 }
 
-const ASK: &str = script!(clock mint_fast number mint setnx setnx_ask);
+const ASK: &str = script!(clock mint_fast number mint setnx setnx_moved setnx_ask);
 const RELEASE: &str = script!(setnx setnx_release);
 const EXTEND: &str = script!(setnx setnx_extend);
 const RAISE: &str = script!(clock mint_fast number setnx setnx_raise);
-const INSPECT: &str = script!(setnx setnx_inspect);
-const BREAK: &str = script!(setnx setnx_break);
+const INSPECT: &str = script!(setnx setnx_moved setnx_inspect);
+const BREAK: &str = script!(setnx setnx_moved setnx_break);
 
 struct Bench {
     connection: MultiplexedConnection,
@@ -161,9 +161,10 @@ impl Bench {
     async fn eval(&mut self, case: &Case, script: &str, words: &[&str]) -> RedisResult<Value> {
         let mut eval = cmd("EVAL");
         eval.arg(script)
-            .arg(2)
+            .arg(3)
             .arg(&case.lock)
             .arg(&case.fence)
+            .arg(format!("moved:{}", case.lock))
             .arg(words)
             .query_async(&mut self.connection)
             .await
