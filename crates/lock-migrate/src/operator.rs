@@ -241,3 +241,23 @@ impl Member for Watching {
 const OPERATOR: &[u8] = b"operator";
 /// The names of the locks of operators begin with it.
 pub(crate) const PREFIX: &str = ".migrate/";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Compiles only if every step can run in a task of its own.
+    #[allow(dead_code, reason = "it is enough that it compiles")]
+    fn every_step_can_be_spawned(operator: &Operator, terms: &FinishTerms) {
+        const fn is_send(_: &impl Send) {}
+        is_send(&operator.record());
+        is_send(&operator.status());
+        is_send(&operator.preflight());
+        is_send(&operator.set(Rung::Dual, "*"));
+        is_send(&operator.finish(terms, |_| ()));
+        is_send(&operator.obstacles_to_finish(terms));
+        is_send(&operator.back(Duration::ZERO, |_| ()));
+        is_send(&operator.clean(None, |_| ()));
+        is_send(&operator.close());
+    }
+}

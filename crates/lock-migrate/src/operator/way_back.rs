@@ -169,8 +169,10 @@ impl Operator {
             }
             let mut busy = 0;
             for (at, batch) in found.chunks(BATCH).enumerate() {
-                let outcomes = stream::iter(batch).map(|reading| self.remove(source, reading, record));
-                let outcomes: Vec<_> = outcomes.buffered(AT_ONCE).collect().await;
+                // Collected first: a closure in the stream would keep this future from being spawned.
+                let removals: Vec<_> =
+                    batch.iter().map(|reading| self.remove(source, reading, record)).collect();
+                let outcomes: Vec<_> = stream::iter(removals).buffered(AT_ONCE).collect().await;
                 let mut gone = Vec::new();
                 for (reading, outcome) in batch.iter().zip(outcomes) {
                     match outcome? {
