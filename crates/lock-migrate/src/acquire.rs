@@ -368,7 +368,7 @@ impl Attempt<'_> {
     async fn rely_on_earlier(
         &self,
         mut new: Half,
-        reading: Reading,
+        reading: Arc<Reading>,
         record: &Arc<Record>,
     ) -> Result<Climbed> {
         let (context, name) = (self.context, &self.request.name);
@@ -379,7 +379,7 @@ impl Attempt<'_> {
                 Ok(Some(again)) => {
                     context.check(&again.tombstone, name)?;
                     context.tombstones.keep(name, again.clone(), record);
-                    reading = again;
+                    reading = Arc::new(again);
                 }
                 Ok(None) => {
                     tracing::warn!(lock = name.as_str(), "the tombstone of a lock that has moved is gone");

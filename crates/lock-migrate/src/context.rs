@@ -13,6 +13,7 @@ use tokio::time::sleep;
 
 use crate::config::{MigrationConfig, capabilities};
 use crate::half::Half;
+use crate::later::Later;
 use crate::lease::HeldGuards;
 use crate::process::Process;
 use crate::record::{BACKEND, Phase, Record};
@@ -30,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) tombstones: Arc<Tombstones>,
     pub(crate) shadow: ShadowCounts,
     pub(crate) held: HeldGuards,
+    /// What begins for guards that are held for a while.
+    pub(crate) later: Arc<Later>,
     joined: AtomicBool,
     pub(crate) cleanup: Arc<Background>,
     pub(crate) runtime: Handle,
@@ -47,8 +50,8 @@ impl Context {
     ) -> Result<Arc<Self>> {
         let process = Process::new(&config.namespace, config.rung);
         process.note_ttl(from.capabilities().lease.default_ttl());
-        let (cleanup, shadow, clock) = (Arc::default(), ShadowCounts::default(), Clock::boot());
-        let tombstones = Tombstones::new(clock.clone());
+        let (cleanup, later, clock) = (Arc::default(), Arc::default(), Clock::boot());
+        let (shadow, tombstones) = (ShadowCounts::default(), Tombstones::new(clock.clone()));
         let (held, joined) = (HeldGuards::default(), AtomicBool::new(false));
         let context = Arc::new(Self {
             from,
@@ -58,6 +61,7 @@ impl Context {
             tombstones,
             shadow,
             held,
+            later,
             joined,
             cleanup,
             runtime,
@@ -195,7 +199,7 @@ impl Context {
 
     /// What was read of the tombstone of a name, if a mover may rely on it without asking; called once the lock of the new
     /// store is granted, with the record as of then.
-    pub(crate) fn earlier_reading(&self, name: &LockName, record: &Record) -> Option<Reading> {
+    pub(crate) fn earlier_reading(&self, name: &LockName, record: &Record) -> Option<Arc<Reading>> {
         let reading = self.tombstones.earlier(name, record)?;
         let is_current = self.source().is_ok_and(|source| source.is_current(&reading, name));
         is_current.then_some(reading)

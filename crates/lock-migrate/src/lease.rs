@@ -10,10 +10,12 @@ use lock_core::{
     BootInstant, Error, GuardState, Lease, LockName, LossReason, OwnerId, Released, Result, Revocation,
     Token, Validity, ValidityCell,
 };
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use crate::context::{Context, LARGEST_LEAD};
 use crate::half::Half;
+use crate::later::Begin;
 use crate::process::CountedGuard;
 use crate::record::BACKEND;
 use crate::rung::Rung;
@@ -45,6 +47,16 @@ pub(crate) struct Halves {
     new: Mutex<Option<Half>>,
     /// The lock of the old store; none where a tombstone is in its place.
     old: Mutex<Option<Half>>,
+    /// Of a guard that has both.
+    watched: Option<Watched>,
+}
+
+/// How the loss of one half is noticed, to give back the other one.
+#[derive(Debug)]
+struct Watched {
+    /// That of the whole guard.
+    validity: Validity,
+    runtime: Handle,
 }
 
 impl LadderLease {
@@ -54,20 +66,10 @@ impl LadderLease {
         let loss = ValidityCell::new(context.clock.clone(), BootInstant::NEVER);
         let validity = loss.validity().and(new.validity().clone()).and(old.validity().clone());
         let token = new.token().max(old.token());
-        let lease = Self::of(context, rung, name, (new, Some(old)), token, (validity.clone(), loss));
+        let watched = Watched { validity: validity.clone(), runtime: context.runtime.clone() };
+        let lease = Self::of(context, rung, name, (new, Some(old), Some(watched)), token, (validity, loss));
         context.held.add(&lease.halves);
-        // The renewal of one would keep it for as long as the guard lives, though the other is lost.
-        let halves = Arc::downgrade(&lease.halves);
-        context.runtime.spawn(async move {
-            let reason = validity.lost().await;
-            if reason == LossReason::Released {
-                // The release that has begun returns both, before it is answered.
-                return;
-            }
-            if let Some(halves) = halves.upgrade() {
-                halves.end(reason).await;
-            }
-        });
+        context.later.add(&context.runtime, &lease.halves);
         lease
     }
 
@@ -82,7 +84,7 @@ impl LadderLease {
     ) -> Self {
         let loss = reliance.cell.clone();
         let validity = new.validity().clone().and(loss.validity());
-        let lease = Self::of(context, rung, name, (new, None), token, (validity, loss));
+        let lease = Self::of(context, rung, name, (new, None, None), token, (validity, loss));
         reliance.of_halves(&lease.halves);
         Self { _reliance: Some(reliance), ..lease }
     }
@@ -91,15 +93,33 @@ impl LadderLease {
         context: &Arc<Context>,
         rung: Rung,
         name: &LockName,
-        (new, old): (Half, Option<Half>),
+        (new, old, watched): (Half, Option<Half>, Option<Watched>),
         token: Token,
         (validity, loss): (Validity, ValidityCell),
     ) -> Self {
         let (owner, revocation) = (new.owner(), new.revocation().cloned());
-        let halves = Arc::new(Halves { loss, new: Mutex::new(Some(new)), old: Mutex::new(old) });
+        let halves = Arc::new(Halves { loss, new: Mutex::new(Some(new)), old: Mutex::new(old), watched });
         let (context, guard) = (Arc::clone(context), context.process.count(rung));
         let (name, was_held, _reliance, _guard) = (name.clone(), None, None, guard);
         Self { halves, name, owner, token, validity, revocation, was_held, context, _reliance, _guard }
+    }
+}
+
+/// The renewal of one half would keep it for as long as the guard lives, though the other is lost.
+impl Begin for Halves {
+    fn begin(self: Arc<Self>) {
+        let Some(Watched { validity, runtime }) = &self.watched else { return };
+        let (halves, validity) = (Arc::downgrade(&self), validity.clone());
+        drop(runtime.spawn(async move {
+            let reason = validity.lost().await;
+            if reason == LossReason::Released {
+                // The release that has begun returns both, before it is answered.
+                return;
+            }
+            if let Some(halves) = halves.upgrade() {
+                halves.end(reason).await;
+            }
+        }));
     }
 }
 

@@ -10,6 +10,7 @@ mod config;
 mod context;
 mod glob;
 mod half;
+mod later;
 mod lease;
 mod member;
 mod one;

@@ -34,9 +34,8 @@ impl OneLease {
         request: &AcquireRequest,
     ) -> Self {
         let guard = context.process.count(rung);
-        let shadow = (rung == Rung::Shadow)
-            .then(|| Shadow::begin(context, request, lease.validity().clone()))
-            .flatten();
+        let shadow =
+            (rung == Rung::Shadow).then(|| Shadow::begin(context, request, lease.validity().clone()));
         Self { lease, shadow, guard, name: request.name.clone(), context: Arc::clone(context) }
     }
 }
@@ -71,7 +70,7 @@ impl Lease for OneLease {
     }
 
     async fn release(&mut self) -> Result<Released> {
-        if let Some(shadow) = &mut self.shadow {
+        if let Some(shadow) = &self.shadow {
             shadow.release().await;
         }
         self.lease.release().await
@@ -82,7 +81,7 @@ impl Lease for OneLease {
             // The next guard is on another rung.
             return Ok(HandOver::Released(self.release().await?));
         }
-        if let Some(shadow) = &mut self.shadow {
+        if let Some(shadow) = &self.shadow {
             shadow.release().await;
         }
         Ok(match self.lease.hand_over(next).await? {

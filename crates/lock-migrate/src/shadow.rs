@@ -1,7 +1,8 @@
 //! Shadow locks: the new store is measured while the old one grants the locks.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, Wait};
@@ -11,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::context::Context;
 use crate::half::Half;
+use crate::later::Begin;
 
 /// The names of shadow locks begin with it.
 pub(crate) const PREFIX: &str = ".shadow/";
@@ -83,49 +85,42 @@ impl ShadowCounts {
     }
 }
 
-/// The shadow lock of a guard: a task that acquires it after a moment, and releases it when the guard is lost or released.
+/// The shadow lock of a guard: after a moment a task acquires it, and releases it when the guard is lost or released.
 #[derive(Debug)]
-pub(crate) struct Shadow {
-    task: Option<JoinHandle<()>>,
-    stage: Arc<Stage>,
-}
+pub(crate) struct Shadow(Arc<Stage>);
 
 /// How far a shadow lock is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Stage {
-    /// Set by the task that begins to acquire, or by the release, whichever comes first.
-    decided: AtomicBool,
+    context: Arc<Context>,
+    /// That of the lock itself.
+    request: AcquireRequest,
+    validity: Validity,
+    progress: Mutex<Progress>,
     released: CancellationToken,
 }
 
-impl Stage {
-    /// Whether the caller is the first one.
-    fn decide(&self) -> bool {
-        !self.decided.swap(true, Ordering::Relaxed)
-    }
+#[derive(Debug)]
+enum Progress {
+    Waiting,
+    Begun(JoinHandle<()>),
+    /// The guard is released; nothing begins any more.
+    Released,
 }
 
 impl Shadow {
     /// Begins the shadow of a lock that was granted on the old store.
-    pub(crate) fn begin(
-        context: &Arc<Context>,
-        request: &AcquireRequest,
-        validity: Validity,
-    ) -> Option<Self> {
-        let mut request = request.clone();
-        request.name = LockName::new(format!("{PREFIX}{}", request.name)).ok()?;
-        (request.wait, request.on_queued) = (Wait::Never, None);
-        let stage = Arc::<Stage>::default();
-        let follow = follow(Arc::clone(context), request, validity, Arc::clone(&stage));
-        Some(Self { task: Some(context.runtime.spawn(follow)), stage })
+    pub(crate) fn begin(context: &Arc<Context>, request: &AcquireRequest, validity: Validity) -> Self {
+        let (context, request) = (Arc::clone(context), request.clone());
+        let (progress, released) = (Mutex::new(Progress::Waiting), CancellationToken::new());
+        let stage = Arc::new(Stage { context, request, validity, progress, released });
+        stage.context.later.add(&stage.context.runtime, &stage);
+        Self(stage)
     }
 
     /// Releases the shadow lock, before the lock itself is released: else the next holder would find it busy.
-    pub(crate) async fn release(&mut self) {
-        let Some(task) = self.task.take() else { return };
-        let has_begun = !self.stage.decide();
-        self.stage.released.cancel();
-        if has_begun {
+    pub(crate) async fn release(&self) {
+        if let Some(task) = self.0.end() {
             // What takes longer ends in the background.
             let _ = timeout(RELEASE_LIMIT, task).await;
         }
@@ -134,23 +129,61 @@ impl Shadow {
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        self.stage.released.cancel();
+        drop(self.0.end());
     }
 }
 
-async fn follow(context: Arc<Context>, request: AcquireRequest, validity: Validity, stage: Arc<Stage>) {
-    tokio::select! {
-        biased;
-        () = stage.released.cancelled() => return,
-        _ = validity.lost() => return,
-        () = sleep(AFTER) => {}
+impl Stage {
+    /// Ends the shadow, and returns its task if that has begun.
+    fn end(&self) -> Option<JoinHandle<()>> {
+        let before = mem::replace(&mut *self.progress(), Progress::Released);
+        match before {
+            Progress::Begun(task) => {
+                self.released.cancel();
+                Some(task)
+            }
+            Progress::Waiting | Progress::Released => None,
+        }
     }
-    if !stage.decide() {
-        return;
+
+    /// The request for the shadow lock; none for a name that is too long.
+    fn shadow_request(&self) -> Option<AcquireRequest> {
+        let mut request = self.request.clone();
+        request.name = LockName::new(format!("{PREFIX}{}", request.name)).ok()?;
+        (request.wait, request.on_queued) = (Wait::Never, None);
+        Some(request)
     }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Begin for Stage {
+    fn begin(self: Arc<Self>) {
+        if !self.validity.is_valid() {
+            return;
+        }
+        let Some(request) = self.shadow_request() else { return };
+        let mut progress = self.progress();
+        if let Progress::Waiting = *progress {
+            let (context, validity, released) =
+                (Arc::clone(&self.context), self.validity.clone(), self.released.clone());
+            let task = self.context.runtime.spawn(follow(context, request, validity, released));
+            *progress = Progress::Begun(task);
+        }
+    }
+}
+
+async fn follow(
+    context: Arc<Context>,
+    request: AcquireRequest,
+    validity: Validity,
+    released: CancellationToken,
+) {
     let Some(mut half) = measure(&context, request, &validity).await else { return };
     tokio::select! {
-        () = stage.released.cancelled() => {}
+        () = released.cancelled() => {}
         _ = validity.lost() => {}
     }
     // A release that fails is repeated in the background.
@@ -191,8 +224,6 @@ async fn acquire(context: &Context, request: AcquireRequest) -> Result<Option<Ha
     }
 }
 
-/// A lock that is held for less has no shadow: to release it would take longer than the lock was held.
-const AFTER: Duration = Duration::from_millis(10);
 /// How long the release of a lock waits for that of its shadow.
 const RELEASE_LIMIT: Duration = Duration::from_millis(50);
 /// When a shadow lock that was busy is tried again.

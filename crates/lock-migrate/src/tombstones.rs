@@ -33,7 +33,7 @@ struct State {
 /// A reading, and the record as of then: it counts in the same generation of the same record.
 #[derive(Debug)]
 struct Known {
-    reading: Reading,
+    reading: Arc<Reading>,
     record: Arc<Record>,
 }
 
@@ -56,13 +56,13 @@ impl Tombstones {
 
     /// What was read of the tombstone of a name, if a mover may rely on it without asking. It is called once the lock of the
     /// new store is granted, with the record as of then.
-    pub(crate) fn earlier(&self, name: &LockName, record: &Record) -> Option<Reading> {
+    pub(crate) fn earlier(&self, name: &LockName, record: &Record) -> Option<Arc<Reading>> {
         let state = self.state();
         let known = state.readings.get(name)?;
         // A record that was deleted and written again counts its generations anew.
         let same = (&known.record.id, known.record.generation) == (&record.id, record.generation);
         let counts = same && record.phase == Phase::Open && known.reading.is_fresh(self.clock.now());
-        counts.then(|| known.reading.clone())
+        counts.then(|| Arc::clone(&known.reading))
     }
 
     /// Whether it is time to read a tombstone again, if its store answers.
@@ -86,7 +86,8 @@ impl Tombstones {
         if state.readings.len() >= MOST_READINGS && !state.readings.contains_key(name) {
             state.drop_older_half();
         }
-        state.readings.insert(name.clone(), Known { reading, record: Arc::clone(record) });
+        let (reading, record) = (Arc::new(reading), Arc::clone(record));
+        state.readings.insert(name.clone(), Known { reading, record });
     }
 
     pub(crate) fn forget(&self, name: &LockName) {
