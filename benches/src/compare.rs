@@ -289,6 +289,10 @@ async fn add(scenario: ScenarioName, measured: Measured, results: &mut Results) 
     if matches!(scenario, ScenarioName::Contended | ScenarioName::Peers) {
         results.push(Row::new(scenario.as_str(), backend, "inversions", "", checked.inversions));
     }
+    if scenario == ScenarioName::Migration {
+        let errors = checked.token_errors as f64;
+        results.push(Row::new(scenario.as_str(), backend, "token_errors", "", errors));
+    }
     results.push(Row::overlaps(scenario.as_str(), backend, checked.overlaps));
     if Peer::named(backend).is_some() && checked.overlaps > 0 {
         // A finding about another library, not a failure of the run.

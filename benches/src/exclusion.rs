@@ -8,6 +8,8 @@ pub(crate) struct CheckedHistory {
     /// How many holds began while another one lasted (L1). No scenario pauses a holder, so holds must not overlap by wall
     /// time, whatever their leases say.
     pub(crate) overlaps: u64,
+    /// Fencing tokens that were granted twice, or were smaller than an earlier one.
+    pub(crate) token_errors: u64,
     /// Pairs of grants in the opposite order of their calls, per grant. First come, first served has none.
     pub(crate) inversions: f64,
     /// Everything that is wrong, overlaps included.
@@ -37,7 +39,8 @@ pub(crate) fn check_exclusion(events: Vec<Event>) -> CheckedHistory {
     }
     let inversions: u64 = report.locks.values().map(|lock| lock.fifo_inversions).sum();
     let inversions = inversions as f64 / report.holds.max(1) as f64;
-    CheckedHistory { overlaps: report.l1.count as u64, inversions, complaints }
+    let token_errors = (report.shared_tokens.count + report.token_order.count) as u64;
+    CheckedHistory { overlaps: report.l1.count as u64, token_errors, inversions, complaints }
 }
 
 const MOST_LINES: usize = 8;
@@ -80,7 +83,7 @@ mod tests {
     #[test]
     fn tokens_must_grow() {
         let checked = check_exclusion([hold(1, 2, 10, 20), hold(2, 1, 30, 40)].concat());
-        assert_eq!(checked.overlaps, 0);
+        assert_eq!((checked.overlaps, checked.token_errors), (0, 1));
         assert!(checked.complaints[0].contains("backwards: 1 times"), "{checked:?}");
     }
 

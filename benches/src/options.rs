@@ -28,7 +28,8 @@ pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
 
-    /// Take 40 seconds instead of some minutes, without the scenarios `peers`, `herd`, `held` and `degraded`
+    /// Take 40 seconds instead of some minutes, without the scenarios `peers`, `herd`, `held`, `degraded` and
+    /// `migration`
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -151,6 +152,8 @@ pub(crate) enum ScenarioName {
     Held,
     /// One of the masters does not answer.
     Degraded,
+    /// Each rung of the way from Redis to ZooKeeper.
+    Migration,
 }
 
 /// A running server to use.
@@ -229,6 +232,7 @@ impl ScenarioName {
             Self::Herd => "herd",
             Self::Held => "held",
             Self::Degraded => "degraded",
+            Self::Migration => "migration",
         }
     }
 }
@@ -323,7 +327,7 @@ mod tests {
     fn everything_by_default_and_the_short_ones_in_quick() {
         let all = parse("").unwrap();
         assert_eq!(all.backends().len(), 4);
-        assert_eq!(all.scenarios().len(), 8);
+        assert_eq!(all.scenarios().len(), 9);
         assert_eq!(parse("--quick").unwrap().scenarios().len(), 3);
         let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
         assert_eq!(some.scenarios(), [ScenarioName::Crash, ScenarioName::Held]);

@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) held_locks: usize,
     /// How long `held` measures their renewal.
     pub(crate) held: Duration,
+    /// How many names `migration` moves one after the other, and back.
+    pub(crate) moved_names: usize,
     /// A scenario that takes longer is stuck.
     pub(crate) patience: Duration,
 }
@@ -67,6 +69,9 @@ impl Plan {
             ScenarioName::Herd => Duration::from_secs(10),
             ScenarioName::Held => self.held + PATIENCE_PER_LOCK * self.held_locks as u32,
             ScenarioName::Degraded => (self.warm_up + self.uncontended) * 2,
+            ScenarioName::Migration => {
+                self.warm_up + self.uncontended + START + PATIENCE_PER_LOCK * self.moved_names as u32
+            }
         }
     }
 
@@ -88,6 +93,8 @@ impl Plan {
             held_locks: 10_000,
             // All locks are renewed once, after a third of the default ttl.
             held: Duration::from_secs(11),
+            // More than two batches of the way back.
+            moved_names: 1200,
             patience: Duration::from_secs(120),
         };
         match mode {
@@ -102,6 +109,7 @@ impl Plan {
                 task_slice: Duration::from_secs(1),
                 task_slices: 4,
                 crash_rounds: 3,
+                moved_names: 10_000,
                 ..common
             },
         }
@@ -110,3 +118,5 @@ impl Plan {
 
 /// To acquire and release one lock, on a slow machine.
 const PATIENCE_PER_LOCK: Duration = Duration::from_millis(3);
+/// To start two servers, and connect to them.
+const START: Duration = Duration::from_secs(5);

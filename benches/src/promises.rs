@@ -5,6 +5,7 @@
 
 use crate::plan::Plan;
 use crate::results::{Bound, Part, PromiseResult, Results};
+use crate::scenarios::migration::{DUAL, MIGRATE, MOVE, NEW, OLD, SHADOW};
 
 /// All promises, with what this run measured of them.
 pub(crate) fn judge(results: &Results, plan: &Plan) -> Vec<PromiseResult> {
@@ -36,6 +37,8 @@ enum Size {
     Locks,
     /// Locks, and how long their renewal is measured.
     Watch,
+    /// Names that move.
+    Names,
 }
 
 impl Promise {
@@ -62,6 +65,11 @@ impl Promise {
     /// About another library, against ours.
     const fn peer(by: &'static str, backend: &'static str, metric: &'static str, what: &'static str) -> Self {
         Self { backend, ..Self::ratio(by, "peers", metric, what) }
+    }
+
+    /// The latency of a rung of a migration, against what its stores take.
+    const fn rung(backend: &'static str, what: &'static str) -> Self {
+        Self { backend, ..Self::ratio(MIGRATE, "migration", "p50", what) }
     }
 
     /// A Redis lock that polls.
@@ -125,6 +133,7 @@ impl Size {
             Self::Locks => locks,
             Self::Watch if plan.held.as_secs() >= WATCH_S && locks.is_none() => None,
             Self::Watch => Some(format!("{} locks, {} s", plan.held_locks, plan.held.as_secs())),
+            Self::Names => (plan.moved_names < NAMES).then(|| format!("{} names", plan.moved_names)),
         }
     }
 }
@@ -137,6 +146,7 @@ const FEW_PROCESSES: u32 = 8;
 const TASKS: u32 = 1000;
 const LOCKS: usize = 100_000;
 const WATCH_S: u64 = 300;
+const NAMES: usize = 10_000;
 
 const PROMISES: &[Promise] = &[
     Promise::ratio(REDIS, "uncontended", "p50", "p50 against the bare commands").at_most(1.15),
@@ -193,6 +203,17 @@ const PROMISES: &[Promise] = &[
     Promise::value(ZK, "herd", "notifications", "", "notifications per release").at_most(2.0),
     Promise::value(ZK, "held", "bytes_per_lock", "B", "client memory per lock").at_most(3072.0),
     Promise::value(ZK, "held", "renew_cpu_percent", "%", "at rest, of one core").at_most(5.0),
+    Promise::rung(OLD, "p50 against redis").at_most(1.05),
+    Promise::rung(SHADOW, "p50 against old").at_most(1.05),
+    Promise::rung(DUAL, "p50 against redis and zk together").at_most(1.15),
+    Promise::rung(MOVE, "p50 of a name that has moved against zk").at_most(1.03),
+    Promise::rung(NEW, "p50 against zk").at_most(1.03),
+    Promise::value(MIGRATE, "migration", "move_all", "s", "10,000 names moved one after the other")
+        .at_most(60.0)
+        .at(Size::Names),
+    Promise::value(MIGRATE, "migration", "clean_all", "s", "10,000 tombstones removed")
+        .at_most(60.0)
+        .at(Size::Names),
 ];
 
 #[cfg(test)]
@@ -241,6 +262,8 @@ mod tests {
         assert_eq!(Size::Processes.missing_in(&plan), None);
         assert_eq!(Size::FewProcesses.missing_in(&plan).as_deref(), Some("20 processes"));
         assert_eq!(Size::Tasks.missing_in(&plan), None);
+        assert_eq!(Size::Names.missing_in(&plan), None);
+        assert_eq!(Size::Names.missing_in(&Plan::new(Mode::Quick)).as_deref(), Some("1200 names"));
         assert_eq!(Size::FewProcesses.missing_in(&Plan { processes: 8, ..plan }), None);
     }
 

@@ -14,6 +14,7 @@ mod needs;
 mod picture;
 mod promises;
 mod scenario;
+mod steps;
 mod summary;
 mod timeline;
 
@@ -165,7 +166,7 @@ mod tests {
         for fact in ["7.0.15", "3.8.0", "Linux 6.1.0", "Sample &lt;CPU&gt; &amp; Co", "contended.processes"] {
             assert!(page.contains(fact), "{fact}");
         }
-        assert_eq!(page.matches("<svg").count(), 2 + 5 + 1 + 4);
+        assert_eq!(page.matches("<svg").count(), 2 + 5 + 1 + 5);
         assert!(page.contains("no two holds overlapped in any of the 10 recorded histories"));
         assert!(page.contains("In this run: hold 1 ms; processes 8."));
     }

@@ -6,6 +6,7 @@ mod crash;
 mod degraded;
 mod held;
 mod herd;
+pub(crate) mod migration;
 mod peers;
 mod request_count;
 mod side_by_side;
@@ -78,6 +79,7 @@ impl Bench {
             ScenarioName::Herd => herd::settings(plan),
             ScenarioName::Held => held::settings(plan),
             ScenarioName::Degraded => degraded::settings(plan),
+            ScenarioName::Migration => migration::settings(plan),
         };
         let named = |scenario: &ScenarioName| {
             let scenario = *scenario;
@@ -91,7 +93,8 @@ impl Bench {
 pub(crate) fn fits(scenario: ScenarioName, backend: BackendName) -> bool {
     match scenario {
         ScenarioName::Peers => Peer::of(backend).next().is_some(),
-        ScenarioName::Herd => backend == BackendName::Zk,
+        // A migration has a Redis server of its own.
+        ScenarioName::Herd | ScenarioName::Migration => backend == BackendName::Zk,
         ScenarioName::Degraded => backend == BackendName::Redlock,
         _ => true,
     }
@@ -111,6 +114,7 @@ pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) 
         ScenarioName::Herd => Box::pin(herd::run(bench, target)),
         ScenarioName::Held => Box::pin(alone(held::run(bench, target))),
         ScenarioName::Degraded => Box::pin(degraded::run(bench, target)),
+        ScenarioName::Migration => Box::pin(migration::run(bench)),
     };
     let parts = if scenario == ScenarioName::Peers { 1 + Peer::of(target.backend()).count() } else { 1 };
     let patience = bench.plan.patience * parts as u32;

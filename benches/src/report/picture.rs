@@ -7,6 +7,7 @@ use super::colour::colour;
 use super::curve::{Curve, Line};
 use super::html::escape;
 use super::scenario::SMALL;
+use super::steps::{Level, Steps};
 use super::timeline;
 use crate::results::labels::number;
 use crate::results::{ClaimResult, Figure, Picture, Results};
@@ -65,6 +66,10 @@ fn draw<'a>(results: &Results, claim: &'a ClaimResult, picture: &'a Picture) -> 
             let svg = curve(results, claim, title, metric, x).render();
             Drawn { title, note: "logarithmic axes", svg, wide: false }
         }
+        Picture::Steps { title, metric, steps, lines } => {
+            let svg = ladder(results, claim, (title, metric), (steps, lines)).render();
+            Drawn { title, note: "", svg, wide: false }
+        }
         Picture::Timeline { title, lanes } => {
             Drawn { title, note: "", svg: timeline::render(title, lanes), wide: true }
         }
@@ -109,6 +114,34 @@ fn curve<'a>(
     };
     let lines = subjects.iter().copied().enumerate().map(line).filter(|line| !line.points.is_empty());
     Curve { label: title.to_owned(), x_name, unit: unit(claim, metric), lines: lines.collect() }
+}
+
+fn ladder<'a>(
+    results: &Results,
+    claim: &'a ClaimResult,
+    (title, metric): (&str, &str),
+    (steps, lines): (&'a [String], &'a [String]),
+) -> Steps<'a> {
+    let value = |subject: &'a String| {
+        let figure = of(claim, metric).find(|figure| figure.subject == *subject)?;
+        Some((subject.as_str(), figure.value))
+    };
+    let line = |(index, (name, value)): (usize, (&'a str, f64))| {
+        let sisters = lines[..index].iter().filter(|other| backend(other) == backend(name)).count();
+        Level { name, value, colour: colour(results, backend(name)), dash: sisters % DASHES }
+    };
+    let measured: Vec<_> = steps.iter().filter_map(value).collect();
+    let first = measured.first().map_or("", |(name, _)| backend(name));
+    // All are steps of one thing, whose name need not be repeated.
+    let short =
+        |(name, value): &(&'a str, f64)| (name.split_once(' ').map_or(*name, |(_, step)| step), *value);
+    Steps {
+        label: title.to_owned(),
+        unit: unit(claim, metric),
+        colour: colour(results, first),
+        steps: measured.iter().map(short).collect(),
+        lines: lines.iter().filter_map(value).enumerate().map(line).collect(),
+    }
 }
 
 fn of<'a>(claim: &'a ClaimResult, metric: &str) -> impl Iterator<Item = &'a Figure> {

@@ -11,7 +11,8 @@ use crate::results::{ExclusionVerdict, Results};
 /// The heading of the page.
 pub(super) fn headline(results: &Results) -> String {
     let mut backends = results.backends();
-    backends.retain(|backend| Peer::named(backend).is_none());
+    // Nor rungs of a migration, which is one of them as a whole.
+    backends.retain(|backend| Peer::named(backend).is_none() && !backend.starts_with("migrate "));
     match backends[..] {
         [] => "Nothing was measured".into(),
         [only] => format!("Locks over {only}"),

@@ -69,6 +69,8 @@ pub(crate) enum Picture {
     Bars { title: String, metric: String },
     /// A line per subject over `x`, on logarithmic axes.
     Curve { title: String, metric: String, x: String },
+    /// An upright bar for each of these subjects, and a level line for each of the others.
+    Steps { title: String, metric: String, steps: Vec<String>, lines: Vec<String> },
     /// A lane per process over time.
     Timeline { title: String, lanes: Vec<Lane> },
 }
@@ -116,7 +118,7 @@ impl ClaimResult {
     pub(crate) fn x_name(&self) -> &str {
         let mut names = self.pictures.iter().filter_map(|picture| match picture {
             Picture::Curve { x, .. } => Some(x.as_str()),
-            Picture::Bars { .. } | Picture::Timeline { .. } => None,
+            Picture::Bars { .. } | Picture::Steps { .. } | Picture::Timeline { .. } => None,
         });
         names.next().unwrap_or("x")
     }

@@ -16,6 +16,9 @@ impl Scenario<'_> {
             }
             "held" => "one process holds many locks at once; their memory and renewals",
             "degraded" => "acquire + release in a loop while one of the masters does not answer",
+            "migration" => {
+                "acquire + release on each rung of the way from redis to zk, and the moves of many names"
+            }
             _ => "",
         }
     }
@@ -31,6 +34,7 @@ impl Scenario<'_> {
             ("peers", _) => "ours",
             ("crash", _) => "ttl",
             ("degraded", _) => "healthy",
+            ("migration", _) => "stores",
             _ => "floor",
         }
     }
@@ -45,6 +49,9 @@ impl Scenario<'_> {
             ("uncontended", _) => "floor, the bare commands",
             ("tasks", _) => "floor, the bare commands one pair after the other",
             ("degraded", _) => "same lock with all masters healthy",
+            ("migration", _) => {
+                "time of the stores: redis for old, old for shadow, redis and zk together for dual, zk for move and new"
+            }
             _ => "floor",
         }
     }
@@ -87,6 +94,9 @@ pub(crate) fn title(metric: &str) -> String {
         "jain" => "Jain index".into(),
         "requests_per_grant" => "requests/grant".into(),
         "takeover" => "take-over".into(),
+        "moving" => "the move of a name".into(),
+        "move_all" => "all names moved".into(),
+        "clean_all" => "all tombstones removed".into(),
         "bytes_per_lock" => "memory/lock".into(),
         "renew_cpu_percent" => "renewal, client".into(),
         "server_cpu_percent" => "server".into(),

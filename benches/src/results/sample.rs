@@ -130,7 +130,14 @@ fn claims() -> Vec<ClaimResult> {
         lane("anyone", vec![span(800.0, 2_000.0, SpanKind::Outage, "no grant")]),
     ];
     safe.pictures.push(Picture::Timeline { title: "A pause beyond the lease".into(), lanes });
-    let moves = claim(12, "A fleet can move.", Verdict::NotJudged, "polylock has no migration yet");
+    let mut moves = claim(12, "A fleet can move.", Verdict::NotJudged, "not part of this run");
+    for (subject, p50) in [("redis", 88.2), ("zk", 289.0), ("migrate old", 89.1), ("migrate dual", 391.0)] {
+        moves.figures.push(Figure::new(subject, "p50", "us", p50));
+    }
+    let steps = ["migrate old", "migrate dual"].map(str::to_owned).to_vec();
+    let lines = ["redis", "zk"].map(str::to_owned).to_vec();
+    let [title, metric] = ["Each rung", "p50"].map(str::to_owned);
+    moves.pictures.push(Picture::Steps { title, metric, steps, lines });
     vec![waiting, herd, fair, safe, moves]
 }
 

@@ -57,8 +57,20 @@ pub(super) fn ordered<'a>(names: impl Iterator<Item = &'a str>, known: &[&str]) 
 }
 
 pub(super) const SCENARIOS: &[&str] =
-    &["uncontended", "contended", "tasks", "crash", "peers", "herd", "held", "degraded"];
-pub(super) const BACKENDS: &[&str] = &["memory", "redis", "redlock", "zk"];
+    &["uncontended", "contended", "tasks", "crash", "peers", "herd", "held", "degraded", "migration"];
+pub(super) const BACKENDS: &[&str] = &[
+    "memory",
+    "redis",
+    "redlock",
+    "zk",
+    "migrate",
+    "migrate old",
+    "migrate shadow",
+    "migrate dual",
+    "migrate dual beside move",
+    "migrate move",
+    "migrate new",
+];
 const METRICS: &[&str] = &[
     "p50",
     "p90",
