@@ -83,7 +83,8 @@ impl LadderLease {
         reliance: Reliance,
     ) -> Self {
         let loss = reliance.cell.clone();
-        let validity = new.validity().clone().and(loss.validity());
+        // First, as above: the release of the lock follows the loss of the tombstone.
+        let validity = loss.validity().and(new.validity().clone());
         let lease = Self::of(context, rung, name, (new, None, None), token, (validity, loss));
         reliance.of_halves(&lease.halves);
         Self { _reliance: Some(reliance), ..lease }
