@@ -73,6 +73,27 @@ fn promises_are_judged_and_servers_are_watched() {
 }
 
 #[test]
+fn the_way_from_redis_to_zookeeper_is_measured_and_judged() {
+    let out = tempfile::tempdir().unwrap();
+    let args = "--quick --backend zk --scenario migration --claim 12";
+    let output = compare(out.path(), &args.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let results = results(out.path());
+    let claim = &results["claims"][11];
+    let verdict = claim["verdict"].as_str().unwrap();
+    // How much a rung costs is not for a busy machine to say.
+    assert!(verdict == "holds" || verdict.starts_with("depends on the rung"), "{claim}");
+    let rows = results["rows"].as_array().unwrap();
+    let value = |metric: &str| {
+        rows.iter().find(|row| row["backend"] == "migrate" && row["metric"] == metric).unwrap()["value"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!(value("left_at_interrupt") > 0.0 && value("left_after_clean") < 1.0, "{rows:?}");
+    assert_eq!(rows.iter().filter(|row| row["metric"] == "p50" && row["ratio"].is_number()).count(), 6);
+}
+
+#[test]
 fn peers_take_part() {
     let out = tempfile::tempdir().unwrap();
     let args = "--quick --backend redis --backend redlock --backend zk --scenario peers --processes 2";

@@ -201,3 +201,25 @@ async fn bad_options_are_refused() {
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
 }
+
+#[tokio::test]
+async fn a_lock_that_is_held_for_a_while_has_a_shadow() {
+    let servers = Servers::start().await;
+    let migration = Arc::new(servers.migration(MigrationConfig::new("shop").rung(Rung::Shadow)).await);
+    let locks = Locks::from_dyn(Arc::clone(&migration) as Arc<dyn Backend>);
+    let zk = Locks::from_dyn(servers.zk().await);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    for round in 1..3 {
+        let guard = hold(&locks, "a").await;
+        while migration.shadow().granted < round {
+            assert!(tokio::time::Instant::now() < deadline, "{:?}", migration.shadow());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(zk.mutex(".shadow/a").try_acquire().await.unwrap().is_none());
+        guard.release().await.unwrap();
+        // As the next holder needs it: what releases late ends in the background.
+        hold(&zk, ".shadow/a").await.release().await.unwrap();
+    }
+    let report = migration.shadow();
+    assert_eq!((report.tried, report.double_grants, report.failed), (2, 0, 0));
+}
