@@ -665,6 +665,8 @@ async fn ten_thousand_wait_in_one_directory() {
     assert!(mutex.try_acquire().await.unwrap().is_none());
     assert!(mutex.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
     assert!(guard.is_valid());
+    // The wait that ran out deletes its node in the background.
+    until_children(&client, "a", WAITERS + 1).await;
     assert_eq!(one.inspect("a").await.unwrap().waiters, WAITERS);
     let waiter = tokio::spawn(async move { mutex.acquire().await });
     until_children(&client, "a", WAITERS + 2).await;
