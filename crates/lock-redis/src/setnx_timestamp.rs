@@ -187,6 +187,7 @@ impl Recipe for SetnxTimestamp {
         match self.time_of(&value) {
             None => KeyState::held(left),
             Some(time) if time >= MOVED_FROM => {
+                let text = text.filter(|text| Tombstone::is_one(text));
                 KeyState::Moved(text.unwrap_or_else(|| MOVED_SOMEWHERE.into()))
             }
             Some(time) => {
@@ -284,7 +285,9 @@ mod tests {
             let text = "polylock:moved to=zk://a";
             let moved = |text: &str| KeyState::Moved(text.into());
             assert_eq!(state(timestamps.moved().to_string(), Some(text)), moved(text));
-            assert_eq!(state(timestamps.moved().to_string(), None), moved("polylock:moved"));
+            for text in [None, Some("some other text")] {
+                assert_eq!(state(timestamps.moved().to_string(), text), moved("polylock:moved"));
+            }
             assert!(timestamps.moved() as u128 > timestamps.value(sent, Duration::from_secs(1 << 35)));
             let held = state(timestamps.value(sent, TTL).to_string(), Some("old text"));
             assert!(matches!(held, KeyState::Held(left) if left > TTL && left < TTL * 2), "{held:?}");

@@ -69,7 +69,7 @@ impl Context {
                 Some(KeyState::Moved(text)) => {
                     let tombstone = Tombstone::parse(&text);
                     if tombstone.is_none() {
-                        unreadable = Some(later_format(&text));
+                        unreadable = Some(self.moved_from(&read.key, &text));
                     }
                     tombstone
                 }
@@ -89,6 +89,13 @@ impl Context {
         match unreadable {
             Some(error) => Err(error),
             None => Ok(moved.into_values().collect()),
+        }
+    }
+
+    fn moved_from(&self, key: &str, text: &str) -> Error {
+        match key.strip_prefix(&*self.prefix).map(LockName::new) {
+            Some(Ok(name)) => moved(text).on(&name),
+            _ => moved(text),
         }
     }
 

@@ -125,18 +125,33 @@ const SCRIPTS: &[(&str, &[&str])] = &[
         &["k", "f", "q", "holders", "owner", "ttl", "ttl", "channel"],
     ),
     (
-        script!(clock mint_fast number mint setnx setnx_ask),
-        &["k", "f", "owner", "nothing", "info", "nothing", "mode", "ttl", "time", "sent", "unit", "now"],
+        script!(clock mint_fast number mint setnx setnx_moved setnx_ask),
+        &[
+            "k", "f", "text", "owner", "nothing", "info", "nothing", "mode", "ttl", "time", "sent", "unit",
+            "now",
+        ],
     ),
     (script!(setnx setnx_release), &["k", "f", "owner"]),
     (script!(setnx setnx_extend), &["k", "f", "owner", "nothing", "ttl", "time", "sent"]),
-    (script!(number setnx setnx_raise), &["k", "f", "owner", "number", "ttl"]),
-    (script!(setnx setnx_inspect), &["k", "f", "channel", "owner", "unit", "now"]),
-    (script!(setnx setnx_break), &["k", "f", "channel", "unit", "now"]),
+    (script!(clock mint_fast number setnx setnx_raise), &["k", "f", "owner", "number", "ttl"]),
+    (script!(setnx setnx_moved setnx_inspect), &["k", "f", "text", "channel", "owner", "unit", "now"]),
+    (script!(value waiter swap), &["k", "f", "q", "owner", "moved", "ttl", "channel"]),
+    (script!(value lock tombstone), &["k"]),
+    (script!(value clock mint_fast number remove_tombstone), &["k", "f", "moved", "number", "until", "ttl"]),
+    (
+        script!(clock setnx setnx_moved setnx_swap),
+        &["k", "f", "text", "owner", "moved", "ttl", "time", "unit", "skew"],
+    ),
+    (script!(setnx setnx_moved setnx_tombstone), &["k", "text", "unit"]),
+    (
+        script!(clock mint_fast number setnx setnx_moved setnx_value remove_tombstone),
+        &["k", "f", "text", "moved", "number", "until", "ttl", "unit"],
+    ),
+    (script!(setnx setnx_moved setnx_break), &["k", "f", "text", "channel", "unit", "now"]),
 ];
 
 /// The names of keys among those.
-const KEYS: [&str; 7] = ["k", "f", "q", "holders", "tokens", "line", "turn"];
+const KEYS: [&str; 8] = ["k", "f", "q", "holders", "text", "tokens", "line", "turn"];
 
 /// Scripts that show how values are turned into each other.
 const CONVERSIONS: &[&str] = &[
@@ -358,8 +373,13 @@ fn word(name: &str) -> BoxedStrategy<String> {
         "token" => &["", "5", "77", "1234567890", "99999999999"],
         "number" => &["5", "80", "2234567890"],
         "nothing" => &[""],
+        "until" => &["5", "4000000000000000"],
+        "skew" => &["0", "1000"],
         // In either unit, over or not.
-        "time" => &["1700000300000", "1700000100000", "1700000300", "1700000100"],
+        "time" => &["1700000300000", "1700000100000", "1700000300", "1700000100", "90000000000000"],
+        // Of a lock that has moved.
+        "text" => &["x1", "k2"],
+        "moved" => &["polylock:moved to=zk", "polylock:moved to=zk", "7"],
         "now" => &["1700000000000", "1700000200000"],
         "unit" => &["1", "1000"],
         "sent" => &["5", "7"],
