@@ -397,7 +397,7 @@ async fn what_is_wrong_is_said_without_secrets() {
 async fn finish_waits_until_the_old_store_is_closed_to_all() {
     // It reads, and changes nothing. Redis before 7.2 does not know CLIENT SETINFO.
     let rights = "on >reads -@all +hello +ping +select +client|setname +client|list +acl|list +acl|dryrun +info +time \
-                  +scan +type +get +pttl +script|load %R~*";
+                  +scan +type +get +pttl +zscore +script|load %R~*";
     let redis = RedisServer::builder().appendonly(true).user("migrator", rights);
     let servers = Servers::with(redis).await;
     let locks = servers.process().await;

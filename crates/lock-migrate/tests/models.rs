@@ -42,8 +42,8 @@ const fn ladder(mistake: exclusion::Mistake) -> Ladder<2> {
     Ladder { mistake: Some(mistake) }
 }
 
-const fn tokens(mistake: tokens::Mistake, attempts: u8) -> Tokens {
-    Tokens { mistake: Some(mistake), attempts, elections: 3 }
+const fn tokens(mistake: tokens::Mistake) -> Tokens {
+    Tokens { mistake: Some(mistake), attempts: 4, elections: 3 }
 }
 
 mistakes! {
@@ -68,19 +68,19 @@ mistakes! {
     a_guard_of_either_half_breaks_exclusion:
         "either-half", ladder(exclusion::Mistake::EitherHalf), EXCLUSION;
     a_last_token_that_is_not_raised_lets_tokens_fall:
-        "no-raise", tokens(tokens::Mistake::NoRaiseOnRedis, 4), INCREASE;
+        "no-raise", tokens(tokens::Mistake::NoRaiseOnRedis), INCREASE;
     a_base_that_is_raised_after_the_tombstone_lets_tokens_fall:
-        "late-raise", tokens(tokens::Mistake::TombstoneBeforeRaise, 4), INCREASE;
+        "late-raise", tokens(tokens::Mistake::TombstoneBeforeRaise), INCREASE;
     a_raise_above_the_last_token_grows_with_every_move:
-        "growing-lead", tokens(tokens::Mistake::RaiseAboveLast, 8), LEAD;
+        "growing-lead", Tokens { attempts: 6, elections: 0, ..tokens(tokens::Mistake::RaiseAboveLast) }, LEAD;
     a_removal_that_raises_nothing_lets_tokens_fall:
-        "removal-without-raise", tokens(tokens::Mistake::RemovalWithoutRaise, 4), INCREASE;
+        "removal-without-raise", tokens(tokens::Mistake::RemovalWithoutRaise), INCREASE;
     a_lead_that_is_longer_than_the_memory_lets_tokens_fall:
-        "any-lead", tokens(tokens::Mistake::AnyLead, 4), INCREASE;
+        "any-lead", tokens(tokens::Mistake::AnyLead), INCREASE;
     a_sharer_with_an_older_node_lets_tokens_fall:
-        "older-sharer", tokens(tokens::Mistake::OlderSharer, 4), INCREASE;
+        "older-sharer", tokens(tokens::Mistake::OlderSharer), INCREASE;
     a_grant_from_before_the_seal_lets_tokens_fall:
-        "granted-before-seal", tokens(tokens::Mistake::GrantedBeforeSeal, 4), INCREASE;
+        "granted-before-seal", tokens(tokens::Mistake::GrantedBeforeSeal), INCREASE;
     dual_after_the_seal_lets_tokens_fall:
-        "dual-after-seal", tokens(tokens::Mistake::DualAfterSeal, 4), INCREASE;
+        "dual-after-seal", tokens(tokens::Mistake::DualAfterSeal), INCREASE;
 }

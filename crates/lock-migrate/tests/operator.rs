@@ -322,6 +322,13 @@ async fn waiters_of_a_closed_store_go_on_with_the_new_one_after_the_seal() {
     let operator = Operator::connect("shop", from, servers.zk().await).await.unwrap();
     operator.set(Rung::Move, "*").await.unwrap();
     until_followed(&operator, 1).await;
+    // A token that somebody raised on the old store, far beyond its clock.
+    let ahead = locks.mutex("b").acquire().await.unwrap().token().get() + 6 * 3_600_000_000;
+    servers
+        .redis
+        .command(&["SET", "polylock:fence:{lock:ahead}", &format!("{ahead} x 5 {{}}")])
+        .await
+        .unwrap();
     // An old binary that hangs, and what it holds.
     servers.redis.command(&["SET", "lock:a", "somebody", "PX", "6000"]).await.unwrap();
     let waiter = tokio::spawn({
@@ -339,7 +346,7 @@ async fn waiters_of_a_closed_store_go_on_with_the_new_one_after_the_seal() {
     let record = passed(operator.finish(&FinishTerms::new(), silent).await.unwrap());
     assert!(began.elapsed() > Duration::from_secs(4), "the old binary may still work");
     let token = tokio::time::timeout(PATIENCE, waiter).await.unwrap().unwrap();
-    assert!(token.get() > record.floor);
+    assert!(token.get() > record.floor && record.floor > ahead);
 }
 
 #[tokio::test]

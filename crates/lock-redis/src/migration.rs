@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::migration::{MigrationSource, Reading, Removal, Removed, Swapped, Tombstone, Writer};
-use lock_core::{Error, ErrorKind, Finding, Lease, LockName, Result};
+use lock_core::{Error, ErrorKind, Finding, Lease, LockName, Result, Token};
 
 use crate::backend::Redis;
 use crate::error::BACKEND;
@@ -39,6 +39,10 @@ impl MigrationSource for Redis {
 
     async fn longest_lease(&self) -> Result<Option<Duration>> {
         self.context().longest_lease().await
+    }
+
+    async fn largest_token(&self) -> Result<Option<Token>> {
+        self.context().server.largest_fence(&self.context().prefix).await
     }
 
     async fn swap(&self, lease: &mut dyn Lease, tombstone: &Tombstone) -> Result<Swapped> {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lock_core::migration::{MigrationSource, Swapped, Tombstone, Writer};
 use lock_core::{
     AcquireRequest, Acquired, Backend, ErrorKind, Finding, FindingLevel, LeasePolicy, LockName, Locks,
-    OwnerInfo, Wait,
+    OwnerInfo, Token, Wait,
 };
 use lock_redis::{Redis, RedisConfig};
 use lock_testkit::{RedisCluster, RedisServer};
@@ -292,6 +292,25 @@ async fn the_longest_lease_is_read_when_nobody_may_write() {
     assert!(source(&redis).longest_lease().await.unwrap() > Some(Duration::from_secs(10)));
     shared.release().await.unwrap();
     assert_eq!(source(&redis).longest_lease().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn the_largest_token_is_read_when_nobody_may_write() {
+    let (server, redis, locks) = start().await;
+    assert_eq!(source(&redis).largest_token().await.unwrap(), None);
+    // The last one has a hash tag of its own.
+    for (name, ahead) in [("a", 5), ("b", 7_000_000_000_000), ("{orders}/42", 9_000_000_000_000)] {
+        let guard = locks.mutex(name).acquire().await.unwrap();
+        let raised = Token::new(guard.token().get() + ahead);
+        guard.raise_token(raised).await.unwrap();
+        guard.release().await.unwrap();
+        assert_eq!(source(&redis).largest_token().await.unwrap(), Some(raised), "{name}");
+    }
+    command(&server, &["SET", "polylock:fence:{elsewhere:a}", "9999999999999999 cafe 5 {}"]).await;
+    command(&server, &["HSET", "polylock:fence:{lock:odd}", "a", "b"]).await;
+    close(&server).await;
+    let largest = source(&redis).largest_token().await.unwrap().unwrap();
+    assert!(largest.get() < 9_999_999_999_999_999, "of other locks");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use lock_core::backend::Support;
 use lock_core::migration::{MigrationSource, Reading, Removal, Removed, Swapped, Tombstone, Writer};
-use lock_core::{Error, ErrorKind, Finding, FindingLevel, Lease, LockName, Result};
+use lock_core::{Error, ErrorKind, Finding, FindingLevel, Lease, LockName, Result, Token};
 
 use crate::backend::Redlock;
 use crate::context::Context;
@@ -59,6 +59,16 @@ impl MigrationSource for Redlock {
 
     async fn longest_lease(&self) -> Result<Option<Duration>> {
         self.context().longest_lease().await
+    }
+
+    /// The largest of a quorum of masters: each token that was handed out is on a quorum.
+    async fn largest_token(&self) -> Result<Option<Token>> {
+        let answers = self.context().each(|master, prefix| async move {
+            let largest = master.voter.largest_score(&prefix).await?;
+            // One that has restarted may have forgotten tokens.
+            master.may_vote().map(|()| largest)
+        });
+        Ok(of_a_quorum(answers.await)?.into_iter().flatten().flatten().max())
     }
 
     async fn swap(&self, _: &mut dyn Lease, _: &Tombstone) -> Result<Swapped> {

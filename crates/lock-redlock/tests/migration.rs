@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_core::backend::Support;
 use lock_core::migration::MigrationSource;
-use lock_core::{Backend, ErrorKind, FindingLevel, LockName, Locks};
+use lock_core::{Backend, ErrorKind, FindingLevel, LockName, Locks, Token};
 use lock_redlock::{Redlock, RedlockConfig};
 use lock_testkit::{RedisFive, RedisServer};
 
@@ -177,4 +177,23 @@ async fn a_lease_is_found_on_any_quorum() {
     fleet.master(2).kill();
     assert_eq!(source.longest_lease().await.unwrap_err().kind(), ErrorKind::Unavailable);
     drop(guard);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_token_is_found_on_any_quorum() {
+    let fleet = Fleet::start().await;
+    let source = fleet.source();
+    assert_eq!(source.largest_token().await.unwrap(), None);
+    for name in ["a", "{orders}/42"] {
+        let guard = fleet.locks().mutex(name).acquire().await.unwrap();
+        let raised = Token::new(source.largest_token().await.unwrap().unwrap().get() + 7_000_000_000);
+        assert!(guard.token() < raised);
+        guard.raise_token(raised).await.unwrap();
+        assert_eq!(source.largest_token().await.unwrap(), Some(raised), "{name}");
+    }
+    let before = source.largest_token().await.unwrap();
+    for (lost, error) in [(0, false), (4, false), (2, true)] {
+        fleet.master(lost).kill();
+        assert_eq!(source.largest_token().await.ok(), if error { None } else { Some(before) });
+    }
 }

@@ -7,6 +7,7 @@ use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use foldhash::fast::FixedState;
 use stateright::{Checker, Model};
 
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
@@ -123,7 +124,7 @@ pub fn counterexample<M: Tale>(model: M, property: &'static str) -> String {
 /// The states of a shortest way that breaks a property.
 fn shortest_path<M: Tale>(model: &M, property: &'static str) -> Option<Vec<M::State>> {
     let holds = model.property(property).condition;
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::with_hasher(FixedState::default());
     // Each state with the place of the one before it.
     let mut found: Vec<(M::State, usize)> = model.init_states().into_iter().map(|state| (state, 0)).collect();
     let (mut at, mut actions) = (0, Vec::new());

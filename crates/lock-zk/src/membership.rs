@@ -33,8 +33,7 @@ struct SessionMembership {
     session: Weak<Session>,
     record: WatchedNode,
     member: Arc<dyn Member>,
-    /// Its own node.
-    path: String,
+    own: WatchedNode,
     left: CancellationToken,
 }
 
@@ -113,15 +112,17 @@ impl SessionMembership {
         let content = record.content(session).await.map_err(|fault| Stop::of(fault, &members))?;
         let seen = stored(content);
         let path = format!("{members}/{:x}-{}", session.id, OwnerId::random());
+        let own = WatchedNode::new(path, session.watches.claim(0));
         let (member, left) = (Arc::clone(&whole.member), whole.left.clone());
-        let membership = Self { session: Arc::downgrade(session), record, member, path, left };
+        let membership = Self { session: Arc::downgrade(session), record, member, own, left };
         let data = membership.member.registration(seen.as_ref());
         let written = membership.write(session, &data).await;
         written.map_err(|fault| Stop::of(fault, &members))?;
         Ok((membership, Registered { seen, data }))
     }
 
-    /// Registers again whenever the record has changed, or what the member has to say, until the session ends.
+    /// Registers again whenever the record has changed, or what the member has to say, or somebody has deleted the node, until
+    /// the session ends.
     async fn follow(self: Arc<Self>, mut registered: Registered) {
         loop {
             tokio::select! {
@@ -134,7 +135,8 @@ impl SessionMembership {
             let Ok(content) = self.record.content(&session).await else { continue };
             let seen = stored(content);
             let data = self.member.registration(seen.as_ref());
-            if (&registered.seen, &registered.data) != (&seen, &data)
+            let is_there = matches!(self.own.content(&session).await, Ok(Some(_)) | Err(_));
+            if ((&registered.seen, &registered.data) != (&seen, &data) || !is_there)
                 && self.write(&session, &data).await.is_ok()
             {
                 registered = Registered { seen, data };
@@ -142,18 +144,21 @@ impl SessionMembership {
         }
         let Some(session) = self.session.upgrade() else { return };
         // A node that is left ends with the session.
-        let _ = session.retry_until_definite(|| session.delete(&self.path)).await;
+        let _ = session.retry_until_definite(|| session.delete(&self.own.path)).await;
     }
 
     /// Writes the own node, and creates it if it does not exist.
     async fn write(&self, session: &Session, data: &[u8]) -> Result<(), Fault> {
-        let written = session.retry_until_definite(|| session.set_data(&self.path, data, None)).await;
+        let written = session.retry_until_definite(|| session.set_data(&self.own.path, data, None)).await;
         match written {
             Err(fault) if fault.is_no_node() => {}
             written => return written.map(drop),
         }
         // The name is random: a node that exists is our own, created by a request whose answer was lost.
-        match session.retry_until_definite(|| session.create(&self.path, data, CreateMode::Ephemeral)).await {
+        match session
+            .retry_until_definite(|| session.create(&self.own.path, data, CreateMode::Ephemeral))
+            .await
+        {
             Err(Fault::Refused(zk::Error::NodeExists)) => Ok(()),
             created => created.map(drop),
         }

@@ -9,11 +9,14 @@ use lock_core::{
 };
 use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{FaultProxy, Protocol};
+use lock_zk::zookeeper_client::Client;
 use lock_zk::{Zk, ZkConfig};
 use tokio::time::{Instant, sleep};
 
 /// Far more than the two seconds that a change may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+const MEMBERS: &str = "/locks/!migration/members";
 
 /// Registers the record that it has seen, and remembers the calls.
 #[derive(Debug, Default)]
@@ -117,6 +120,13 @@ async fn a_process_is_registered_before_its_first_lock_and_follows_the_record() 
     assert_eq!(process.seen.lock().unwrap().len(), 3, "none, one, two");
 
     process.says.lock().unwrap().push_str(", and more");
+    until_registered(&operator, &["two, and more"]).await;
+
+    // By hand, by somebody who took it for dead.
+    let hand = Client::connect(&server.connect_string()).await.unwrap();
+    let members = hand.list_children(MEMBERS).await.unwrap();
+    assert_eq!(members.len(), 1);
+    hand.delete(&format!("{MEMBERS}/{}", members[0]), None).await.unwrap();
     until_registered(&operator, &["two, and more"]).await;
 
     zk.close().await.unwrap();

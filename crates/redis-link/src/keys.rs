@@ -25,6 +25,10 @@ const HELPERS: [&str; 7] = [
     "polylock:free",
 ];
 
+/// What is between the kind of a helper key and the key of the lock: with a hash tag of its own, and without. So the two forms
+/// never collide.
+const BEFORE: [&str; 2] = ["/", ":{"];
+
 impl Keys {
     /// The keys of the lock of this name.
     #[must_use]
@@ -42,8 +46,7 @@ impl Keys {
         let beside: usize = HELPERS.iter().map(|what| what.len() + ":{}".len() + lock).sum();
         let mut text = String::with_capacity(lock + beside);
         text.extend([prefix, name]);
-        // The two forms never collide: the character after the kind differs.
-        let (before, after) = if has_hash_tag(&text) { ("/", "") } else { (":{", "}") };
+        let (before, after) = if has_hash_tag(&text) { (BEFORE[0], "") } else { (BEFORE[1], "}") };
         let of_the_lock = [before, &text, after].concat();
         let mut ends = [lock; 1 + HELPERS.len()];
         for (what, end) in HELPERS.iter().zip(&mut ends[1..]) {
@@ -108,6 +111,21 @@ impl Keys {
     /// The inbox of one process in the slot of the lock.
     pub fn inbox(&self, process: &str) -> String {
         format!("{RESERVED}inbox:{process}{}", self.tagged())
+    }
+
+    /// What the fence keys of all locks with this prefix begin with.
+    pub(crate) fn all_fences(prefix: &str) -> [String; 2] {
+        Self::beginnings(HELPERS[0], prefix)
+    }
+
+    /// What the keys of the last tokens of all locks with this prefix begin with.
+    pub(crate) fn all_tokens(prefix: &str) -> [String; 2] {
+        Self::beginnings(HELPERS[3], prefix)
+    }
+
+    /// What these helper keys begin with, in both forms.
+    fn beginnings(helper: &str, prefix: &str) -> [String; 2] {
+        BEFORE.map(|before| [helper, before, prefix].concat())
     }
 
     /// The text of the tombstone of a lock that has moved, where the key of the lock cannot have it.

@@ -4,18 +4,21 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{BootInstant, Result};
+use lock_core::{BootInstant, Result, Token};
 use redis::{Pipeline, RedisResult, Value};
 
 use crate::client::RedisClient;
 use crate::error::{Failure, code};
-use crate::keys::RESERVED;
+use crate::keys::{Keys, RESERVED};
 use crate::link::Link;
 
 /// The COUNT of each `SCAN`.
 const SCANNED: usize = 1_000;
 /// How often a scan restarts after a broken connection.
 const SCANS: usize = 3;
+
+/// The member of the sorted set of a lock whose score is the last token.
+const LAST: &str = "last";
 
 /// A key that was read on a walk.
 #[derive(Clone, Debug)]
@@ -99,6 +102,63 @@ impl RedisClient {
             }
         }
         Ok(())
+    }
+
+    /// The largest token in the fence keys of all locks with this prefix, by plain commands that only read.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_keys`](Self::read_keys).
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn largest_fence(&self, prefix: &str) -> Result<Option<Token>> {
+        let mut largest = None;
+        for with in Keys::all_fences(prefix) {
+            let visit = |read: ReadKey| largest = largest.max(read.value.as_deref().and_then(first_number));
+            self.read_keys(&with, None, visit).await?;
+        }
+        Ok(largest)
+    }
+
+    /// The largest token that this master knows of all locks with this prefix, by plain commands that only read.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_keys`](Self::read_keys).
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn largest_score(&self, prefix: &str) -> Result<Option<Token>> {
+        let mut largest = None;
+        for link in self.masters().await? {
+            for with in Keys::all_tokens(prefix) {
+                let mut scan = Scan::new(Arc::clone(&link), &with);
+                while let Some(page) = scan.next().await? {
+                    if let Page::Keys(keys) = page {
+                        largest = largest.max(self.largest_of(&link, keys).await?);
+                    }
+                }
+            }
+        }
+        Ok(largest)
+    }
+
+    async fn largest_of(&self, link: &Arc<Link>, keys: Vec<String>) -> Result<Option<Token>> {
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        let mut commands = Pipeline::new();
+        for key in keys {
+            commands.cmd("ZSCORE").arg(key).arg(LAST);
+        }
+        let mut largest = None;
+        for answer in self.query_each(link, &commands).await? {
+            largest = largest.max(score(link, &answer)?);
+        }
+        Ok(largest)
     }
 
     async fn read_page(
@@ -215,6 +275,20 @@ fn got(link: &Link, answer: &RedisResult<Value>) -> Result<Got> {
         Err(error) if error.is_cluster_error() => Err(link.endpoint.slot_moves()),
         Err(error) => Err(link.endpoint.refused(error)),
     }
+}
+
+/// A score, which the newer protocol has as a number.
+fn score(link: &Link, answer: &RedisResult<Value>) -> Result<Option<Token>> {
+    match answer {
+        Ok(Value::Double(score)) => Ok(first_number(&format!("{score:.0}"))),
+        answer => Ok(got(link, answer)?.string().as_deref().and_then(first_number)),
+    }
+}
+
+/// The number that a text begins with.
+fn first_number(text: &str) -> Option<Token> {
+    let digits = text.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    digits.parse::<i64>().ok()?.try_into().ok().map(Token::new)
 }
 
 fn int(link: &Link, answer: &RedisResult<Value>) -> Result<i64> {

@@ -72,6 +72,14 @@ pub trait MigrationSource: Debug + Send + Sync {
     /// When a server is unavailable or refuses.
     async fn longest_lease(&self) -> Result<Option<Duration>>;
 
+    /// The largest token that the store remembers, of all locks; `None` if it remembers none. It may be one that it was
+    /// [raised](crate::Lease::raise_token) to.
+    ///
+    /// # Errors
+    ///
+    /// When a server is unavailable or refuses.
+    async fn largest_token(&self) -> Result<Option<Token>>;
+
     /// Replaces the lock of an exclusive lease by a tombstone, and ends the lease. It first stops and joins the renewal.
     /// Waiters are notified. Where the store has replicas, it waits until all of them have the tombstone.
     ///

@@ -226,12 +226,25 @@ impl Operator {
                 .on(&name));
         };
         let host = micros(wall_clock());
-        let clock =
-            if terms.source_is_gone { host } else { self.source().await?.time(&name).await?.max(host) };
-        let floor = clock.max(lease.token().get()) + micros(HOUR);
-        let raised = lease.raise_token(Token::new(floor)).await;
+        let old = if terms.source_is_gone { host } else { self.tokens_of_the_source(&name).await? };
+        let floor = old.max(host).max(lease.token().get()).saturating_add(micros(HOUR));
+        let raised = match i64::try_from(floor) {
+            Ok(_) => lease.raise_token(Token::new(floor)).await,
+            Err(_) => refused(
+                "the old store remembers a token so large that none is larger",
+                "find the lock with it, and delete the last token (its fence key)",
+            ),
+        };
         let _ = lease.release().await;
         raised.map(|()| floor)
+    }
+
+    /// The old store's clock, and the largest token that it remembers: what a holder of both raised it to is ahead of the
+    /// clock.
+    async fn tokens_of_the_source(&self, name: &LockName) -> Result<u64> {
+        let source = self.source().await?;
+        let largest = source.largest_token().await?.map_or(0, Token::get);
+        Ok(source.time(name).await?.max(largest))
     }
 
     /// Waits until this time.

@@ -313,9 +313,7 @@ impl Model for Tokens {
         vec![
             Property::always(INCREASE, |_, state: &State| !state.inverted),
             Property::always(LEAD, |_, state: &State| {
-                // The seal's floor is an hour more than the largest token.
-                let limit = if state.is_sealed() { DAY + HOUR } else { DAY };
-                state.elections > 0 || state.base + state.zxid <= state.clock + limit
+                state.elections > 0 || state.is_sealed() || state.base + state.zxid <= state.clock + DAY
             }),
             Property::sometimes(
                 "the base was raised for a name that had moved before",

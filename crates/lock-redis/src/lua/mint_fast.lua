@@ -1,11 +1,8 @@
 -- Writes a fence whose token is not from the clock.
 local function set_fence(fence, fence_ttl)
-  if tonumber(string.match(fence, '^%d+') or 0) - tonumber(micros) > 60000000 then
-    -- Far ahead of the clock: without a ttl, as the clock would not be beyond it after that.
-    redis.call('SET', KEYS[2], fence)
-  else
-    redis.call('SET', KEYS[2], fence, 'PX', fence_ttl)
-  end
+  -- What is ahead of the clock is kept until the clock is beyond it.
+  local ahead = math.max(0, tonumber(string.match(fence, '^%d+') or 0) - tonumber(micros))
+  redis.call('SET', KEYS[2], fence, 'PX', string.format('%.0f', fence_ttl + math.min(math.ceil(ahead / 1000), 1e14)))
 end
 
 -- Mints the token of a grant in the common case, a clock beyond the last token, and writes the fence: "token owner since
