@@ -98,6 +98,16 @@ impl ServerProcess {
         self.child().as_ref().inspect(|child| child.kill());
     }
 
+    /// Ends the process by SIGTERM, and waits for that; kills it after this time.
+    pub(crate) fn terminate(&self, patience: Duration) {
+        if let Some(child) = &*self.child() {
+            child.terminate();
+            if child.wait_for(patience).is_none() {
+                child.kill();
+            }
+        }
+    }
+
     /// Stops the process by SIGSTOP.
     pub(crate) fn stop(&self) {
         self.child().as_ref().inspect(|child| child.stop());

@@ -1,5 +1,6 @@
 //! Real ZooKeeper servers.
 
+mod class_archive;
 mod ensemble;
 
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub struct ZkOptions {
     tls: Option<Tls>,
     sasl: Option<(String, String)>,
     proxied_links: bool,
+    /// Where to write an archive of its classes when it ends.
+    archives_to: Option<PathBuf>,
 }
 
 /// The certificates of a server, and whether it requires some of its clients.
@@ -51,7 +54,7 @@ pub struct ZkOptions {
 struct Tls {
     /// Certificate and key in one text, as ZooKeeper expects them.
     identity: String,
-    authority: std::path::PathBuf,
+    authority: PathBuf,
     client_certificates: bool,
 }
 
@@ -385,6 +388,7 @@ impl Default for ZkOptions {
             tls: None,
             sasl: None,
             proxied_links: false,
+            archives_to: None,
         }
     }
 }
@@ -414,6 +418,11 @@ impl Inner {
             command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
         }
         command.arg("-Xshare:auto");
+        if let Some(archive) = &self.options.archives_to {
+            command.arg(format!("-XX:ArchiveClassesAtExit={}", archive.display()));
+        } else if let Some(archive) = class_archive::get() {
+            command.arg(format!("-XX:SharedArchiveFile={}", archive.display()));
+        }
         command.args(["-XX:-UsePerfData", "-Dzookeeper.admin.enableServer=false"]);
         command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn");
         command.arg(format!("-Dzookeeper.forceSync={}", if self.options.force_sync { "yes" } else { "no" }));

@@ -139,7 +139,7 @@ fn black_hole(proxy: &FaultProxy, on: bool) {
 async fn a_session_that_took_long_to_open_gives_locks_that_last() {
     // What is asked for, the longest that the server grants, and for how long its hosts are silent.
     for (asked, longest, silent) in
-        [(10_000, 4_000, 3_200), (2_000, 60_000, 1_500)].map(|(asked, longest, silent)| {
+        [(10_000, 4_000, 3_200), (6_000, 60_000, 4_500)].map(|(asked, longest, silent)| {
             let millis = Duration::from_millis;
             (millis(asked), millis(longest), millis(silent))
         })

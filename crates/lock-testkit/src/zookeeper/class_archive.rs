@@ -1,0 +1,49 @@
+//! An archive of the classes of ZooKeeper, with which servers start in two thirds of the time: a run of all tests starts a
+//! thousand.
+//!
+//! The first server of a build writes it, beside the test programs. Java ignores an archive of another version.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::ZkOptions;
+use crate::error::{Error, Result};
+use crate::port::Port;
+use crate::server_process::StartError;
+
+/// The archive, made now if there is none; `None` if that fails.
+pub(super) fn get() -> Option<&'static PathBuf> {
+    static ARCHIVE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let made = ARCHIVE.get_or_init(|| match make() {
+        Ok(path) => Some(path),
+        Err(error) => {
+            tracing::debug!(?error, "there is no archive of the classes of ZooKeeper");
+            None
+        }
+    });
+    made.as_ref()
+}
+
+fn make() -> Result<PathBuf, StartError> {
+    let program = env::current_exe().map_err(|error| Error::io("find the test program", error))?;
+    let path = program.with_file_name("zookeeper.jsa");
+    if path.is_file() {
+        return Ok(path);
+    }
+    // Other test programs may do the same now: the last one wins.
+    let ours = program.with_file_name(format!("zookeeper-{}.jsa", std::process::id()));
+    let options = ZkOptions { archives_to: Some(ours.clone()), ..ZkOptions::default() };
+    let server = options.prepare(Arc::new(Port::pick("zookeeper")?), None)?;
+    server.launch()?;
+    server.wait_ready()?;
+    server.process.terminate(PATIENCE);
+    let rename = |error| Error::io(format!("write {}", path.display()), error);
+    fs::rename(&ours, &path).map_err(rename)?;
+    Ok(path)
+}
+
+/// Far more than it takes to write.
+const PATIENCE: Duration = Duration::from_secs(30);
