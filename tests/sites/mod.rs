@@ -102,6 +102,14 @@ impl Flavour {
     /// The ways that users have.
     pub const ALL: [Self; 4] = [Self::Typed, Self::Dyn, Self::Write, Self::Permit];
 
+    /// The flavours of a backend. What they differ in is the same on all rungs: so all of them on one.
+    pub fn of(backend: &str) -> &'static [Self] {
+        match backend {
+            "migrate-old" | "migrate-shadow" | "migrate-dual" | "migrate-new" => &[Self::Dyn],
+            _ => &Self::ALL,
+        }
+    }
+
     /// The flavour that is written so.
     pub fn parse(text: &str) -> Option<Self> {
         let all = Self::ALL.into_iter().chain(broken_locks::defects().map(Self::Broken));
@@ -130,7 +138,7 @@ impl fmt::Display for Flavour {
     }
 }
 
-/// Every backend in every flavour; the flavours of a backend share its servers, which are started when the first needs
+/// Every backend in [its flavours](Flavour::of); the flavours of a backend share its servers, which are started when the first needs
 /// them and end with the last.
 ///
 /// `redis` are the servers of the backend of that name.
@@ -148,7 +156,7 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         all.push(Arc::new(RedisHarness::setnx(flavour, Arc::clone(redis))));
         all.push(Arc::new(RedisHarness::new("redlock", 5, flavour, Arc::clone(&redlock))));
         all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
-        for (name, rungs) in RUNGS {
+        for (name, rungs) in RUNGS.into_iter().filter(|(name, _)| Flavour::of(name).contains(&flavour)) {
             all.push(Arc::new(MigrateHarness::new(name, rungs, flavour, Arc::clone(&both))));
         }
     }

@@ -305,7 +305,7 @@ mod tests {
     #[tokio::test]
     async fn answers_confirm_a_session_and_late_ones_do_not() {
         let server = ZooKeeper::start().await.unwrap();
-        let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(2));
+        let config = ZkConfig::new(server.connect_string()).session_timeout(Duration::from_secs(8));
         let session = open(&config, Handle::current()).await.unwrap();
         let first = session.validity.until();
         sleep(Duration::from_millis(150)).await;
