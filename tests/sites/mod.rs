@@ -102,7 +102,7 @@ impl Flavour {
     /// The ways that users have.
     pub const ALL: [Self; 4] = [Self::Typed, Self::Dyn, Self::Write, Self::Permit];
 
-    /// The flavours of a backend. What they differ in is the same on all rungs: so all of them on one.
+    /// The flavours of a backend. How a client is made does not depend on the rung: so one rung has all of them.
     pub fn of(backend: &str) -> &'static [Self] {
         match backend {
             "migrate-old" | "migrate-shadow" | "migrate-dual" | "migrate-new" => &[Self::Dyn],
@@ -138,8 +138,8 @@ impl fmt::Display for Flavour {
     }
 }
 
-/// Every backend in [its flavours](Flavour::of); the flavours of a backend share its servers, which are started when the first needs
-/// them and end with the last.
+/// Every backend in [its flavours](Flavour::of), which share its servers: those are started when the first needs them, and
+/// end with the last.
 ///
 /// `redis` are the servers of the backend of that name.
 pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {

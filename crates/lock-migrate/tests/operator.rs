@@ -350,6 +350,30 @@ async fn waiters_of_a_closed_store_go_on_with_the_new_one_after_the_seal() {
 }
 
 #[tokio::test]
+async fn tokens_of_a_closed_store_that_cannot_be_read_or_surpassed_refuse_the_seal() {
+    let servers = Servers::start().await;
+    let (operator, locks) = (servers.operator().await, servers.process().await);
+    hold(&locks, "a").await.release().await.unwrap();
+    operator.set(Rung::Move, "*").await.unwrap();
+    until_followed(&operator, 1).await;
+    let fence = format!("{} x 5 {{}}", i64::MAX);
+    servers.redis.command(&["SET", "polylock:fence:{lock:odd}", &fence]).await.unwrap();
+    servers.acl(&["default", "resetkeys", "%R~*"]).await;
+    let error = operator.finish(&FinishTerms::new(), silent).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("no room") && error.to_string().contains("polylock:fence"), "{error}");
+    servers.acl(&["default", "resetkeys", "%R~lock:*"]).await;
+    let error = operator.finish(&FinishTerms::new(), silent).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().contains("%R~*"), "{error}");
+    // With that key gone, it passes.
+    servers.acl(&["default", "resetkeys", "~*"]).await;
+    servers.redis.command(&["DEL", "polylock:fence:{lock:odd}"]).await.unwrap();
+    servers.acl(&["default", "resetkeys", "%R~*"]).await;
+    passed(operator.finish(&FinishTerms::new(), silent).await.unwrap());
+}
+
+#[tokio::test]
 async fn tokens_that_are_more_than_a_day_ahead_are_refused() {
     let servers = Servers::start().await;
     let (operator, locks) = (servers.operator().await, servers.process().await);

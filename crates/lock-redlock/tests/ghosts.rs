@@ -64,8 +64,8 @@ async fn calls_for_waiters_that_have_left_cost_nothing() {
     }
     println!("a hand-over over {GHOSTS} ghosts: {took:?}");
     took.sort_unstable();
-    // Without the ghosts it is a few milliseconds, on a machine that is not busy. A turn is kept for 100 ms, each time, and then
-    // nobody is called.
+    // A ghost that is not returned keeps its turn for 100 ms, in every round. Without ghosts it is a few milliseconds, but in
+    // most rounds not on a busy machine.
     assert!(took[0] < Duration::from_millis(90), "{took:?}");
 }
 

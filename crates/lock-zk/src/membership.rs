@@ -33,6 +33,7 @@ struct SessionMembership {
     session: Weak<Session>,
     record: WatchedNode,
     member: Arc<dyn Member>,
+    /// Its own node.
     own: WatchedNode,
     left: CancellationToken,
 }
@@ -135,8 +136,8 @@ impl SessionMembership {
             let Ok(content) = self.record.content(&session).await else { continue };
             let seen = stored(content);
             let data = self.member.registration(seen.as_ref());
-            let is_there = matches!(self.own.content(&session).await, Ok(Some(_)) | Err(_));
-            if ((&registered.seen, &registered.data) != (&seen, &data) || !is_there)
+            let is_gone = matches!(self.own.content(&session).await, Ok(None));
+            if (is_gone || (&registered.seen, &registered.data) != (&seen, &data))
                 && self.write(&session, &data).await.is_ok()
             {
                 registered = Registered { seen, data };

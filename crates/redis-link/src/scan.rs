@@ -122,7 +122,7 @@ impl RedisClient {
         Ok(largest)
     }
 
-    /// The largest token that this master knows of all locks with this prefix, by plain commands that only read.
+    /// The largest token in the sorted sets of all locks with this prefix, by plain commands that only read.
     ///
     /// # Errors
     ///

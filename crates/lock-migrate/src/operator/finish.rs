@@ -216,6 +216,8 @@ impl Operator {
     /// Raises the tokens of the new store above all of the old one, and returns their floor.
     async fn raise_above_all(&self, terms: &FinishTerms) -> Result<u64> {
         let name = LockName::new(format!("{PREFIX}seal"))?;
+        // Before the lock is acquired: the walk may take long, and may fail.
+        let old = if terms.source_is_gone { 0 } else { self.tokens_of_the_source(&name).await? };
         let wait = Wait::Until(Instant::now() + LOCK_LIMIT);
         let request = AcquireRequest::exclusive(name.clone(), wait, LeasePolicy::default(), Self::owner());
         // As a sharer: what it raises is above the tokens of all locks, also of those that wait since before.
@@ -225,26 +227,27 @@ impl Operator {
                 .with_hint("wait until it has finished")
                 .on(&name));
         };
-        let host = micros(wall_clock());
-        let old = if terms.source_is_gone { host } else { self.tokens_of_the_source(&name).await? };
-        let floor = old.max(host).max(lease.token().get()).saturating_add(micros(HOUR));
+        let largest = old.max(micros(wall_clock())).max(lease.token().get());
+        let floor = largest.saturating_add(micros(HOUR));
         let raised = match i64::try_from(floor) {
             Ok(_) => lease.raise_token(Token::new(floor)).await,
             Err(_) => refused(
-                "the old store remembers a token so large that none is larger",
-                "find the lock with it, and delete the last token (its fence key)",
+                "the old store remembers a token that leaves no room for larger ones",
+                "find the key with it, below polylock:fence or polylock:tokens, and delete that key",
             ),
         };
         let _ = lease.release().await;
         raised.map(|()| floor)
     }
 
-    /// The old store's clock, and the largest token that it remembers: what a holder of both raised it to is ahead of the
-    /// clock.
+    /// The largest token that the old store has handed out, at most: its clock, or what somebody raised a token to.
     async fn tokens_of_the_source(&self, name: &LockName) -> Result<u64> {
         let source = self.source().await?;
-        let largest = source.largest_token().await?.map_or(0, Token::get);
-        Ok(source.time(name).await?.max(largest))
+        let largest = source.largest_token().await.map_err(|error| match error.kind() {
+            ErrorKind::Denied => error.with_hint("use a user in `from` that may read all keys (ACL: %R~*)"),
+            _ => error,
+        })?;
+        Ok(source.time(name).await?.max(largest.map_or(0, Token::get)))
     }
 
     /// Waits until this time.

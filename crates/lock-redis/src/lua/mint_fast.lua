@@ -1,6 +1,6 @@
 -- Writes a fence whose token is not from the clock.
 local function set_fence(fence, fence_ttl)
-  -- What is ahead of the clock is kept until the clock is beyond it.
+  -- What is ahead of the clock is kept until the clock is beyond it; but a ttl has a limit.
   local ahead = math.max(0, tonumber(string.match(fence, '^%d+') or 0) - tonumber(micros))
   redis.call('SET', KEYS[2], fence, 'PX', string.format('%.0f', fence_ttl + math.min(math.ceil(ahead / 1000), 1e14)))
 end
