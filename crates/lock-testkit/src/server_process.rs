@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -98,14 +98,12 @@ impl ServerProcess {
         self.child().as_ref().inspect(|child| child.kill());
     }
 
-    /// Ends the process by SIGTERM, and waits for that; kills it after this time.
-    pub(crate) fn terminate(&self, patience: Duration) {
-        if let Some(child) = &*self.child() {
-            child.terminate();
-            if child.wait_for(patience).is_none() {
-                child.kill();
-            }
-        }
+    /// Asks the process to end by SIGTERM, and returns its exit status; `None` if it is not there after this time.
+    pub(crate) fn terminate(&self, patience: Duration) -> Option<ExitStatus> {
+        let child = self.child();
+        let child = child.as_ref()?;
+        child.terminate();
+        child.wait_for(patience)
     }
 
     /// Stops the process by SIGSTOP.

@@ -41,11 +41,19 @@ fn make() -> Result<PathBuf, StartError> {
     let server = options.prepare(Arc::new(Port::pick("zookeeper")?), None)?;
     server.launch()?;
     server.wait_ready()?;
-    server.process.terminate(PATIENCE);
+    let ended = server.process.terminate(PATIENCE);
+    if ended.and_then(|status| status.code()) != Some(AFTER_SIGTERM) {
+        // A part of an archive would crash every server.
+        let _ = fs::remove_file(&ours);
+        let what = format!("it did not write an archive of its classes: {ended:?}");
+        return Err(Error::Protocol { peer: server.process.name().to_owned(), what }.into());
+    }
     let rename = |error| Error::io(format!("write {}", path.display()), error);
     fs::rename(&ours, &path).map_err(rename)?;
     Ok(path)
 }
 
+/// The exit status of Java after SIGTERM, when it has written what it was asked for.
+const AFTER_SIGTERM: i32 = 128 + 15;
 /// Far more than it takes to write.
 const PATIENCE: Duration = Duration::from_secs(30);
