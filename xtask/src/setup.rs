@@ -30,8 +30,16 @@ use crate::steps::target_folder;
 ///
 /// When something is missing and cannot be installed: the message has the commands to type.
 pub(crate) fn ensure() -> Result<(), Failure> {
-    let linux = cfg!(target_os = "linux").then_some(Part::Setpriv);
-    ensure_parts(&[Part::Redis, Part::Java, Part::ZooKeeper].into_iter().chain(linux).collect::<Vec<_>>())
+    ensure_parts(&servers())
+}
+
+/// As [`ensure`], with what the tests need besides.
+///
+/// # Errors
+///
+/// As for [`ensure`].
+pub(crate) fn ensure_for_tests() -> Result<(), Failure> {
+    ensure_parts(&[servers(), vec![Part::Postgres]].concat())
 }
 
 /// As [`ensure`], for other parts.
@@ -76,6 +84,12 @@ pub(crate) fn forget_failures() -> Result<(), Failure> {
     let target = target_folder()?;
     OPTIONAL.iter().for_each(|(part, _)| note_of(&target, *part).remove());
     Ok(())
+}
+
+/// The stores of locks, and what starts them.
+fn servers() -> Vec<Part> {
+    let linux = cfg!(target_os = "linux").then_some(Part::Setpriv);
+    [Part::Redis, Part::Java, Part::ZooKeeper].into_iter().chain(linux).collect()
 }
 
 fn offer(part: Part, without: &str, note: &FailureNote) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 //!
 //! | tier | runs | needs |
 //! |---|---|---|
-//! | first (default) | all tests without `#[ignore = "full: ..."]`, except for the harness | redis-server, ZooKeeper |
+//! | first (default) | all tests without `#[ignore = "full: ..."]`, except for the harness | redis-server, ZooKeeper, PostgreSQL |
 //! | `--full` | everything, as CI does | the lock clients of other languages, too |
 //! | `--deep` | simulations with new seeds for some minutes | nothing |
 //!
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
         }
         TestRequest::Tier { full: false } => first(&mut steps)?,
         TestRequest::Tier { full: true } => {
-            steps.run("set-up", setup::ensure)?;
+            steps.run("set-up", setup::ensure_for_tests)?;
             steps.run("peers", peers::ensure)?;
             setup::offer_optional()?;
             full(&mut steps, Vec::new())?;
@@ -102,7 +102,7 @@ impl TestRequest {
 
 /// Runs the first tier. Without the harness, which takes as long to build as everything else.
 fn first(steps: &mut Steps) -> Result<(), Failure> {
-    steps.run("set-up", setup::ensure)?;
+    steps.run("set-up", setup::ensure_for_tests)?;
     let selection = Selection::all().without("lock-bench");
     let programs = build(steps, &selection)?;
     steps.leave_out("the harness (benches/), which `cargo xtask test --full` tests".into());
@@ -121,7 +121,7 @@ pub(crate) fn full(steps: &mut Steps, beside: Vec<Command>) -> Result<(), Failur
 /// Runs the tests that match this name.
 fn named(steps: &mut Steps, name: &str, full: bool) -> Result<(), Failure> {
     let selection = Selection::of(name)?;
-    steps.run("set-up", setup::ensure)?;
+    steps.run("set-up", setup::ensure_for_tests)?;
     let programs = build(steps, &selection)?;
     if programs.iter().any(Program::needs_peers) {
         steps.run("peers", peers::ensure)?;

@@ -80,6 +80,11 @@ impl Child {
         self.signal(Signal::TERM);
     }
 
+    /// Sends SIGQUIT. Does not wait.
+    pub fn quit(&self) {
+        self.signal(Signal::QUIT);
+    }
+
     /// Stops the process by SIGSTOP, as a long garbage collection or a suspended virtual machine would, and waits until it
     /// has stopped.
     pub fn stop(&self) {

@@ -100,10 +100,12 @@ impl ServerProcess {
 
     /// Asks the process to end by SIGTERM, and returns its exit status; `None` if it is not there after this time.
     pub(crate) fn terminate(&self, patience: Duration) -> Option<ExitStatus> {
-        let child = self.child();
-        let child = child.as_ref()?;
-        child.terminate();
-        child.wait_for(patience)
+        self.end_by(Child::terminate, patience)
+    }
+
+    /// Asks the process to end by SIGQUIT; as [`terminate`](Self::terminate).
+    pub(crate) fn quit(&self, patience: Duration) -> Option<ExitStatus> {
+        self.end_by(Child::quit, patience)
     }
 
     /// Stops the process by SIGSTOP.
@@ -124,6 +126,13 @@ impl ServerProcess {
     /// Removes the log, so that a second try is not judged by the log of the first.
     pub(crate) fn clear_log(&self) {
         let _ = fs::remove_file(self.log());
+    }
+
+    fn end_by(&self, ask: impl FnOnce(&Child), patience: Duration) -> Option<ExitStatus> {
+        let child = self.child();
+        let child = child.as_ref()?;
+        ask(child);
+        child.wait_for(patience)
     }
 
     fn down(&self) -> Error {

@@ -1,6 +1,7 @@
 //! Real servers start, restart, freeze, and die with the process that started them.
 
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::{env, fs};
 
 use lock_testkit::Error;
 use lock_testkit::Worker;
+use lock_testkit::postgres::PostgresServer;
 use lock_testkit::proxy::Direction;
 use lock_testkit::redis::{RedisFive, RedisServer, Reply};
 use lock_testkit::zookeeper::{ZkEnsemble, ZooKeeper};
@@ -220,6 +222,21 @@ async fn a_dropped_server_is_gone_with_its_directory() {
     assert!(!runs(pid) && !Path::new(&dir).exists());
 }
 
+#[tokio::test]
+async fn postgres_answers_queries_and_leaves_nothing_behind() {
+    let server = timed("PostgreSQL", PostgresServer::start()).await.unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(&server.connect_string(), tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let row = client.query_one("SHOW data_directory", &[]).await.unwrap();
+    let (pid, data) = (server.pid(), row.get::<_, String>(0));
+    assert!(runs(pid) && has_shared_memory(pid));
+    drop(server);
+    assert!(!runs(pid) && !has_shared_memory(pid));
+    assert!(!Path::new(&data).exists());
+    connection.await.unwrap().unwrap_err();
+}
+
 /// The process that starts servers is killed as hard as can be, so nothing of its own can clean up.
 #[tokio::test]
 async fn servers_die_with_a_killed_parent() {
@@ -227,18 +244,22 @@ async fn servers_die_with_a_killed_parent() {
     command.args(["--exact", "helper_that_starts_servers", "--ignored", "--nocapture", "--quiet"]);
     // The helper cannot clean up, so its directories are made in one that this process removes.
     let dir = tempfile::tempdir().unwrap();
+    // For root, PostgreSQL runs as another user.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
     command.env(HELPER, "1").env("TMPDIR", dir.path());
     let helper = Worker::spawn(&command).unwrap();
     let pids = helper.recv_deadline(Duration::from_secs(60)).await.unwrap();
     let pids: Vec<_> = pids.as_array().unwrap().iter().map(|pid| pid.as_u64().unwrap() as u32).collect();
-    assert_eq!(pids.len(), 2);
+    assert_eq!(pids.len(), 3);
     for &pid in &pids {
         assert!(runs(pid), "{pid}");
     }
+    assert!(has_shared_memory(pids[2]));
     helper.kill();
     for &pid in &pids {
         eventually("the end of a server", async || (!runs(pid)).then_some(())).await;
     }
+    assert!(!has_shared_memory(pids[2]), "PostgreSQL ends in order");
 }
 
 /// Not a test: the helper of the test above, run in a process of its own.
@@ -254,7 +275,8 @@ async fn helper_that_starts_servers() {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(ZooKeeper::start()).unwrap()
     });
     let zookeeper = zookeeper.join().unwrap();
-    println!("\n{}", json!([redis.pid(), zookeeper.pid()]) as Value);
+    let postgres = PostgresServer::start().await.unwrap();
+    println!("\n{}", json!([redis.pid(), zookeeper.pid(), postgres.pid()]) as Value);
     std::future::pending::<()>().await;
 }
 
@@ -280,6 +302,13 @@ async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> 
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Whether a segment of System V shared memory exists that this process has made. It outlives a process that was killed.
+fn has_shared_memory(pid: u32) -> bool {
+    let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    let creator = |segment: &str| segment.split_whitespace().nth(4).and_then(|pid| pid.parse().ok());
+    segments.lines().any(|segment| creator(segment) == Some(pid))
 }
 
 const HELPER: &str = "LOCK_TESTKIT_HELPER";

@@ -1,8 +1,8 @@
 //! Installs packages of Debian.
 //!
-//! The packaged services of Redis and etcd must not run, as the tests start their own servers. Without systemd (a container)
-//! Debian does not start them; under systemd a unit is masked while its package is installed and disabled afterwards. The
-//! package `zookeeper` has no service.
+//! The packaged services of Redis, PostgreSQL and etcd must not run, as the tests start their own servers. Without systemd (a
+//! container) Debian does not start them; under systemd a unit is masked while its package is installed and disabled
+//! afterwards. The package `zookeeper` has no service.
 
 use std::path::Path;
 use std::process::Command;

@@ -6,6 +6,8 @@ pub(crate) enum Part {
     Redis,
     Java,
     ZooKeeper,
+    /// A resource that checks fencing tokens.
+    Postgres,
     /// Ends a server with the test that started it.
     Setpriv,
     /// With its modules for virtual environments, a separate package of Debian.
@@ -46,6 +48,11 @@ impl Part {
                 [Some("java-headless"), Some("jre-openjdk-headless"), Some("openjdk")],
             ),
             Self::ZooKeeper => ("ZooKeeper", "zookeeper", [None, None, Some("zookeeper")]),
+            Self::Postgres => (
+                "PostgreSQL",
+                "postgresql",
+                [Some("postgresql-server"), Some("postgresql"), Some("postgresql")],
+            ),
             Self::Setpriv => ("setpriv", "util-linux", [Some("util-linux"), Some("util-linux"), None]),
             Self::Python => {
                 ("python3 with venv", "python3-venv", [Some("python3"), Some("python"), Some("python")])
@@ -68,6 +75,7 @@ impl Part {
     pub(super) fn unit(self) -> Option<&'static str> {
         match self {
             Self::Redis => Some("redis-server.service"),
+            Self::Postgres => Some("postgresql.service"),
             Self::Etcd => Some("etcd.service"),
             _ => None,
         }

@@ -18,6 +18,7 @@ pub(super) fn look(parts: &[Part]) -> Result<Found, Failure> {
         Part::Redis => redis_version(),
         Part::Java => Ok(java.clone()),
         Part::ZooKeeper => zookeeper_version(java.is_some()),
+        Part::Postgres => Ok(postgres_version()),
         Part::Setpriv => Ok(setpriv_version()),
         Part::Python => python_version(),
         Part::Node => node_version(),
@@ -86,6 +87,17 @@ fn zookeeper_version(java: bool) -> Result<Option<String>, Failure> {
     };
     require(&origin, version, ZOOKEEPER_MINIMUM, "container nodes")?;
     Ok(Some(version.to_owned()))
+}
+
+/// Debian's packages put no server into `PATH`.
+fn postgres_version() -> Option<String> {
+    let folders = std::fs::read_dir(DEBIAN_POSTGRES).into_iter().flatten().flatten();
+    let packaged =
+        folders.map(|version| version.path().join("bin/postgres")).find(|program| program.is_file());
+    let output = output_of(Command::new(in_path("postgres").or(packaged)?).arg("--version")).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split_whitespace().nth(2);
+    output.status.success().then(|| version.unwrap_or("of an unknown version").to_owned())
 }
 
 fn setpriv_version() -> Option<String> {
@@ -172,6 +184,7 @@ const CLASSPATH: &str = "ZOOKEEPER_CLASSPATH";
 /// Its manifest names its dependencies.
 const DEBIAN_JAR: &str = "/usr/share/java/zookeeper.jar";
 const VERSION_CLASS: &str = "org.apache.zookeeper.version.VersionInfoMain";
+const DEBIAN_POSTGRES: &str = "/usr/lib/postgresql";
 /// The names of Chromium, which the harness looks for as well.
 const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 const REDIS_MINIMUM: (u32, u32) = (7, 0);
