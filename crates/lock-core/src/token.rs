@@ -11,9 +11,12 @@ use serde::{Deserialize, Serialize};
 /// nothing unless the resource checks it.
 ///
 /// A token fits a signed 64-bit column: `UPDATE account SET cents = $1, token = $2 WHERE id = 7 AND token <= $2`.
+/// [FENCING] shows the whole of it, for PostgreSQL, Redis, ZooKeeper and S3.
 ///
 /// Source of the idea: the sequencer of Burrows, "The Chubby lock service" (2006); the name:
 /// Kleppmann, "How to do distributed locking" (2016).
+///
+/// [FENCING]: https://github.com/polylock/polylock/blob/main/docs/FENCING.md
 ///
 /// # Examples
 ///
