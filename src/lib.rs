@@ -44,3 +44,8 @@ pub mod backend {
     /// is made from it by `From`.
     pub use lock_core::Locks;
 }
+
+/// The Rust code of a page of the docs is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/COMING-FROM.md")]
+mod coming_from {}
