@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use super::{Flavour, connect, option, set_fault, worker};
 
-/// What is meant to stay on the server: the last tokens, of one server and of masters.
+/// What is meant to stay on the server: the last tokens, and who had a lock of the recipe setnx-timestamp last.
 pub(super) const TOKENS: [&str; 2] = ["polylock:fence", "polylock:tokens"];
 /// The sharers of a lock, kept beside it.
 pub(super) const HOLDERS: &str = "polylock:holders:";

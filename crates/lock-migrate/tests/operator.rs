@@ -326,7 +326,7 @@ async fn waiters_of_a_closed_store_go_on_with_the_new_one_after_the_seal() {
     let ahead = locks.mutex("b").acquire().await.unwrap().token().get() + 6 * 3_600_000_000;
     servers
         .redis
-        .command(&["SET", "polylock:fence:{lock:ahead}", &format!("{ahead} x 5 {{}}")])
+        .command(&["ZADD", "polylock:tokens:{lock:ahead}", &ahead.to_string(), "last"])
         .await
         .unwrap();
     // An old binary that hangs, and what it holds.
@@ -356,19 +356,25 @@ async fn tokens_of_a_closed_store_that_cannot_be_read_or_surpassed_refuse_the_se
     hold(&locks, "a").await.release().await.unwrap();
     operator.set(Rung::Move, "*").await.unwrap();
     until_followed(&operator, 1).await;
-    let fence = format!("{} x 5 {{}}", i64::MAX);
-    servers.redis.command(&["SET", "polylock:fence:{lock:odd}", &fence]).await.unwrap();
+    servers
+        .redis
+        .command(&["ZADD", "polylock:tokens:{lock:odd}", &i64::MAX.to_string(), "last"])
+        .await
+        .unwrap();
     servers.acl(&["default", "resetkeys", "%R~*"]).await;
     let error = operator.finish(&FinishTerms::new(), silent).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    assert!(error.to_string().contains("no room") && error.to_string().contains("polylock:fence"), "{error}");
+    assert!(
+        error.to_string().contains("no room") && error.to_string().contains("polylock:tokens"),
+        "{error}"
+    );
     servers.acl(&["default", "resetkeys", "%R~lock:*"]).await;
     let error = operator.finish(&FinishTerms::new(), silent).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(error.to_string().contains("%R~*"), "{error}");
     // With that key gone, it passes.
     servers.acl(&["default", "resetkeys", "~*"]).await;
-    servers.redis.command(&["DEL", "polylock:fence:{lock:odd}"]).await.unwrap();
+    servers.redis.command(&["DEL", "polylock:tokens:{lock:odd}"]).await.unwrap();
     servers.acl(&["default", "resetkeys", "%R~*"]).await;
     passed(operator.finish(&FinishTerms::new(), silent).await.unwrap());
 }

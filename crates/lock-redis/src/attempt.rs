@@ -12,7 +12,7 @@ use crate::config::RedisWait;
 use crate::context::Context;
 use crate::error::{changed_nothing, too_late};
 use crate::lease::RedisLease;
-use crate::request::{Ask, Entry, Extension, Hold, Moment};
+use crate::request::{Ask, Claimed, Entry, Extension, Hold, Moment};
 use crate::rollback::RollbackGuard;
 
 /// The shortest grace period: how long a granted lock is kept for a waiter until it confirms.
@@ -62,6 +62,11 @@ impl<'a> Acquisition<'a> {
         Attempt { rollback, since: None, queue_entry: None }
     }
 
+    fn ask(&self, owner: OwnerId) -> Ask<'_> {
+        let (keys, mode, ttl, info) = (&*self.keys, self.request.mode, self.ttl, &*self.info);
+        Ask { keys, owner, mode, ttl, info, entry: None, is_confirmation: false }
+    }
+
     fn entry<'e>(&'e self, owner: OwnerId, inbox: &'e str) -> Entry<'e> {
         Entry {
             owner,
@@ -90,6 +95,12 @@ impl Attempt {
             }
         }
         self.rollback.arm();
+        if self.since.is_none() && !is_confirmation {
+            let sent = server.moment();
+            if let Some(answer) = self.claim(what, sent).await.transpose() {
+                return (sent, answer);
+            }
+        }
         if what.context.wait == RedisWait::Queue && !what.request.wait.is_expired() {
             self.queue_up(what);
         }
@@ -98,16 +109,30 @@ impl Attempt {
         }
         let sent = server.moment();
         self.since.get_or_insert(sent.at);
-        let ask = Ask {
-            keys: &what.keys,
-            owner: self.rollback.owner,
-            mode: what.request.mode,
-            ttl: what.ttl,
-            info: &what.info,
-            entry: self.queue_entry.as_ref().map(|queue_entry| &*queue_entry.text),
-            is_confirmation,
-        };
-        (sent, server.ask(sent, &ask).await)
+        let entry = self.queue_entry.as_ref().map(|queue_entry| &*queue_entry.text);
+        let answer = server.ask(sent, &Ask { entry, is_confirmation, ..what.ask(self.rollback.owner) }).await;
+        match answer {
+            Ok(LockAnswer::Busy { .. }) => what.context.busy.note(&what.keys, what.context.clock.now()),
+            Ok(LockAnswer::Granted(_)) => what.context.note_scripts_work(&what.keys),
+            _ => {}
+        }
+        (sent, answer)
+    }
+
+    /// Claims the lock by plain commands, if it is probably free; `None` if the script has to follow.
+    async fn claim(&mut self, what: &Acquisition<'_>, sent: Moment) -> Result<Option<LockAnswer>> {
+        let Acquisition { context, keys, .. } = what;
+        if !context.scripts_work(keys) || context.busy.has(keys, sent.at) {
+            return Ok(None);
+        }
+        self.since = Some(sent.at);
+        match context.server.claim(&what.ask(self.rollback.owner)).await? {
+            Claimed::Granted(token) => Ok(Some(LockAnswer::Granted(token))),
+            Claimed::Broken => Ok(Some(LockAnswer::Broken)),
+            Claimed::Unclear => Ok(None),
+            // The script then passes it on, and this owner queues up.
+            Claimed::OutOfTurn => context.server.release(keys, self.rollback.owner, None).await.map(|_| None),
+        }
     }
 
     /// Waits until the configured number of replicas have the granted lock; takes it back if they do not.

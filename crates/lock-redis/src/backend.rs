@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::Support;
@@ -19,12 +20,17 @@ use crate::acquire::acquire;
 use crate::config::{RedisConfig, RedisWait};
 use crate::context::Context;
 use crate::error::{BACKEND, MIN_TTL};
+use crate::recent_names::RecentNames;
 use crate::recipe::RedisRecipe;
 use crate::renew::Renewers;
 use crate::server::Server;
 use crate::set_nx_px::SCRIPTS;
 use crate::setnx_timestamp::danger;
 
+/// How long a lock that was busy probably is: its holder and its waiters send requests all the time.
+const BUSY: Duration = Duration::from_millis(100);
+/// For how long the ttl of a last token needs no care: much less than it is.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Why a lock of [`RedisRecipe::SetnxTimestamp`] has one holder.
 const ONE_TIME: &str = "a key of the recipe setnx-timestamp stores the time of one holder";
 
@@ -107,6 +113,9 @@ impl Redis {
             clock: config.clock,
             danger,
             owners: OwnerCache::default(),
+            busy: RecentNames::new(BUSY),
+            kept: RecentNames::new(KEPT),
+            worked: AtomicU64::new(0),
             round_trip: AtomicU64::new(0),
         };
         Ok(Self { capabilities, context: Arc::new(context) })

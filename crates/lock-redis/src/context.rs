@@ -11,6 +11,7 @@ use redis_link::push::Pushes;
 
 use crate::config::{LeaveFree, RedisWait};
 use crate::error::{BACKEND, MIN_TTL, check_ttl};
+use crate::recent_names::RecentNames;
 use crate::renew::Renewers;
 use crate::server::Server;
 
@@ -33,6 +34,12 @@ pub(crate) struct Context {
     /// The warning about the recipe, if it has one.
     pub(crate) danger: Option<Finding>,
     pub(crate) owners: OwnerCache,
+    /// Where a claim by plain commands would probably be in vain.
+    pub(crate) busy: RecentNames,
+    /// Whose last token has a ttl.
+    pub(crate) kept: RecentNames,
+    /// The generation of the last connection on which a script granted a lock.
+    pub(crate) worked: AtomicU64,
     /// In microseconds.
     pub(crate) round_trip: AtomicU64,
 }
@@ -41,6 +48,19 @@ impl Context {
     pub(crate) fn keys(&self, name: &LockName) -> Result<Keys> {
         let keys = Keys::new(&self.prefix, name);
         keys.check(BACKEND).map(|()| keys)
+    }
+
+    /// Whether a script has granted a lock on this connection. Who may not run scripts could acquire locks by plain
+    /// commands, but never release them.
+    pub(crate) fn scripts_work(&self, keys: &Keys) -> bool {
+        self.server.generation(keys) == Some(self.worked.load(Ordering::Relaxed))
+    }
+
+    /// Notes that a script has granted a lock.
+    pub(crate) fn note_scripts_work(&self, keys: &Keys) {
+        if let Some(generation) = self.server.generation(keys) {
+            self.worked.store(generation, Ordering::Relaxed);
+        }
     }
 
     /// The initial ttl of a lease, minus the clock skew.

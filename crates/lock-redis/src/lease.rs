@@ -152,7 +152,7 @@ impl Lease for RedisLease {
             // Boxed, to keep the future of a release small.
             (Some(moment), _) => Box::pin(server.release_and_leave_free(keys, owner, moment)).await?,
             (None, true) => server.release_to_next(keys, owner).await?,
-            (None, false) => server.release(keys, owner, None).await?,
+            (None, false) => self.release_uncontended().await?,
         };
         self.cell.lose(LossReason::Released);
         let known_lost = ours == Some(false) && !sent.maybe_done;
@@ -182,6 +182,19 @@ impl Lease for RedisLease {
 }
 
 impl RedisLease {
+    async fn release_uncontended(&self) -> Result<Option<bool>> {
+        let (context, HeldLock { keys, owner, .. }) = (&self.context, &*self.held);
+        let now = context.clock.now();
+        if self.held.hold() == Hold::Alone && context.kept.has(keys, now) {
+            return context.server.release_free(keys, *owner).await;
+        }
+        let ours = context.server.release(keys, *owner, None).await?;
+        if ours == Some(true) {
+            context.kept.note(keys, now);
+        }
+        Ok(ours)
+    }
+
     /// Replaces the lock by a tombstone, and ends the lease.
     pub(crate) async fn swap(&self, tombstone: &Tombstone) -> Result<Swapped> {
         self.renewal.stop().await;

@@ -18,6 +18,7 @@ mod inspect;
 mod lease;
 mod migration;
 mod preflight;
+mod recent_names;
 mod recipe;
 mod renew;
 #[doc(hidden)]

@@ -42,7 +42,7 @@ impl MigrationSource for Redis {
     }
 
     async fn largest_token(&self) -> Result<Option<Token>> {
-        self.context().server.largest_fence(&self.context().prefix).await
+        self.context().server.largest_token(&self.context().prefix).await
     }
 
     async fn swap(&self, lease: &mut dyn Lease, tombstone: &Tombstone) -> Result<Swapped> {

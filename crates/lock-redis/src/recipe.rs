@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::migration::{Removal, Tombstone};
 use lock_core::{BootInstant, Clock, OwnerId, Token};
-use redis::Value;
+use redis::{Pipeline, Value};
 use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::scan::Beside;
@@ -105,6 +105,19 @@ impl KeyState {
 pub(crate) trait Recipe: fmt::Debug + Send + Sync {
     /// Asks for a lock, confirms a grant, or queues up.
     fn ask(&self, ask: &Ask<'_>, sent: Moment) -> Call;
+
+    /// Acquires a lock that is probably free and not waited for by plain commands, which cost the server half as much as a
+    /// script, with this token unless the last one is as large; `None` if the recipe or the request needs a script. Commands
+    /// of other clients may run between them.
+    fn claim(&self, _ask: &Ask<'_>, _token: u64) -> Option<Pipeline> {
+        None
+    }
+
+    /// Releases an exclusive lock that nobody waits for, and else does nothing; `None` if the recipe has no cheaper request for
+    /// it than [`release`](Self::release).
+    fn release_free(&self, _keys: &Keys, _owner: OwnerId) -> Option<Call> {
+        None
+    }
 
     /// Removes a lock, a share of it, or the `entry` of the wait queue.
     fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call;

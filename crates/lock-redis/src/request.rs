@@ -30,6 +30,19 @@ pub struct Ask<'a> {
     pub is_confirmation: bool,
 }
 
+/// The outcome of a claim by plain commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// The lock is granted, with this token.
+    Granted(Token),
+    /// The lock is granted, but others wait for it.
+    OutOfTurn,
+    /// It is busy, or is granted without a token: the script has to follow.
+    Unclear,
+    /// The connection broke: the lock may have been granted.
+    Broken,
+}
+
 /// An entry of the wait queue of a lock.
 #[derive(Debug)]
 pub struct Entry<'a> {

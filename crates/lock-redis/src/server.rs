@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use lock_core::{BootInstant, OwnerId, Result, Token};
 use redis::{ConnectionInfo, Value};
 use redis_link::client::{ClientOptions, RedisClient};
+use redis_link::error::Failure;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
@@ -18,7 +19,7 @@ use redis_link::wire;
 
 use crate::error::{BACKEND, lost_before_replicated, not_replicated};
 use crate::recipe::Recipe;
-use crate::request::{Ask, Extension, Moment, Rotated};
+use crate::request::{Ask, Claimed, Extension, Moment, Rotated};
 use crate::set_nx_px::{self, SCRIPTS, SetNxPx};
 
 /// How long to try to return an unclaimed grant: by then the grant has expired.
@@ -80,6 +81,35 @@ impl Server {
     pub async fn ask(&self, sent: Moment, ask: &Ask<'_>) -> Result<LockAnswer> {
         let call = self.recipe.ask(ask, sent);
         self.request_lock(&call, |answer| self.recipe.answered(sent, answer)).await
+    }
+
+    /// Claims a lock that is probably free, by plain commands: one round trip. The lease counts from before.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`](Self::ask).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`ask`](Self::ask).
+    pub async fn claim(&self, ask: &Ask<'_>) -> Result<Claimed> {
+        let mut proposed = 0;
+        let commands = |token| {
+            proposed = token;
+            self.recipe.claim(ask, token)
+        };
+        match self.send_by_clock(commands).await {
+            None => Ok(Claimed::Unclear),
+            Some(Ok(answers)) => Ok(match *answers {
+                [Value::Okay, Value::Int(1), Value::Int(0)] => Claimed::Granted(Token::new(proposed)),
+                [Value::Okay, _, Value::Int(1)] => Claimed::OutOfTurn,
+                _ => Claimed::Unclear,
+            }),
+            // A refused script says more about it.
+            Some(Err(Failure::Refused(_))) => Ok(Claimed::Unclear),
+            Some(Err(Failure::Dropped)) => Ok(Claimed::Broken),
+            Some(Err(failure)) => Err(self.endpoint().failed(failure)),
+        }
     }
 
     /// Hands a lock over to the next owner of the same process, past the wait queue: one round trip.
@@ -164,6 +194,29 @@ impl Server {
     /// When the future is dropped, the lock may or may not be released. Call it again.
     pub async fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Result<Option<bool>> {
         self.removed(&self.recipe.release(keys, owner, entry)).await
+    }
+
+    /// As [`release`](Self::release), for an exclusive lock that probably nobody waits for and whose last token has a ttl.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`release`](Self::release).
+    pub async fn release_free(&self, keys: &Keys, owner: OwnerId) -> Result<Option<bool>> {
+        let mut resent = false;
+        if let Some(call) = self.recipe.release_free(keys, owner) {
+            let removed = self.removed(&call).await?;
+            if removed == Some(true) {
+                return Ok(removed);
+            }
+            resent = removed.is_none();
+        }
+        // Boxed, to keep the future of a release small.
+        let ours = Box::pin(self.release(keys, owner, None)).await?;
+        Ok(ours.filter(|ours| *ours || !resent))
     }
 
     /// As [`release`](Self::release), for a contended lock: the server notifies the next waiter before it answers, so that

@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use lock_core::migration::{Removal, Tombstone};
-use lock_core::{OwnerId, Token};
+use lock_core::{Mode, OwnerId, Token};
+use redis::Pipeline;
 use redis_link::keys::Keys;
 use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
@@ -15,29 +16,29 @@ use crate::request::{Ask, EXCLUSIVE, Extension, Hold, Moment, mode_name};
 
 /// The scripts that are loaded with every connection.
 pub(crate) static SCRIPTS: ScriptList =
-    &[&ASK, &CONFIRM, &RELEASE, &ROTATE, &KEEP, &EXTEND, &RAISE, &INSPECT, &BREAK];
+    &[&ASK, &CONFIRM, &RELEASE_FREE, &RELEASE, &ROTATE, &KEEP, &EXTEND, &RAISE, &INSPECT, &BREAK];
 
-static ASK: LazyLock<Script> =
-    script!(clock ask_fast mint_fast number mint value lock waiter ask_held queue ask);
+static ASK: LazyLock<Script> = script!(clock ask_fast mint value lock waiter ask_held queue ask);
 /// Does the same as [`ASK`], faster if the owner holds the lock already.
 static CONFIRM: LazyLock<Script> =
-    script!(value waiter confirm clock ask_fast mint_fast number mint lock ask_held queue ask);
+    script!(clock mint value ours waiter confirm ask_fast lock ask_held queue ask);
+static RELEASE_FREE: LazyLock<Script> = script!(release_free);
 static RELEASE: LazyLock<Script> =
-    script!(value release_fast clock mint_fast pass_on number mint pass_on_late lock waiter queue release);
-static LEAVE_FREE: LazyLock<Script> =
-    script!(value clock mint_fast number mint lock waiter queue leave_free release);
-static ROTATE: LazyLock<Script> = script!(clock mint_fast rotate_fast number mint rotate);
-static EXTEND: LazyLock<Script> =
-    script!(value extend_fast lock clock mint_fast number mint waiter queue extend);
-static KEEP: LazyLock<Script> = script!(value waiter keep extend_fast);
-static DOWNGRADE: LazyLock<Script> =
-    script!(value lock clock mint_fast number mint waiter queue downgrade extend);
-static RAISE: LazyLock<Script> = script!(value lock clock mint_fast number mint waiter queue raise);
-static INSPECT: LazyLock<Script> = script!(value lock clock mint_fast number mint waiter queue inspect);
-static BREAK: LazyLock<Script> = script!(value lock clock mint_fast number mint waiter queue break);
-static SWAP: LazyLock<Script> = script!(value waiter swap);
+    script!(value ours release_fast clock mint pass_on lock waiter queue release);
+static LEAVE_FREE: LazyLock<Script> = script!(value ours clock mint lock waiter queue leave_free release);
+static ROTATE: LazyLock<Script> = script!(value ours clock mint rotate);
+static EXTEND: LazyLock<Script> = script!(value ours extend_fast lock clock mint waiter queue extend);
+static KEEP: LazyLock<Script> = script!(value ours waiter keep extend_fast);
+static DOWNGRADE: LazyLock<Script> = script!(value ours lock clock mint waiter queue downgrade extend);
+static RAISE: LazyLock<Script> = script!(value lock clock mint raise_last waiter queue raise);
+static INSPECT: LazyLock<Script> = script!(value lock clock mint waiter queue inspect);
+static BREAK: LazyLock<Script> = script!(value lock clock mint waiter queue break);
+static SWAP: LazyLock<Script> = script!(value ours waiter swap);
 static READ_TOMBSTONE: LazyLock<Script> = script!(value lock tombstone);
-static REMOVE_TOMBSTONE: LazyLock<Script> = script!(value clock mint_fast number remove_tombstone);
+static REMOVE_TOMBSTONE: LazyLock<Script> = script!(value clock mint raise_last remove_tombstone);
+
+/// From here on, the score of a sorted set is not exact.
+const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 
 /// The recipe of [`RedisRecipe::SetNxPx`](crate::RedisRecipe::SetNxPx).
 #[derive(Debug)]
@@ -68,6 +69,24 @@ impl Recipe for SetNxPx {
             )
     }
 
+    fn claim(&self, ask: &Ask<'_>, token: u64) -> Option<Pipeline> {
+        if ask.mode != Mode::Exclusive || token >= EXACT {
+            return None;
+        }
+        let mut commands = Pipeline::with_capacity(4);
+        // In this order: a token that is written before the lock may be older than that of a holder in between.
+        let value = format!("{} {token} {token} {}", ask.owner, ask.info);
+        commands.cmd("SET").arg(ask.keys.lock()).arg(value).arg("NX").arg("PX").arg(millis(ask.ttl));
+        commands.cmd("ZADD").arg(ask.keys.tokens()).arg("GT").arg("CH").arg(token).arg("last");
+        commands.cmd("EXISTS").arg(ask.keys.queue());
+        Some(commands)
+    }
+
+    fn release_free(&self, keys: &Keys, owner: OwnerId) -> Option<Call> {
+        let call = || RELEASE_FREE.on(&[keys.lock(), keys.queue()]).arg(owner.encode(&mut [0; 32]));
+        (!self.publishes_free).then(call)
+    }
+
     fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call {
         let call = RELEASE.on(&keys.all()).arg(owner.encode(&mut [0; 32]));
         call.unless_usual([self.channel(keys), entry.unwrap_or_default()], [""; 2])
@@ -75,11 +94,11 @@ impl Recipe for SetNxPx {
 
     fn extend(&self, lease: &Extension<'_>, _: Moment) -> Call {
         // Only keys that exist, except for the queue: a cluster refuses others while their slot migrates.
-        let [lock, fence, queue, holders] = lease.keys.all();
+        let [lock, last, queue, holders] = lease.keys.all();
         let call = match lease.hold {
-            Hold::Alone => EXTEND.on(&[lock, fence]),
-            Hold::HandedOver => KEEP.on(&[lock, fence, queue]),
-            Hold::Shared => EXTEND.on(&[lock, fence, holders]),
+            Hold::Alone => EXTEND.on(&[lock, last]),
+            Hold::HandedOver => KEEP.on(&[lock, last, queue]),
+            Hold::Shared => EXTEND.on(&[lock, last, holders]),
             Hold::Downgrading => DOWNGRADE.on(&lease.keys.all()),
         };
         let call = call.arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
@@ -105,7 +124,7 @@ impl Recipe for SetNxPx {
     }
 
     fn swap(&self, keys: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Call {
-        SWAP.on(&[keys.lock(), keys.fence(), keys.queue()])
+        SWAP.on(&[keys.lock(), keys.tokens(), keys.queue()])
             .arg(owner.to_string())
             .arg(tombstone.to_string())
             .arg(millis(tombstone.life))
@@ -118,7 +137,7 @@ impl Recipe for SetNxPx {
 
     fn remove_tombstone(&self, keys: &Keys, removal: &Removal<'_>) -> Call {
         REMOVE_TOMBSTONE
-            .on(&[keys.lock(), keys.fence()])
+            .on(&[keys.lock(), keys.tokens()])
             .arg(removal.tombstone.to_string())
             .arg(removal.floor.get())
             .arg(removal.until)
@@ -133,7 +152,7 @@ impl Recipe for SetNxPx {
 /// Hands a lock over to another owner of this process, past the wait queue.
 pub(crate) fn rotate(owner: OwnerId, next: &Ask<'_>) -> Call {
     ROTATE
-        .on(&[next.keys.lock(), next.keys.fence()])
+        .on(&[next.keys.lock(), next.keys.tokens()])
         .arg(owner.encode(&mut [0; 32]))
         .arg(next.owner.encode(&mut [0; 32]))
         .arg(millis(next.ttl))

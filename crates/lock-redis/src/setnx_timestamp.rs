@@ -20,16 +20,16 @@ use crate::recipe::{KeyState, Recipe, RecipeUnit};
 use crate::request::{Ask, Extension, Moment, mode_name};
 use crate::tombstone::MOVED_SOMEWHERE;
 
-static ASK: LazyLock<Script> = script!(clock mint_fast number mint setnx setnx_moved setnx_ask);
+static ASK: LazyLock<Script> = script!(clock mint setnx setnx_moved setnx_ask);
 static RELEASE: LazyLock<Script> = script!(setnx setnx_release);
 static EXTEND: LazyLock<Script> = script!(setnx setnx_extend);
-static RAISE: LazyLock<Script> = script!(clock mint_fast number setnx setnx_raise);
+static RAISE: LazyLock<Script> = script!(clock mint raise_last setnx setnx_raise);
 static INSPECT: LazyLock<Script> = script!(setnx setnx_moved setnx_inspect);
 static BREAK: LazyLock<Script> = script!(setnx setnx_moved setnx_break);
 static SWAP: LazyLock<Script> = script!(clock setnx setnx_moved setnx_swap);
 static READ_TOMBSTONE: LazyLock<Script> = script!(setnx setnx_moved setnx_tombstone);
 static REMOVE_TOMBSTONE: LazyLock<Script> =
-    script!(clock mint_fast number setnx setnx_moved setnx_value remove_tombstone);
+    script!(clock mint raise_last setnx setnx_moved setnx_value remove_tombstone);
 
 /// The time of a lock that has moved, in seconds since 1970: the year 5000.
 const MOVED: u64 = 95_617_584_000;
@@ -126,7 +126,7 @@ impl Recipe for SetnxTimestamp {
     fn ask(&self, ask: &Ask<'_>, sent: Moment) -> Call {
         let text = ask.keys.moved();
         let call = ASK
-            .on(&[ask.keys.lock(), ask.keys.fence(), &text])
+            .on(&[ask.keys.lock(), ask.keys.tokens(), ask.keys.fence(), &text])
             .arg(ask.owner.encode(&mut [0; 32]))
             .arg(millis(ask.ttl));
         let call = call.arg(ask.info).arg("").arg(&*mode_name(ask.mode)).arg(&*fence_ttl(ask.ttl));
@@ -147,16 +147,16 @@ impl Recipe for SetnxTimestamp {
     }
 
     fn inspect(&self, lock: &Keys, owner: &str) -> Call {
-        let call = INSPECT.on(&[lock.lock(), lock.fence(), &lock.moved()]);
+        let call = INSPECT.on(&[lock.lock(), lock.tokens(), lock.fence(), &lock.moved()]);
         self.with_limit(call.arg(lock.channel()).arg(owner))
     }
 
     fn break_lock(&self, lock: &Keys) -> Call {
-        self.with_limit(BREAK.on(&[lock.lock(), lock.fence(), &lock.moved()]).arg(""))
+        self.with_limit(BREAK.on(&[lock.lock(), lock.tokens(), lock.fence(), &lock.moved()]).arg(""))
     }
 
     fn swap(&self, lock: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Call {
-        SWAP.on(&[lock.lock(), lock.fence(), &lock.moved()])
+        SWAP.on(&[lock.lock(), lock.tokens(), lock.fence(), &lock.moved()])
             .arg(owner.to_string())
             .arg(tombstone.to_string())
             .arg(millis(tombstone.life))
@@ -171,7 +171,7 @@ impl Recipe for SetnxTimestamp {
 
     fn remove_tombstone(&self, lock: &Keys, removal: &Removal<'_>) -> Call {
         REMOVE_TOMBSTONE
-            .on(&[lock.lock(), lock.fence(), &lock.moved()])
+            .on(&[lock.lock(), lock.tokens(), &lock.moved()])
             .arg(removal.tombstone.to_string())
             .arg(removal.floor.get())
             .arg(removal.until)
@@ -218,8 +218,8 @@ impl Recipe for SetnxTimestamp {
 }
 
 /// The keys that this recipe uses.
-fn keys(keys: &Keys) -> [&str; 2] {
-    [keys.lock(), keys.fence()]
+fn keys(keys: &Keys) -> [&str; 3] {
+    [keys.lock(), keys.tokens(), keys.fence()]
 }
 
 /// The server's clock, if the answer has it.

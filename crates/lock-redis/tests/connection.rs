@@ -1,5 +1,6 @@
 //! What goes over the connection, and what becomes of it when the connection fails.
 
+use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -12,6 +13,11 @@ use lock_testkit::{FaultProxy, RedisServer};
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What begins an acquisition of a free lock.
+const REQUESTS: [&str; 2] = ["EVALSHA", "SET"];
+/// The commands of ten locks one after the other: two scripts for the first; then three commands in one write and a script for
+/// each, the time now and then, and a script where the token was not larger.
+const SCRIPTS_THEN_COMMANDS: RangeInclusive<u64> = 38..=50;
 
 struct Link {
     redis: RedisServer,
@@ -37,6 +43,14 @@ impl Link {
         self.proxy.refuse(false);
     }
 
+    /// Prepares for locks to be acquired by this request.
+    async fn is_to_send(&self, request: &str) {
+        if request == "SET" {
+            // The first request of a connection is a script.
+            self.locks.mutex("first").acquire().await.unwrap().release().await.unwrap();
+        }
+    }
+
     async fn keys(&self) -> String {
         format!("{:?}", self.redis.command(&["KEYS", "lock:*"]).await.unwrap())
     }
@@ -51,13 +65,13 @@ impl Link {
 }
 
 #[tokio::test]
-async fn acquire_and_release_are_one_request_each() {
+async fn acquire_and_release_are_one_round_trip_each() {
     let link = Link::new().await;
     link.proxy.reset_counters();
     for _ in 0..10 {
         link.locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     }
-    assert_eq!(link.proxy.requests(), 20);
+    assert!(SCRIPTS_THEN_COMMANDS.contains(&link.proxy.requests()), "{}", link.proxy.requests());
     assert_eq!(link.proxy.connections(), 1);
 }
 
@@ -175,6 +189,7 @@ async fn a_server_that_forgot_the_scripts_costs_one_round_trip_more() {
     let link = Link::new().await;
     link.redis.command(&["SCRIPT", "FLUSH"]).await.unwrap();
     link.proxy.reset_counters();
+    // The first request of a connection is a script.
     let guard = link.locks.mutex("a").acquire().await.unwrap();
     assert_eq!(link.proxy.requests(), 3, "EVALSHA, then SCRIPT LOAD and EVALSHA together");
     assert_eq!(guard.release().await.unwrap(), Released::Released);
@@ -192,7 +207,7 @@ async fn a_pool_of_the_users_is_taken_one_connection_and_never_pinged() {
     for _ in 0..10 {
         locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     }
-    assert_eq!(proxy.requests(), 20);
+    assert!(SCRIPTS_THEN_COMMANDS.contains(&proxy.requests()), "{}", proxy.requests());
     assert_eq!(pool.status().size, 0, "the connection was taken out for good");
 }
 
@@ -250,13 +265,13 @@ async fn a_renewal_keeps_the_last_token_for_no_shorter_than_before() {
         let url = format!("{}?ttl=20s&recipe={recipe}", link.redis.url());
         let locks = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
         let guard = locks.mutex(recipe).acquire().await.unwrap();
-        let fence = format!("polylock:fence:{{lock:{recipe}}}");
-        let pttl = async || link.redis.command(&["PTTL", &fence]).await.unwrap().int().unwrap();
+        let tokens = format!("polylock:tokens:{{lock:{recipe}}}");
+        let pttl = async || link.redis.command(&["PTTL", &tokens]).await.unwrap().int().unwrap();
         let year: i64 = 365 * 24 * 3600 * 1000;
-        link.redis.command(&["PEXPIRE", &fence, &year.to_string()]).await.unwrap();
+        link.redis.command(&["PEXPIRE", &tokens, &year.to_string()]).await.unwrap();
         guard.extend(Duration::from_secs(20)).await.unwrap();
         assert!(pttl().await > year / 2, "{recipe}: {}", pttl().await);
-        link.redis.command(&["PEXPIRE", &fence, "1000"]).await.unwrap();
+        link.redis.command(&["PEXPIRE", &tokens, "1000"]).await.unwrap();
         guard.extend(Duration::from_secs(20)).await.unwrap();
         assert!(pttl().await > 100_000, "{recipe}: {}", pttl().await);
         // Until the clock can go on from there.
@@ -271,13 +286,16 @@ async fn a_renewal_keeps_the_last_token_for_no_shorter_than_before() {
 
 #[tokio::test]
 async fn a_lost_reply_to_acquire_is_asked_for_again() {
-    let link = Link::new().await;
-    link.proxy.cut_when(redis_command("EVALSHA"));
-    let guard = link.locks.mutex("a").acquire().await.unwrap();
-    assert_eq!(link.proxy.fired(), 1);
-    assert!(link.redis.command(&["GET", "lock:a"]).await.is_ok());
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
-    link.no_key_is_left().await;
+    for request in REQUESTS {
+        let link = Link::new().await;
+        link.is_to_send(request).await;
+        link.proxy.cut_when(redis_command(request));
+        let guard = link.locks.mutex("a").acquire().await.unwrap();
+        assert_eq!(link.proxy.fired(), 1, "{request}");
+        assert!(link.redis.command(&["GET", "lock:a"]).await.is_ok());
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        link.no_key_is_left().await;
+    }
 }
 
 #[tokio::test]
@@ -314,15 +332,18 @@ async fn renewal_goes_on_when_the_server_forgot_the_scripts() {
 
 #[tokio::test]
 async fn an_acquisition_without_an_answer_is_taken_back() {
-    let link = Link::new().await;
-    link.proxy.swallow_when(redis_command("EVALSHA"), Then::Hang);
-    let error = link.locks.mutex("a").acquire().await.unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
-    assert!(error.to_string().starts_with("redis: acquire \"a\": no answer in time"), "{error}");
-    let fence = link.redis.command(&["EXISTS", "polylock:fence:{lock:a}"]).await.unwrap();
-    assert_eq!(fence.int(), Some(1), "the server did grant it");
-    link.proxy.heal();
-    link.no_key_is_left().await;
+    for request in REQUESTS {
+        let link = Link::new().await;
+        link.is_to_send(request).await;
+        link.proxy.swallow_when(redis_command(request), Then::Hang);
+        let error = link.locks.mutex("a").acquire().await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
+        assert!(error.to_string().starts_with("redis: acquire \"a\": no answer in time"), "{error}");
+        let granted = link.redis.command(&["EXISTS", "polylock:tokens:{lock:a}"]).await.unwrap();
+        assert_eq!(granted.int(), Some(1), "the server did grant it: {request}");
+        link.proxy.heal();
+        link.no_key_is_left().await;
+    }
 }
 
 #[tokio::test]
@@ -339,7 +360,7 @@ async fn a_downgrade_without_an_answer_leaves_the_lock_in_one_form_or_the_other(
         let error = writer.downgrade().await.unwrap_err();
         assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown), "{error}");
         let value = link.redis.command(&["GET", "lock:a"]).await.unwrap();
-        let shared = value.text() == Some("polylock:shared");
+        let shared = value.text().unwrap().starts_with("polylock:shared ");
         assert_eq!(shared, carried_out, "{value:?}");
         link.proxy.heal();
         // Longer than the time to live: it is renewed as what it is.
@@ -358,7 +379,8 @@ async fn a_downgrade_that_fails_half_way_may_have_let_readers_in() {
     link.redis.command(&["ACL", "SETUSER", "default", "-pexpireat"]).await.unwrap();
     let error = writer.downgrade().await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::Unknown), "{error}");
-    assert_eq!(link.redis.command(&["GET", "lock:a"]).await.unwrap().text(), Some("polylock:shared"));
+    let value = link.redis.command(&["GET", "lock:a"]).await.unwrap();
+    assert!(value.text().unwrap().starts_with("polylock:shared "), "{value:?}");
     link.redis.command(&["ACL", "SETUSER", "default", "+pexpireat"]).await.unwrap();
     writer.downgrade().await.unwrap();
     assert_eq!(writer.release().await.unwrap(), Released::Released);

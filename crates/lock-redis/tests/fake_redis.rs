@@ -74,80 +74,81 @@ const SCRIPTS: &[(&str, &[&str])] = &[
     (script!(vote extend_vote), &["k", "tokens", "owner", "ttl", "ttl"]),
     (script!(vote inspect_vote), &["k", "tokens", "line"]),
     (
-        script!(clock ask_fast mint_fast number mint value lock waiter ask_held queue ask),
-        &["k", "f", "q", "holders", "owner", "ttl", "info"],
+        script!(clock ask_fast mint value lock waiter ask_held queue ask),
+        &["k", "tokens", "q", "holders", "owner", "ttl", "info"],
     ),
     (
-        script!(clock ask_fast mint_fast number mint value lock waiter ask_held queue ask),
-        &["k", "f", "q", "holders", "owner", "ttl", "info", "entry", "mode", "ttl"],
+        script!(clock ask_fast mint value lock waiter ask_held queue ask),
+        &["k", "tokens", "q", "holders", "owner", "ttl", "info", "entry", "mode", "ttl"],
     ),
     (
-        script!(value waiter confirm clock ask_fast mint_fast number mint lock ask_held queue ask),
-        &["k", "f", "q", "holders", "owner", "ttl", "info", "entry"],
+        script!(clock mint value ours waiter confirm ask_fast lock ask_held queue ask),
+        &["k", "tokens", "q", "holders", "owner", "ttl", "info", "entry"],
     ),
     (
-        script!(value release_fast clock mint_fast pass_on number mint pass_on_late lock waiter queue release),
-        &["k", "f", "q", "holders", "owner"],
+        script!(value ours release_fast clock mint pass_on lock waiter queue release),
+        &["k", "tokens", "q", "holders", "owner"],
     ),
     (
-        script!(value release_fast clock mint_fast pass_on number mint pass_on_late lock waiter queue release),
-        &["k", "f", "q", "holders", "owner", "channel", "entry"],
-    ),
-    (script!(clock mint_fast rotate_fast number mint rotate), &["k", "f", "owner", "owner", "ttl", "info"]),
-    (
-        script!(clock mint_fast rotate_fast number mint rotate),
-        &["k", "f", "owner", "owner", "ttl", "info", "ttl"],
-    ),
-    (script!(value waiter keep extend_fast), &["k", "f", "q", "owner", "ttl"]),
-    (script!(value waiter keep extend_fast), &["k", "f", "q", "owner", "ttl", "ttl"]),
-    (
-        script!(value extend_fast lock clock mint_fast number mint waiter queue extend),
-        &["k", "f", "owner", "ttl"],
+        script!(value ours release_fast clock mint pass_on lock waiter queue release),
+        &["k", "tokens", "q", "holders", "owner", "channel", "entry"],
     ),
     (
-        script!(value extend_fast lock clock mint_fast number mint waiter queue extend),
-        &["k", "f", "holders", "owner", "ttl", "ttl"],
+        script!(value ours clock mint lock waiter queue leave_free release),
+        &["k", "tokens", "q", "holders", "owner", "nothing", "nothing", "ttl"],
+    ),
+    (script!(value ours clock mint rotate), &["k", "tokens", "owner", "owner", "ttl", "info"]),
+    (script!(value ours clock mint rotate), &["k", "tokens", "owner", "owner", "ttl", "info", "ttl"]),
+    (script!(value ours waiter keep extend_fast), &["k", "tokens", "q", "owner", "ttl"]),
+    (script!(value ours waiter keep extend_fast), &["k", "tokens", "q", "owner", "ttl", "ttl"]),
+    (script!(value ours extend_fast lock clock mint waiter queue extend), &["k", "tokens", "owner", "ttl"]),
+    (
+        script!(value ours extend_fast lock clock mint waiter queue extend),
+        &["k", "tokens", "holders", "owner", "ttl", "ttl"],
     ),
     (
-        script!(value lock clock mint_fast number mint waiter queue raise),
-        &["k", "f", "q", "holders", "owner", "number", "ttl"],
+        script!(value lock clock mint raise_last waiter queue raise),
+        &["k", "tokens", "q", "holders", "owner", "number", "ttl"],
     ),
     (
-        script!(value lock clock mint_fast number mint waiter queue inspect),
-        &["k", "f", "q", "holders", "channel", "owner"],
+        script!(value lock clock mint waiter queue inspect),
+        &["k", "tokens", "q", "holders", "channel", "owner"],
+    ),
+    (script!(value lock clock mint waiter queue break), &["k", "tokens", "q", "holders", "channel"]),
+    (
+        script!(value ours lock clock mint waiter queue downgrade extend),
+        &["k", "tokens", "q", "holders", "owner", "ttl", "ttl", "channel"],
     ),
     (
-        script!(value lock clock mint_fast number mint waiter queue break),
-        &["k", "f", "q", "holders", "channel"],
-    ),
-    (
-        script!(value lock clock mint_fast number mint waiter queue downgrade extend),
-        &["k", "f", "q", "holders", "owner", "ttl", "ttl", "channel"],
-    ),
-    (
-        script!(clock mint_fast number mint setnx setnx_moved setnx_ask),
+        script!(clock mint setnx setnx_moved setnx_ask),
         &[
-            "k", "f", "text", "owner", "nothing", "info", "nothing", "mode", "ttl", "time", "sent", "unit",
-            "now",
+            "k", "tokens", "f", "text", "owner", "nothing", "info", "nothing", "mode", "ttl", "time", "sent",
+            "unit", "now",
         ],
     ),
-    (script!(setnx setnx_release), &["k", "f", "owner"]),
-    (script!(setnx setnx_extend), &["k", "f", "owner", "nothing", "ttl", "time", "sent"]),
-    (script!(clock mint_fast number setnx setnx_raise), &["k", "f", "owner", "number", "ttl"]),
-    (script!(setnx setnx_moved setnx_inspect), &["k", "f", "text", "channel", "owner", "unit", "now"]),
-    (script!(value waiter swap), &["k", "f", "q", "owner", "moved", "ttl", "channel"]),
+    (script!(setnx setnx_release), &["k", "tokens", "f", "owner"]),
+    (script!(setnx setnx_extend), &["k", "tokens", "f", "owner", "nothing", "ttl", "time", "sent"]),
+    (script!(clock mint raise_last setnx setnx_raise), &["k", "tokens", "f", "owner", "number", "ttl"]),
+    (
+        script!(setnx setnx_moved setnx_inspect),
+        &["k", "tokens", "f", "text", "channel", "owner", "unit", "now"],
+    ),
+    (script!(value ours waiter swap), &["k", "tokens", "q", "owner", "moved", "ttl", "channel"]),
     (script!(value lock tombstone), &["k"]),
-    (script!(value clock mint_fast number remove_tombstone), &["k", "f", "moved", "number", "until", "ttl"]),
+    (
+        script!(value clock mint raise_last remove_tombstone),
+        &["k", "tokens", "moved", "number", "until", "ttl"],
+    ),
     (
         script!(clock setnx setnx_moved setnx_swap),
-        &["k", "f", "text", "owner", "moved", "ttl", "time", "unit", "skew"],
+        &["k", "tokens", "f", "text", "owner", "moved", "ttl", "time", "unit", "skew"],
     ),
     (script!(setnx setnx_moved setnx_tombstone), &["k", "text", "unit"]),
     (
-        script!(clock mint_fast number setnx setnx_moved setnx_value remove_tombstone),
-        &["k", "f", "text", "moved", "number", "until", "ttl", "unit"],
+        script!(clock mint raise_last setnx setnx_moved setnx_value remove_tombstone),
+        &["k", "tokens", "text", "moved", "number", "until", "ttl", "unit"],
     ),
-    (script!(setnx setnx_moved setnx_break), &["k", "f", "text", "channel", "unit", "now"]),
+    (script!(setnx setnx_moved setnx_break), &["k", "tokens", "f", "text", "channel", "unit", "now"]),
 ];
 
 /// The names of keys among those.
@@ -260,7 +261,9 @@ async fn our_scripts_are_whole() {
     for (source, names) in SCRIPTS {
         let (keys, arguments): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| KEYS.contains(name));
         // Of a single server, and of one of several masters.
-        for value in ["cafe", "cafe 5 {}", "beef 7 me and you"].repeat(20) {
+        for value in
+            ["cafe 7 5 {}", "cafe 5 {}", "beef 7 me and you", "polylock:shared cafe 7 5 {}"].repeat(15)
+        {
             let redis = FakeRedis::new();
             drop(redis.command(&["SET", "k", value, "PX", "100000"]));
             let arguments = words(arguments.iter().copied()).new_tree(&mut runner).unwrap().current();
@@ -351,7 +354,9 @@ fn word(name: &str) -> BoxedStrategy<String> {
         "s" => &["s1", "s1", "s1", "s1", "k2"],
         "any" => &["k1", "k2", "l1", "h1", "z1", "s1", "f1"],
         "f" => &["f1", "f2", "k2"],
-        "v" => &["a", "a", "b", "", "7", "12 cafe 5 x", "cafe 5 {}"],
+        "v" => {
+            &["a", "a", "b", "", "7", "12 cafe 5 x", "cafe 5 {}", "cafe 7 5 {}", "polylock:shared a 5 5 {}"]
+        }
         "owner" => &["cafe", "beef", "a"],
         // On one of several masters.
         "value" => &["cafe 5 {}", "cafe 5 {}", "beef 7 me and you", "a 5 "],

@@ -300,7 +300,7 @@ async fn the_largest_token_is_read_when_nobody_may_write() {
     assert_eq!(source(&redis).largest_token().await.unwrap(), None);
     let mut largest = None;
     // The last one has a hash tag of its own.
-    for (name, ahead) in [("a", 5), ("b", 7_000_000_000_000), ("{orders}/42", 9_000_000_000_000)] {
+    for (name, ahead) in [("a", 5), ("b", 700_000_000_000_000), ("{orders}/42", 900_000_000_000_000)] {
         let guard = locks.mutex(name).acquire().await.unwrap();
         let raised = Token::new(guard.token().get() + ahead);
         guard.raise_token(raised).await.unwrap();
@@ -309,8 +309,8 @@ async fn the_largest_token_is_read_when_nobody_may_write() {
         assert_eq!(source(&redis).largest_token().await.unwrap(), largest, "{name}");
     }
     // Of another prefix, and of another type.
-    command(&server, &["SET", "polylock:fence:{elsewhere:a}", "9999999999999999 cafe 5 {}"]).await;
-    command(&server, &["HSET", "polylock:fence:{lock:odd}", "a", "b"]).await;
+    command(&server, &["ZADD", "polylock:tokens:{elsewhere:a}", "8999999999999999", "last"]).await;
+    command(&server, &["HSET", "polylock:tokens:{lock:odd}", "a", "b"]).await;
     close(&server).await;
     assert_eq!(source(&redis).largest_token().await.unwrap(), largest);
 }

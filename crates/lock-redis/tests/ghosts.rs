@@ -192,11 +192,8 @@ async fn a_wanted_lock_is_never_returned() {
         assert_eq!(command(&redis, &["PUBLISH", &inbox, &message]).await.int(), Some(1));
     }
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(
-        command(&redis, &["GET", KEY]).await.text(),
-        Some(&*owner),
-        "a lock that is held was given back"
-    );
+    let value = command(&redis, &["GET", KEY]).await;
+    assert!(value.text().unwrap().starts_with(&owner), "a lock that is held was given back");
     assert!(held.is_valid());
     assert_eq!(held.release().await.unwrap(), Released::Released);
 }
@@ -289,10 +286,11 @@ async fn a_server_that_was_frozen_grants_again_within_a_lease_to_12_processes() 
     let (thawed, mut last, mut longest) = (Instant::now(), None, Duration::ZERO);
     let mut granted = thawed;
     while thawed.elapsed() < Duration::from_secs(8) {
-        let fence = command(&redis, &["GET", "polylock:fence:{lock:a}"]).await.text().map(str::to_owned);
+        let score = command(&redis, &["ZSCORE", "polylock:tokens:{lock:a}", "last"]).await;
+        let token = score.text().map(str::to_owned);
         longest = longest.max(granted.elapsed());
-        if fence != last {
-            (last, granted) = (fence, Instant::now());
+        if token != last {
+            (last, granted) = (token, Instant::now());
         }
         sleep(Duration::from_millis(5)).await;
     }

@@ -53,7 +53,7 @@ async fn no_secret_and_no_command_is_logged() {
     let command = async |words: &[&str]| redis.command(words).await.unwrap();
     command(&["HSET", "lock:hash", "field", "1"]).await;
     assert!(two.mutex("hash").try_acquire_for(Duration::from_millis(100)).await.unwrap().is_none());
-    command(&["HSET", "polylock:fence:{lock:fence}", "field", "1"]).await;
+    command(&["HSET", "polylock:tokens:{lock:fence}", "field", "1"]).await;
     assert!(two.mutex("fence").acquire().await.is_err());
     command(&["SCRIPT", "FLUSH"]).await;
     let guard = two.mutex("a").acquire().await.unwrap();

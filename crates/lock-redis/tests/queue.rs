@@ -63,6 +63,12 @@ impl Site {
         reply
     }
 
+    /// The owner id of the holder, or another value.
+    async fn holder(&self) -> String {
+        let value = self.redis(&["GET", KEY]).await;
+        value.text().and_then(|value| value.split(' ').next()).unwrap_or_default().to_owned()
+    }
+
     async fn queued(&self) -> i64 {
         self.redis(&["LLEN", QUEUE]).await.int().unwrap()
     }
@@ -941,16 +947,17 @@ async fn a_claim_that_arrives_after_the_hand_over_is_undone() {
         sleep(Duration::from_millis(1)).await;
     }
     give_back(holder).await;
-    assert_eq!(site.redis(&["GET", KEY]).await.text(), Some(owner), "it was not handed over");
+    assert_eq!(site.holder().await, owner, "it was not handed over");
     // The claim is given up, and what it found in the queue is taken back.
     let passed = Instant::now();
-    while site.redis(&["GET", KEY]).await.text() == Some(owner) {
+    while site.holder().await == owner {
         sleep(Duration::from_millis(1)).await;
     }
     assert!(passed.elapsed() < GRACE - Duration::from_millis(100), "it ended by itself");
     waiter.abort();
     site.nothing_is_left().await;
-    let last = async || site.redis(&["GET", "polylock:fence:{lock:a}"]).await.text().unwrap().to_owned();
+    let last =
+        async || site.redis(&["ZSCORE", "polylock:tokens:{lock:a}", "last"]).await.text().unwrap().to_owned();
     let before = last().await;
     dial.proxy.deliver();
     let deadline = Instant::now() + SOON;
@@ -1193,8 +1200,9 @@ impl Crew {
         self.site.redis(&["PTTL", KEY]).await.int().unwrap()
     }
 
-    async fn value(&self) -> String {
-        self.site.redis(&["GET", KEY]).await.text().unwrap_or_default().to_owned()
+    /// The owner id of the holder, or another value.
+    async fn holder(&self) -> String {
+        self.site.holder().await
     }
 }
 
@@ -1215,10 +1223,12 @@ async fn tasks_take_turns_at_one_request_each() {
         last = token;
     }
     crew.site.nothing_is_left().await;
-    assert_eq!(
-        crew.proxy.requests(),
-        (TASKS + TASKS / 16) as u64 + 1,
-        "one for each hand-over, one more after sixteen in a row, and one for the last release"
+    let (least, claims) = ((TASKS + TASKS / 16) as u64 + 1, (TASKS / 16) as u64);
+    let requests = crew.proxy.requests();
+    // A claim is three commands in one write, and asks for the clock now and then.
+    assert!(
+        (least..=least + 3 * claims).contains(&requests),
+        "one for each hand-over, two after sixteen in a row, and one for the last release, not {requests}"
     );
 }
 
@@ -1269,7 +1279,8 @@ async fn without_local_hand_overs_every_task_asks_the_server() {
     crew.proxy.reset_counters();
     give_back(guard).await;
     let (guard, _) = come(heir).await;
-    assert_eq!(crew.proxy.requests(), 2, "a release and an acquisition");
+    // A claim is three commands in one write, and asks for the clock now and then.
+    assert!((2..=5).contains(&crew.proxy.requests()), "a release and an acquisition");
 
     let heir = crew.heir(LockOptions::new()).await;
     let other = crew.site.waits(&crew.site.client().await).await;
@@ -1290,7 +1301,7 @@ async fn a_dropped_guard_is_handed_over_as_well() {
     drop(guard);
     let (guard, _) = come(heir).await;
     assert_eq!(crew.proxy.requests(), 1);
-    assert_eq!(crew.value().await, guard.owner().to_string());
+    assert_eq!(crew.holder().await, guard.owner().to_string());
     give_back(guard).await;
     crew.site.nothing_is_left().await;
 }
@@ -1341,10 +1352,10 @@ async fn a_hand_over_without_an_answer_ends_right() {
         assert_eq!(crew.proxy.fired(), 1, "{fault}");
         let (guard, _) = come(heir).await;
         assert!(guard.token() > token, "{fault}");
-        assert_eq!(crew.value().await, guard.owner().to_string(), "{fault}: two hold the lock");
+        assert_eq!(crew.holder().await, guard.owner().to_string(), "{fault}: two hold the lock");
         // What cleans up does not hit the holder.
         sleep(Duration::from_millis(600)).await;
-        assert_eq!(crew.value().await, guard.owner().to_string(), "{fault}");
+        assert_eq!(crew.holder().await, guard.owner().to_string(), "{fault}");
         assert_eq!(guard.release().await.unwrap(), Released::Released, "{fault}");
         crew.site.nothing_is_left().await;
     }
@@ -1359,7 +1370,7 @@ async fn a_lost_lock_is_not_handed_over() {
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     crew.site.queue_is(1).await;
     assert!(!heir.is_finished());
-    assert_eq!(crew.value().await, "theirs");
+    assert_eq!(crew.holder().await, "theirs");
     crew.site.redis(&["DEL", KEY]).await;
     give_back(come(heir).await.0).await;
     crew.site.nothing_is_left().await;

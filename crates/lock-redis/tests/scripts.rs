@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::{ErrorKind, LockMode, LockName, Mode, Outcome, OwnerId, Token};
 use lock_redis::redis::{Client, ConnectionInfo, IntoConnectionInfo};
-use lock_redis::request::{Ask, Entry, Extension, Hold};
+use lock_redis::request::{Ask, Claimed, Entry, Extension, Hold};
 use lock_redis::server::Server;
 use lock_redlock::ballot::{self, Claim, Proposal, Request, Vacated, Voter, Waiter};
 use lock_testkit::RedisServer;
@@ -44,6 +44,13 @@ impl Bench {
         let (keys, info, mode) = (&self.keys, "me", Mode::Exclusive);
         let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_confirmation: false };
         self.server.ask(self.server.moment(), &ask).await.unwrap()
+    }
+
+    /// The same by plain commands.
+    async fn outright(&self, owner: OwnerId) -> Claimed {
+        let (keys, info, mode) = (&self.keys, "me", Mode::Exclusive);
+        let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_confirmation: false };
+        self.server.claim(&ask).await.unwrap()
     }
 
     async fn asked(&self, owner: OwnerId) -> Token {
@@ -247,8 +254,8 @@ async fn an_unclaimed_turn_goes_to_the_next_waiter() {
 #[tokio::test]
 async fn a_free_lock_is_a_plain_string_with_a_ttl() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    bench.asked(me).await;
-    assert_eq!(bench.redis(&["GET", "lock:a"]).await, me.to_string());
+    let token = bench.asked(me).await;
+    assert_eq!(bench.redis(&["GET", "lock:a"]).await, format!("{me} {token} {token} me"));
     assert!((15_000..=20_000).contains(&bench.pttl().await));
     // On one of several masters it tells more, as the last token does not.
     for fast in [false, true] {
@@ -276,7 +283,7 @@ async fn the_same_request_again_is_granted_and_another_is_refused() {
         verdict => panic!("{verdict:?}"),
     };
     let token = bench.asked(me).await;
-    assert_eq!(bench.asked(me).await, token);
+    assert!(bench.asked(me).await > token);
     is_busy(bench.ask(other).await);
     bench.redis(&["FLUSHALL"]).await;
     // A master cannot tell whether its first answer was believed.
@@ -405,7 +412,7 @@ async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
     for round in 0..6 {
         match round {
             2 => drop(bench.redis(&["SCRIPT", "FLUSH"]).await),
-            3 => drop(bench.redis(&["DEL", bench.keys.fence(), bench.keys.tokens()]).await),
+            3 => drop(bench.redis(&["DEL", bench.keys.tokens()]).await),
             4 => drop(bench.redis(&["FLUSHALL"]).await),
             _ => {}
         }
@@ -417,6 +424,57 @@ async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
         assert!(last > token, "round {round}: {last} after {token}");
         assert!(bench.vacate(owner, None, false).await);
     }
+}
+
+#[tokio::test]
+async fn a_free_lock_is_claimed_by_plain_commands_with_a_token_that_is_not_ahead_of_the_server() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    assert_eq!(bench.outright(me).await, Claimed::Unclear, "nothing is known of the clock yet");
+    bench.server.connect().await.unwrap();
+    let mut last = Token::new(0);
+    for round in 0..200 {
+        let Claimed::Granted(token) = bench.outright(me).await else {
+            panic!("round {round}: the lock is free")
+        };
+        let now = bench.server.time_of(&bench.keys).await.unwrap().as_micros() as u64;
+        assert!(token > last && token.get() <= now, "round {round}: {token} after {last}, at {now}");
+        assert!(now - token.get() < 60_000_000, "round {round}: {token} at {now}");
+        last = token;
+        assert_eq!(bench.redis(&["GET", "lock:a"]).await, format!("{me} {token} {token} me"));
+        assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, token.to_string());
+        assert!((15_000..=20_000).contains(&bench.pttl().await));
+        assert_eq!(bench.outright(other).await, Claimed::Unclear, "it is held");
+        assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(true));
+        // Plain commands gave it none.
+        let lasts = bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
+        assert!(lasts > 6 * 24 * 3_600_000, "{lasts}");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_by_plain_commands_without_a_larger_token_is_completed_by_the_script() {
+    let (bench, (me, other)) = (Bench::new().await, owners());
+    bench.server.connect().await.unwrap();
+    let far = 4_000_000_000_000_000_u64;
+    bench.redis(&["ZADD", bench.keys.tokens(), &far.to_string(), "last"]).await;
+    assert_eq!(bench.outright(me).await, Claimed::Unclear);
+    assert!(matches!(bench.ask(other).await, LockAnswer::Busy { .. }), "it has the lock");
+    assert_eq!(bench.ask(me).await, granted(far + 1));
+    assert!(bench.redis(&["GET", "lock:a"]).await.starts_with(&format!("{me} {} ", far + 1)));
+    assert_eq!(bench.look().await.token, Some(Token::new(far + 1)));
+    bench.server.release(&bench.keys, me, None).await.unwrap();
+    bench.redis(&["DEL", bench.keys.tokens()]).await;
+    bench.redis(&["HSET", bench.keys.tokens(), "some", "data"]).await;
+    assert_eq!(bench.outright(me).await, Claimed::Unclear);
+}
+
+#[tokio::test]
+async fn a_claim_by_plain_commands_sees_that_others_wait() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    bench.server.connect().await.unwrap();
+    bench.redis(&["RPUSH", bench.keys.queue(), "somebody"]).await;
+    assert_eq!(bench.outright(me).await, Claimed::OutOfTurn);
+    assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(true));
 }
 
 #[tokio::test]
@@ -451,9 +509,9 @@ async fn a_floor_lifts_the_next_token_of_a_single_server() {
     let near = Token::new(token.get() + 1_000_000);
     assert!(!raise(other, Token::new(near.get() + 9000)).await);
     assert!(raise(me, near).await && raise(me, Token::new(2000)).await);
-    assert_eq!(bench.look().await.token, Some(near));
-    let lasts = async || bench.redis.command(&["PTTL", bench.keys.fence()]).await.unwrap().int().unwrap();
-    assert!(lasts().await > 0, "a fence that was lifted stays forever");
+    assert_eq!(bench.look().await.token, Some(token), "that of the holder");
+    let lasts = async || bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
+    assert!(lasts().await > 0, "a last token that was lifted stays forever");
     bench.server.release(&bench.keys, me, None).await.unwrap();
     assert!(bench.asked(other).await > near);
     bench.server.release(&bench.keys, other, None).await.unwrap();
@@ -491,7 +549,6 @@ async fn a_key_of_another_type_is_busy_and_left_alone() {
 #[tokio::test]
 async fn a_fence_of_another_type_fails_before_anything_is_written() {
     let (bench, (me, _)) = (Bench::new().await, owners());
-    bench.redis(&["HSET", bench.keys.fence(), "some", "data"]).await;
     bench.redis(&["HSET", bench.keys.tokens(), "some", "data"]).await;
     let (keys, mode) = (&bench.keys, Mode::Exclusive);
     let ask = Ask { keys, owner: me, mode, ttl: TTL, info: "", entry: None, is_confirmation: false };
@@ -621,7 +678,7 @@ async fn a_claim_that_arrives_after_it_was_undone_is_undone_again() {
     let undo = bench.server.take_back(terms, || bench.server.release(&bench.keys, me, None));
     let late = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        bench.redis(&["SET", "lock:a", &me.to_string(), "NX", "PX", "20000"]).await
+        bench.redis(&["SET", "lock:a", &format!("{me} 5 5 me"), "NX", "PX", "20000"]).await
     };
     let (found, _) = tokio::time::timeout(TTL / 2, async { tokio::join!(undo, late) }).await.unwrap();
     assert_eq!(found, Some(true));

@@ -562,14 +562,13 @@ async fn the_same_request_again_is_answered_alike_and_the_later_time_counts() {
     let bench = Bench::new().await;
     let script = concat!(
         include_str!("../../redis-link/src/lua/clock.lua"),
-        include_str!("../src/lua/mint_fast.lua"),
-        include_str!("../../redis-link/src/lua/number.lua"),
         include_str!("../src/lua/mint.lua"),
         include_str!("../src/lua/setnx.lua"),
         include_str!("../src/lua/setnx_moved.lua"),
         include_str!("../src/lua/setnx_ask.lua")
     );
-    let keys = ["3", "lock:a", "polylock:fence:{lock:a}", "polylock:moved:{lock:a}"];
+    let keys =
+        ["4", "lock:a", "polylock:tokens:{lock:a}", "polylock:fence:{lock:a}", "polylock:moved:{lock:a}"];
     let ask = async |owner: &str, value: &str, sent: &str| {
         let arguments = [owner, "0", "{}", "", "x", "60000", value, sent, "1", "1600000000000"];
         let words = [&["EVAL", script], &keys[..], &arguments].concat();
@@ -597,7 +596,8 @@ async fn a_renewal_that_arrives_late_does_not_undo_the_one_after_it() {
     let value = bench.redis(&["GET", "lock:a"]).await;
     let script = concat!(include_str!("../src/lua/setnx.lua"), include_str!("../src/lua/setnx_extend.lua"));
     let late = |owner: String| {
-        let words = ["EVAL", script, "2", "lock:a", "polylock:fence:{lock:a}"].map(String::from);
+        let words = ["EVAL", script, "3", "lock:a", "polylock:tokens:{lock:a}", "polylock:fence:{lock:a}"]
+            .map(String::from);
         let arguments = [owner, "0".into(), "60000".into(), "1600000000000".into(), "1".into()];
         [&words[..], &arguments[..]].concat()
     };

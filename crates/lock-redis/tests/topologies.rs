@@ -637,8 +637,9 @@ async fn survives_migration(recipe: &str) {
     let slot = cluster.slot(&format!("lock:{name}")).await.unwrap();
     let locks = connect(&format!("{}?ttl=3s&{recipe}", cluster.url())).await.unwrap();
     let guard = locks.mutex(&name).acquire().await.unwrap();
-    // Two keys and three pauses: longer than the lock would last without a renewal.
-    migrate(&cluster, slot, 0, 1, Duration::from_millis(1500)).await;
+    // Together the pauses, one more than there are keys, are longer than the lock would last without a renewal.
+    let pause = if recipe == RECIPES[0] { 1500 } else { 900 };
+    migrate(&cluster, slot, 0, 1, Duration::from_millis(pause)).await;
     assert_eq!(guard.state(), GuardState::Valid);
     sleep(Duration::from_secs(4)).await;
     assert_eq!(guard.state(), GuardState::Valid);
@@ -725,7 +726,7 @@ async fn a_lock_whose_keys_are_apart_holds_up_no_renewal_of_another() {
     let apart = locks.mutex(&name).acquire().await.unwrap();
     let other = locks.mutex(&neighbour).acquire().await.unwrap();
     begin_to_migrate(&cluster, slot, 0, 1).await;
-    move_key(&cluster, 0, 1, &format!("polylock:fence:{{lock:{name}}}")).await;
+    move_key(&cluster, 0, 1, &format!("polylock:tokens:{{lock:{name}}}")).await;
 
     sleep(Duration::from_secs(5)).await;
     assert!(matches!(apart.state(), GuardState::Lost(_)), "its renewals were refused");

@@ -64,7 +64,7 @@ impl MigrationSource for Redlock {
     /// The largest of a quorum of masters: each token that was handed out is on a quorum.
     async fn largest_token(&self) -> Result<Option<Token>> {
         let answers = self.context().each(|master, prefix| async move {
-            let largest = master.voter.largest_score(&prefix).await?;
+            let largest = master.voter.largest_token(&prefix).await?;
             // One that has restarted may have forgotten tokens.
             master.may_vote().map(|()| largest)
         });

@@ -98,7 +98,7 @@ impl RedisClient {
         }
         let driver = DriverDial { pool, connect_timeout, command_timeout };
         let dialer = dial.unwrap_or_else(|| Arc::new(driver));
-        let settings = Settings { dialer, connect_timeout, command_timeout };
+        let settings = Settings { dialer, connect_timeout, command_timeout, clock: clock.clone() };
         let one = |route| {
             Nodes::One(Arc::new(Link::new(endpoint.clone(), settings.clone(), route, Arc::default())))
         };
@@ -384,6 +384,24 @@ impl RedisClient {
         }
     }
 
+    /// Sends the plain commands that are made from a lower bound of the server's clock, in microseconds since 1970, in one
+    /// round trip. `None` if nothing is sent: without commands, in a cluster, without a connection, or if nothing is known of
+    /// the clock. The
+    /// server may run commands of other clients between them.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is no answer.
+    pub async fn send_by_clock(
+        &self,
+        commands: impl FnOnce(u64) -> Option<Pipeline> + Send,
+    ) -> Option<Result<Vec<Value>, Failure>> {
+        match &self.nodes {
+            Nodes::One(link) => link.send_by_clock(commands).await,
+            Nodes::Cluster(_) => None,
+        }
+    }
+
     /// Sends a call about a lock, and waits until this many replicas have applied it (`WAIT`). Returns the answer, and how
     /// many replicas have.
     ///
@@ -541,9 +559,7 @@ impl RedisClient {
     async fn time_at(&self, link: &Arc<Link>) -> Result<Duration> {
         let answer =
             link.query(&redis::cmd("TIME")).await.map_err(|failure| self.endpoint.failed(failure))?;
-        let parts = redis::from_redis_value_ref::<(u64, u64)>(&answer);
-        let (seconds, micros) = parts.map_err(|_| self.endpoint.unexpected(&answer))?;
-        Ok(Duration::from_secs(seconds) + Duration::from_micros(micros))
+        wire::time(&answer).ok_or_else(|| self.endpoint.unexpected(&answer))
     }
 
     /// The error for a [broken](crate::lock_answer::LockAnswer::Broken) connection.

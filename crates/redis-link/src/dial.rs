@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use deadpool_redis::{Manager, Pool, PoolError};
+use lock_core::Clock;
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -150,6 +151,8 @@ pub(crate) struct Settings {
     pub(crate) dialer: Arc<dyn Dial>,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
+    /// The clock of the leases.
+    pub(crate) clock: Clock,
 }
 
 /// Opens connections with the driver and TCP_NODELAY, those for commands through a pool.

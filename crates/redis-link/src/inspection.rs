@@ -80,7 +80,7 @@ impl Inspection {
         Some(inspection)
     }
 
-    /// The holder with the last token, as far as the fence key tells.
+    /// The holder with the last token, as far as the lock tells.
     fn granted(&self, mode: LockMode) -> HolderInfo {
         let holder = match serde_json::from_str(&self.info) {
             Ok(owner) => Holder::Known(owner),

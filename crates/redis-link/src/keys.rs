@@ -62,7 +62,7 @@ impl Keys {
         &self.text[..self.ends[0]]
     }
 
-    /// The fence key: the last token and its owner. It outlives the lock.
+    /// The recipe setnx-timestamp: the last token and its owner. It outlives the lock.
     #[must_use]
     pub fn fence(&self) -> &str {
         self.helper(1)
@@ -80,7 +80,7 @@ impl Keys {
         self.helper(3)
     }
 
-    /// Redlock: the sorted set whose one score is the last token that this master knows.
+    /// The sorted set whose one score is the last token that the server knows. It outlives the lock.
     #[must_use]
     pub fn tokens(&self) -> &str {
         self.helper(4)
@@ -113,19 +113,9 @@ impl Keys {
         format!("{RESERVED}inbox:{process}{}", self.tagged())
     }
 
-    /// What the fence keys of all locks with this prefix begin with.
-    pub(crate) fn all_fences(prefix: &str) -> [String; 2] {
-        Self::beginnings(HELPERS[0], prefix)
-    }
-
     /// What the keys of the last tokens of all locks with this prefix begin with.
     pub(crate) fn all_tokens(prefix: &str) -> [String; 2] {
-        Self::beginnings(HELPERS[3], prefix)
-    }
-
-    /// What these helper keys begin with, in both forms.
-    fn beginnings(helper: &str, prefix: &str) -> [String; 2] {
-        BEFORE.map(|before| [helper, before, prefix].concat())
+        BEFORE.map(|before| [HELPERS[3], before, prefix].concat())
     }
 
     /// The text of the tombstone of a lock that has moved, where the key of the lock cannot have it.
@@ -163,7 +153,7 @@ impl Keys {
 
     /// The keys of most scripts, in the order of their declaration.
     pub fn all(&self) -> [&str; 4] {
-        [self.lock(), self.fence(), self.queue(), self.holders()]
+        [self.lock(), self.tokens(), self.queue(), self.holders()]
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::single_flight::SingleFlight;
-use lock_core::{Error, ErrorKind, Finding, FindingLevel, Result};
+use lock_core::{BootInstant, Error, ErrorKind, Finding, FindingLevel, Result};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
@@ -18,7 +18,9 @@ use crate::examination::examine;
 use crate::greeting::{Greeting, Identity};
 use crate::script::{Call, Script};
 use crate::sentinel::{Following, SentinelLink, masters};
+use crate::server_clock::ServerClock;
 use crate::topology::SentinelInfo;
+use crate::wire;
 
 /// How long an announcement of a sentinel takes precedence; by then all sentinels know.
 const ANNOUNCEMENT_TTL: Duration = Duration::from_secs(10);
@@ -48,6 +50,7 @@ pub(crate) struct Link {
     checked: AtomicBool,
     /// Whether a task follows the sentinels.
     following: AtomicBool,
+    server_clock: ServerClock,
 }
 
 /// How the server is found.
@@ -62,6 +65,8 @@ struct NewConnection {
     connection: MultiplexedConnection,
     /// The identity of the server, if it was requested.
     identity: Option<Arc<Identity>>,
+    /// The server's clock, and when it was read.
+    time: Option<(Duration, BootInstant)>,
     /// The server that it leads to.
     at: ConnectionInfo,
 }
@@ -100,6 +105,7 @@ impl Link {
             dialing: SingleFlight::default(),
             checked: AtomicBool::new(false),
             following: AtomicBool::new(false),
+            server_clock: ServerClock::default(),
         }
     }
 
@@ -146,6 +152,34 @@ impl Link {
             _ => Ok(answers),
         };
         answers.and_then(refused).map_err(|error| self.failure(error, generation))
+    }
+
+    /// Sends the commands that are made from a lower bound of the server's clock, in one round trip; `None` if nothing is
+    /// sent. The server may run commands of other clients between them.
+    pub(crate) async fn send_by_clock(
+        &self,
+        commands: impl FnOnce(u64) -> Option<Pipeline> + Send,
+    ) -> Option<Result<Vec<Value>, Failure>> {
+        let (mut connection, generation) = self.current().ok()??;
+        let time = self.server_clock.now(generation, self.settings.clock.now())?;
+        let mut commands = commands(time.micros)?;
+        if time.is_old {
+            commands.cmd("TIME");
+        }
+        let mut answers = match connection.req_packed_commands(&commands, 0, commands.len()).await {
+            Ok(answers) => answers,
+            Err(error) => return Some(Err(self.failure(error, generation))),
+        };
+        if let Some(answer) = time.is_old.then(|| answers.pop()).flatten() {
+            self.note_time(generation, wire::time(&answer).map(|time| (time, self.settings.clock.now())));
+        }
+        Some(Ok(answers))
+    }
+
+    fn note_time(&self, generation: u64, time: Option<(Duration, BootInstant)>) {
+        if let Some((time, at)) = time {
+            self.server_clock.note(generation, u64::try_from(time.as_micros()).unwrap_or(u64::MAX), at);
+        }
     }
 
     /// Sends the calls in one round trip, and those whose script the server lacks once more.
@@ -240,6 +274,7 @@ impl Link {
         }
         state.generation = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         (state.connection, state.identity) = (Some(made.connection), made.identity);
+        self.note_time(state.generation, made.time);
         let elsewhere = state.at.is_some() && !state.leads_to(&made.at);
         state.at = Some(made.at);
         if mem::take(&mut state.left) || elsewhere {
@@ -459,19 +494,22 @@ impl Link {
         let mut connection = dialed.map_err(|error| self.endpoint.unreachable(&error))?;
         // The greeting is part of opening the connection, and counts towards its timeout.
         connection.set_response_timeout(self.settings.connect_timeout);
-        let identity = self.greet(&mut connection).await?.map(Arc::new);
+        let (identity, time) = self.greet(&mut connection).await?;
         if !self.checked.swap(true, Ordering::Relaxed) {
             self.warn(&mut connection).await;
         }
         connection.set_response_timeout(self.settings.command_timeout);
-        Ok(NewConnection { connection, identity, at: to.clone() })
+        Ok(NewConnection { connection, identity: identity.map(Arc::new), time, at: to.clone() })
     }
 
-    /// Reads version and role of the server, and its identity if requested, and loads the scripts: one round trip.
-    async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<Option<Identity>> {
+    /// Reads version, role and clock of the server, and its identity if requested, and loads the scripts: one round trip.
+    async fn greet(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(Option<Identity>, Option<(Duration, BootInstant)>)> {
         let unreachable = |error: RedisError| self.endpoint.unreachable(&error);
         let mut pipeline = redis::pipe();
-        pipeline.ignore_errors().cmd("HELLO");
+        pipeline.ignore_errors().cmd("HELLO").cmd("TIME");
         if self.endpoint.asks_identity {
             pipeline.cmd("INFO").arg("server").cmd("DBSIZE");
         }
@@ -479,15 +517,18 @@ impl Link {
             pipeline.add_command(script.load());
         }
         let answers = pipeline.query_async::<Vec<RedisResult<Value>>>(connection).await;
+        let now = self.settings.clock.now();
         let mut answers = answers.map_err(unreachable)?.into_iter();
         if let Some(hello) = answers.next() {
             let greeting = Greeting::read(hello, connection).await.map_err(unreachable)?;
             self.check(&greeting)?;
         }
+        // Not every user may ask for it.
+        let time = answers.next().and_then(|answer| wire::time(&answer.ok()?));
         let asks = self.endpoint.asks_identity;
         let identity = asks.then(|| Identity::read(answers.next(), answers.next())).flatten();
         answers.try_for_each(|answer| answer.map(drop)).map_err(unreachable)?;
-        Ok(identity)
+        Ok((identity, time.map(|time| (time, now))))
     }
 
     fn check(&self, greeting: &Greeting) -> Result<()> {

@@ -104,7 +104,7 @@ impl RedisClient {
         Ok(())
     }
 
-    /// The largest token in the fence keys of all locks with this prefix, by plain commands that only read.
+    /// The largest token that the servers remember of all locks with this prefix, by plain commands that only read.
     ///
     /// # Errors
     ///
@@ -113,25 +113,7 @@ impl RedisClient {
     /// # Cancel safety
     ///
     /// This method is cancel safe.
-    pub async fn largest_fence(&self, prefix: &str) -> Result<Option<Token>> {
-        let mut largest = None;
-        for with in Keys::all_fences(prefix) {
-            let visit = |read: ReadKey| largest = largest.max(read.value.as_deref().and_then(first_number));
-            self.read_keys(&with, None, visit).await?;
-        }
-        Ok(largest)
-    }
-
-    /// The largest token in the sorted sets of all locks with this prefix, by plain commands that only read.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read_keys`](Self::read_keys).
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe.
-    pub async fn largest_score(&self, prefix: &str) -> Result<Option<Token>> {
+    pub async fn largest_token(&self, prefix: &str) -> Result<Option<Token>> {
         let mut largest = None;
         for link in self.masters().await? {
             for with in Keys::all_tokens(prefix) {
@@ -279,16 +261,12 @@ fn got(link: &Link, answer: &RedisResult<Value>) -> Result<Got> {
 
 /// A score, which the newer protocol has as a number.
 fn score(link: &Link, answer: &RedisResult<Value>) -> Result<Option<Token>> {
-    match answer {
-        Ok(Value::Double(score)) => Ok(first_number(&format!("{score:.0}"))),
-        answer => Ok(got(link, answer)?.string().as_deref().and_then(first_number)),
-    }
-}
-
-/// The number that a text begins with.
-fn first_number(text: &str) -> Option<Token> {
-    let digits = text.split(|letter: char| !letter.is_ascii_digit()).next()?;
-    digits.parse::<i64>().ok()?.try_into().ok().map(Token::new)
+    let score = match answer {
+        Ok(Value::Double(score)) => Some(*score),
+        answer => got(link, answer)?.string().and_then(|score| score.parse::<f64>().ok()),
+    };
+    // The cast saturates: what is beyond all tokens is the largest one.
+    Ok(score.filter(|score| *score >= 0.0).map(|score| Token::new((score as i64).unsigned_abs())))
 }
 
 fn int(link: &Link, answer: &RedisResult<Value>) -> Result<i64> {

@@ -44,6 +44,13 @@ pub fn token(value: &Value) -> Option<Token> {
     number.filter(|number| *number <= i64::MAX as u64).map(Token::new)
 }
 
+/// Parses the answer to TIME, as the time since 1970.
+#[must_use]
+pub fn time(answer: &Value) -> Option<Duration> {
+    let (seconds, micros) = redis::from_redis_value_ref::<(u64, u64)>(answer).ok()?;
+    Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
+}
+
 /// Reads a text.
 #[must_use]
 pub fn text(answer: &Value) -> Option<String> {

@@ -233,7 +233,7 @@ impl Operator {
             Ok(_) => lease.raise_token(Token::new(floor)).await,
             Err(_) => refused(
                 "the old store remembers a token that leaves no room for larger ones",
-                "find the key with it, below polylock:fence or polylock:tokens, and delete that key",
+                "find the key with it, below polylock:tokens, and delete that key",
             ),
         };
         let _ = lease.release().await;

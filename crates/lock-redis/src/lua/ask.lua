@@ -1,12 +1,16 @@
 -- Acquires the lock for an owner, confirms a grant, or queues the owner up.
--- KEYS: lock, fence, queue, holders.
--- ARGV: owner, ttl in ms, info, queue entry or '' for an owner that does not wait, mode, ttl of the fence in ms. Trailing
+-- KEYS: lock, last token, queue, holders.
+-- ARGV: owner, ttl in ms, info, queue entry or '' for an owner that does not wait, mode, ttl of the last token in ms. Trailing
 -- arguments with their default are left out.
 -- Returns the token, or {0, ms until the lock expires, type of the key, position in the queue}; -1 is none.
 -- Idempotent for an owner, but the ttl counts from the last call.
 if holds(ARGV[1]) then
-  extend(ARGV[1], ARGV[2])
-  return granted()
+  -- A share, of which this is the latest grant.
+  local token = mint(fence_ttl)
+  if not token.err then
+    share(ARGV[1], marked() .. ' ' .. text_of(ARGV[1], token, ARGV[3]), ARGV[2])
+  end
+  return token
 end
 
 -- An owner that can share the lock does not wait behind a dead waiter, though the lock may be held for long.

@@ -1,12 +1,4 @@
--- The next common cases: the confirmation of a grant, and a lock that another owner holds exclusively.
-local function granted()
-  local token, owner = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+) (%x+) ')
-  if owner == ARGV[1] then
-    return token
-  end
-  return mint(ARGV[1], ARGV[3], fence_ttl)
-end
-
+-- The next common cases: a lock that the owner has already, and one that another owner holds exclusively.
 local function queue_up()
   if entry == '' then
     return -1
@@ -21,10 +13,15 @@ local function queue_up()
   return position
 end
 
-if value == ARGV[1] then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  notify_first(ARGV[2])
-  return granted()
+-- By plain commands, whose token was not beyond the last one, or by a grant that the owner now confirms. Not the clock: the
+-- next token that this client proposes may be a little below it, and would need a script again.
+if is_owners(ARGV[1]) then
+  local token = mint_next(fence_ttl)
+  if not token.err then
+    redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token .. ' ' .. micros .. ' ' .. ARGV[3], 'PX', ARGV[2])
+    notify_first(ARGV[2])
+  end
+  return token
 end
 if type(value) == 'string' and not is_shared() then
   if is_moved() then

@@ -1,5 +1,5 @@
 -- Removes the lock, whoever holds it, unless the key is not a lock.
--- KEYS: lock, fence, queue, holders. ARGV: channel for waiters without a queue or ''.
+-- KEYS: lock, last token, queue, holders. ARGV: channel for waiters without a queue or ''.
 -- Returns the type of the key; of a lock that has moved, its tombstone, which stays.
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'string' then

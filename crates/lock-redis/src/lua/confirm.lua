@@ -1,9 +1,9 @@
 -- The common case of a confirmation first: the owner still has the grant that it was notified of.
-if value == ARGV[1] then
-  local token, owner = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+) (%x+) ')
-  if owner == ARGV[1] then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if is_ours then
+  local token = mint_next(ARGV[6] or '604800000')
+  if not token.err then
+    redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token .. ' ' .. micros .. ' ' .. ARGV[3], 'PX', ARGV[2])
     notify_first(ARGV[2])
-    return token
   end
+  return token
 end

@@ -1,12 +1,12 @@
 -- Extends the lock, or the owner's share of it. Never acquires it.
--- KEYS: lock, fence, and holders if the owner may share it. ARGV: owner, ttl in ms, ttl of the fence in ms unless it is a
+-- KEYS: lock, last token, and holders if the owner may share it. ARGV: owner, ttl in ms, ttl of the last token in ms unless it is a
 -- week.
 -- Returns 1 if the owner holds the lock, else 0.
 if not holds(ARGV[1]) then
   return 0
 end
-local fence_ttl, left = ARGV[3] or '604800000', redis.call('PTTL', KEYS[2])
-if left ~= -1 and left < tonumber(fence_ttl) then
+local fence_ttl = ARGV[3] or '604800000'
+if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
   redis.call('PEXPIRE', KEYS[2], fence_ttl)
 end
 extend(ARGV[1], ARGV[2])

@@ -1,8 +1,8 @@
 -- The common case first: an exclusive holder.
-if value == ARGV[1] then
+if is_ours then
   -- The lock last: if a right is missing, it is unchanged.
-  local fence_ttl, left = ARGV[3] or '604800000', redis.call('PTTL', KEYS[2])
-  if left ~= -1 and left < tonumber(fence_ttl) then
+  local fence_ttl = ARGV[3] or '604800000'
+  if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
     redis.call('PEXPIRE', KEYS[2], fence_ttl)
   end
   redis.call('PEXPIRE', KEYS[1], ARGV[2])

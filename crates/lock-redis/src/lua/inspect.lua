@@ -1,18 +1,16 @@
 -- Inspects the lock.
--- KEYS: lock, fence, queue, holders. ARGV: channel for waiters without a queue, owner or ''.
--- Returns {type, value, fence, number of waiters, whether the owner holds it}. The value of a shared lock is its latest
--- holder.
+-- KEYS: lock, last token, queue, holders. ARGV: channel for waiters without a queue, owner or ''.
+-- Returns {type, owner or another value, "token owner since info" or only the last token, number of waiters, whether the
+-- owner holds it}. Of a shared lock, it is the latest owner.
 -- Without an owner also: mode, ms until the lock expires, the holders of a shared lock as {owner, ms until its share ends,
 -- ...}, the first 100 waiters as {mode, info, '', ...}. A mode is 'x', 'r', or 'p' for holders and the number of permits for
 -- waiters.
 local kind = redis.call('TYPE', KEYS[1]).ok
-local holder = kind == 'string' and value or ''
-local fence = redis.pcall('GET', KEYS[2])
-fence = type(fence) == 'string' and fence or ''
-local last = string.match(fence, '^%d+ (%x+) ')
-if is_shared() and last and holds(last) then
-  holder = last
-end
+local text = kind == 'string' and value or ''
+local owner, token, rest = string.match(is_shared() and string.match(text, '^[^ ]+ (.*)$') or text, '^(%x+) (%d+) (%d+ .*)$')
+local last = redis.pcall('ZSCORE', KEYS[2], 'last')
+local fence = owner and token .. ' ' .. owner .. ' ' .. rest or type(last) == 'string' and last or ''
+local holder = owner and holds(owner) and owner or text
 local waiters = redis.pcall('LLEN', KEYS[3])
 local listeners = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
 waiters = (type(waiters) == 'number' and waiters or 0) + (listeners[2] or 0)
@@ -42,5 +40,5 @@ for _, entry in ipairs(redis.pcall('LRANGE', KEYS[3], 0, 99)) do
     queue[#queue + 1] = ''
   end
 end
-local mode = value == SHARED and 'r' or value == PERMITS and 'p' or 'x'
+local mode = marked() == SHARED and 'r' or marked() == PERMITS and 'p' or 'x'
 return {kind, holder, fence, waiters, 0, mode, redis.call('PTTL', KEYS[1]), shares, queue}

@@ -1,7 +1,7 @@
 -- The first renewal after a hand-over, which also notifies the next waiter that it is now the first.
--- KEYS: lock, fence, queue. ARGV: owner, ttl in ms, ttl of the fence in ms unless it is a week.
+-- KEYS: lock, last token, queue. ARGV: owner, ttl in ms, ttl of the last token in ms unless it is a week.
 -- Returns 1 if the owner holds the lock, else 0.
-if value ~= ARGV[1] then
+if not is_ours then
   if not value then
     -- The lock is free by now: the first waiter has to ask.
     notify_first(0)

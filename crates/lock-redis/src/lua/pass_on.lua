@@ -3,18 +3,13 @@
 -- Kept small: everything that a script defines costs time in each call.
 local owner, grace, fence_ttl, length, rest = string.match(first or '', '^(%x+) x (%d+) (%d+) (%d+) (.*)$')
 local delivered
-
--- Reports whether the lock was handed over, with a token from this mint. `delivered` is the answer to PUBLISH.
-local function pass_on(mint)
+if owner then
   local inbox, info = string.sub(rest, 1, length), string.sub(rest, length + 2)
   -- Before the notification, on which the waiter relies.
-  local token = mint(owner, info, fence_ttl)
-  if not token then
-    return false
-  end
+  local token = mint(fence_ttl)
   delivered = 0
   if not token.err then
-    redis.call('SET', KEYS[1], owner, 'PX', grace)
+    redis.call('SET', KEYS[1], owner .. ' ' .. token .. ' ' .. micros .. ' ' .. info, 'PX', grace)
     local publish = string.find(inbox, '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
     delivered = redis.pcall(publish, inbox, 'passed ' .. owner .. ' ' .. token .. ' ' .. KEYS[1])
     if publish == 'PUBLISH' and type(delivered) == 'number' and delivered > 0 then
@@ -23,9 +18,12 @@ local function pass_on(mint)
       delivered = listeners.err and delivered or listeners[2]
     end
   end
-  return type(delivered) == 'number' and delivered > 0
+  if type(delivered) == 'number' and delivered > 0 then
+    return 1
+  end
 end
-
-if owner and pass_on(mint_by_clock) then
-  return 1
+-- Puts back a waiter that can share the lock, or that could not be notified for want of a right: release.lua below
+-- handles it.
+if first and type(delivered) ~= 'number' and redis.call('LPUSH', KEYS[3], first) == 1 then
+  redis.call('PEXPIRE', KEYS[3], 5000)
 end

@@ -1,4 +1,4 @@
--- The common parts of the scripts with a queue. KEYS: lock, fence, queue, holders; the holders are the last.
+-- The common parts of the scripts with a queue. KEYS: lock, last token, queue, holders; the holders are the last.
 local holders = KEYS[#KEYS]
 local now = tonumber(string.sub(micros, 1, -4))
 
@@ -13,17 +13,17 @@ local function sharers()
   return redis.call('ZCARD', holders)
 end
 
--- Sets the end of the lock to that of its last share.
-local function settle(marker)
+-- Sets the value of a shared lock, and its end to that of its last share.
+local function settle(shared)
   local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')[2]
-  redis.call('SET', KEYS[1], marker, 'PXAT', last)
-  value = marker
+  redis.call('SET', KEYS[1], shared, 'PXAT', last)
+  value = shared
   redis.call('PEXPIREAT', holders, last)
 end
 
-local function share(owner, marker, ttl)
+local function share(owner, shared, ttl)
   redis.call('ZADD', holders, now + ttl, owner)
-  settle(marker)
+  settle(shared)
 end
 
 -- Whether the owner holds the lock, exclusively or shared.
@@ -32,11 +32,11 @@ local function holds(owner)
     local ends = redis.call('ZSCORE', holders, owner)
     return ends and tonumber(ends) > now
   end
-  return value == owner
+  return is_owners(owner)
 end
 
 local function extend(owner, ttl)
-  if value == owner then
+  if is_owners(owner) then
     redis.call('PEXPIRE', KEYS[1], ttl)
   else
     share(owner, value, ttl)
@@ -48,27 +48,33 @@ local function has_room(mode)
   if not value then
     return true
   end
-  if mode == 'x' or value ~= marker(mode) then
+  if mode == 'x' or marked() ~= marker(mode) then
     return false
   end
   return mode == 'r' or sharers() < tonumber(mode)
 end
 
+-- What the lock says of an owner.
+local function text_of(owner, token, info)
+  return owner .. ' ' .. token .. ' ' .. micros .. ' ' .. info
+end
+
 -- Grants the lock; the caller has checked for room. Returns as mint.
 local function grant(owner, mode, ttl, info, fence_ttl)
-  local token = mint(owner, info, fence_ttl)
+  local token = mint(fence_ttl)
   if token.err then
     return token
   end
+  local held = text_of(owner, token, info)
   if mode == 'x' then
-    redis.call('SET', KEYS[1], owner, 'PX', ttl)
-    value = owner
+    redis.call('SET', KEYS[1], held, 'PX', ttl)
+    value = held
   else
     if not value then
       -- Left by holders of a shared lock whose key was deleted.
       redis.call('DEL', holders)
     end
-    share(owner, marker(mode), ttl)
+    share(owner, marker(mode) .. ' ' .. held, ttl)
   end
   return token
 end
@@ -78,7 +84,7 @@ local free_for
 
 -- The time until there may be room for this mode, in ms; -1 if the lock does not expire.
 local function ends_in(mode)
-  if tonumber(mode) and value == PERMITS and sharers() > 0 then
+  if tonumber(mode) and marked() == PERMITS and sharers() > 0 then
     return redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')[2] - now
   end
   return value and redis.call('PTTL', KEYS[1]) or free_for or -1

@@ -1,9 +1,9 @@
 -- Releases what an owner has: the lock, its share of it, or its queue entry.
--- KEYS: lock, fence, queue, holders. ARGV: owner, channel for waiters without a queue or '', queue entry or ''. Trailing ''
+-- KEYS: lock, last token, queue, holders. ARGV: owner, channel for waiters without a queue or '', queue entry or ''. Trailing ''
 -- are left out.
 -- Returns 1 if the owner held the lock, else 0.
 local held = 0
-if value == ARGV[1] then
+if is_ours then
   -- Free for the next waiter; the key is deleted below if there is none.
   held, value = 1, false
 elseif is_shared() then

@@ -1,6 +1,10 @@
 -- The common case first: an exclusive holder and no waiters. With waiters, the first is removed from the queue here.
-local first = value == ARGV[1] and redis.call('LPOP', KEYS[3])
-if value == ARGV[1] and not first then
+local first = is_ours and redis.call('LPOP', KEYS[3])
+if is_ours and not first then
+  -- Plain commands write a token without a ttl. One that is ahead of the clock has a longer one.
+  if redis.call('PTTL', KEYS[2]) < 302400000 then
+    redis.call('PEXPIRE', KEYS[2], '604800000')
+  end
   redis.call('DEL', KEYS[1])
   if (ARGV[2] or '') ~= '' then
     -- Without the right to publish, the waiters poll.

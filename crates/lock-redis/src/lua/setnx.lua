@@ -1,11 +1,11 @@
--- The common parts of the scripts of the recipe setnx-timestamp. KEYS: lock, fence.
+-- The common parts of the scripts of the recipe setnx-timestamp. KEYS: lock, last token, fence.
 --
 -- The lock is the time at which it ends, and does not name its owner. The fence does, for holders of these scripts: "token
 -- owner since value sent info", and without `value sent` after the release. The owner holds the lock while the fence names
 -- the owner and the lock is that value. `sent` is when the value was sent, in us by the owner's clock.
 
 local function read_fence()
-  local fence = redis.pcall('GET', KEYS[2])
+  local fence = redis.pcall('GET', KEYS[3])
   local parts = {string.match(type(fence) == 'string' and fence or '', '^(%d+) (%x+) (%d+) (%d+) (%d+) (.*)$')}
   return parts[1] and {token = parts[1], owner = parts[2], since = parts[3], value = parts[4],
     sent = parts[5], info = parts[6]}
@@ -27,9 +27,12 @@ local function write(fence, value, sent, fence_ttl)
   if tonumber(sent) < tonumber(fence.sent) then
     return
   end
-  local left = redis.call('PTTL', KEYS[2])
-  redis.call('SET', KEYS[2], text_of(fence, value, sent), 'KEEPTTL')
-  if left ~= -1 and left < tonumber(fence_ttl) then
+  local left = redis.call('PTTL', KEYS[3])
+  redis.call('SET', KEYS[3], text_of(fence, value, sent), 'KEEPTTL')
+  if left < tonumber(fence_ttl) then
+    redis.call('PEXPIRE', KEYS[3], fence_ttl)
+  end
+  if redis.call('PTTL', KEYS[2]) < fence_ttl / 2 then
     redis.call('PEXPIRE', KEYS[2], fence_ttl)
   end
   redis.call('SET', KEYS[1], value)
@@ -38,7 +41,7 @@ end
 -- Notes that the owner no longer holds the lock: another client may write the same time in the same millisecond.
 local function forget(fence)
   local parts = {fence.token, fence.owner, fence.since, fence.info}
-  redis.call('SET', KEYS[2], table.concat(parts, ' '), 'KEEPTTL')
+  redis.call('SET', KEYS[3], table.concat(parts, ' '), 'KEEPTTL')
 end
 
 -- The time of a value in ms, or nil. A value outside of 1973 to 5138 has another unit or is not a time, and its lock is

@@ -1,5 +1,5 @@
 -- Sets another end of the lock. Never acquires it.
--- KEYS: lock, fence. ARGV: owner, -, ttl of the fence in ms, value, its time of sending.
+-- KEYS: lock, last token, fence. ARGV: owner, -, ttl of the fence in ms, value, its time of sending.
 -- Returns 1 if the owner holds the lock, else 0.
 local held = holds(ARGV[1])
 if not held then

@@ -1,5 +1,5 @@
 -- Releases the lock.
--- KEYS: lock, fence. ARGV: owner.
+-- KEYS: lock, last token, fence. ARGV: owner.
 -- Returns 1 if the owner held it, else 0.
 local held = holds(ARGV[1])
 if not held then

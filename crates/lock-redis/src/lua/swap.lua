@@ -1,12 +1,12 @@
 -- Replaces the lock of an exclusive owner by a tombstone, and notifies all waiters.
--- KEYS: lock, fence, queue. ARGV: owner, tombstone, its life in ms, channel for waiters without a queue or ''.
+-- KEYS: lock, last token, queue. ARGV: owner, tombstone, its life in ms, channel for waiters without a queue or ''.
 -- Returns 1 if the tombstone is there, else 0.
 if value == ARGV[2] then
   -- Written by an earlier sending of this request: its life counts from now on, as the caller takes it.
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
   return 1
 end
-if value ~= ARGV[1] then
+if not is_ours then
   return 0
 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])

@@ -154,8 +154,8 @@ impl Bench {
             Lock::Bare(who, ttl) => set(&mut pipe, keys.lock(), &case.owner(*who).to_string(), *ttl),
             Lock::Longer(who, ttl) => set(&mut pipe, keys.lock(), &case.longer(*who), *ttl),
             Lock::Foreign(ttl) => set(&mut pipe, keys.lock(), THEIRS, *ttl),
-            Lock::Readers(ttl) => set(&mut pipe, keys.lock(), SHARED, *ttl),
-            Lock::Permits(ttl) => set(&mut pipe, keys.lock(), PERMITS, *ttl),
+            Lock::Readers(ttl) => set(&mut pipe, keys.lock(), &case.shared(SHARED), *ttl),
+            Lock::Permits(ttl) => set(&mut pipe, keys.lock(), &case.shared(PERMITS), *ttl),
         }
         let now = self.now().await;
         for (who, ttl) in &state.shares {
@@ -181,15 +181,9 @@ impl Bench {
         }
         match state.fence {
             Fence::Lost => {}
-            Fence::Hash => hash(&mut pipe, case.fence()),
-            Fence::Of(_) | Fence::Full if case.model.family == Family::Master => {
+            Fence::Hash => hash(&mut pipe, keys.tokens()),
+            Fence::Of(_) | Fence::Full => {
                 pipe.cmd("ZADD").arg(keys.tokens()).arg(case.last).arg("last");
-            }
-            Fence::Full => panic!("no token is too large for this server"),
-            Fence::Of(None) => set(&mut pipe, keys.fence(), &case.last.to_string(), None),
-            Fence::Of(Some(who)) => {
-                let text = format!("{} {} 1 {who}", case.last, case.owner(who));
-                set(&mut pipe, keys.fence(), &text, None);
             }
         }
         if !pipe.is_empty() {
@@ -362,11 +356,8 @@ impl Bench {
         reads.cmd("TYPE").arg(keys.lock()).cmd("GET").arg(keys.lock()).cmd("PTTL").arg(keys.lock());
         reads.cmd("ZRANGE").arg(keys.holders()).arg(0).arg(-1).arg("WITHSCORES");
         reads.cmd("LRANGE").arg(keys.queue()).arg(0).arg(-1);
-        reads.cmd("EXISTS").arg(case.other_fence()).cmd("TYPE").arg(case.fence());
-        match case.model.family {
-            Family::Single => reads.cmd("GET").arg(keys.fence()),
-            Family::Master => reads.cmd("ZRANGE").arg(keys.tokens()).arg(0).arg(-1).arg("WITHSCORES"),
-        };
+        reads.cmd("TYPE").arg(keys.tokens());
+        reads.cmd("ZRANGE").arg(keys.tokens()).arg(0).arg(-1).arg("WITHSCORES");
         reads.cmd("ZRANGE").arg(keys.line()).arg(0).arg(-1);
         reads.cmd("GET").arg(keys.turn()).cmd("PTTL").arg(keys.turn());
         let now = self.now().await;
@@ -380,8 +371,8 @@ impl Bench {
             ("none", _) => Lock::Free,
             ("hash", _) => Lock::Hash,
             (_, THEIRS) => Lock::Foreign(ttl),
-            (_, SHARED) => Lock::Readers(ttl),
-            (_, PERMITS) => Lock::Permits(ttl),
+            (_, value) if value.starts_with(SHARED) => Lock::Readers(ttl),
+            (_, value) if value.starts_with(PERMITS) => Lock::Permits(ttl),
             (_, value) => case.lock(value, ttl),
         };
         let shares: Vec<(String, f64)> = from(next());
@@ -389,17 +380,18 @@ impl Bench {
         let shares: BTreeMap<_, _> = shares.collect();
         let entries: Vec<String> = from(next());
         let queue = entries.iter().map(|entry| case.place(entry)).collect();
-        assert_eq!(from::<u64>(next()), 0, "what a server of the other family writes");
         let (kind, noted) = (text(next()), next());
         let line: Vec<String> = from(next());
         let line = line.iter().map(|entry| case.stand(entry)).collect();
         let (turn, ttl) = (text(next()), label(from(next())));
         let turn = case.waiters.iter().position(|other| other.to_string() == turn).map(|who| (Who(who), ttl));
-        let (fence, token) = match (kind.as_str(), case.model.family) {
-            ("none", _) => (Fence::Lost, None),
-            ("hash", _) => (Fence::Hash, None),
-            (_, Family::Single) => case.last_grant(&text(noted)),
-            (_, Family::Master) => last_token(&from::<Vec<(String, f64)>>(noted)),
+        let (fence, token) = match kind.as_str() {
+            "none" => (Fence::Lost, None),
+            "hash" => (Fence::Hash, None),
+            _ => match last_token(&from::<Vec<(String, f64)>>(noted)) {
+                (Fence::Of(_), token) => (Fence::Of(case.latest(&value)), token),
+                full => full,
+            },
         };
         (State { lock, shares, queue, fence, line, turn }, token)
     }
@@ -439,8 +431,16 @@ impl Case {
     /// What the key of the lock is set to.
     fn held(&self, who: Who) -> String {
         match self.model.family {
-            Family::Single => self.owner(who).to_string(),
+            Family::Single => format!("{} {} 1 {who}", self.owner(who), self.last),
             Family::Master => format!("{} {SINCE} {who}", self.owner(who)),
+        }
+    }
+
+    /// The same of a lock that several may hold.
+    fn shared(&self, marker: &str) -> String {
+        match self.model.state.fence {
+            Fence::Of(Some(who)) => format!("{marker} {}", self.held(who)),
+            _ => marker.to_owned(),
         }
     }
 
@@ -454,6 +454,7 @@ impl Case {
         let is = |text: String| value == text;
         let who = (0..NAMES.len()).map(Who).find(|who| value.starts_with(&self.owner(*who).to_string()));
         match who {
+            Some(who) if self.latest(value) == Some(who) => Lock::Held(who, ttl),
             Some(who) if is(self.held(who)) => Lock::Held(who, ttl),
             Some(who) if is(self.longer(who)) => Lock::Longer(who, ttl),
             Some(who) if is(self.owner(who).to_string()) => Lock::Bare(who, ttl),
@@ -461,30 +462,14 @@ impl Case {
         }
     }
 
-    /// The key that keeps the last token.
-    fn fence(&self) -> &str {
-        match self.model.family {
-            Family::Single => self.keys.fence(),
-            Family::Master => self.keys.tokens(),
-        }
-    }
-
-    /// The key that keeps it on a server of the other family.
-    fn other_fence(&self) -> &str {
-        match self.model.family {
-            Family::Single => self.keys.tokens(),
-            Family::Master => self.keys.fence(),
-        }
-    }
-
-    /// Who got the last token of a single server, and that token.
-    fn last_grant(&self, text: &str) -> (Fence, Option<u64>) {
-        let words: Vec<_> = text.splitn(4, ' ').collect();
-        let who = words.get(1).and_then(|owner| self.who(owner));
-        if let Some(who) = who {
-            assert_eq!(words.get(3), Some(&NAMES[who.0]), "what is answered about the owner");
-        }
-        (Fence::Of(who), words[0].parse().ok())
+    /// The holder that a single server names in the value of the lock, which tells about it: the latest of several.
+    fn latest(&self, value: &str) -> Option<Who> {
+        let held =
+            value.strip_prefix(SHARED).or_else(|| value.strip_prefix(PERMITS)).unwrap_or(value).trim_start();
+        let [owner, token, since, name] = held.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let who = self.who(owner).filter(|_| self.model.family == Family::Single)?;
+        assert_eq!(name, NAMES[who.0], "what is told about the owner");
+        token.parse::<u64>().ok().zip(since.parse::<u64>().ok()).map(|_| who)
     }
 
     fn waiter(&self, who: Who, line: Line, inbox: &str) -> Option<Waiter> {
@@ -527,7 +512,7 @@ impl Case {
         let value = match sight.value.as_str() {
             "" => String::new(),
             THEIRS => "foreign".into(),
-            SHARED | PERMITS => "shared".into(),
+            shared if shared.starts_with(SHARED) || shared.starts_with(PERMITS) => "shared".into(),
             owner => self.who(owner).unwrap().to_string(),
         };
         let ours = if sight.is_ours { "ours" } else { "" };

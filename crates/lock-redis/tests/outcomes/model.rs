@@ -34,12 +34,16 @@ impl Model {
     pub fn new(family: Family, state: State, tells_free: bool) -> Self {
         let mut alive = [true; NAMES.len()];
         (alive[6], alive[7]) = (false, false);
+        let state = if family == Family::Single { state.of_single() } else { state };
         Self { state, family, alive, tells_free }
     }
 
     pub fn run(&mut self, op: Op) -> Effect {
         let mut effect = Effect::default();
         effect.answer = self.answer(op, &mut effect);
+        if self.family == Family::Single {
+            self.state = self.state.clone().of_single();
+        }
         effect
     }
 
@@ -206,10 +210,6 @@ impl Model {
 
     fn ask(&mut self, who: Who, mode: Mode, waits: bool, effect: &mut Effect) -> String {
         if self.holds(who) {
-            self.extend(who, ASKED);
-            if matches!(self.state.lock, Lock::Held(..)) {
-                self.call_first(ASKED, effect);
-            }
             return self.token_again(who, effect);
         }
         // An exclusive holder shares with no client: the rest of the queue is not read.
@@ -308,8 +308,6 @@ impl Model {
             Fence::Hash => return "refused".into(),
             Fence::Full if by > 0 => return "refused".into(),
             Fence::Lost => self.state.fence = Fence::Of(None),
-            // Whoever else was granted one last may not have heard of it yet.
-            Fence::Of(last) if by >= 0 && last != Some(who) => self.state.fence = Fence::Of(None),
             _ => {}
         }
         effect.noted = Some(by.max(0));
@@ -503,12 +501,16 @@ impl Model {
         format!("busy {}{kind}{place}", ttl_text(ends_in))
     }
 
+    /// The answer to who holds the lock already: another token.
     fn token_again(&mut self, who: Who, effect: &mut Effect) -> String {
-        if self.state.fence == Fence::Of(Some(who)) || self.mint(who, effect) {
-            "granted".into()
-        } else {
-            "refused".into()
+        if !self.mint(who, effect) {
+            return "refused".into();
         }
+        self.extend(who, ASKED);
+        if matches!(self.state.lock, Lock::Held(..)) {
+            self.call_first(ASKED, effect);
+        }
+        "granted".into()
     }
 
     fn mint(&mut self, who: Who, effect: &mut Effect) -> bool {

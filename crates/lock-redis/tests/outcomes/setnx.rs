@@ -30,18 +30,15 @@ macro_rules! part {
     (clock) => {
         include_str!("../../../redis-link/src/lua/clock.lua")
     };
-    (number) => {
-        include_str!("../../../redis-link/src/lua/number.lua")
-    };
     ($part:tt) => {
         include_str!(concat!("../../src/lua/", stringify!($part), ".lua"))
     };
 }
 
-const ASK: &str = script!(clock mint_fast number mint setnx setnx_moved setnx_ask);
+const ASK: &str = script!(clock mint setnx setnx_moved setnx_ask);
 const RELEASE: &str = script!(setnx setnx_release);
 const EXTEND: &str = script!(setnx setnx_extend);
-const RAISE: &str = script!(clock mint_fast number setnx setnx_raise);
+const RAISE: &str = script!(clock mint raise_last setnx setnx_raise);
 const INSPECT: &str = script!(setnx setnx_moved setnx_inspect);
 const BREAK: &str = script!(setnx setnx_moved setnx_break);
 
@@ -55,6 +52,7 @@ struct Bench {
 /// One lock, and what the model says of it.
 struct Case {
     lock: String,
+    tokens: String,
     fence: String,
     unit: i64,
     model: Model,
@@ -72,8 +70,8 @@ impl Bench {
 
     async fn case(&mut self, state: State, unit: i64) -> Case {
         self.cases += 1;
-        let (lock, fence) = (format!("lock:{}", self.cases), format!("fence:{}", self.cases));
-        let case = Case { lock, fence, unit, model: Model::new(state), last: 1000, sent: FIRST_SENT };
+        let [lock, tokens, fence] = ["lock", "tokens", "fence"].map(|key| format!("{key}:{}", self.cases));
+        let case = Case { lock, tokens, fence, unit, model: Model::new(state), last: 1000, sent: FIRST_SENT };
         let mut pipe = pipe();
         match state.lock {
             Lock::Free => {}
@@ -85,6 +83,7 @@ impl Bench {
             Fence::Lost => None,
             Fence::Hash => {
                 pipe.cmd("HSET").arg(&case.fence).arg("field").arg(1);
+                pipe.cmd("HSET").arg(&case.tokens).arg("field").arg(1);
                 None
             }
             Fence::Plain => Some(case.last.to_string()),
@@ -95,6 +94,7 @@ impl Bench {
         };
         if let Some(fence) = fence {
             pipe.cmd("SET").arg(&case.fence).arg(fence);
+            pipe.cmd("ZADD").arg(&case.tokens).arg(case.last).arg("last");
         }
         let _: Value = pipe.cmd("PING").query_async(&mut self.connection).await.unwrap();
         case
@@ -161,8 +161,9 @@ impl Bench {
     async fn eval(&mut self, case: &Case, script: &str, words: &[&str]) -> RedisResult<Value> {
         let mut eval = cmd("EVAL");
         eval.arg(script)
-            .arg(3)
+            .arg(4)
             .arg(&case.lock)
+            .arg(&case.tokens)
             .arg(&case.fence)
             .arg(format!("moved:{}", case.lock))
             .arg(words)
@@ -189,12 +190,13 @@ impl Bench {
         reads.ignore_errors();
         reads.cmd("TYPE").arg(&case.lock).cmd("GET").arg(&case.lock);
         reads.cmd("TYPE").arg(&case.fence).cmd("GET").arg(&case.fence);
+        reads.cmd("ZSCORE").arg(&case.tokens).arg("last");
         let answers: Vec<RedisResult<Value>> = reads.query_async(&mut self.connection).await.unwrap();
         let text = |answer: &RedisResult<Value>| -> String {
             let value = answer.as_ref().ok().and_then(|value| redis::from_redis_value_ref(value).ok());
             value.unwrap_or_default()
         };
-        let [lock_type, lock, fence_type, fence] = [0, 1, 2, 3].map(|at: usize| text(&answers[at]));
+        let [lock_type, lock, fence_type, fence, last] = [0, 1, 2, 3, 4].map(|at: usize| text(&answers[at]));
         let lock = match (lock_type.as_str(), lock.as_str()) {
             ("none", _) => Lock::Free,
             ("hash", _) => Lock::Hash,
@@ -210,7 +212,7 @@ impl Bench {
             (_, [_, owner, _, value, _, info]) => Fence::Of(who(owner, info), case.offset(value)),
             _ => panic!("a fence of {fence:?}"),
         };
-        (State { lock, fence }, words[0].parse().ok())
+        (State { lock, fence }, last.parse().ok())
     }
 }
 

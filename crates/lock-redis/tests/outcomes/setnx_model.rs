@@ -27,6 +27,7 @@ pub enum Lock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
     Lost,
+    /// Fence and last token have another type.
     Hash,
     Plain,
     /// Who had it last, and has given it back.

@@ -65,9 +65,9 @@ pub enum Stand {
 pub enum Fence {
     Lost,
     Hash,
-    /// Who got the last token; it may be nobody whom we know, and never is on a master.
+    /// Who got the last token, as the lock says it: nobody whom we know where it is not held, and on a master.
     Of(Option<Who>),
-    /// On a master: the last token is the largest that there is.
+    /// The last token is the largest that there is.
     Full,
 }
 
@@ -84,6 +84,18 @@ pub struct State {
 }
 
 impl State {
+    /// The same, as it is known of a single server: who got the last token is a part of the lock.
+    pub fn of_single(mut self) -> Self {
+        if let Fence::Of(latest) = self.fence {
+            self.fence = Fence::Of(match self.lock {
+                Lock::Held(holder, _) => Some(holder),
+                Lock::Readers(_) | Lock::Permits(_) => latest,
+                _ => None,
+            });
+        }
+        self
+    }
+
     pub fn free() -> Self {
         let (shares, queue, line) = Default::default();
         Self { lock: Lock::Free, shares, queue, fence: Fence::Lost, line, turn: None }

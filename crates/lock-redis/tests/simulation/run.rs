@@ -98,7 +98,7 @@ async fn look_for_keys_that_are_left(world: &World, faults: &mut Vec<String>) {
     // Requests that were held up may still arrive, and are looked for as long as a lease may last; after that they have
     // somebody queue up for as long as an entry of a queue lasts.
     sleep(longest_lease(&world.scenario) + LONGEST_STALL + SLACK).await;
-    let left = world.redis.keys().into_iter().filter(|key| !key.starts_with("polylock:fence:"));
+    let left = world.redis.keys().into_iter().filter(|key| !key.starts_with("polylock:tokens:"));
     faults.extend(left.map(|key| format!("the key {key} is left over")));
 }
 

@@ -1,0 +1,111 @@
+//! What a client knows of the clock of a server.
+//!
+//! Tokens that a client proposes must not be ahead of the server's clock: a server that has lost the last token continues
+//! from its clock. So what is kept is a lower bound: the server's time in an answer, which was read before the answer
+//! arrived, plus what has passed since by the client's clock, less than that by the drift of both.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use lock_core::BootInstant;
+
+/// A lower bound of the clock of the server that a connection leads to.
+#[derive(Debug, Default)]
+pub(crate) struct ServerClock(Mutex<Option<Sample>>);
+
+/// An answer to TIME.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// The connection.
+    generation: u64,
+    /// The server's clock, in microseconds since 1970.
+    micros: u64,
+    /// When the answer had arrived.
+    at: BootInstant,
+}
+
+/// The lower bound at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerTime {
+    /// In microseconds since 1970.
+    pub micros: u64,
+    /// Whether the server should be asked again: the bound falls behind by the drift.
+    pub is_old: bool,
+}
+
+impl ServerClock {
+    /// The lower bound now, of the server behind this connection.
+    pub(crate) fn now(&self, generation: u64, now: BootInstant) -> Option<ServerTime> {
+        let sample = (*self.lock()).filter(|sample| sample.generation == generation)?;
+        let is_old = now.saturating_duration_since(sample.at) > FRESH;
+        Some(ServerTime { micros: sample.bound(now), is_old })
+    }
+
+    /// Notes an answer to TIME that has just arrived. Of two bounds, the larger one counts, unless that is outdated: the
+    /// clock may have been set back.
+    pub(crate) fn note(&self, generation: u64, micros: u64, now: BootInstant) {
+        let new = Sample { generation, micros, at: now };
+        let mut sample = self.lock();
+        let counts = sample.is_some_and(|old| {
+            let age = now.saturating_duration_since(old.at);
+            old.generation == generation && age < OUTDATED && old.bound(now) > micros
+        });
+        if !counts {
+            *sample = Some(new);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Sample>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sample {
+    fn bound(&self, now: BootInstant) -> u64 {
+        let passed = now.saturating_duration_since(self.at).as_micros();
+        let passed = u64::try_from(passed).unwrap_or(u64::MAX);
+        self.micros.saturating_add(passed - passed / DRIFT)
+    }
+}
+
+/// How far the clocks of client and server drift apart: one part in this many. Clocks that are synchronised do so by less.
+const DRIFT: u64 = 2_000;
+/// After this time the server is asked again.
+const FRESH: Duration = Duration::from_secs(1);
+const OUTDATED: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> BootInstant {
+        BootInstant::from_boot(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn the_bound_falls_behind_and_never_gets_ahead() {
+        let clock = ServerClock::default();
+        assert_eq!(clock.now(1, at(0)), None);
+        clock.note(1, 5_000_000, at(100));
+        assert_eq!(clock.now(1, at(100)), Some(ServerTime { micros: 5_000_000, is_old: false }));
+        assert_eq!(clock.now(1, at(2_100)), Some(ServerTime { micros: 6_999_000, is_old: true }));
+        assert_eq!(clock.now(1, at(50)), Some(ServerTime { micros: 5_000_000, is_old: false }));
+        assert_eq!(clock.now(2, at(100)), None, "another connection, perhaps to another server");
+    }
+
+    #[test]
+    fn a_slower_answer_does_not_lower_it_but_a_clock_that_was_set_back_does() {
+        let clock = ServerClock::default();
+        clock.note(1, 5_000_000, at(0));
+        clock.note(1, 5_500_000, at(1_000));
+        assert_eq!(clock.now(1, at(1_000)).unwrap().micros, 5_999_500);
+        clock.note(1, 7_000_000, at(2_000));
+        assert_eq!(clock.now(1, at(2_000)).unwrap().micros, 7_000_000);
+        clock.note(1, 3_000_000, at(4_000));
+        assert_eq!(clock.now(1, at(4_000)).unwrap().micros, 8_999_000);
+        clock.note(1, 3_000_000, at(7_000));
+        assert_eq!(clock.now(1, at(7_000)).unwrap().micros, 3_000_000);
+        clock.note(2, 1_000_000, at(7_000));
+        assert_eq!(clock.now(2, at(7_000)).unwrap().micros, 1_000_000);
+    }
+}
