@@ -424,6 +424,8 @@ impl Inner {
             command.arg(format!("-XX:SharedArchiveFile={}", archive.display()));
         }
         command.args(["-XX:-UsePerfData", "-Dzookeeper.admin.enableServer=false"]);
+        // The report of a crash would else go into the folder of whoever runs the tests.
+        command.arg(format!("-XX:ErrorFile={}", self.process.dir().join("java-crash.log").display()));
         command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn");
         command.arg(format!("-Dzookeeper.forceSync={}", if self.options.force_sync { "yes" } else { "no" }));
         for (name, value) in &self.options.properties {
