@@ -8,9 +8,9 @@ pub use connect::Locks;
 pub use lock_core::CancellationToken;
 pub use lock_core::{
     BootInstant, Capabilities, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, Guard,
-    GuardState, Holder, HolderInfo, LeaseKind, LockMode, LockName, LockOptions, LockState, LossReason,
-    Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released, Result, RunError, RwLock, Semaphore,
-    ServerLockState, ServerView, Token, Validity, WaiterInfo,
+    GuardState, GuardView, Holder, HolderInfo, LeaseKind, LockMode, LockName, LockOptions, LockState,
+    LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released, Result, RunError, RwLock,
+    Semaphore, ServerLockState, ServerView, Token, Validity, WaiterInfo,
 };
 /// The way from one store to another, for configurations made in code, and for operators.
 #[cfg(feature = "zk")]

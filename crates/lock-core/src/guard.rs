@@ -13,8 +13,8 @@ use crate::background::Background;
 use crate::local_queue::{NextWaiter, Turn};
 use crate::runtime::Runtimes;
 use crate::{
-    BootInstant, Clock, Error, ErrorKind, GuardState, HandOver, Lease, LockName, LossReason, Mode, OwnerId,
-    Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
+    BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LockName, LossReason, Mode,
+    OwnerId, Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -194,6 +194,17 @@ impl Guard {
     #[must_use]
     pub fn validity(&self) -> Validity {
         self.signals().released.validity().and(self.lease().validity().clone())
+    }
+
+    /// A view of the guard for work in other tasks: its name, token and [validity](Self::validity). Costs no round trip.
+    #[must_use]
+    pub fn view(&self) -> GuardView {
+        GuardView {
+            name: self.name.clone(),
+            token: self.token(),
+            owner: self.owner(),
+            validity: self.validity(),
+        }
     }
 
     /// A token that is cancelled when the lock is lost or released, or the guard is dropped: for work in other tasks.
@@ -500,7 +511,16 @@ impl Guard {
             .on(&self.name)
     }
 
+    /// The error for a release that finds the lock gone, though the guard was valid.
+    pub(crate) fn found_lost(&self) -> Error {
+        self.lost_because("the release found it held no longer")
+    }
+
     fn lost_error(&self, reason: LossReason) -> Error {
+        self.lost_because(&reason.to_string())
+    }
+
+    fn lost_because(&self, reason: &str) -> Error {
         Error::new(ErrorKind::Lost, self.backend())
             .with_message(format!("the lock was lost: {reason}"))
             .with_hint("stop the work that it protects, and acquire it again")

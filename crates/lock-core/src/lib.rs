@@ -13,6 +13,7 @@ mod connection;
 pub mod doctor;
 pub mod error;
 pub mod guard;
+mod guard_view;
 mod handle;
 pub mod inspect;
 #[doc(hidden)]
@@ -31,6 +32,7 @@ pub mod random;
 pub mod renewal;
 mod request;
 pub mod revocation;
+mod run;
 mod run_error;
 #[doc(hidden)]
 pub mod runtime;
@@ -49,6 +51,7 @@ pub use clock::{BootInstant, Clock};
 pub use doctor::{DoctorReport, Finding, FindingLevel};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use guard::Guard;
+pub use guard_view::GuardView;
 pub use inspect::{Holder, HolderInfo, LockMode, LockState, ServerLockState, ServerView, WaiterInfo};
 pub use lazy::Lazy;
 pub use lease::{HandOver, Lease, Released};

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::handle::LockHandle;
-use crate::{Guard, LockOptions, Mode, Result};
+use crate::run::run_and_release;
+use crate::{Guard, GuardView, LockOptions, Mode, Result, RunError};
 
 /// An exclusive lock: at most one holder at a time, over all processes that use the same store.
 ///
@@ -96,5 +97,50 @@ impl Mutex {
     /// Errors and cancel safety as for [`acquire`](Self::acquire).
     pub async fn try_acquire_until(&self, deadline: Instant) -> Result<Option<Guard>> {
         self.handle.try_acquire_until(deadline).await
+    }
+
+    /// Acquires the lock, runs `body` while it is held, and releases it, however the body ends.
+    ///
+    /// The body gets a [view](GuardView) of the guard: its token, and its validity for other tasks. As with [`Guard::run`],
+    /// the body is dropped when the lock is lost, and `Ok` means that the lock was held until the end of the body. The
+    /// release is awaited: another client can have the lock when `run` returns.
+    ///
+    /// * **The body fails**: what it returns is the output, and the lock is released.
+    /// * **The body panics**: the lock is released, then the panic continues.
+    /// * **The release is not answered**: that is no error. The body has ended under the lock, and the release is repeated
+    ///   in the background, with a warning in the log.
+    ///
+    /// ```
+    /// # use lock_core::{MemoryConfig, Result};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let locks = MemoryConfig::new().connect()?;
+    /// let sum = locks.mutex("orders/42").run(|view| async move {
+    ///     println!("writing under token {}", view.token());
+    ///     40 + 2
+    /// }).await?;
+    /// assert_eq!(sum, 42);
+    /// assert!(locks.mutex("orders/42").try_acquire().await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire), and [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was lost before
+    /// `body` ended, or was found lost then: [`RunError::into_output`] has what `body` returned in that case.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `body` first, and then the guard, which releases the lock in the background. Before the
+    /// body has begun, it is as for [`acquire`](Self::acquire).
+    ///
+    /// Source of the idea: `executeLocked` of Spring Integration's `LockRegistry`.
+    pub async fn run<F: Future>(
+        &self,
+        body: impl FnOnce(GuardView) -> F,
+    ) -> Result<F::Output, RunError<F::Output>> {
+        let guard = self.acquire().await.map_err(RunError::not_acquired)?;
+        run_and_release(guard, body).await
     }
 }

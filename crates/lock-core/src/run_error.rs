@@ -1,10 +1,11 @@
-//! The error of [`Guard::run`](crate::Guard::run).
+//! The error of a body that ran under a lock, or could not.
 
 use std::fmt;
 
 use crate::Error;
 
-/// The lock was lost while [`Guard::run`](crate::Guard::run) ran its body. The `?` operator turns it into an [`Error`].
+/// The error of [`Guard::run`](crate::Guard::run) and [`Mutex::run`](crate::Mutex::run): the lock was lost while they ran
+/// their body, or `Mutex::run` could not acquire it. The `?` operator turns it into an [`Error`].
 ///
 /// # Examples
 ///
@@ -29,16 +30,23 @@ pub struct RunError<T> {
 }
 
 impl<T> RunError<T> {
-    /// Why the lock was lost: an error of the kind [`ErrorKind::Lost`](crate::ErrorKind::Lost).
+    /// Why the lock was lost, with the kind [`ErrorKind::Lost`](crate::ErrorKind::Lost); or else why it was not acquired.
     #[must_use]
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// What the body returned, if it ended before the loss was noticed. `None` when it was dropped.
+    /// What the body returned, if it ended before the loss was noticed. `None` when it was dropped, or never ran.
     #[must_use]
     pub fn into_output(self) -> Option<T> {
         self.output
+    }
+}
+
+impl<T> RunError<T> {
+    /// The error of a body that never ran.
+    pub(crate) const fn not_acquired(error: Error) -> Self {
+        Self { error, output: None }
     }
 }
 
