@@ -7,10 +7,10 @@ pub use connect::Locks;
 #[doc(no_inline)]
 pub use lock_core::CancellationToken;
 pub use lock_core::{
-    BootInstant, Capabilities, Clock, DoctorReport, Error, ErrorKind, Finding, FindingLevel, Guard,
-    GuardState, GuardView, Holder, HolderInfo, LeaseKind, LockMode, LockName, LockOptions, LockState,
-    LossReason, Memory, MemoryConfig, Mutex, Outcome, OwnerId, OwnerInfo, Released, Result, RunError, RwLock,
-    Semaphore, ServerLockState, ServerView, Token, Validity, WaiterInfo,
+    BootInstant, Capabilities, Clock, DoctorReport, Election, Error, ErrorKind, Finding, FindingLevel, Guard,
+    GuardState, GuardView, Holder, HolderInfo, Leader, Leadership, LeaseKind, LockMode, LockName,
+    LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Observer, Outcome, OwnerId, OwnerInfo,
+    Released, Result, RunError, RwLock, Semaphore, ServerLockState, ServerView, Token, Validity, WaiterInfo,
 };
 /// The way from one store to another, for configurations made in code, and for operators.
 #[cfg(feature = "zk")]

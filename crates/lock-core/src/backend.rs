@@ -1,6 +1,9 @@
 //! The trait that a backend implements, and what it uses.
 
 use std::fmt::Debug;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 /// The attribute that implementations of [`Backend`] and [`Lease`] need.
 pub use async_trait::async_trait;
@@ -9,6 +12,9 @@ pub use crate::capabilities::{Capabilities, LeaseKind, MAX_LISTED, Support};
 use crate::migration::{MigrationSource, MigrationTarget};
 pub use crate::request::{AcquireRequest, LeasePolicy, Mode, OnQueued, Wait};
 use crate::{DoctorReport, Lease, LockName, LockState, Result, Token};
+
+/// How often a backend without notifications looks for another holder.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A store that grants locks.
 ///
@@ -58,6 +64,26 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///
     /// When the server is unavailable or refuses.
     async fn inspect(&self, name: &LockName) -> Result<LockState>;
+
+    /// Waits until the lock has [other holders](LockState::has_holders_of) than `seen`, and returns its state then: at once
+    /// if it has by now. It may wait for ever.
+    ///
+    /// The default polls. A backend that is notified of changes overrides it: it arms its notification first, then
+    /// inspects, so that no change falls between. An observer makes one call after the other, so a call that was dropped
+    /// leaves nothing for good.
+    ///
+    /// # Errors
+    ///
+    /// As for [`inspect`](Self::inspect).
+    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        loop {
+            let state = self.inspect(name).await?;
+            if !state.has_holders_of(seen) {
+                return Ok(state);
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
 
     /// Removes the lock from all its holders, and returns whether there were any.
     ///

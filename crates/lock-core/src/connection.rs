@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::background::Background;
 use crate::guard::Origin;
 use crate::local_queue::LocalQueues;
@@ -15,6 +17,8 @@ pub(crate) struct Connection {
     pub(crate) queues: Arc<LocalQueues<Guard>>,
     pub(crate) owner: Arc<OwnerInfo>,
     pub(crate) origin: Arc<Origin>,
+    /// Cancelled when the connection was closed.
+    pub(crate) closed: CancellationToken,
 }
 
 impl Connection {
@@ -22,7 +26,7 @@ impl Connection {
         let (queues, owner) = (Arc::default(), Arc::new(OwnerInfo::this_process()));
         let runtimes = Runtimes::new(backend.capabilities().backend);
         let origin = Arc::new(Origin { runtimes, releases: Background::default() });
-        Self { backend, queues, owner, origin }
+        Self { backend, queues, owner, origin, closed: CancellationToken::new() }
     }
 
     /// Sends a request on the runtime of the caller.

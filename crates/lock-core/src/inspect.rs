@@ -253,6 +253,16 @@ impl LockState {
         !self.holders.is_empty()
     }
 
+    /// Whether both states show the same holders. The time that is left to them does not count, nor do waiters.
+    #[must_use]
+    pub fn has_holders_of(&self, other: &Self) -> bool {
+        let holders = |state: &Self| {
+            let timeless = |holder: &HolderInfo| HolderInfo { remaining: None, ..holder.clone() };
+            state.holders.iter().map(timeless).collect::<Vec<_>>()
+        };
+        holders(self) == holders(other) && self.moved == other.moved
+    }
+
     /// The identity of the holder, `None` for a free lock. Of several sharers, the first of [`holders`](Self::holders).
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {

@@ -120,6 +120,10 @@ impl Backend for Lazy {
         self.connected().await?.inspect(name).await
     }
 
+    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        self.connected().await?.await_change(name, seen).await
+    }
+
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
         self.connected().await?.break_lock(name).await
     }

@@ -11,6 +11,7 @@ mod capabilities;
 pub mod clock;
 mod connection;
 pub mod doctor;
+mod election;
 pub mod error;
 pub mod guard;
 mod guard_view;
@@ -49,6 +50,7 @@ pub use backend::{
 };
 pub use clock::{BootInstant, Clock};
 pub use doctor::{DoctorReport, Finding, FindingLevel};
+pub use election::{Election, Leader, Leadership, Observer};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use guard::Guard;
 pub use guard_view::GuardView;

@@ -7,8 +7,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::connection::Connection;
 use crate::{
-    Backend, Capabilities, DoctorReport, Error, ErrorKind, LockName, LockOptions, LockState, Mutex, Result,
-    RwLock, Semaphore, Token,
+    Backend, Capabilities, DoctorReport, Election, Error, ErrorKind, LockName, LockOptions, LockState, Mutex,
+    Result, RwLock, Semaphore, Token,
 };
 
 /// A connection to a store of locks. Clones share it.
@@ -66,6 +66,23 @@ impl Locks {
     /// [`Unsupported`](crate::ErrorKind::Unsupported) for an option that the backend cannot honour.
     pub fn mutex_with(&self, name: impl AsRef<str>, options: LockOptions) -> Result<Mutex> {
         Mutex::new(Arc::clone(&self.connection), name.as_ref(), &options).check()
+    }
+
+    /// The election of this name, with the backend's defaults. Costs nothing; an invalid name is reported by the first
+    /// campaign.
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(Arc::clone(&self.connection), name.as_ref(), LockOptions::new())
+    }
+
+    /// The election of this name, with options: the [time to live](LockOptions::ttl) is how long a leader that crashed is
+    /// followed by nobody. A [label](LockOptions::label) is replaced by that of each campaign.
+    ///
+    /// # Errors
+    ///
+    /// As [`mutex_with`](Self::mutex_with).
+    pub fn election_with(&self, name: impl AsRef<str>, options: LockOptions) -> Result<Election> {
+        Election::new(Arc::clone(&self.connection), name.as_ref(), options).check()
     }
 
     /// The read/write lock of this name, with the backend's defaults. Costs nothing; an invalid name, and
@@ -343,6 +360,7 @@ impl Locks {
             let left = self.connection.origin.releases.settle(CLOSE_PATIENCE).await;
             // After the releases, which may start roll-backs. What is not removed in time expires.
             let _ = timeout_at(patience, backend.settle()).await;
+            self.connection.closed.cancel();
             backend.close().await?;
             self.all_released(left)
         });

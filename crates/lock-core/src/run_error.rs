@@ -44,6 +44,11 @@ impl<T> RunError<T> {
 }
 
 impl<T> RunError<T> {
+    /// Whether the body was dropped or never ran.
+    pub(crate) const fn has_no_output(&self) -> bool {
+        self.output.is_none()
+    }
+
     /// The error of a body that never ran.
     pub(crate) const fn not_acquired(error: Error) -> Self {
         Self { error, output: None }

@@ -10,6 +10,7 @@
 mod acquire;
 mod attempt;
 mod backend;
+mod change;
 mod config;
 mod context;
 mod doctor;

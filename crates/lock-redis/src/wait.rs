@@ -351,6 +351,6 @@ async fn until_open(opening: Option<&mut Listener>, at: Instant) -> Option<Notif
     }
 }
 
-fn poll_pause() -> Duration {
+pub(crate) fn poll_pause() -> Duration {
     pause_between(50, 250)
 }

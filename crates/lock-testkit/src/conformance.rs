@@ -31,6 +31,7 @@ mod cases;
 mod client;
 mod closing;
 mod downgrade;
+mod election;
 mod exclusion;
 mod faults;
 mod helpers;

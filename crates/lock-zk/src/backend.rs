@@ -14,6 +14,7 @@ use lock_core::{
 use crate::acquire::acquire;
 use crate::break_lock::break_lock;
 use crate::capabilities::capabilities;
+use crate::change::watch_holders;
 use crate::config::ZkConfig;
 use crate::doctor::examine;
 use crate::error::Fault;
@@ -109,6 +110,24 @@ impl Zk {
         }
     }
 
+    /// The state of a lock once it has other holders than these.
+    async fn other_holders(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        let lock = self.lock_path(name);
+        loop {
+            let session = self.share.get().await?;
+            let base = self.share.base(&session, &lock.dir);
+            let looked = async {
+                let watch = watch_holders(&session, &lock).await?;
+                Ok((watch, inspect(&session, &base, &lock).await?.0))
+            };
+            let Some((watch, state)) = answer(&session, &lock.dir, looked).await? else { continue };
+            if !state.has_holders_of(seen) {
+                return Ok(state);
+            }
+            watch.fired(&session).await;
+        }
+    }
+
     /// Logs, once for each directory, the nodes in it that are not in the queue.
     fn report(&self, path: &LockPath, unnumbered: &[String]) {
         let mut reported = lock(&self.reported);
@@ -193,6 +212,10 @@ impl Backend for Zk {
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
         self.unless_paused(|| self.state(name)).await
+    }
+
+    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        self.unless_paused(|| self.other_holders(name, seen)).await
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {

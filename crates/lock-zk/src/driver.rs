@@ -250,6 +250,12 @@ impl SessionClient for DriverSession {
         Box::pin(self.client.get_children(path))
     }
 
+    fn watch_children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Watching)> {
+        let answer = self.client.list_and_watch_children(path);
+        let watching = |(names, watcher)| (names, self.gate.watching(watcher));
+        Box::pin(answer.map(move |answer| answer.map(watching)))
+    }
+
     fn multi<'a>(
         &'a self,
         changes: &'a [Change<'a>],

@@ -1,10 +1,12 @@
 //! The requests that this crate sends to an ensemble, as traits: the seam between the locks and the driver.
 
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use zookeeper_client::{
     Acls, CreateMode, Error, MultiWriteError, MultiWriteResult, SessionState, Stat, WatchedEvent,
@@ -77,6 +79,15 @@ pub trait SessionClient: Send + Sync + 'static {
 
     /// The names of the children of a node, and the stat of that node.
     fn children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Stat)>;
+
+    /// The names of the children of a node, and a watch for the creation and deletion of children. A node that does not
+    /// exist leaves no watch.
+    ///
+    /// The default has a watch that never fires: who waits for it looks again after a while.
+    fn watch_children<'a>(&'a self, path: &'a str) -> Answer<'a, (Vec<String>, Watching)> {
+        let children = self.children(path);
+        Box::pin(async { Ok((children.await?.0, pending().boxed())) })
+    }
 
     /// Applies all changes or none.
     ///

@@ -50,7 +50,7 @@ pub(crate) struct Contenders {
 #[derive(Debug)]
 pub(crate) struct ContenderNode {
     pub(crate) path: String,
-    mode: Mode,
+    pub(crate) mode: Mode,
 }
 
 pub(crate) async fn look(session: &Session, lock: &LockPath) -> Result<Contenders, Fault> {

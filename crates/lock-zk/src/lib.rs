@@ -11,6 +11,7 @@ mod acquire;
 mod backend;
 mod break_lock;
 mod capabilities;
+mod change;
 mod config;
 mod connect;
 mod deadline;

@@ -246,6 +246,16 @@ impl Session {
         self.read(watched).await
     }
 
+    /// Watches the children of a node that exists, in this room; `NoNode` leaves no watch behind.
+    pub(crate) async fn watch_children_in(&self, room: Arc<Room>, path: &str) -> Result<Watch, Fault> {
+        let (client, own_path, this) = (self.client()?, path.to_owned(), Weak::clone(&self.this));
+        let watched = self.read(self.outlive(async move {
+            let watched = client.watch_children(&own_path).await;
+            watched.map(|(_, watching)| in_room(watching, room, this))
+        }));
+        watched.await.map_err(|fault| fault.needing(Right::Read, path))
+    }
+
     /// A request for a watch, which a background task finishes if the caller drops it. The driver has the watch from the
     /// answer on, so the room must not be given to another watch before.
     fn outlive<T: Send + 'static>(&self, request: impl Future<Output = T> + Send + 'static) -> Outliving<T> {

@@ -1,5 +1,6 @@
 //! The store as a backend: requests, inspection, breaking, closing.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,6 +111,23 @@ impl Backend for Memory {
         state.waiters = lock.waiters.len();
         state.queue = lock.waiters.iter().take(LockState::MAX_QUEUE).map(Waiter::info).collect();
         Ok(state)
+    }
+
+    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        let changed = self.store.changed();
+        loop {
+            let mut change = pin!(changed.notified());
+            // Registered before the look, so that no change is missed.
+            change.as_mut().enable();
+            let state = self.inspect(name).await?;
+            if !state.has_holders_of(seen) {
+                return Ok(state);
+            }
+            tokio::select! {
+                () = change => {}
+                () = self.store.clock.sleep_until(self.store.next_expiry(name)) => {}
+            }
+        }
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {

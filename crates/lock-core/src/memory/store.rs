@@ -26,7 +26,7 @@ pub(super) struct Store {
 pub(super) struct Table {
     pub(super) locks: HashMap<LockName, Lock>,
     pub(super) tokens: Tokens,
-    /// Notified when a lock has another holder, or a hold another end.
+    /// Notified when a lock has other holders, or a hold another end.
     changed: Arc<Notify>,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct QueueEntry {
 impl QueueEntry {
     /// Waits for the grant; `None` at the end of the wait.
     pub(super) async fn granted(&mut self, wait: Wait) -> Option<Grant> {
-        let changed = Arc::clone(&self.store.table().changed);
+        let changed = self.store.changed();
         loop {
             let mut change = pin!(changed.notified());
             change.as_mut().enable();
@@ -179,8 +179,13 @@ impl Store {
         Answer::Queued(QueueEntry { store, name, owner, grant, taken: false }, ahead)
     }
 
+    /// Notified when a lock has other holders, or a hold another end.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.table().changed)
+    }
+
     /// When the next hold of this lock expires.
-    fn next_expiry(&self, name: &LockName) -> BootInstant {
+    pub(super) fn next_expiry(&self, name: &LockName) -> BootInstant {
         let table = self.table();
         let holds = table.locks.get(name).into_iter().flat_map(|lock| &lock.holds);
         holds.map(|hold| hold.expires).min().unwrap_or(BootInstant::NEVER)
@@ -290,6 +295,9 @@ impl Table {
             hold.cell.lose(reason);
         }
         self.grant_next(name, clock);
+        if !ended.is_empty() {
+            self.changed.notify_waiters();
+        }
         !ended.is_empty()
     }
 

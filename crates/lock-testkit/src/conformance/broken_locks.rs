@@ -1,7 +1,7 @@
 //! Broken locks: each must be caught by the cases that are listed for it.
 
 use std::collections::BTreeSet;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,6 +53,7 @@ const BROKEN_LOCKS: &[(Defect, &[&str])] = &[
             "closing_waits_for_dropped_guards",
             "inspect_shows_a_free_lock",
             "tasks_of_one_client_take_turns",
+            "leaders_that_resign_in_their_own_loops_are_followed",
         ],
     ),
     (
@@ -103,6 +104,7 @@ const BROKEN_LOCKS: &[(Defect, &[&str])] = &[
             "breaking_ends_all_permits",
             "readers_deleted_by_an_operator_notice",
             "permits_deleted_by_an_operator_notice",
+            "a_candidate_that_lost_the_leadership_campaigns_again",
         ],
     ),
     (
@@ -116,8 +118,14 @@ const BROKEN_LOCKS: &[(Defect, &[&str])] = &[
     ),
     (
         Defect::ShowsNoLabel,
-        &["inspect_shows_the_holder", "inspect_shows_one_of_the_readers", "inspect_shows_one_of_the_permits"],
+        &[
+            "inspect_shows_the_holder",
+            "inspect_shows_one_of_the_readers",
+            "inspect_shows_one_of_the_permits",
+            "observers_see_every_leader",
+        ],
     ),
+    (Defect::NotifiesNoObserver, &["observers_see_every_leader"]),
     (Defect::CountsTheWaitAsHold, &["inspect_takes_no_wait_for_a_hold"]),
     (Defect::CountsNoWaiters, &["inspect_counts_the_waiters", "inspect_shows_one_of_the_readers"]),
     (Defect::ShowsOneHolder, &["inspect_shows_all_of_the_readers", "inspect_shows_all_of_the_permits"]),
@@ -257,6 +265,7 @@ enum Defect {
     NeverNoticesLoss,
     RepeatsTokens,
     ShowsNoLabel,
+    NotifiesNoObserver,
     CountsTheWaitAsHold,
     CountsNoWaiters,
     ShowsOneHolder,
@@ -460,6 +469,21 @@ impl Backend for Broken {
             _ => {}
         }
         Ok(state)
+    }
+
+    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        match self.defect {
+            Defect::NotifiesNoObserver => pending().await,
+            Defect::None => self.inner.await_change(name, seen).await,
+            // What they break shows in what they inspect.
+            _ => loop {
+                let state = self.inspect(name).await?;
+                if !state.has_holders_of(seen) {
+                    return Ok(state);
+                }
+                sleep(Duration::from_millis(5)).await;
+            },
+        }
     }
 
     async fn break_lock_if(&self, name: &LockName, token: Token) -> Result<bool> {
@@ -713,7 +737,7 @@ impl Lease for BrokenLease {
             }
             Defect::DiesOfACancelledExtend => {
                 if self.extended.swap(true, Ordering::SeqCst) {
-                    return std::future::pending().await;
+                    return pending().await;
                 }
                 let extended = self.inner().extend(ttl).await;
                 tokio::task::yield_now().await;

@@ -10,8 +10,9 @@ use lock_core::backend::Support;
 
 use super::sharers::{PERMIT, Share};
 use super::{
-    Fault, Handle, Harness, cancellation, closing, downgrade, exclusion, faults, inspection, lifetime, modes,
-    names, options, permits, processes, readers, release, revocation, sharers, tokens, waiting,
+    Fault, Handle, Harness, cancellation, closing, downgrade, election, exclusion, faults, inspection,
+    lifetime, modes, names, options, permits, processes, readers, release, revocation, sharers, tokens,
+    waiting,
 };
 
 /// A case: one promise of a backend.
@@ -229,6 +230,11 @@ cases! {
     revocation, always {
         revocation_can_be_requested_or_is_refused: every_backend,
         only_holders_are_asked_to_release: revocable,
+    }
+    election, once {
+        observers_see_every_leader: every_backend,
+        a_candidate_that_lost_the_leadership_campaigns_again: every_backend,
+        leaders_that_resign_in_their_own_loops_are_followed: every_backend,
     }
     modes, once {
         modes_are_supported_or_refused: every_backend,
