@@ -516,6 +516,15 @@ impl Guard {
         self.lost_because("the release found it held no longer")
     }
 
+    /// The error for another acquisition by the owner of this lost guard.
+    pub(crate) fn lost_while_nested(&self) -> Error {
+        Error::new(ErrorKind::Lost, self.backend())
+            .with_message("this owner has guards of a lock that it lost")
+            .with_hint("stop the work that it protects, and end these guards; then acquire it again")
+            .during("acquire")
+            .on(&self.name)
+    }
+
     fn lost_error(&self, reason: LossReason) -> Error {
         self.lost_because(&reason.to_string())
     }

@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::connection::Connection;
 use crate::guard::Role;
 use crate::local_queue::QueueEvent;
+use crate::reentrant::LockKey;
 use crate::{
     AcquireRequest, Acquired, Error, ErrorKind, Guard, LeasePolicy, LockName, LockOptions, Mode, OnQueued,
     OwnerInfo, Result, Wait,
@@ -54,6 +55,11 @@ impl LockHandle {
     /// The error of a handle whose acquisitions all fail.
     pub(crate) fn check(&self) -> Result<()> {
         self.spec.as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    pub(crate) fn key(&self) -> Result<LockKey> {
+        let spec = self.spec.as_ref().map_err(Clone::clone)?;
+        Ok((Arc::as_ptr(&self.connection).addr(), spec.name.clone()))
     }
 
     pub(crate) async fn acquire(&self) -> Result<Guard> {

@@ -30,6 +30,7 @@ pub mod options;
 pub mod owner;
 #[doc(hidden)]
 pub mod random;
+mod reentrant;
 pub mod renewal;
 mod request;
 pub mod revocation;
@@ -63,6 +64,7 @@ pub use mutex::Mutex;
 pub use name::LockName;
 pub use options::LockOptions;
 pub use owner::{OwnerId, OwnerInfo};
+pub use reentrant::{Reentrant, ReentrantGuard};
 pub use revocation::{Revocation, RevocationCell};
 pub use run_error::RunError;
 pub use rw::RwLock;

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::handle::LockHandle;
+use crate::reentrant::LockKey;
 use crate::run::run_and_release;
 use crate::{Guard, GuardView, LockOptions, Mode, Result, RunError};
 
@@ -19,7 +20,8 @@ use crate::{Guard, GuardView, LockOptions, Mode, Result, RunError};
 /// The [`RwLock`](crate::RwLock) and the [`Semaphore`](crate::Semaphore) of the same name are the same
 /// lock: the holder of the mutex excludes their holders.
 ///
-/// It is not re-entrant: a task that acquires a lock that it holds waits for itself.
+/// It is not re-entrant: a task that acquires a lock that it holds waits for itself. [`Reentrant`](crate::Reentrant) is an
+/// owner that may.
 ///
 /// # Examples
 ///
@@ -44,6 +46,11 @@ pub struct Mutex {
 impl Mutex {
     pub(crate) fn new(connection: Arc<Connection>, name: &str, options: &LockOptions) -> Self {
         Self { handle: LockHandle::new(connection, name, Mode::Exclusive, options) }
+    }
+
+    /// What tells the lock from others in this process.
+    pub(crate) fn key(&self) -> Result<LockKey> {
+        self.handle.key()
     }
 
     /// Fails if this lock can never be acquired.

@@ -107,7 +107,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_mutex_that_is_not_acquired_runs_nothing() {
-        let error = locks().mutex("").run(|_| async { unreachable!() }).await.map(|()| ()).unwrap_err();
+        let ran: Result<(), _> = locks().mutex("").run(|_| async { unreachable!() }).await;
+        let error = ran.unwrap_err();
         assert_eq!(error.error().kind(), ErrorKind::InvalidName);
     }
 

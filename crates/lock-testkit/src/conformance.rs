@@ -44,6 +44,7 @@ mod options;
 mod permits;
 mod processes;
 mod readers;
+mod reentrant;
 mod release;
 mod revocation;
 mod sharers;

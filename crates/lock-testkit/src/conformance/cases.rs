@@ -11,8 +11,8 @@ use lock_core::backend::Support;
 use super::sharers::{PERMIT, Share};
 use super::{
     Fault, Handle, Harness, cancellation, closing, downgrade, election, exclusion, faults, inspection,
-    lifetime, modes, names, options, permits, processes, readers, release, revocation, sharers, tokens,
-    waiting,
+    lifetime, modes, names, options, permits, processes, readers, reentrant, release, revocation, sharers,
+    tokens, waiting,
 };
 
 /// A case: one promise of a backend.
@@ -235,6 +235,11 @@ cases! {
         observers_see_every_leader: every_backend,
         a_candidate_that_lost_the_leadership_campaigns_again: every_backend,
         leaders_that_resign_in_their_own_loops_are_followed: every_backend,
+    }
+    reentrant, once {
+        an_owner_acquires_again_and_others_are_excluded: every_backend,
+        tasks_of_one_owner_share_its_lock: every_backend,
+        an_owner_that_lost_the_lock_acquires_nothing: every_backend,
     }
     modes, once {
         modes_are_supported_or_refused: every_backend,
