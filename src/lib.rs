@@ -9,9 +9,9 @@ pub use lock_core::CancellationToken;
 pub use lock_core::{
     BootInstant, Capabilities, Clock, DoctorReport, Election, Error, ErrorKind, Finding, FindingLevel, Guard,
     GuardState, GuardView, Holder, HolderInfo, Leader, Leadership, LeaseKind, LockMode, LockName,
-    LockOptions, LockState, LossReason, Memory, MemoryConfig, Mutex, Observer, Outcome, OwnerId, OwnerInfo,
-    Reentrant, ReentrantGuard, Released, Result, RunError, RwLock, Semaphore, ServerLockState, ServerView,
-    Token, Validity, WaiterInfo,
+    LockOptions, LockState, LossReason, Memory, MemoryConfig, Multi, MultiGuard, Mutex, Observer, Outcome,
+    OwnerId, OwnerInfo, Reentrant, ReentrantGuard, Released, Result, RunError, RwLock, Semaphore,
+    ServerLockState, ServerView, Token, Validity, WaiterInfo,
 };
 /// The way from one store to another, for configurations made in code, and for operators.
 #[cfg(feature = "zk")]

@@ -525,7 +525,7 @@ impl Guard {
             .on(&self.name)
     }
 
-    fn lost_error(&self, reason: LossReason) -> Error {
+    pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
         self.lost_because(&reason.to_string())
     }
 

@@ -57,6 +57,10 @@ impl LockHandle {
         self.spec.as_ref().map(drop).map_err(Clone::clone)
     }
 
+    pub(crate) fn backend_name(&self) -> &'static str {
+        self.connection.backend_name()
+    }
+
     pub(crate) fn key(&self) -> Result<LockKey> {
         let spec = self.spec.as_ref().map_err(Clone::clone)?;
         Ok((Arc::as_ptr(&self.connection).addr(), spec.name.clone()))

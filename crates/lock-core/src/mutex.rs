@@ -53,6 +53,10 @@ impl Mutex {
         self.handle.key()
     }
 
+    pub(crate) fn backend_name(&self) -> &'static str {
+        self.handle.backend_name()
+    }
+
     /// Fails if this lock can never be acquired.
     pub(crate) fn check(self) -> Result<Self> {
         self.handle.check().map(|()| self)

@@ -39,6 +39,7 @@ mod inspection;
 mod lifetime;
 mod memory_harness;
 mod modes;
+mod multi;
 mod names;
 mod options;
 mod permits;

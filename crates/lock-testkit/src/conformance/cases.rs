@@ -11,8 +11,8 @@ use lock_core::backend::Support;
 use super::sharers::{PERMIT, Share};
 use super::{
     Fault, Handle, Harness, cancellation, closing, downgrade, election, exclusion, faults, inspection,
-    lifetime, modes, names, options, permits, processes, readers, reentrant, release, revocation, sharers,
-    tokens, waiting,
+    lifetime, modes, multi, names, options, permits, processes, readers, reentrant, release, revocation,
+    sharers, tokens, waiting,
 };
 
 /// A case: one promise of a backend.
@@ -240,6 +240,11 @@ cases! {
         an_owner_acquires_again_and_others_are_excluded: every_backend,
         tasks_of_one_owner_share_its_lock: every_backend,
         an_owner_that_lost_the_lock_acquires_nothing: every_backend,
+    }
+    multi, once {
+        all_locks_are_acquired_or_none: every_backend,
+        locks_in_opposite_orders_block_nobody: every_backend,
+        one_lost_lock_loses_all: every_backend,
     }
     modes, once {
         modes_are_supported_or_refused: every_backend,

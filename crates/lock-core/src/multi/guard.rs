@@ -1,0 +1,140 @@
+//! Several locks that are held together.
+
+use std::time::Duration;
+
+use crate::{BootInstant, Guard, GuardState, LossReason, Released, Result, RunError, Validity};
+
+/// Several locks that are held together, until they are [released](Self::release) or dropped, or one of them is lost.
+///
+/// It is valid as long as all of them are. Each of the [guards](Self::guards) has a fencing token of its own: send it with the
+/// writes to what that lock protects.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::Multi;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lock_core::Result<()> {
+/// # let locks = lock_core::MemoryConfig::new().connect()?;
+/// let both = Multi::new([locks.mutex("a"), locks.mutex("b")])?.acquire().await?;
+/// locks.break_lock("a").await?;
+/// assert!(!both.is_valid() && both.guards()[1].is_valid());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Drop
+///
+/// Dropping it releases the locks in the background, as dropping each [`Guard`] does.
+#[derive(Debug, Default)]
+#[must_use = "the locks are released when the guard is dropped"]
+pub struct MultiGuard {
+    guards: Vec<Guard>,
+}
+
+impl MultiGuard {
+    pub(super) fn push(&mut self, guard: Guard) {
+        self.guards.push(guard);
+    }
+
+    /// The guards, in the order of their acquisition.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// The validity of all, which lasts as long as the shortest; see [`Guard::validity`].
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        let Some(all) = self.guards.iter().map(Guard::validity).reduce(Validity::and) else {
+            unreachable!("it has a guard")
+        };
+        all
+    }
+
+    /// Whether all locks are held, and whether the servers still answer. Costs nothing.
+    #[must_use]
+    pub fn state(&self) -> GuardState {
+        self.validity().state()
+    }
+
+    /// Whether all locks are valid. Costs nothing.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.guards.iter().all(Guard::is_valid)
+    }
+
+    /// The earliest deadline; see [`Guard::valid_until`]. Costs nothing.
+    #[must_use]
+    pub fn valid_until(&self) -> BootInstant {
+        self.guards.iter().map(Guard::valid_until).min().unwrap_or(BootInstant::NEVER)
+    }
+
+    /// The time left until the earliest deadline, zero when a lock is lost. Costs nothing.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(Guard::remaining).min().unwrap_or(Duration::ZERO)
+    }
+
+    /// Waits until one of the locks is lost, and returns the reason.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe.
+    pub async fn lost(&self) -> LossReason {
+        self.validity().lost().await
+    }
+
+    /// Runs `body` while all locks are held, and drops it when one of them is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::run`]; the error names the lock that was lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `body` with it; the guard stays.
+    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, RunError<F::Output>> {
+        let output = tokio::select! {
+            biased;
+            reason = self.lost() => return Err(self.lost_error(reason, None)),
+            output = body => output,
+        };
+        match self.state() {
+            GuardState::Lost(reason) => Err(self.lost_error(reason, Some(output))),
+            _ => Ok(output),
+        }
+    }
+
+    /// Releases the locks, the last one first, and returns whether all were held until then.
+    ///
+    /// # Errors
+    ///
+    /// The first error of a [`Guard::release`]. The other locks are released all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the release goes on in the background.
+    pub async fn release(mut self) -> Result<Released> {
+        let mut all = Ok(Released::Released);
+        while let Some(guard) = self.guards.pop() {
+            match (guard.release().await, &all) {
+                (Err(error), Ok(_)) => all = Err(error),
+                (Ok(Released::AlreadyLost), Ok(_)) => all = Ok(Released::AlreadyLost),
+                _ => {}
+            }
+        }
+        all
+    }
+
+    fn lost_error<T>(&self, reason: LossReason, output: Option<T>) -> RunError<T> {
+        let lost = self.guards.iter().find(|guard| !guard.is_valid());
+        let Some(guard) = lost.or_else(|| self.guards.first()) else { unreachable!("it has a guard") };
+        RunError { error: guard.lost_error(reason), output }
+    }
+}
+
+impl Drop for MultiGuard {
+    fn drop(&mut self) {
+        while self.guards.pop().is_some() {}
+    }
+}
