@@ -226,6 +226,25 @@ impl Capabilities {
         policy.ttl.map_or(Ok(()), |ttl| self.check_lease_ttl(ttl))
     }
 
+    /// The policy of a lock that is [held at least](crate::LockOptions::hold_at_least) this long.
+    pub(crate) fn at_least(&self, hold: Duration, policy: LeasePolicy) -> Result<LeasePolicy> {
+        if self.lease.is_session() {
+            let message =
+                "a session keeps the lock, so it ends with its process: hold_at_least cannot be kept";
+            return Err(self.unsupported(
+                message.into(),
+                "leave it out, or use a backend with leases, such as redis://",
+            ));
+        }
+        let fixed = policy.ttl.filter(|_| !policy.renewed);
+        if let Some(limit) = fixed.into_iter().chain(policy.max_hold).find(|limit| *limit < hold) {
+            let message = format!("the lock ends after {limit:?}, and hold_at_least is {hold:?}");
+            return Err(self.invalid(&message, "raise fixed_ttl or max_hold, or lower hold_at_least".into()));
+        }
+        let ttl = policy.ttl.unwrap_or_else(|| self.lease.default_ttl()).max(hold);
+        Ok(LeasePolicy { ttl: Some(ttl), ..policy })
+    }
+
     /// Refuses a time to live that the backend cannot honour. Where a session keeps the locks, they outlive their holder by
     /// the session timeout, so a shorter ttl cannot be kept.
     ///
@@ -335,6 +354,22 @@ mod tests {
         assert!(error.to_string().contains("no semaphores: quorums do not compose"), "{error}");
         assert!(capabilities.check_mode(Mode::Shared).is_err());
         assert!(capabilities.check_mode(Mode::Exclusive).is_ok());
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_held_for_so_long_is_refused() {
+        let session = Capabilities::new("zk", LeaseKind::Session { timeout: SECOND });
+        let error = session.at_least(SECOND, LeasePolicy::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let leases = Capabilities::new("redis", LeaseKind::Ttl { default: 30 * SECOND, min: SECOND });
+        let fixed = LeasePolicy { ttl: Some(SECOND), renewed: false, max_hold: None };
+        let ended = LeasePolicy { max_hold: Some(SECOND), ..LeasePolicy::default() };
+        for policy in [fixed, ended] {
+            assert_eq!(leases.at_least(2 * SECOND, policy).unwrap_err().kind(), ErrorKind::InvalidConfig);
+            assert!(leases.at_least(SECOND, policy).is_ok());
+        }
+        let ttl = |hold| leases.at_least(hold, LeasePolicy::default()).unwrap().ttl;
+        assert_eq!((ttl(SECOND), ttl(60 * SECOND)), (Some(30 * SECOND), Some(60 * SECOND)));
     }
 
     #[test]

@@ -25,7 +25,8 @@ impl Connection {
     pub(crate) fn new(backend: Arc<dyn Backend>) -> Self {
         let (queues, owner) = (Arc::default(), Arc::new(OwnerInfo::this_process()));
         let runtimes = Runtimes::new(backend.capabilities().backend);
-        let origin = Arc::new(Origin { runtimes, releases: Background::default() });
+        let min_ttl = backend.capabilities().lease.min_ttl();
+        let origin = Arc::new(Origin { runtimes, min_ttl, releases: Background::default() });
         Self { backend, queues, owner, origin, closed: CancellationToken::new() }
     }
 

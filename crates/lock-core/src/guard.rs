@@ -7,14 +7,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::background::Background;
 use crate::local_queue::{NextWaiter, Turn};
 use crate::runtime::Runtimes;
 use crate::{
-    BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LockName, LossReason, Mode,
-    OwnerId, Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
+    BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LeasePolicy, LockName,
+    LossReason, Mode, OwnerId, Released, Result, Revocation, RunError, Token, Validity, ValidityCell,
 };
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -63,6 +64,8 @@ pub struct Guard {
 #[derive(Debug)]
 pub(crate) struct Origin {
     pub(crate) runtimes: Runtimes,
+    /// The shortest time to live that the backend can honour.
+    pub(crate) min_ttl: Duration,
     /// The releases of dropped guards; `close` waits for them.
     pub(crate) releases: Background,
 }
@@ -82,6 +85,8 @@ struct HeldLock {
     /// Dropped after the lease is released, so that the next task of this process does not find the lock taken. A sharer
     /// has none.
     turn: Option<Turn<Guard>>,
+    /// Until when the server is to keep the lock, though it is released earlier.
+    hold_until: Option<Instant>,
 }
 
 /// What a guard was acquired for.
@@ -117,7 +122,24 @@ impl Guard {
         if let Some(turn) = &turn {
             turn.hold(lease.validity());
         }
-        Self { held: Some(HeldLock { lease, turn }), signals: OnceLock::new(), role, name, runtime, origin }
+        Self {
+            held: Some(HeldLock { lease, turn, hold_until: None }),
+            signals: OnceLock::new(),
+            role,
+            name,
+            runtime,
+            origin,
+        }
+    }
+
+    /// Has the server confirm that it keeps the lock at least this long from now, whatever becomes of its holder. The lease
+    /// of a lock that was waited for may begin much shorter.
+    pub(crate) async fn hold_at_least(mut self, hold: Duration, policy: LeasePolicy) -> Result<Self> {
+        let until = Instant::now() + hold;
+        let confirmed = self.lease().extend(policy.ttl.map_or(hold, |ttl| ttl.max(hold))).await;
+        confirmed.map_err(|error| self.failed("acquire", error))?;
+        self.held_mut().hold_until = Some(until);
+        Ok(self)
     }
 
     /// The name of the lock.
@@ -361,7 +383,8 @@ impl Guard {
     /// [`valid_until`](Self::valid_until) then keeps the earlier deadline.
     pub async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         self.on_runtime("extend")?;
-        self.lease().extend(ttl).await.map_err(|error| self.failed("extend", error))
+        let to_hold = self.held.as_ref().and_then(HeldLock::left_to_hold).unwrap_or_default();
+        self.lease().extend(ttl.max(to_hold)).await.map_err(|error| self.failed("extend", error))
     }
 
     /// Makes all later tokens of this name larger than `floor`: one round trip.
@@ -575,8 +598,25 @@ impl HeldLock {
         }
     }
 
+    /// The time for which the server is still to keep the lock.
+    fn left_to_hold(&self) -> Option<Duration> {
+        self.hold_until?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+    }
+
+    /// Leaves the lock to a time to live of `left`. The lease is dropped after it, which ends its renewal.
+    async fn leave_for(&self, left: Duration, origin: &Origin) -> Result<Released> {
+        match self.lease.extend(left.max(origin.min_ttl)).await {
+            Ok(_) => Ok(Released::Released),
+            Err(error) if error.kind() == ErrorKind::Lost => Ok(Released::AlreadyLost),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Hands the lock over to the next task of this process, or releases it.
     async fn end(&mut self, name: &LockName, origin: &Arc<Origin>) -> Result<Released> {
+        if let Some(left) = self.left_to_hold() {
+            return self.leave_for(left, origin).await;
+        }
         let Some(next) = self.turn.as_ref().and_then(Turn::next_waiter) else {
             return self.lease.release().await;
         };
@@ -609,7 +649,8 @@ impl HeldLock {
 mod tests {
     use super::*;
     use crate::{
-        AcquireRequest, Acquired, Backend, Capabilities, LockState, Locks, Memory, MemoryConfig, Validity,
+        AcquireRequest, Acquired, Backend, Capabilities, LockOptions, LockState, Locks, Memory, MemoryConfig,
+        Validity,
     };
     use async_trait::async_trait;
 
@@ -706,6 +747,32 @@ mod tests {
         assert!(locks.break_lock("a").await.unwrap());
         drop(guard);
         assert_eq!(validity.state(), GuardState::Lost(LossReason::Removed));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_is_held_as_long_as_it_must_be_and_no_longer() {
+        const HOLD: Duration = Duration::from_secs(100);
+        let locks = MemoryConfig::new().clock(Clock::tokio()).connect().unwrap();
+        let mutex = locks.mutex_with("a", LockOptions::new().hold_at_least(HOLD)).unwrap();
+        let start = Instant::now();
+        for round in 1..=3 {
+            let guard = mutex.acquire().await.unwrap();
+            tokio::time::sleep(HOLD / 2).await;
+            // It does not cut the hold short.
+            guard.extend(Duration::from_secs(1)).await.unwrap();
+            match round {
+                1 => assert_eq!(guard.release().await.unwrap(), Released::Released),
+                _ => drop(guard),
+            }
+            let next = locks.mutex("a").acquire().await.unwrap();
+            assert_eq!(start.elapsed().as_secs(), round * HOLD.as_secs());
+            next.release().await.unwrap();
+        }
+        // Held for longer than it must be, it is free at once.
+        let guard = mutex.acquire().await.unwrap();
+        tokio::time::sleep(2 * HOLD).await;
+        guard.release().await.unwrap();
+        assert!(locks.mutex("a").try_acquire().await.unwrap().is_some());
     }
 
     #[tokio::test(start_paused = true)]

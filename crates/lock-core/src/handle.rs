@@ -28,6 +28,7 @@ struct LockSpec {
     name: LockName,
     mode: Mode,
     lease: LeasePolicy,
+    hold_at_least: Option<Duration>,
     owner: Arc<OwnerInfo>,
     writes: bool,
     on_queued: Option<OnQueued>,
@@ -90,7 +91,13 @@ impl LockHandle {
 
     async fn acquire_within(&self, wait: Wait) -> Result<Option<Guard>> {
         let spec = self.spec.as_ref().map_err(Clone::clone)?;
-        acquire(&self.connection, spec, wait).await.map_err(|error| error.during("acquire").on(&spec.name))
+        let acquired = async {
+            match (acquire(&self.connection, spec, wait).await?, spec.hold_at_least) {
+                (Some(guard), Some(hold)) => guard.hold_at_least(hold, spec.lease).await.map(Some),
+                (acquired, _) => Ok(acquired),
+            }
+        };
+        acquired.await.map_err(|error| error.during("acquire").on(&spec.name))
     }
 }
 
@@ -98,14 +105,22 @@ impl LockSpec {
     fn new(connection: &Connection, name: &str, mode: Mode, options: &LockOptions) -> Result<Self> {
         let name = LockName::new(name)?;
         let capabilities = connection.backend.capabilities();
-        let fits = capabilities.check_mode(mode).and_then(|()| capabilities.check(options.lease));
-        fits.map_err(|error| error.on(&name))?;
+        let fits = || {
+            capabilities.check_mode(mode)?;
+            let lease = match options.hold_at_least {
+                Some(hold) => capabilities.at_least(hold, options.lease)?,
+                None => options.lease,
+            };
+            capabilities.check(lease).map(|()| lease)
+        };
+        let lease = fits().map_err(|error| error.on(&name))?;
+        let hold_at_least = options.hold_at_least;
         let owner = match &options.label {
             Some(label) => Arc::new(OwnerInfo::clone(&connection.owner).with_label(label)),
             None => Arc::clone(&connection.owner),
         };
         let on_queued = options.on_queued.clone();
-        Ok(Self { name, mode, lease: options.lease, owner, writes: false, on_queued })
+        Ok(Self { name, mode, lease, hold_at_least, owner, writes: false, on_queued })
     }
 
     fn request(&self, wait: Wait) -> AcquireRequest {

@@ -16,6 +16,7 @@ use crate::{LeasePolicy, OnQueued};
 #[derive(Clone, Debug, Default)]
 pub struct LockOptions {
     pub(crate) lease: LeasePolicy,
+    pub(crate) hold_at_least: Option<Duration>,
     pub(crate) label: Option<String>,
     pub(crate) on_queued: Option<OnQueued>,
 }
@@ -85,6 +86,45 @@ impl LockOptions {
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.lease.max_hold = Some(max_hold);
+        self
+    }
+
+    /// The shortest time that the lock is held, from its grant, whatever becomes of its holder: for a job that many hosts
+    /// start at the same time of day, by clocks that differ, and that one of them should do.
+    ///
+    /// A guard that is released or dropped earlier leaves the lock to its time to live, which the server counts: no process
+    /// has to stay for it. [`Locks::inspect`](crate::Locks::inspect) shows it as held until then, and a waiter waits for
+    /// it. If the holder crashes, its lock lasts for the [time to live](Self::ttl), which is at least as long. An
+    /// acquisition costs one round trip more, in which the server confirms that.
+    ///
+    /// * Choose it longer than the clocks of the hosts differ, and shorter than the time between two starts.
+    /// * [`Locks::break_lock`](crate::Locks::break_lock) ends the lock earlier.
+    /// * On `redlock://` it is `longest_ttl` at most, as for any time to live.
+    /// * With `recipe=setnx-timestamp` the clocks of the clients count: a lock may end `clock_skew` earlier.
+    /// * Where a session keeps the lock (`zk://`, `migrate://`), nothing lasts without its process: the option is refused
+    ///   with [`Unsupported`](crate::ErrorKind::Unsupported).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lock_core::{LockOptions, MemoryConfig, Result};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let locks = MemoryConfig::new().connect()?;
+    /// // Each host runs this at 3:00 by its own clock.
+    /// let report = locks.mutex_with("report", LockOptions::new().hold_at_least(Duration::from_secs(300)))?;
+    /// if let Some(guard) = report.try_acquire().await? {
+    ///     guard.run(async { /* the report, done in no time */ }).await?;
+    ///     guard.release().await?;
+    /// }
+    /// assert!(report.try_acquire().await?.is_none()); // a host whose clock is behind
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Source of the idea: `lockAtLeastFor` of ShedLock.
+    #[must_use]
+    pub fn hold_at_least(mut self, hold: Duration) -> Self {
+        self.hold_at_least = Some(hold);
         self
     }
 

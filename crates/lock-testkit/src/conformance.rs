@@ -35,6 +35,7 @@ mod election;
 mod exclusion;
 mod faults;
 mod helpers;
+mod holding;
 mod inspection;
 mod lifetime;
 mod memory_harness;

@@ -93,6 +93,10 @@ const BROKEN_LOCKS: &[(Defect, &[&str])] = &[
             "a_permit_extends_its_own_lease",
         ],
     ),
+    (
+        Defect::KeepsLeasesShort,
+        &["a_lock_is_held_at_least_or_the_option_is_refused", "a_crashed_holder_holds_at_least_as_long"],
+    ),
     (Defect::TakesAgainByExtend, &["a_lost_lock_is_not_extended"]),
     (Defect::IgnoresMaxHold, &["max_hold_ends_a_lock", "run_reports_a_body_that_ended_too_late"]),
     (
@@ -266,6 +270,7 @@ enum Defect {
     OverstatesValidity,
     RenewsForEver,
     OnlySaysThatItExtends,
+    KeepsLeasesShort,
     TakesAgainByExtend,
     IgnoresMaxHold,
     NeverNoticesLoss,
@@ -399,6 +404,9 @@ struct Broken {
     store: String,
 }
 
+/// The time to live of a defect.
+const SHORT: Duration = Duration::from_secs(1);
+
 /// The stores that the defect has closed for all of their clients.
 static CLOSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -414,6 +422,7 @@ impl Backend for Broken {
         }
         match (self.defect, &mut request.lease, &mut request.wait) {
             (Defect::NeverRenews, lease, _) => lease.renewed = false,
+            (Defect::KeepsLeasesShort, lease, _) => lease.ttl = Some(SHORT),
             (Defect::RenewsForEver, lease, _) => lease.renewed = true,
             (Defect::IgnoresMaxHold, lease, _) => lease.max_hold = None,
             (Defect::TryTakesTheLockAway, _, Wait::Never) => {
@@ -732,6 +741,7 @@ impl Lease for BrokenLease {
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         match self.backend.defect {
             Defect::OnlySaysThatItExtends => Ok(Clock::boot().now() + ttl),
+            Defect::KeepsLeasesShort => self.inner().extend(SHORT).await,
             Defect::TakesAgainByExtend => {
                 let extended = self.inner().extend(ttl).await;
                 if extended.is_err()

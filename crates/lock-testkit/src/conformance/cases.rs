@@ -10,9 +10,9 @@ use lock_core::backend::Support;
 
 use super::sharers::{PERMIT, Share};
 use super::{
-    Fault, Handle, Harness, cancellation, closing, downgrade, election, exclusion, faults, inspection,
-    lifetime, modes, multi, names, options, permits, processes, readers, reentrant, release, revocation,
-    sharers, tokens, waiting,
+    Fault, Handle, Harness, cancellation, closing, downgrade, election, exclusion, faults, holding,
+    inspection, lifetime, modes, multi, names, options, permits, processes, readers, reentrant, release,
+    revocation, sharers, tokens, waiting,
 };
 
 /// A case: one promise of a backend.
@@ -246,6 +246,10 @@ cases! {
         locks_in_opposite_orders_block_nobody: every_backend,
         one_lost_lock_loses_all: every_backend,
     }
+    holding, once {
+        a_lock_is_held_at_least_or_the_option_is_refused: every_backend,
+        a_crashed_holder_holds_at_least_as_long: leases,
+    }
     modes, once {
         modes_are_supported_or_refused: every_backend,
         a_mutex_and_a_write_lock_are_one: readers,
@@ -320,6 +324,13 @@ fn sessions(capabilities: &Capabilities) -> Result<(), &'static str> {
     match capabilities.lease.is_session() {
         true => Ok(()),
         false => Err("every lock has its own ttl: there is no session"),
+    }
+}
+
+fn leases(capabilities: &Capabilities) -> Result<(), &'static str> {
+    match capabilities.lease.is_session() {
+        false => Ok(()),
+        true => Err("a session keeps the locks, and ends with its process"),
     }
 }
 
