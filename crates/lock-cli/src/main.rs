@@ -2,11 +2,14 @@
 
 mod connect;
 mod failure;
+mod findings;
 mod migrate;
 mod options;
 mod output;
 mod progress;
+mod session;
 mod terminal;
+mod text;
 
 use std::process::ExitCode;
 

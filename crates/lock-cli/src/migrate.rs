@@ -8,14 +8,10 @@ mod set;
 mod status;
 mod summary;
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 use polylock::Operator;
 use polylock::migrate::Gate;
 use serde_json::json;
-use tokio::signal::ctrl_c;
-use tokio::time::timeout;
 
 use self::back::BackOptions;
 use self::clean::CleanOptions;
@@ -26,6 +22,7 @@ use crate::connect::{self, StoreOptions};
 use crate::failure::{Exit, Failure};
 use crate::options::EXITS;
 use crate::output::Output;
+use crate::session;
 use crate::terminal::Question;
 
 /// The options of `polylock migrate`.
@@ -88,17 +85,8 @@ pub(crate) async fn run(options: MigrateOptions, output: Output) -> Result<Exit,
             _ => Err(Failure::interrupted(asks)),
         }
     };
-    let operator = tokio::select! {
-        operator = connect::operator(stores) => operator?,
-        _ = ctrl_c() => return on_interrupt(),
-    };
-    let exit = tokio::select! {
-        exit = command.run(&operator, output, question) => exit,
-        _ = ctrl_c() => on_interrupt(),
-    };
-    // The work is done: a server that does not confirm changes nothing.
-    let _ = timeout(CLOSE_LIMIT, operator.close()).await;
-    exit
+    let work = async |operator: &Operator| command.run(operator, output, question).await;
+    session::work_with(connect::operator(stores), work, on_interrupt).await
 }
 
 impl MigrateCommand {
@@ -131,5 +119,3 @@ fn declined(output: Output) -> Result<Exit, Failure> {
     output.result("nothing was changed", &json!({ "passed": false, "declined": true }))?;
     Ok(Exit::Blocked)
 }
-
-const CLOSE_LIMIT: Duration = Duration::from_secs(8);

@@ -1,20 +1,13 @@
 //! `polylock migrate` on real servers: what it prints, what it changes, and how it ends.
 
-use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+mod common;
 
-use lock_testkit::{RedisServer, ZooKeeper, process};
+use std::process::Command;
+
+use common::{PATIENCE, POLYLOCK, Run, Terminal};
+use lock_testkit::{RedisServer, ZooKeeper};
 use polylock::Locks;
 use serde_json::Value;
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
-
-const POLYLOCK: &str = env!("CARGO_BIN_EXE_polylock");
-/// Far more than any of it takes.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Servers {
     redis: RedisServer,
@@ -64,107 +57,15 @@ impl Servers {
     }
 }
 
-/// What a run of the command printed, and how it ended.
-#[derive(Debug)]
-struct Run {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
-
-impl Run {
-    /// Checks the exit code, and that all of this was printed.
-    #[track_caller]
-    fn is(&self, code: i32, parts: &[&str]) {
-        let all = format!("{}{}", self.stdout, self.stderr);
-        assert_eq!(self.code, code, "{all}");
-        for part in parts {
-            assert!(all.contains(part), "{part:?} is missing:\n{all}");
-        }
-    }
-
-    #[track_caller]
-    fn document(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-}
-
 async fn run(url: &str, words: &str) -> Run {
     let mut command = Command::new(POLYLOCK);
     command.arg("migrate").args(words.split_whitespace()).env("POLYLOCK_MIGRATE_URL", url);
-    let output = spawn_blocking(move || {
-        let child = process::spawn(&command, Stdio::null(), Stdio::piped(), Stdio::piped()).unwrap();
-        child.wait_with_output().unwrap()
-    });
-    let Output { status, stdout, stderr } = output.await.unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let run = Run { code: status.code().unwrap(), stdout: text(stdout), stderr: text(stderr) };
-    println!("$ polylock migrate {words}\n{}{}[{}]\n", run.stderr, run.stdout, run.code);
-    run
+    Run::of(command).await
 }
 
-/// A run of the command in a terminal. `script` makes the terminal: it is a part of every Linux, and ends with its test.
-struct Terminal {
-    child: Child,
-    keyboard: ChildStdin,
-    screen: Arc<Mutex<String>>,
-}
-
-impl Terminal {
-    fn open(url: &str, words: &str) -> Self {
-        let mut command = Command::new("script");
-        let line = format!("stty cols 100 rows 40; exec {POLYLOCK} migrate {words}");
-        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-        command.env("POLYLOCK_MIGRATE_URL", url).env("TERM", "xterm");
-        let mut child = process::spawn(&command, Stdio::piped(), Stdio::piped(), Stdio::inherit()).unwrap();
-        let (keyboard, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let screen = Arc::new(Mutex::new(String::new()));
-        let shared = Arc::clone(&screen);
-        thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = output.read(&mut bytes) {
-                shared.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
-            }
-        });
-        Self { child, keyboard, screen }
-    }
-
-    fn screen(&self) -> String {
-        self.screen.lock().unwrap().clone()
-    }
-
-    /// Waits until the screen has shown this so often.
-    async fn shows(&self, text: &str, times: usize) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.screen().matches(text).count() < times {
-            assert!(Instant::now() < deadline, "{text:?} is missing:\n{}", self.screen());
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    fn types(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).unwrap();
-    }
-
-    async fn ends(mut self) -> (i32, String) {
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "it does not end:\n{}", self.screen());
-            sleep(Duration::from_millis(20)).await;
-        };
-        println!("{}[{status}]\n", self.screen());
-        (status.code().unwrap(), self.screen())
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// `polylock migrate` in a terminal.
+fn in_terminal(url: &str, words: &str) -> Terminal {
+    Terminal::open(&format!("{POLYLOCK} migrate {words}"), &[("POLYLOCK_MIGRATE_URL", url)])
 }
 
 fn encode(url: &str) -> String {
@@ -270,7 +171,7 @@ async fn a_terminal_is_asked_and_watches() {
     for (answer, code, text, rung) in
         [("n\n", 1, "nothing was changed", "old"), ("y\n", 0, "shadow is set for *", "shadow")]
     {
-        let mut terminal = Terminal::open(&url, "set shadow");
+        let mut terminal = in_terminal(&url, "set shadow");
         terminal.shows("Set it? [y/N]", 1).await;
         terminal.types(answer);
         let (ended, screen) = terminal.ends().await;
@@ -284,7 +185,7 @@ async fn a_terminal_is_asked_and_watches() {
     servers.run("set shadow --yes").await.is(0, &["stays on dual, as its URL says"]);
     servers.redis.command(&["SET", "lock:reports/\u{1b}[2J", "someone", "PX", "60000"]).await.unwrap();
     servers.run("set dual --names reports/* --yes").await.is(0, &["names like reports/*"]);
-    let (ended, screen) = Terminal::open(&url, "status").ends().await;
+    let (ended, screen) = in_terminal(&url, "status").ends().await;
     assert_eq!(ended, 0, "{screen}");
     for part in ["reports/*", "dual", "a client of another library", "way out: find the clients"] {
         assert!(screen.contains(part), "{part}: {screen}");
@@ -293,13 +194,13 @@ async fn a_terminal_is_asked_and_watches() {
     assert!(!screen.contains('\u{1b}'), "{screen:?}");
     guard.release().await.unwrap();
 
-    let mut terminal = Terminal::open(&url, "status --watch 1");
+    let mut terminal = in_terminal(&url, "status --watch 1");
     terminal.shows("\u{1b}[2J", 2).await;
     terminal.types("\u{3}");
     let (ended, screen) = terminal.ends().await;
     assert_eq!(ended, 0, "{screen}");
     // A question that is not answered keeps nobody from leaving.
-    let mut terminal = Terminal::open(&url, "set old");
+    let mut terminal = in_terminal(&url, "set old");
     terminal.shows("Set it?", 1).await;
     terminal.types("\u{3}");
     let (ended, screen) = terminal.ends().await;
@@ -393,7 +294,6 @@ async fn what_is_wrong_is_said_without_secrets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-
 async fn finish_waits_until_the_old_store_is_closed_to_all() {
     // It reads, and changes nothing. Redis before 7.2 does not know CLIENT SETINFO.
     let rights = "on >reads -@all +hello +ping +select +client|setname +client|list +acl|list +acl|dryrun +info +time \

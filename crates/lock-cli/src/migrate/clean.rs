@@ -6,11 +6,12 @@ use clap::Args;
 use polylock::Operator;
 use polylock::migrate::Phase;
 
-use super::summary::{count, summary};
+use super::summary::summary;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::progress::ProgressLine;
 use crate::terminal::Question;
+use crate::text::count;
 
 pub(super) const EXAMPLES: &str = "\
 It can be used again after an error or Ctrl-C: what is removed stays removed.

@@ -9,12 +9,13 @@ use polylock::{Finding, Operator, Rung};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::preflight;
-use super::summary::{count, summary, who};
+use super::summary::{summary, who};
 use crate::failure::{Exit, Failure};
+use crate::findings;
 use crate::output::{Output, printable};
 use crate::progress::ProgressLine;
 use crate::terminal::Question;
+use crate::text::count;
 
 /// The options of `set`.
 #[derive(Debug, Args)]
@@ -55,7 +56,7 @@ impl SetOptions {
             output.say(&self.plan(&before));
             if matches!(self.rung, Rung::Dual | Rung::Move) {
                 findings = operator.preflight().await?;
-                if preflight::warnings(&findings) > 0 && !self.force {
+                if findings::warnings(&findings) > 0 && !self.force {
                     return warned(&findings, output);
                 }
                 self.show(&findings, output);
@@ -106,13 +107,13 @@ impl SetOptions {
     }
 
     fn show(&self, findings: &[Finding], output: Output) {
-        let warnings = preflight::warnings(findings);
+        let warnings = findings::warnings(findings);
         if warnings == 0 {
             output.say("Preflight: no warning.");
         } else {
             let warnings = count(warnings, "warning");
             output
-                .say(&format!("Preflight: {warnings}, overruled by --force.\n{}", preflight::text(findings)));
+                .say(&format!("Preflight: {warnings}, overruled by --force.\n{}", findings::text(findings)));
         }
     }
 
@@ -143,7 +144,7 @@ impl SetOptions {
             "sessions": sessions,
             "followed": followed,
             "unfollowed": unfollowed,
-            "findings": preflight::documents(findings),
+            "findings": findings::documents(findings),
         });
         output.result(&text, &document)?;
         Ok(Exit::Done)
@@ -168,10 +169,10 @@ async fn follow(operator: &Operator, output: Output) -> Result<Status, Failure> 
 fn warned(findings: &[Finding], output: Output) -> Result<Exit, Failure> {
     let text = format!(
         "{}\nNothing was changed: repair the {} of preflight, or use --force.",
-        preflight::text(findings),
-        count(preflight::warnings(findings), "warning")
+        findings::text(findings),
+        count(findings::warnings(findings), "warning")
     );
-    let document = json!({ "passed": false, "findings": preflight::documents(findings) });
+    let document = json!({ "passed": false, "findings": findings::documents(findings) });
     output.result(&text, &document)?;
     Ok(Exit::Blocked)
 }

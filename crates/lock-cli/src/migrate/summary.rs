@@ -1,12 +1,12 @@
 //! What a step sees before it changes anything.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use polylock::Rung;
 use polylock::migrate::{MemberInfo, Phase, Record, Status};
 
 use crate::output::printable;
+use crate::text::count;
 
 /// The record and the sessions, in one or two sentences.
 pub(super) fn summary(status: &Status) -> String {
@@ -64,30 +64,12 @@ pub(super) fn who(member: &MemberInfo) -> String {
     format!("{} (pid {})", member.host, member.pid)
 }
 
-/// A number with its noun.
-pub(super) fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-}
-
-/// A duration in its largest unit that makes sense.
-pub(super) fn rough(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", seconds / 60),
-        7_200..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} days", seconds / 86_400),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_rough_and_names_without_a_rule_are_old() {
-        let seconds = [0, 119, 120, 7_199, 7_200, 172_800].map(|s| rough(Duration::from_secs(s)));
-        assert_eq!(seconds, ["0 s", "119 s", "2 min", "119 min", "2 h", "2 days"]);
+    fn names_without_a_rule_are_old() {
         let mut record = Record::new("shop", "redis://a", "zk://b");
         assert_eq!(rules(&record), [("*".to_owned(), Rung::Old)]);
         record.set(Rung::Dual, "a/*");

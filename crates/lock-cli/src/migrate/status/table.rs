@@ -2,13 +2,12 @@
 
 use std::time::SystemTime;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{ContentArrangement, Table};
 use polylock::Rung;
 use polylock::migrate::{MemberInfo, Obstacle, Phase, Record, SessionInfo, Status, TombstoneCount};
 
-use super::super::summary::{count, phase, rough, rules};
+use super::super::summary::{phase, rules};
 use crate::output::printable;
+use crate::text::{count, rough, rows, table};
 
 /// The status for people.
 pub(super) fn text(status: &Status) -> String {
@@ -84,8 +83,7 @@ fn row(session: &SessionInfo, version: Option<i32>) -> [String; 8] {
 }
 
 fn moved(status: &Status) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    let mut table = rows();
     let mut line = |what: &str, text: String| {
         table.add_row([what.to_owned(), printable(&text)]);
     };
@@ -152,20 +150,13 @@ fn next(status: &Status) -> String {
         return text;
     }
     text.push_str(&format!("\n{} before that:", count(status.obstacles.len(), "obstacle")));
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    let mut table = rows();
     for Obstacle { what, advice, .. } in &status.obstacles {
         table.add_row(["-".to_owned(), printable(&format!("{what}\nway out: {advice}"))]);
     }
     text.push('\n');
     text.push_str(&table.trim_fmt());
     text
-}
-
-fn table<const N: usize>(head: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(head);
-    table
 }
 
 /// How many names of each kind are shown.
