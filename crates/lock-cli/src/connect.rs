@@ -8,6 +8,42 @@ use polylock::{Locks, MigrationConfig, Operator};
 
 use crate::failure::Failure;
 
+/// The store of the locks.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct LocksOptions {
+    /// The store, such as redis://host or zk://host:2181, as services name it [env: POLYLOCK_URL]. (The environment hides
+    /// a password from other users, the command line does not)
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+}
+
+/// Connects to the store.
+pub(crate) async fn locks(options: LocksOptions) -> Result<Locks, Failure> {
+    let url = options.url(|name| env::var(name).ok())?;
+    // Inside this process nobody else could take part.
+    if url.starts_with("memory:") {
+        return Err(Failure::usage(
+            "the locks of memory:// end with this process",
+            "name a store that others share, such as redis://host or zk://host:2181",
+        ));
+    }
+    Ok(Locks::connect(&url).await?)
+}
+
+impl LocksOptions {
+    /// The command line counts before the environment.
+    fn url(self, variable: impl Fn(&str) -> Option<String>) -> Result<String, Failure> {
+        self.url.or_else(|| variable(LOCKS_VARIABLE)).filter(|url| !url.is_empty()).ok_or_else(|| {
+            Failure::usage(
+                "no store is named",
+                "use --url, such as redis://host or zk://host:2181, or set POLYLOCK_URL",
+            )
+        })
+    }
+}
+
+const LOCKS_VARIABLE: &str = "POLYLOCK_URL";
+
 /// The stores of a migration.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Stores")]
@@ -88,7 +124,7 @@ fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<String,
 }
 
 /// The second one is that of services, whose user of the old store may lack the rights of an operator.
-const VARIABLES: [&str; 2] = ["POLYLOCK_MIGRATE_URL", "POLYLOCK_URL"];
+const VARIABLES: [&str; 2] = ["POLYLOCK_MIGRATE_URL", LOCKS_VARIABLE];
 
 #[cfg(test)]
 mod tests {
@@ -119,6 +155,19 @@ mod tests {
         assert!(error.contains("--url names"), "{error}");
         let error = stores(options(None, [None, Some("redis://a"), None]), [Some(URL), None]).unwrap_err();
         assert_eq!(error, "missing: --namespace and --to");
+    }
+
+    #[test]
+    fn locks_are_named_by_the_command_line_or_the_environment() {
+        let named = |url: Option<&str>, variable: Option<&str>| {
+            let options = LocksOptions { url: url.map(ToOwned::to_owned) };
+            options.url(|name| variable.filter(|_| name == "POLYLOCK_URL").map(ToOwned::to_owned))
+        };
+        assert_eq!(named(Some("zk://a"), Some("zk://b")).unwrap(), "zk://a");
+        assert_eq!(named(None, Some("zk://b")).unwrap(), "zk://b");
+        for nothing in [None, Some("")] {
+            assert!(named(None, nothing).unwrap_err().message.contains("no store"));
+        }
     }
 
     #[test]

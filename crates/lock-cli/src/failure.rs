@@ -9,22 +9,43 @@ use polylock::{Error, ErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// The step was done.
-    Done = 0,
+    Done,
     /// The step is blocked or was declined, or there are warnings.
-    Blocked = 1,
+    Blocked,
     /// The command line or a URL is wrong.
-    Usage = 64,
+    Usage,
     /// A store does not answer.
-    Unavailable = 69,
-    /// Any other error.
-    Other = 70,
+    Unavailable,
+    /// A lock was lost, or any other error.
+    Other,
     /// Ctrl-C.
-    Interrupted = 130,
+    Interrupted,
+    /// The code of a child, or one that the user chose.
+    Code(u8),
+}
+
+impl Exit {
+    /// As shells show that a process ended by this signal.
+    pub(crate) fn signal(number: i32) -> Self {
+        Self::Code(u8::try_from(128 + number).unwrap_or(u8::MAX))
+    }
+
+    const fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Blocked => 1,
+            Self::Usage => 64,
+            Self::Unavailable => 69,
+            Self::Other => 70,
+            Self::Interrupted => 130,
+            Self::Code(code) => code,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
+        Self::from(exit.code())
     }
 }
 
@@ -53,7 +74,7 @@ impl Failure {
         Self::new(Exit::Interrupted, "interrupted", "interrupted".into(), hint)
     }
 
-    const fn new(exit: Exit, kind: &'static str, message: String, hint: Option<String>) -> Self {
+    pub(crate) const fn new(exit: Exit, kind: &'static str, message: String, hint: Option<String>) -> Self {
         Self { exit, kind, message, hint, is_silent: false }
     }
 }
@@ -78,7 +99,7 @@ impl From<Error> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         let is_silent = error.kind() == io::ErrorKind::BrokenPipe;
-        let message = format!("cannot read or write the terminal or a file: {error}");
+        let message = format!("cannot use the terminal, a file or a process: {error}");
         Self { is_silent, ..Self::new(Exit::Other, "io", message, None) }
     }
 }

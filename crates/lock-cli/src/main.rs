@@ -1,4 +1,4 @@
-//! The command `polylock`, for the operators of services that use the library.
+//! The command `polylock`: runs programs under a distributed lock, and serves the operators of the locks.
 
 mod connect;
 mod failure;
@@ -7,6 +7,8 @@ mod migrate;
 mod options;
 mod output;
 mod progress;
+#[cfg(target_os = "linux")]
+mod run;
 mod session;
 mod terminal;
 mod text;
@@ -20,20 +22,26 @@ use crate::options::{Command, Options};
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if let Some(exit) = run::run_helper() {
+        return exit;
+    }
     let options = match Options::from_command_line() {
         Ok(options) => options,
         Err(exit) => return exit.into(),
     };
     let output = Output::new(options.json);
-    let exit = run(options, output).unwrap_or_else(|failure| output.fail(&failure));
+    let exit = execute(options, output).unwrap_or_else(|failure| output.fail(&failure));
     exit.into()
 }
 
-fn run(options: Options, output: Output) -> Result<Exit, Failure> {
+fn execute(options: Options, output: Output) -> Result<Exit, Failure> {
     // The sessions of this process go on while it waits for an answer: only blocking threads read from the terminal.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let exit = runtime.block_on(async {
         match options.command {
+            #[cfg(target_os = "linux")]
+            Command::Run(options) => run::run(options, output).await,
             Command::Migrate(options) => migrate::run(options, output).await,
         }
     });

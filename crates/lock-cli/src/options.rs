@@ -8,10 +8,13 @@ use clap::{Parser, Subcommand};
 use crate::failure::{Exit, Failure};
 use crate::migrate::MigrateOptions;
 use crate::output::Output;
+#[cfg(target_os = "linux")]
+use crate::run::RunOptions;
 
-/// Distributed locks over ZooKeeper and Redis, for their operators.
+/// Distributed locks over ZooKeeper and Redis: runs programs under them, and shows and moves them.
 #[derive(Debug, Parser)]
-#[command(name = "polylock", version, propagate_version = true, max_term_width = 100, after_help = EXITS)]
+#[command(name = "polylock", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXITS}"))]
 pub(crate) struct Options {
     /// Print one JSON document on standard output, and nothing else there; errors too
     #[arg(long, global = true)]
@@ -24,6 +27,9 @@ pub(crate) struct Options {
 /// What the command does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run a command while a lock is held
+    #[cfg(target_os = "linux")]
+    Run(RunOptions),
     /// Move the locks of a running fleet from Redis to ZooKeeper, and back
     Migrate(MigrateOptions),
 }
@@ -36,10 +42,12 @@ impl Options {
                 let _ = error.print();
                 return Exit::Done;
             }
-            let arguments: Vec<_> = env::args().collect();
+            let arguments: Vec<_> = env::args_os().map(|text| text.to_string_lossy().into_owned()).collect();
+            // What follows is of another command.
+            let mut own = arguments.iter().take_while(|argument| *argument != "--");
             let text = without_urls(&error.to_string(), &arguments);
             // What was parsed is lost with the error.
-            if arguments.iter().any(|argument| argument == "--json") {
+            if own.any(|argument| argument == "--json") {
                 let message = match error.kind() {
                     ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
                     _ => text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "),
@@ -58,9 +66,14 @@ fn without_urls(text: &str, arguments: &[String]) -> String {
     urls.fold(text.to_owned(), |text, url| text.replace(&**url, "URL"))
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  export POLYLOCK_URL=redis://host                     or zk://host:2181, redlock://h1,h2,h3,h4,h5
+  polylock run nightly-report -n -- ./report.sh        not twice at once, on any host";
+
 /// Shown by `--help`.
 pub(crate) const EXITS: &str = "\
-Exit codes: 0 done, 1 blocked, declined, or warnings found, 64 usage, 69 a store does not answer, 70 another error";
+Exit codes: 0 done, 1 blocked, declined, or warnings found, 64 usage, 69 a store does not answer, 70 another error. `run --help` has those of run";
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,170 @@
+//! `polylock run`: holds a lock while a command runs.
+
+mod campaign;
+mod child;
+mod deadline;
+mod helper;
+mod hold;
+mod job_control;
+mod launch;
+mod lock;
+mod signals;
+mod watchdog;
+
+use std::env;
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use self::campaign::{Campaign, ending};
+pub(crate) use self::helper::run_helper;
+use self::job_control::JobControl;
+use self::signals::Signals;
+use crate::connect::{self, LocksOptions};
+use crate::failure::{Exit, Failure};
+use crate::output::{Output, printable};
+use crate::session;
+
+/// The options of `polylock run`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXITS}"))]
+pub(crate) struct RunOptions {
+    #[command(flatten)]
+    store: LocksOptions,
+
+    /// Do not wait for the lock
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    no_wait: bool,
+
+    /// Wait for the lock so long at most, such as 10s or 2m; a number alone is seconds
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    wait: Option<Duration>,
+
+    /// Hold the lock as a reader: with other readers, and without a writer
+    #[arg(long, conflicts_with = "permits")]
+    shared: bool,
+
+    /// Hold one of so many permits: the lock is a semaphore
+    #[arg(long, value_name = "NUMBER")]
+    permits: Option<NonZeroU32>,
+
+    /// The lock is free so long after this host died, at most; by default that of the URL or the store
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    ttl: Option<Duration>,
+
+    /// Acquire the lock again after the command has ended or the lock is lost, until a signal ends both
+    #[arg(long)]
+    restart: bool,
+
+    /// What happens to the command when the lock is lost, or cannot be kept in time
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "term")]
+    on_lost: OnLost,
+
+    /// The time between SIGTERM and SIGKILL. It is shortened so that the command has ended before the lock has
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    grace: Duration,
+
+    /// The exit code when the lock is busy, and the wait is over
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    busy_exit_code: u8,
+
+    /// The name of the lock
+    name: String,
+
+    /// The command and its arguments. No shell is involved
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What happens to the command when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnLost {
+    /// SIGTERM, and SIGKILL after the grace
+    Term,
+    /// SIGKILL
+    Kill,
+    /// It goes on without the lock, and a message says so
+    Warn,
+}
+
+const EXAMPLES: &str = "\
+The command sees POLYLOCK_NAME and POLYLOCK_TOKEN, the fencing token: send it along with every write. Its standard streams \
+are those of polylock. Signals go to its process group. It ends before the lock does, also when polylock is stopped or killed.
+
+Examples:
+  polylock run nightly-report -n -- ./report.sh       not twice at once, on any host
+  polylock run deploy -w 10m -- ansible-playbook site.yml
+  polylock run scheduler --restart -- ./scheduler     one leader; the others stand by
+  polylock run gpu --permits 4 -- ./train             four at a time";
+
+/// Shown by `run --help`.
+const EXITS: &str = "\
+Exit codes: that of the command, or 128 + n if signal n ended it; 64 usage, 69 the store does not answer, 70 the lock was \
+lost while the command ran, or another error, 75 (or -E) the lock is busy, 126 and 127 the command cannot be run";
+
+/// Runs the command under the lock.
+pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Failure> {
+    if output.is_json() {
+        return Err(Failure::usage(
+            "standard output belongs to the command that run starts",
+            "leave out --json",
+        ));
+    }
+    if let Some(exit) = missing(&options.command[0], output) {
+        return Ok(exit);
+    }
+    let mut signals = Signals::listen()?;
+    let job = JobControl::new();
+    let locks = tokio::select! {
+        locks = connect::locks(options.store.clone()) => locks?,
+        signal = ending(&mut signals, &job) => return Ok(Exit::signal(signal.as_raw())),
+    };
+    let exit = Campaign::new(&locks, &options, output).run(&mut signals, &job).await;
+    tokio::select! {
+        () = session::close(&locks) => {}
+        _ = ending(&mut signals, &job) => {}
+    }
+    exit
+}
+
+/// Reports a command that does not exist or cannot be run, before anybody waits for the lock.
+fn missing(program: &OsString, output: Output) -> Option<Exit> {
+    // Without PATH, the kernel's default counts.
+    env::var_os("PATH")?;
+    let error = which::which(program).err()?;
+    let text = printable(&program.to_string_lossy());
+    let exists = Path::new(program).exists() && text.contains('/');
+    let (code, why) = if exists { (126, "cannot be run") } else { (127, "does not exist") };
+    let hint = match exists {
+        true => "make it executable: chmod +x".to_owned(),
+        false => "check its name and PATH; what a shell knows needs one: sh -c '...'".to_owned(),
+    };
+    let message = format!("the command {text:?} {why}: {error}");
+    Some(output.fail(&Failure::new(Exit::Code(code), "command", message, Some(hint))))
+}
+
+/// A duration as `10s`, or in seconds as `10` or `0.5`.
+fn duration(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_a_unit_or_is_in_seconds() {
+        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m 5s"), Ok(Duration::from_secs(125)));
+        for wrong in ["", "-1", "soon", "nan", "1e30"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The processes that `run` starts from its own program.
+
+use std::env::{self, ArgsOs};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use super::{launch, watchdog};
+
+/// A process beside `polylock run`, by its name in the list of processes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Helper {
+    Launch,
+    Watchdog,
+}
+
+impl Helper {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Launch => "polylock-launch",
+            Self::Watchdog => "polylock-watchdog",
+        }
+    }
+
+    /// A command that starts it, in a process group of its own: no key of the terminal reaches it.
+    pub(super) fn command(self) -> Command {
+        // This is the running program, also after another one was installed in its place.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(self.name()).process_group(0);
+        command
+    }
+
+    fn run(self, arguments: ArgsOs) -> ExitCode {
+        match self {
+            Self::Launch => launch::run(arguments),
+            Self::Watchdog => watchdog::run(),
+        }
+    }
+}
+
+/// Runs the helper that this process was started as, if any.
+pub(crate) fn run_helper() -> Option<ExitCode> {
+    let mut arguments = env::args_os();
+    let name = arguments.next()?;
+    let helper = [Helper::Launch, Helper::Watchdog].into_iter().find(|helper| name == helper.name())?;
+    Some(helper.run(arguments))
+}

@@ -1,0 +1,211 @@
+//! The time from the start of the command to its end.
+
+use std::io;
+
+use polylock::{BootInstant, Clock, Guard, GuardState, LossReason};
+use rustix::process::Signal;
+
+use super::child::{Change, Child, Ending};
+use super::deadline::Timing;
+use super::job_control::JobControl;
+use super::signals::Signals;
+use super::watchdog::Watchdog;
+use super::{OnLost, RunOptions};
+use crate::output::Output;
+
+/// A guard, and the child that runs under it.
+pub(super) struct Hold<'a> {
+    guard: &'a Guard,
+    child: Child,
+    watchdog: Watchdog,
+    on_lost: OnLost,
+    timing: Timing,
+    stage: Stage,
+    clock: Clock,
+    loss: Option<LossReason>,
+    is_told_to_end: bool,
+    output: Output,
+}
+
+/// How the child ended.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) ending: Ending,
+    /// Whether the lock was lost, or could not be kept in time.
+    pub(super) lost: bool,
+    /// Whether a person or the system ended it, so that it is not to be started again.
+    pub(super) is_told_to_end: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// The lock is lost, and the child goes on.
+    Warned,
+    /// SIGTERM was sent at this time.
+    Terminated(BootInstant),
+    Killed,
+}
+
+impl<'a> Hold<'a> {
+    pub(super) fn new(
+        guard: &'a Guard,
+        child: Child,
+        watchdog: Watchdog,
+        options: &RunOptions,
+        output: Output,
+    ) -> Self {
+        Self {
+            guard,
+            child,
+            watchdog,
+            on_lost: options.on_lost,
+            timing: Timing::new(options.grace),
+            stage: Stage::Running,
+            clock: Clock::boot(),
+            loss: None,
+            is_told_to_end: false,
+            output,
+        }
+    }
+
+    /// Waits until the child has ended, and stops it if the lock may end before.
+    pub(super) async fn until_the_end(mut self, signals: &mut Signals, job: &JobControl) -> io::Result<End> {
+        // The watchdog gets the deadline before the command begins.
+        let mut wake = self.act();
+        if self.stage != Stage::Killed {
+            self.child.go_on();
+        }
+        let ending = loop {
+            tokio::select! {
+                change = self.child.change() => match change? {
+                    Change::Ended(ending) => break ending,
+                    Change::Stopped(signal) => self.follow_stop(signal, job),
+                },
+                signal = signals.next() => self.pass_on(signal),
+                loss = self.guard.lost(), if self.loss.is_none() => self.loss = Some(loss),
+                () = self.clock.sleep_until(wake) => {}
+            }
+            wake = self.act();
+        };
+        self.end(ending, job)
+    }
+
+    /// Does what the deadline asks for now, and returns when to look again.
+    fn act(&mut self) -> BootInstant {
+        // Both are read before the clock: it is never too early for what they say.
+        let until = self.guard.valid_until();
+        if let GuardState::Lost(loss) = self.guard.state() {
+            self.loss = Some(loss);
+        }
+        let now = self.clock.now();
+        self.timing.note(until.saturating_duration_since(now));
+        if self.on_lost != OnLost::Warn {
+            self.watchdog.set_deadline(self.last_resort_at());
+        }
+        let is_due = self.next_at(until).is_some_and(|at| now >= at);
+        if is_due || self.stage == Stage::Running && self.loss.is_some() {
+            self.advance(now, until);
+        }
+        let tick = now + self.timing.tick();
+        self.next_at(until).map_or(tick, |at| at.min(tick))
+    }
+
+    fn last_resort_at(&self) -> BootInstant {
+        self.timing.last_resort_at(self.guard.valid_until())
+    }
+
+    /// When the next stage begins, unless the lock is renewed or lost before.
+    fn next_at(&self, until: BootInstant) -> Option<BootInstant> {
+        match (self.stage, self.on_lost) {
+            (Stage::Running, OnLost::Term) => Some(self.timing.term_at(until)),
+            (Stage::Running, OnLost::Kill) => Some(self.timing.kill_at(until)),
+            (Stage::Running, OnLost::Warn) => Some(until),
+            (Stage::Terminated(at), _) => Some((at + self.timing.grace()).min(self.timing.kill_at(until))),
+            (Stage::Warned | Stage::Killed, _) => None,
+        }
+    }
+
+    /// Begins the next stage. The signal comes before the message: nobody may read that.
+    fn advance(&mut self, now: BootInstant, until: BootInstant) {
+        match (self.stage, self.on_lost) {
+            (Stage::Running, OnLost::Term) if now < self.timing.kill_at(until) => {
+                self.stage = Stage::Terminated(now);
+                self.child.signal(Signal::TERM);
+                // A stopped process would not notice.
+                self.child.go_on();
+                self.report("gets SIGTERM");
+            }
+            (Stage::Running, OnLost::Warn) => {
+                self.stage = Stage::Warned;
+                self.report("goes on without it");
+            }
+            _ => {
+                self.stage = Stage::Killed;
+                self.child.signal(Signal::KILL);
+                self.report("gets SIGKILL");
+            }
+        }
+    }
+
+    fn report(&self, what: &str) {
+        let why = match self.loss {
+            Some(loss) => format!("is lost: {loss}"),
+            None => "may be lost soon: the store did not confirm it in time".to_owned(),
+        };
+        let name = self.guard.name().as_str();
+        self.output.say(&format!("polylock: the lock {name:?} {why}; the command {what}"));
+    }
+
+    fn pass_on(&mut self, signal: Signal) {
+        self.is_told_to_end |= TELL_TO_END.contains(&signal);
+        self.child.signal(signal);
+    }
+
+    /// Stops this job with the child, and continues the child while the lock is valid.
+    fn follow_stop(&self, signal: i32, job: &JobControl) {
+        let group = self.child.group();
+        let wants_terminal = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw).contains(&signal);
+        if !(wants_terminal && job.lend(group)) {
+            if !wants_terminal && signal != Signal::TSTP.as_raw() {
+                // A person stopped the child alone: the lock is kept.
+                return;
+            }
+            job.take_back(group);
+            job.stop();
+        }
+        // A child whose lock was lost meanwhile is stopped before it goes on.
+        if self.guard.is_valid() || self.stage != Stage::Running {
+            self.child.go_on();
+        }
+    }
+
+    fn end(mut self, ending: Ending, job: &JobControl) -> io::Result<End> {
+        // A child that ended after its lock is no success.
+        if let GuardState::Lost(loss) = self.guard.state() {
+            self.loss = Some(loss);
+        }
+        // The watchdog may have been first.
+        let is_late = self.on_lost != OnLost::Warn && self.clock.now() >= self.last_resort_at();
+        let lost = self.loss.is_some() || self.stage != Stage::Running || is_late;
+        if lost && self.stage == Stage::Running {
+            self.report("has just ended");
+        }
+        let had_terminal = job.take_back(self.child.group());
+        if lost && self.on_lost != OnLost::Warn {
+            // What the child has started may still run.
+            self.child.signal(Signal::KILL);
+            if had_terminal {
+                job.restore_modes();
+            }
+        }
+        let by_keys = [Signal::INT, Signal::QUIT].map(|signal| Ending::Signal(signal.as_raw()));
+        let is_told_to_end = self.is_told_to_end || had_terminal && by_keys.contains(&ending);
+        self.watchdog.dismiss()?;
+        self.child.reap()?;
+        Ok(End { ending, lost, is_told_to_end })
+    }
+}
+
+/// After one of them, a child that ends is not started again.
+const TELL_TO_END: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];

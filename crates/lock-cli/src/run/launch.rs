@@ -1,0 +1,33 @@
+//! The process that becomes the command: it sees to it that the command dies with `polylock`.
+//!
+//! It stops itself until `polylock` continues it: by then the [watchdog](super::watchdog) knows it, so that no pause of `polylock`
+//! lets a command run that nobody watches.
+//!
+//! The kernel sends the parent-death signal when the *thread* that started the child ends, so the main thread starts it. Only
+//! the process itself can ask for the signal, and `exec` keeps that. Programs with set-user-ID do not get it.
+
+use std::env::ArgsOs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
+
+use crate::output::printable;
+
+/// Becomes the command. The arguments are the process id of the parent, the command, and its arguments.
+pub(super) fn run(mut arguments: ArgsOs) -> ExitCode {
+    let parent = arguments.next().and_then(|pid| pid.to_str()?.parse().ok()).and_then(Pid::from_raw);
+    let Some(program) = arguments.next() else { return ExitCode::FAILURE };
+    let is_set = set_parent_process_death_signal(Some(Signal::KILL));
+    // A parent that died before that has sent nothing.
+    if getppid() != parent {
+        return ExitCode::FAILURE;
+    }
+    let error = match is_set.and_then(|()| kill_process(getpid(), Signal::STOP)) {
+        Ok(()) => Command::new(&program).args(arguments).exec(),
+        Err(error) => error.into(),
+    };
+    eprintln!("error: cannot run {:?}: {error}", printable(&program.to_string_lossy()));
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}
