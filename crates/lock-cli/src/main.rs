@@ -1,8 +1,12 @@
 //! The command `polylock`: runs programs under a distributed lock, and serves the operators of the locks.
 
+mod breaking;
 mod connect;
+mod doctor;
 mod failure;
 mod findings;
+mod holders;
+mod manual;
 mod migrate;
 mod options;
 mod output;
@@ -42,7 +46,12 @@ fn execute(options: Options, output: Output) -> Result<Exit, Failure> {
         match options.command {
             #[cfg(target_os = "linux")]
             Command::Run(options) => run::run(options, output).await,
+            Command::Holders(options) => holders::run(options, output).await,
+            Command::Break(options) => breaking::run(options, output).await,
+            Command::Doctor(options) => doctor::run(options, output).await,
             Command::Migrate(options) => migrate::run(options, output).await,
+            Command::Completions(options) => manual::completions(&options),
+            Command::Man(options) => manual::man(&options),
         }
     });
     // A thread that still waits for an answer would keep the process.

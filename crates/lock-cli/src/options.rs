@@ -5,7 +5,11 @@ use std::env;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
+use crate::breaking::BreakOptions;
+use crate::doctor::DoctorOptions;
 use crate::failure::{Exit, Failure};
+use crate::holders::HoldersOptions;
+use crate::manual::{CompletionsOptions, ManOptions};
 use crate::migrate::MigrateOptions;
 use crate::output::Output;
 #[cfg(target_os = "linux")]
@@ -30,8 +34,18 @@ pub(crate) enum Command {
     /// Run a command while a lock is held
     #[cfg(target_os = "linux")]
     Run(RunOptions),
+    /// Show who holds a lock, and who waits for it
+    Holders(HoldersOptions),
+    /// Remove a lock from its holder
+    Break(BreakOptions),
+    /// Examine the servers: what endangers locks; exits with 1 if there is a warning
+    Doctor(DoctorOptions),
     /// Move the locks of a running fleet from Redis to ZooKeeper, and back
     Migrate(MigrateOptions),
+    /// Print the completions of a shell
+    Completions(CompletionsOptions),
+    /// Print the manual page
+    Man(ManOptions),
 }
 
 impl Options {
@@ -69,7 +83,9 @@ fn without_urls(text: &str, arguments: &[String]) -> String {
 const EXAMPLES: &str = "\
 Examples:
   export POLYLOCK_URL=redis://host                     or zk://host:2181, redlock://h1,h2,h3,h4,h5
-  polylock run nightly-report -n -- ./report.sh        not twice at once, on any host";
+  polylock run nightly-report -n -- ./report.sh        not twice at once, on any host
+  polylock holders nightly-report                      who has it, and who waits
+  polylock doctor                                      what endangers the locks";
 
 /// Shown by `--help`.
 pub(crate) const EXITS: &str = "\

@@ -1,0 +1,164 @@
+//! `polylock holders`: who holds a lock, and who waits for it.
+
+use std::time::{Duration, SystemTime};
+
+use clap::{ArgGroup, Args};
+use comfy_table::Table;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use polylock::{Holder, HolderInfo, LockName, LockState, Locks, WaiterInfo};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::connect::{self, LocksOptions};
+use crate::failure::{Exit, Failure};
+use crate::output::{Output, printable};
+use crate::session;
+use crate::text::{count, rough, rows, table};
+
+/// The options of `polylock holders`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group = ArgGroup::new("which").args(["name", "all"]).required(true))]
+pub(crate) struct HoldersOptions {
+    #[command(flatten)]
+    store: LocksOptions,
+
+    /// All locks of the store that are held or waited for. Expensive: Redis walks through all its keys
+    #[arg(long)]
+    all: bool,
+
+    /// The name of the lock
+    name: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+What a store does not keep is shown as a dash: the time that is left of a session, or when a holder on ZooKeeper was granted the \
+lock (SINCE is then when it asked for it).
+
+Examples:
+  polylock holders nightly-report
+  polylock holders --all
+  polylock holders --all --json | jq '.locks[] | {name, pid: .holders[].holder.known.pid}'";
+
+pub(crate) async fn run(options: HoldersOptions, output: Output) -> Result<Exit, Failure> {
+    let HoldersOptions { store, name, .. } = options;
+    let work = async |locks: &Locks| {
+        let views = match &name {
+            Some(name) => vec![View { name: name.clone(), state: locks.inspect(name).await? }],
+            None => all(locks).await?,
+        };
+        output.result(&text(&views), &json!({ "locks": views }))?;
+        Ok(Exit::Done)
+    };
+    session::work_with(connect::locks(store), work, || Err(Failure::interrupted(false))).await
+}
+
+/// A lock and its state.
+#[derive(Debug, Serialize)]
+struct View {
+    name: String,
+    #[serde(flatten)]
+    state: LockState,
+}
+
+/// The locks that are held or waited for.
+async fn all(locks: &Locks) -> Result<Vec<View>, Failure> {
+    let names = locks.list("").await?;
+    let view = |name: LockName| async move {
+        let state = locks.inspect(&name).await?;
+        Ok::<_, Failure>(View { name: name.to_string(), state })
+    };
+    let views: Vec<_> = stream::iter(names).map(view).buffered(AT_ONCE).try_collect().await?;
+    Ok(views.into_iter().filter(|view| view.state.is_held() || view.state.waiters > 0).collect())
+}
+
+fn text(views: &[View]) -> String {
+    let mut text = match views {
+        [] => "no lock is held".to_owned(),
+        [View { name, state }] if !state.is_held() && state.waiters == 0 => {
+            format!("the lock {name:?} is free")
+        }
+        _ => locks(views).trim_fmt(),
+    };
+    for View { name, state } in views {
+        if let Some(moved) = &state.moved {
+            let to = printable(&moved.to);
+            text.push_str(&format!("\nthe lock {name:?} has moved: look at {to}"));
+        }
+        let unseen = state.waiters.saturating_sub(state.queue.len());
+        if unseen > 0 {
+            text.push_str(&format!("\n{name:?} has {} more", count(unseen, "waiter")));
+        }
+        if !state.servers.is_empty() {
+            text.push_str(&format!("\n{}", servers(state).trim_fmt()));
+        }
+    }
+    text
+}
+
+fn locks(views: &[View]) -> Table {
+    let mut table = table(["LOCK", "WHO", "MODE", "HOST", "PID", "LABEL", "SINCE", "REMAINING", "TOKEN"]);
+    for View { name, state } in views {
+        for holder in &state.holders {
+            add(&mut table, name, "holder", &holder_cells(holder));
+        }
+        for (waiter, position) in state.queue.iter().zip(1..) {
+            add(&mut table, name, &format!("waiter {position}"), &waiter_cells(waiter));
+        }
+    }
+    table
+}
+
+fn add(table: &mut Table, name: &str, who: &str, cells: &[String; 7]) {
+    let cells = cells.iter().map(String::as_str);
+    table.add_row([name, who].into_iter().chain(cells).map(printable));
+}
+
+fn holder_cells(holder: &HolderInfo) -> [String; 7] {
+    let [host, pid, label] = identity(&holder.holder);
+    let since = ago(holder.since.or(holder.asked));
+    let remaining = holder.remaining.map_or_else(dash, left);
+    let token = holder.token.map_or_else(dash, |token| token.to_string());
+    [holder.mode.to_string(), host, pid, label, since, remaining, token]
+}
+
+fn waiter_cells(waiter: &WaiterInfo) -> [String; 7] {
+    let [host, pid, label] = identity(&waiter.waiter);
+    [waiter.mode.to_string(), host, pid, label, ago(waiter.since), dash(), dash()]
+}
+
+/// Host, pid and label.
+fn identity(holder: &Holder) -> [String; 3] {
+    match holder {
+        Holder::Known(owner) => {
+            [owner.host.clone(), owner.pid.to_string(), owner.label.clone().unwrap_or_else(dash)]
+        }
+        // A client of another library, or one of which the store keeps no more.
+        other => [other.to_string(), dash(), dash()],
+    }
+}
+
+fn ago(since: Option<SystemTime>) -> String {
+    let age = |since| SystemTime::now().duration_since(since).unwrap_or_default();
+    since.map_or_else(dash, |since| format!("{} ago", rough(age(since))))
+}
+
+fn left(remaining: Duration) -> String {
+    // Not 0 s: the lock is still held.
+    rough(Duration::from_secs(remaining.as_secs_f64().ceil() as u64))
+}
+
+fn servers(state: &LockState) -> Table {
+    let mut table = rows();
+    for server in &state.servers {
+        table.add_row([server.server.clone(), server.view.to_string()].map(|text| printable(&text)));
+    }
+    table
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// So many locks are looked at at once.
+const AT_ONCE: usize = 32;
