@@ -118,7 +118,7 @@ impl Servers {
     async fn left(&self, name: &str) -> Vec<String> {
         let keys = self.redis.command(&["KEYS", &format!("*:{name}*")]).await.unwrap();
         let keys = keys.array().unwrap_or_default().iter().filter_map(|key| key.text().map(str::to_owned));
-        let mut left: Vec<_> = keys.filter(|key| !key.contains("fence")).collect();
+        let mut left: Vec<_> = keys.filter(|key| !key.starts_with("polylock:tokens")).collect();
         if self.has_moved(name).await {
             left.retain(|key| *key != format!("lock:{name}"));
         }

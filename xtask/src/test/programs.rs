@@ -33,6 +33,7 @@ const WITH_PEERS: &[&str] =
 /// Test programs without libtest, and so without its unstable options.
 const OWN_HARNESS: &[&str] = &[
     "tests/conformance.rs",
+    "tests/election.rs",
     "tests/interop.rs",
     "tests/interop_migration.rs",
     "tests/interop_zk.rs",
