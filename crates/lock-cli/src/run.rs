@@ -55,6 +55,11 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
 
+    /// Keep the lock so long, also when the command ends earlier: for jobs that several hosts start by their clocks. Not on
+    /// ZooKeeper
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    hold_at_least: Option<Duration>,
+
     /// Acquire the lock again after the command has ended or the lock is lost, until a signal ends both
     #[arg(long)]
     restart: bool,
@@ -96,6 +101,7 @@ are those of polylock. Signals go to its process group. It ends before the lock 
 
 Examples:
   polylock run nightly-report -n -- ./report.sh       not twice at once, on any host
+  polylock run hourly -n --hold-at-least 1m -- ./job  once, by clocks that differ by less than a minute
   polylock run deploy -w 10m -- ansible-playbook site.yml
   polylock run scheduler --restart -- ./scheduler     one leader; the others stand by
   polylock run gpu --permits 4 -- ./train             four at a time";

@@ -17,7 +17,7 @@ use polylock::Locks;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// `polylock run` of this lock and command, with options before them.
 fn run(url: &str, options: &str, command: &[&str]) -> Command {
@@ -94,6 +94,20 @@ async fn takes_over(successor: Background) {
 async fn waits(locks: &Locks, waiters: usize) {
     let waiting = async || locks.inspect("job").await.is_ok_and(|state| state.waiters == waiters);
     eventually("the number of waiters", waiting).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_can_be_kept_for_longer_than_the_command_runs() {
+    let redis = RedisServer::start().await.unwrap();
+    let keeps = "-n --ttl 1s --hold-at-least 10s";
+    let began = Instant::now();
+    sh(&redis.url(), keeps, "echo ran").await.is(0, &["ran"]);
+    sh(&redis.url(), keeps, "echo ran").await.is(75, &["busy"]);
+    sh(&redis.url(), "-w 60s", "echo ran").await.is(0, &["ran"]);
+    // The second polylock could begin before the lock of the first ended; not so the third.
+    assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
+    let zk = ZooKeeper::start().await.unwrap();
+    sh(&zk.url(), keeps, "echo ran").await.is(64, &["hold_at_least"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -42,8 +42,6 @@ impl Lock {
 fn lock_options(options: &RunOptions) -> LockOptions {
     // Without the arguments, which may have secrets.
     let lock = LockOptions::new().label(options.command[0].to_string_lossy());
-    match options.ttl {
-        Some(ttl) => lock.ttl(ttl),
-        None => lock,
-    }
+    let lock = options.ttl.into_iter().fold(lock, LockOptions::ttl);
+    options.hold_at_least.into_iter().fold(lock, LockOptions::hold_at_least)
 }
