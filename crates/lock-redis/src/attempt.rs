@@ -33,6 +33,8 @@ pub(crate) struct Attempt {
     /// When the first request was sent: no grant is older.
     pub(crate) since: Option<BootInstant>,
     pub(crate) queue_entry: Option<QueueEntry>,
+    /// Whether a claim acquired the lock, or may have, and no script has said more since.
+    untokened: bool,
 }
 
 /// The entry in the wait queue, as every request carries it.
@@ -59,7 +61,7 @@ impl<'a> Acquisition<'a> {
     /// A new attempt, with its own owner id.
     pub(crate) fn attempt(&self) -> Attempt {
         let rollback = RollbackGuard::new(&self.context.server, &self.keys, self.ttl);
-        Attempt { rollback, since: None, queue_entry: None }
+        Attempt { rollback, since: None, queue_entry: None, untokened: false }
     }
 
     fn ask(&self, owner: OwnerId) -> Ask<'_> {
@@ -111,6 +113,7 @@ impl Attempt {
         self.since.get_or_insert(sent.at);
         let entry = self.queue_entry.as_ref().map(|queue_entry| &*queue_entry.text);
         let answer = server.ask(sent, &Ask { entry, is_confirmation, ..what.ask(self.rollback.owner) }).await;
+        self.untokened &= !matches!(answer, Ok(LockAnswer::Busy { .. }));
         match answer {
             Ok(LockAnswer::Busy { .. }) => what.context.busy.note(&what.keys, what.context.clock.now()),
             Ok(LockAnswer::Granted(_)) => what.context.note_scripts_work(&what.keys),
@@ -126,12 +129,21 @@ impl Attempt {
             return Ok(None);
         }
         self.since = Some(sent.at);
-        match context.server.claim(&what.ask(self.rollback.owner)).await? {
+        let keeps = !context.kept.has(keys, sent.at);
+        match context.server.claim(&what.ask(self.rollback.owner), keeps).await? {
             Claimed::Granted(token) => Ok(Some(LockAnswer::Granted(token))),
             Claimed::Broken => Ok(Some(LockAnswer::Broken)),
-            Claimed::Unclear => Ok(None),
-            // The script then passes it on, and this owner queues up.
-            Claimed::OutOfTurn => context.server.release(keys, self.rollback.owner, None).await.map(|_| None),
+            Claimed::NotGranted => Ok(None),
+            Claimed::Untokened => {
+                self.untokened = true;
+                Ok(None)
+            }
+            Claimed::OutOfTurn => {
+                // As after a broken connection: the lock is taken back, which passes it on, and another owner asks, by the
+                // script. A late copy of that release must not find this owner with the lock again.
+                context.busy.note(keys, sent.at);
+                Ok(Some(LockAnswer::Broken))
+            }
         }
     }
 
@@ -165,7 +177,7 @@ impl Attempt {
         if error.outcome() != Outcome::NotApplied {
             return false;
         }
-        if changed_nothing(error) {
+        if changed_nothing(error) && !self.untokened {
             // A queue entry of an earlier request may remain.
             self.rollback.answered();
         } else {

@@ -14,42 +14,42 @@ use tokio::time::sleep;
 use crate::context::Context;
 use crate::wait::poll_pause;
 
-/// What an observer of one lock listens to.
-enum Ear {
-    /// The server reports the next change of the key.
+/// How an observer of one lock is told of a change.
+enum Report {
+    /// By the server, which reports the next change of the key.
     Armed(Mailbox),
-    /// The push connection is being opened.
+    /// Not yet: the push connection is being opened.
     Opening(Listener),
-    /// The server reports nothing.
-    Deaf,
+    /// Not at all: it polls.
+    None,
 }
 
 impl Context {
     pub(crate) async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
         let keys = self.keys(name)?;
         loop {
-            let ear = match self.push.of(&keys) {
+            let report = match self.push.of(&keys) {
                 Some(push) => arm(&push, &push.inbox(&keys), keys.lock()).await,
-                None => Ear::Deaf,
+                None => Report::None,
             };
             let state = self.inspect(name).await?;
             if !state.has_holders_of(seen) {
                 return Ok(state);
             }
             let expires = state.holders.iter().filter_map(|holder| holder.remaining).min();
-            let again = match ear {
+            let again = match report {
                 // A report that is lost, and the end of a lease, which the server may report late.
-                Ear::Armed(_) => expires.map_or(self.ttl, |left| self.ttl.min(left + ROUNDING)),
+                Report::Armed(_) => expires.map_or(self.ttl, |left| self.ttl.min(left + ROUNDING)),
                 _ => poll_pause(),
             };
-            ear.next(again).await;
+            report.wait(again).await;
         }
     }
 }
 
-impl Ear {
-    /// Waits for a report, at most for this time.
-    async fn next(self, patience: Duration) {
+impl Report {
+    /// Waits for the report, at most for this time.
+    async fn wait(self, patience: Duration) {
         match self {
             Self::Armed(mut mailbox) => tokio::select! {
                 _ = mailbox.next() => {}
@@ -59,15 +59,15 @@ impl Ear {
                 () = listener.changed() => {}
                 () = sleep(patience) => {}
             },
-            Self::Deaf => sleep(patience).await,
+            Self::None => sleep(patience).await,
         }
     }
 }
 
-async fn arm(push: &Push, inbox: &str, key: &str) -> Ear {
+async fn arm(push: &Push, inbox: &str, key: &str) -> Report {
     // It belongs to no acquisition, so nothing but changes of the key arrives.
     let Some(mut mailbox) = push.mailbox(inbox, OwnerId::random()) else {
-        return Ear::Opening(push.open_inbox(inbox));
+        return Report::Opening(push.open_inbox(inbox));
     };
     mailbox.mark_seen();
     let watching = mailbox.watch(key);
@@ -77,5 +77,5 @@ async fn arm(push: &Push, inbox: &str, key: &str) -> Ear {
         _ = mailbox.next() => false,
         () = sleep(longest_pause()) => false,
     };
-    if armed { Ear::Armed(mailbox) } else { Ear::Deaf }
+    if armed { Report::Armed(mailbox) } else { Report::None }
 }

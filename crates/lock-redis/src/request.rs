@@ -35,10 +35,12 @@ pub struct Ask<'a> {
 pub enum Claimed {
     /// The lock is granted, with this token.
     Granted(Token),
-    /// The lock is granted, but others wait for it.
+    /// The lock is granted, but others wait for it: it has to be taken back.
     OutOfTurn,
-    /// It is busy, or is granted without a token: the script has to follow.
-    Unclear,
+    /// The lock is granted, or may be, without a token: the script has to follow.
+    Untokened,
+    /// The lock is not granted: the script has to follow.
+    NotGranted,
     /// The connection broke: the lock may have been granted.
     Broken,
 }

@@ -83,7 +83,8 @@ impl Server {
         self.request_lock(&call, |answer| self.recipe.answered(sent, answer)).await
     }
 
-    /// Claims a lock that is probably free, by plain commands: one round trip. The lease counts from before.
+    /// Claims a lock that is probably free, by plain commands: one round trip. The lease counts from before. With `keeps`, a
+    /// last token without a ttl gets one.
     ///
     /// # Errors
     ///
@@ -92,21 +93,22 @@ impl Server {
     /// # Cancel safety
     ///
     /// As [`ask`](Self::ask).
-    pub async fn claim(&self, ask: &Ask<'_>) -> Result<Claimed> {
+    pub async fn claim(&self, ask: &Ask<'_>, keeps: bool) -> Result<Claimed> {
         let mut proposed = 0;
         let commands = |token| {
             proposed = token;
-            self.recipe.claim(ask, token)
+            self.recipe.claim(ask, token, keeps)
         };
         match self.send_by_clock(commands).await {
-            None => Ok(Claimed::Unclear),
+            None => Ok(Claimed::NotGranted),
             Some(Ok(answers)) => Ok(match *answers {
-                [Value::Okay, Value::Int(1), Value::Int(0)] => Claimed::Granted(Token::new(proposed)),
-                [Value::Okay, _, Value::Int(1)] => Claimed::OutOfTurn,
-                _ => Claimed::Unclear,
+                [Value::Okay, Value::Int(1), Value::Int(0), ..] => Claimed::Granted(Token::new(proposed)),
+                [Value::Okay, _, Value::Int(1), ..] => Claimed::OutOfTurn,
+                [Value::Okay, ..] => Claimed::Untokened,
+                // Of a refusal, the script says more.
+                _ => Claimed::NotGranted,
             }),
-            // A refused script says more about it.
-            Some(Err(Failure::Refused(_))) => Ok(Claimed::Unclear),
+            Some(Err(Failure::Refused(_))) => Ok(Claimed::Untokened),
             Some(Err(Failure::Dropped)) => Ok(Claimed::Broken),
             Some(Err(failure)) => Err(self.endpoint().failed(failure)),
         }

@@ -69,16 +69,20 @@ impl Recipe for SetNxPx {
             )
     }
 
-    fn claim(&self, ask: &Ask<'_>, token: u64) -> Option<Pipeline> {
+    fn claim(&self, ask: &Ask<'_>, token: u64, keeps: bool) -> Option<Pipeline> {
         if ask.mode != Mode::Exclusive || token >= EXACT {
             return None;
         }
-        let mut commands = Pipeline::with_capacity(4);
+        let mut commands = Pipeline::with_capacity(5);
         // In this order: a token that is written before the lock may be older than that of a holder in between.
         let value = format!("{} {token} {token} {}", ask.owner, ask.info);
         commands.cmd("SET").arg(ask.keys.lock()).arg(value).arg("NX").arg("PX").arg(millis(ask.ttl));
         commands.cmd("ZADD").arg(ask.keys.tokens()).arg("GT").arg("CH").arg(token).arg("last");
         commands.cmd("EXISTS").arg(ask.keys.queue());
+        if keeps {
+            // Also for a lock that turns out to be busy. Redis 6.2 has no NX here, and refuses it.
+            commands.cmd("PEXPIRE").arg(ask.keys.tokens()).arg(&*fence_ttl(ask.ttl)).arg("NX");
+        }
         Some(commands)
     }
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use lock_core::{ErrorKind, GuardState, Locks, Outcome, Released, Token};
+use lock_core::{ErrorKind, GuardState, LockOptions, Locks, Outcome, Released, Token};
 use lock_redis::deadpool_redis::Config;
 use lock_redis::{RedisConfig, RedisWait};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const REQUESTS: [&str; 2] = ["EVALSHA", "SET"];
 /// The commands of ten locks one after the other: two scripts for the first; then three commands in one write and a script for
 /// each, the time now and then, and a script where the token was not larger.
-const SCRIPTS_THEN_COMMANDS: RangeInclusive<u64> = 38..=50;
+const SCRIPTS_THEN_COMMANDS: RangeInclusive<u64> = 38..=52;
 
 struct Link {
     redis: RedisServer,
@@ -296,6 +296,28 @@ async fn a_lost_reply_to_acquire_is_asked_for_again() {
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         link.no_key_is_left().await;
     }
+}
+
+#[tokio::test]
+async fn a_claim_without_a_token_is_taken_back_when_no_script_can_follow() {
+    let link = Link::new().await;
+    link.is_to_send("SET").await;
+    link.redis.command(&["ZADD", "polylock:tokens:{lock:a}", "4000000000000000", "last"]).await.unwrap();
+    let mutex = link.locks.mutex_with("a", LockOptions::new().ttl(Duration::from_secs(600))).unwrap();
+    let mut acquire = pin!(mutex.try_acquire());
+    assert!(acquire.as_mut().now_or_never().is_none(), "the claim is sent");
+    while link.keys().await == "Array([])" {
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(Duration::from_millis(200)).await;
+    // The claim is answered, and the connection is gone before the script can be sent.
+    link.proxy.refuse(true);
+    link.proxy.rst();
+    link.locks.inspect("b").await.unwrap_err();
+    assert_eq!(acquire.await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_ne!(link.keys().await, "Array([])");
+    link.proxy.refuse(false);
+    link.no_key_is_left().await;
 }
 
 #[tokio::test]

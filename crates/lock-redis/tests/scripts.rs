@@ -50,7 +50,7 @@ impl Bench {
     async fn outright(&self, owner: OwnerId) -> Claimed {
         let (keys, info, mode) = (&self.keys, "me", Mode::Exclusive);
         let ask = Ask { keys, owner, mode, ttl: TTL, info, entry: None, is_confirmation: false };
-        self.server.claim(&ask).await.unwrap()
+        self.server.claim(&ask, true).await.unwrap()
     }
 
     async fn asked(&self, owner: OwnerId) -> Token {
@@ -429,7 +429,7 @@ async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
 #[tokio::test]
 async fn a_free_lock_is_claimed_by_plain_commands_with_a_token_that_is_not_ahead_of_the_server() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    assert_eq!(bench.outright(me).await, Claimed::Unclear, "nothing is known of the clock yet");
+    assert_eq!(bench.outright(me).await, Claimed::NotGranted, "nothing is known of the clock yet");
     bench.server.connect().await.unwrap();
     let mut last = Token::new(0);
     for round in 0..200 {
@@ -443,9 +443,8 @@ async fn a_free_lock_is_claimed_by_plain_commands_with_a_token_that_is_not_ahead
         assert_eq!(bench.redis(&["GET", "lock:a"]).await, format!("{me} {token} {token} me"));
         assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, token.to_string());
         assert!((15_000..=20_000).contains(&bench.pttl().await));
-        assert_eq!(bench.outright(other).await, Claimed::Unclear, "it is held");
+        assert_eq!(bench.outright(other).await, Claimed::NotGranted, "it is held");
         assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(true));
-        // Plain commands gave it none.
         let lasts = bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
         assert!(lasts > 6 * 24 * 3_600_000, "{lasts}");
     }
@@ -457,7 +456,7 @@ async fn a_claim_by_plain_commands_without_a_larger_token_is_completed_by_the_sc
     bench.server.connect().await.unwrap();
     let far = 4_000_000_000_000_000_u64;
     bench.redis(&["ZADD", bench.keys.tokens(), &far.to_string(), "last"]).await;
-    assert_eq!(bench.outright(me).await, Claimed::Unclear);
+    assert_eq!(bench.outright(me).await, Claimed::Untokened);
     assert!(matches!(bench.ask(other).await, LockAnswer::Busy { .. }), "it has the lock");
     assert_eq!(bench.ask(me).await, granted(far + 1));
     assert!(bench.redis(&["GET", "lock:a"]).await.starts_with(&format!("{me} {} ", far + 1)));
@@ -465,7 +464,17 @@ async fn a_claim_by_plain_commands_without_a_larger_token_is_completed_by_the_sc
     bench.server.release(&bench.keys, me, None).await.unwrap();
     bench.redis(&["DEL", bench.keys.tokens()]).await;
     bench.redis(&["HSET", bench.keys.tokens(), "some", "data"]).await;
-    assert_eq!(bench.outright(me).await, Claimed::Unclear);
+    assert_eq!(bench.outright(me).await, Claimed::Untokened);
+}
+
+#[tokio::test]
+async fn a_claim_leaves_no_token_for_ever_at_a_lock_that_somebody_else_holds() {
+    let (bench, (me, _)) = (Bench::new().await, owners());
+    bench.server.connect().await.unwrap();
+    bench.redis(&["SET", "lock:a", "theirs"]).await;
+    assert_eq!(bench.outright(me).await, Claimed::NotGranted);
+    let lasts = bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
+    assert!(lasts > 6 * 24 * 3_600_000, "{lasts}");
 }
 
 #[tokio::test]

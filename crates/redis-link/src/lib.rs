@@ -31,7 +31,7 @@ mod push_rights;
 pub mod scan;
 pub mod script;
 mod sentinel;
-pub mod server_clock;
+mod server_clock;
 mod slot;
 pub mod take_back;
 pub mod timeouts;

@@ -21,7 +21,7 @@ pub enum LockAnswer {
         /// The position in the wait queue, if the request has one.
         position: Option<usize>,
     },
-    /// The connection broke: the lock may have been granted. [Take it back](crate::client::RedisClient::take_back); another
+    /// The connection broke: the lock may have been granted, or it was out of turn. [Take it back](crate::client::RedisClient::take_back); another
     /// request may then succeed, as the server may just have closed an idle connection.
     Broken,
 }

@@ -4,7 +4,7 @@
 //! from its clock. So what is kept is a lower bound: the server's time in an answer, which was read before the answer
 //! arrived, plus what has passed since by the client's clock, less than that by the drift of both.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::BootInstant;
@@ -26,11 +26,11 @@ struct Sample {
 
 /// The lower bound at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerTime {
+pub(crate) struct ServerTime {
     /// In microseconds since 1970.
-    pub micros: u64,
+    pub(crate) micros: u64,
     /// Whether the server should be asked again: the bound falls behind by the drift.
-    pub is_old: bool,
+    pub(crate) is_old: bool,
 }
 
 impl ServerClock {
@@ -46,16 +46,16 @@ impl ServerClock {
     pub(crate) fn note(&self, generation: u64, micros: u64, now: BootInstant) {
         let new = Sample { generation, micros, at: now };
         let mut sample = self.lock();
-        let counts = sample.is_some_and(|old| {
+        let old_counts = sample.is_some_and(|old| {
             let age = now.saturating_duration_since(old.at);
             old.generation == generation && age < OUTDATED && old.bound(now) > micros
         });
-        if !counts {
+        if !old_counts {
             *sample = Some(new);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Sample>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Sample>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
