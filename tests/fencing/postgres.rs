@@ -180,35 +180,32 @@ async fn a_holder_that_only_reads_does_not_stop_a_late_write() {
 #[tokio::test]
 async fn a_late_write_that_waits_for_the_row_is_refused() {
     let bank = Bank::open().await;
-    let (stale, current) = bank.stale_and_current().await;
-    let mut client = bank.client().await;
-    let transaction = client.transaction().await.unwrap();
-    let update = "UPDATE account SET cents = 120, fence = $1 WHERE id = 7";
-    transaction.execute(update, &[&(current.get() as i64)]).await.unwrap();
-    let late = bank.client().await;
-    let late = tokio::spawn(async move { write(&late, 7, 1, stale).await });
-    bank.wait_for_a_lock_on_a_row().await;
-    transaction.commit().await.unwrap();
-    assert!(!late.await.unwrap().unwrap());
+    assert!(!late_write(&bank, "").await.unwrap());
     assert_eq!(bank.cents().await, 120);
 }
 
 #[tokio::test]
 async fn a_late_write_that_waits_in_a_repeatable_read_fails() {
     let bank = Bank::open().await;
+    let late = late_write(&bank, "SET default_transaction_isolation = 'repeatable read'").await;
+    assert_eq!(late.unwrap_err().code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
+    assert_eq!(bank.cents().await, 120);
+}
+
+/// The write of an old holder, in a session that began with these statements: it waits for the row until the write of the
+/// current holder is committed.
+async fn late_write(bank: &Bank, session: &str) -> Result<bool, Error> {
     let (stale, current) = bank.stale_and_current().await;
     let mut client = bank.client().await;
     let transaction = client.transaction().await.unwrap();
     let update = "UPDATE account SET cents = 120, fence = $1 WHERE id = 7";
     transaction.execute(update, &[&(current.get() as i64)]).await.unwrap();
     let late = bank.client().await;
-    late.batch_execute("SET default_transaction_isolation = 'repeatable read'").await.unwrap();
+    late.batch_execute(session).await.unwrap();
     let late = tokio::spawn(async move { write(&late, 7, 1, stale).await });
     bank.wait_for_a_lock_on_a_row().await;
     transaction.commit().await.unwrap();
-    let error = late.await.unwrap().unwrap_err();
-    assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
-    assert_eq!(bank.cents().await, 120);
+    late.await.unwrap()
 }
 
 #[tokio::test]

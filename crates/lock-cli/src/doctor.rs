@@ -2,14 +2,12 @@
 
 use clap::Args;
 use polylock::Locks;
-use serde_json::json;
 
 use crate::connect::{self, LocksOptions};
 use crate::failure::{Exit, Failure};
-use crate::findings::{documents, text, warnings};
+use crate::findings::report;
 use crate::output::Output;
 use crate::session;
-use crate::text::count;
 
 /// The options of `polylock doctor`.
 #[derive(Debug, Args)]
@@ -25,16 +23,7 @@ Examples:
   polylock doctor --json | jq '.findings[] | select(.level == \"warning\")'";
 
 pub(crate) async fn run(options: DoctorOptions, output: Output) -> Result<Exit, Failure> {
-    let work = async |locks: &Locks| {
-        let findings = locks.doctor().await?.findings;
-        let warnings = warnings(&findings);
-        let verdict = match warnings {
-            0 => "No warning.".to_owned(),
-            _ => format!("{}: repair that.", count(warnings, "warning")),
-        };
-        let document = json!({ "passed": warnings == 0, "findings": documents(&findings) });
-        output.result(&format!("{}\n{verdict}", text(&findings)), &document)?;
-        Ok(if warnings == 0 { Exit::Done } else { Exit::Blocked })
-    };
+    let work =
+        async |locks: &Locks| report(&locks.doctor().await?.findings, "No warning.", "repair that", output);
     session::work_with(connect::locks(options.store), work, || Err(Failure::interrupted(false))).await
 }

@@ -2,9 +2,23 @@
 
 use polylock::{Finding, FindingLevel};
 use serde::Serialize;
+use serde_json::json;
 
-use crate::output::printable;
-use crate::text::rows;
+use crate::failure::{Exit, Failure};
+use crate::output::{Output, printable};
+use crate::text::{count, rows};
+
+/// Shows the findings and the verdict: `fine` without warnings, else what to do with them.
+pub(crate) fn report(findings: &[Finding], fine: &str, else_: &str, output: Output) -> Result<Exit, Failure> {
+    let warnings = warnings(findings);
+    let verdict = match warnings {
+        0 => fine.to_owned(),
+        _ => format!("{}: {else_}.", count(warnings, "warning")),
+    };
+    let document = json!({ "passed": warnings == 0, "findings": documents(findings) });
+    output.result(&format!("{}\n{verdict}", text(findings)), &document)?;
+    Ok(if warnings == 0 { Exit::Done } else { Exit::Blocked })
+}
 
 /// How many of them are warnings.
 pub(crate) fn warnings(findings: &[Finding]) -> usize {
