@@ -17,8 +17,6 @@ pub(crate) struct Connection {
     pub(crate) queues: Arc<LocalQueues<Guard>>,
     pub(crate) owner: Arc<OwnerInfo>,
     pub(crate) origin: Arc<Origin>,
-    /// Cancelled when the connection was closed.
-    pub(crate) closed: CancellationToken,
 }
 
 impl Connection {
@@ -26,8 +24,9 @@ impl Connection {
         let (queues, owner) = (Arc::default(), Arc::new(OwnerInfo::this_process()));
         let runtimes = Runtimes::new(backend.capabilities().backend);
         let min_ttl = backend.capabilities().lease.min_ttl();
-        let origin = Arc::new(Origin { runtimes, min_ttl, releases: Background::default() });
-        Self { backend, queues, owner, origin, closed: CancellationToken::new() }
+        let (releases, closed) = (Background::default(), CancellationToken::new());
+        let origin = Arc::new(Origin { runtimes, min_ttl, releases, closed });
+        Self { backend, queues, owner, origin }
     }
 
     /// Sends a request on the runtime of the caller.

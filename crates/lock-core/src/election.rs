@@ -185,7 +185,7 @@ impl Election {
     }
 
     fn mutex(&self, options: &LockOptions) -> Mutex {
-        Mutex::new(Arc::clone(&self.connection), &self.name, options)
+        Mutex::new(Arc::clone(&self.connection), &self.name, options).observed()
     }
 }
 

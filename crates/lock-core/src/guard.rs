@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::Background;
 use crate::local_queue::{NextWaiter, Turn};
+use crate::lock_spec::LockSpec;
 use crate::runtime::Runtimes;
 use crate::{
     BootInstant, Clock, Error, ErrorKind, GuardState, GuardView, HandOver, Lease, LeasePolicy, LockName,
@@ -55,7 +57,7 @@ pub struct Guard {
     /// Made by the first call that needs them.
     signals: OnceLock<Box<Signals>>,
     role: Role,
-    name: LockName,
+    spec: Arc<LockSpec>,
     runtime: Handle,
     origin: Arc<Origin>,
 }
@@ -68,6 +70,8 @@ pub(crate) struct Origin {
     pub(crate) min_ttl: Duration,
     /// The releases of dropped guards; `close` waits for them.
     pub(crate) releases: Background,
+    /// Cancelled when the connection was closed.
+    pub(crate) closed: CancellationToken,
 }
 
 /// The signals that outlive the guard. They end when a release begins, whatever the server answers: the caller has given
@@ -87,6 +91,8 @@ struct HeldLock {
     turn: Option<Turn<Guard>>,
     /// Until when the server is to keep the lock, though it is released earlier.
     hold_until: Option<Instant>,
+    /// Whether the holder may have changed the lease, which the next one has not asked for.
+    is_altered: AtomicBool,
 }
 
 /// What a guard was acquired for.
@@ -114,29 +120,23 @@ impl Guard {
     pub(crate) fn new(
         lease: Box<dyn Lease>,
         turn: Option<Turn<Self>>,
-        role: Role,
-        name: LockName,
+        spec: Arc<LockSpec>,
         runtime: Handle,
         origin: Arc<Origin>,
     ) -> Self {
         if let Some(turn) = &turn {
             turn.hold(lease.validity());
         }
-        Self {
-            held: Some(HeldLock { lease, turn, hold_until: None }),
-            signals: OnceLock::new(),
-            role,
-            name,
-            runtime,
-            origin,
-        }
+        let held = HeldLock { lease, turn, hold_until: None, is_altered: AtomicBool::new(false) };
+        let role = Role::of(spec.mode, spec.writes);
+        Self { held: Some(held), signals: OnceLock::new(), role, spec, runtime, origin }
     }
 
     /// Has the server confirm that it keeps the lock at least this long from now, whatever becomes of its holder. The lease
     /// of a lock that was waited for may begin much shorter.
     pub(crate) async fn hold_at_least(mut self, hold: Duration, policy: LeasePolicy) -> Result<Self> {
         let until = Instant::now() + hold;
-        let confirmed = self.lease().extend(policy.ttl.map_or(hold, |ttl| ttl.max(hold))).await;
+        let confirmed = self.lease_to_alter().extend(policy.ttl.map_or(hold, |ttl| ttl.max(hold))).await;
         confirmed.map_err(|error| self.failed("acquire", error))?;
         self.held_mut().hold_until = Some(until);
         Ok(self)
@@ -145,7 +145,7 @@ impl Guard {
     /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        &self.name
+        &self.spec.name
     }
 
     /// The fencing token of this acquisition; see [`Token`]. Costs nothing.
@@ -222,7 +222,7 @@ impl Guard {
     #[must_use]
     pub fn view(&self) -> GuardView {
         GuardView {
-            name: self.name.clone(),
+            name: self.spec.name.clone(),
             token: self.token(),
             owner: self.owner(),
             validity: self.validity(),
@@ -384,7 +384,7 @@ impl Guard {
     pub async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
         self.on_runtime("extend")?;
         let to_hold = self.held.as_ref().and_then(HeldLock::left_to_hold).unwrap_or_default();
-        self.lease().extend(ttl.max(to_hold)).await.map_err(|error| self.failed("extend", error))
+        self.lease_to_alter().extend(ttl.max(to_hold)).await.map_err(|error| self.failed("extend", error))
     }
 
     /// Makes all later tokens of this name larger than `floor`: one round trip.
@@ -406,10 +406,10 @@ impl Guard {
                 .with_message(format!("too few tokens are left above {floor}"))
                 .with_hint("use another lock name, and let the resource forget the tokens of this one")
                 .during("raise token")
-                .on(&self.name));
+                .on(&self.spec.name));
         }
         self.on_runtime("raise token")?;
-        self.lease().raise_token(floor).await.map_err(|error| self.failed("raise token", error))
+        self.lease_to_alter().raise_token(floor).await.map_err(|error| self.failed("raise token", error))
     }
 
     /// Turns a writer into a reader without releasing the lock: readers may join from then on, and writers wait
@@ -444,6 +444,7 @@ impl Guard {
         }
         self.on_runtime("downgrade")?;
         let held = self.held_mut();
+        held.is_altered.store(true, Ordering::Relaxed);
         let downgraded = held.lease.downgrade().await;
         downgraded.map_err(|error| self.failed("downgrade", error))?;
         self.role = Role::Reader;
@@ -468,11 +469,30 @@ impl Guard {
     pub async fn release(mut self) -> Result<Released> {
         self.end_signals();
         self.on_runtime("release")?;
-        let (name, origin) = (self.name.clone(), Arc::clone(&self.origin));
-        let ended = self.held_mut().end(&name, &origin).await;
+        if self.pass_on() {
+            return Ok(Released::Released);
+        }
+        let origin = Arc::clone(&self.origin);
+        let ended = self.held_mut().end(&origin).await;
         let released = ended.map_err(|error| self.failed("release", error))?;
         self.held = None;
         Ok(released)
+    }
+
+    /// Hands the lock over to the next task of this process without asking the server, where the backend and the terms of
+    /// both allow that.
+    fn pass_on(&mut self) -> bool {
+        let Some(held) = &mut self.held else { return false };
+        let Some(next) = held.next_waiter().filter(|next| self.spec.may_pass_to(&next.spec)) else {
+            return false;
+        };
+        if self.origin.closed.is_cancelled() || !held.may_pass_on() || !held.lease.pass_on() {
+            return false;
+        }
+        if let Some(HeldLock { lease, turn: Some(turn), .. }) = self.held.take() {
+            deliver(&next, lease, turn, &self.origin);
+        }
+        true
     }
 
     /// The lease behind the guard, if it is of this type: for operations that one backend only has.
@@ -506,6 +526,14 @@ impl Guard {
         &*held.lease
     }
 
+    /// The lease, for a request that changes it: whatever becomes of it, no other task gets this lease.
+    fn lease_to_alter(&self) -> &dyn Lease {
+        if let Some(held) = &self.held {
+            held.is_altered.store(true, Ordering::Relaxed);
+        }
+        self.lease()
+    }
+
     fn held_mut(&mut self) -> &mut HeldLock {
         let Some(held) = &mut self.held else { unreachable!("a guard holds its lease until it ends") };
         held
@@ -517,7 +545,7 @@ impl Guard {
 
     fn failed(&self, operation: &'static str, error: Error) -> Error {
         let error = self.origin.runtimes.explain(error);
-        error.on_backend(self.backend()).during(operation).on(&self.name)
+        error.on_backend(self.backend()).during(operation).on(&self.spec.name)
     }
 
     fn backend(&self) -> &'static str {
@@ -531,7 +559,7 @@ impl Guard {
             )
             .with_hint("acquire the lock by locks.rw(name).write(): it is the same lock as the mutex")
             .during("downgrade")
-            .on(&self.name)
+            .on(&self.spec.name)
     }
 
     /// The error for a release that finds the lock gone, though the guard was valid.
@@ -545,7 +573,7 @@ impl Guard {
             .with_message("this owner has guards of a lock that it lost")
             .with_hint("stop the work that it protects, and end these guards; then acquire it again")
             .during("acquire")
-            .on(&self.name)
+            .on(&self.spec.name)
     }
 
     pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
@@ -557,7 +585,7 @@ impl Guard {
             .with_message(format!("the lock was lost: {reason}"))
             .with_hint("stop the work that it protects, and acquire it again")
             .during("run")
-            .on(&self.name)
+            .on(&self.spec.name)
     }
 }
 
@@ -565,7 +593,7 @@ impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("backend", &self.backend())
-            .field("name", &self.name)
+            .field("name", &self.spec.name)
             .field("token", &self.token())
             .field("state", &self.state())
             .finish_non_exhaustive()
@@ -577,17 +605,19 @@ impl Drop for Guard {
         if self.held.is_some() {
             self.end_signals();
         }
+        if self.pass_on() {
+            return;
+        }
         if let Some(held) = self.held.take() {
-            let release = held.release(self.name.clone(), Arc::clone(&self.origin));
-            self.origin.releases.spawn(&self.runtime, release);
+            self.origin.releases.spawn(&self.runtime, held.release(Arc::clone(&self.origin)));
         }
     }
 }
 
 impl HeldLock {
-    async fn release(mut self, name: LockName, origin: Arc<Origin>) {
+    async fn release(mut self, origin: Arc<Origin>) {
         let mut pause = FIRST_RETRY;
-        while let Err(error) = self.end(&name, &origin).await {
+        while let Err(error) = self.end(&origin).await {
             if error.kind() == ErrorKind::Closed {
                 tracing::debug!(%error, "the locks were closed: the lock ends with its lease or session");
                 return;
@@ -612,37 +642,48 @@ impl HeldLock {
         }
     }
 
+    /// The next task of this process that waits for the lock.
+    fn next_waiter(&self) -> Option<NextWaiter> {
+        self.turn.as_ref().and_then(Turn::next_waiter)
+    }
+
+    /// Whether the lease is as it was acquired, and the lock certainly held.
+    fn may_pass_on(&self) -> bool {
+        self.hold_until.is_none()
+            && !self.is_altered.load(Ordering::Relaxed)
+            && self.lease.validity().state() == GuardState::Valid
+    }
+
     /// Hands the lock over to the next task of this process, or releases it.
-    async fn end(&mut self, name: &LockName, origin: &Arc<Origin>) -> Result<Released> {
+    async fn end(&mut self, origin: &Arc<Origin>) -> Result<Released> {
         if let Some(left) = self.left_to_hold() {
             return self.leave_for(left, origin).await;
         }
-        let Some(next) = self.turn.as_ref().and_then(Turn::next_waiter) else {
-            return self.lease.release().await;
-        };
-        match self.lease.hand_over(&next.request).await? {
+        let Some(next) = self.next_waiter() else { return self.lease.release().await };
+        match self.lease.hand_over(&next.request()).await? {
             HandOver::Released(released) => Ok(released),
             HandOver::HandedOver(lease) => {
-                self.deliver(&next, lease, name, origin);
+                if let Some(turn) = self.turn.take() {
+                    deliver(&next, lease, turn, origin);
+                }
                 Ok(Released::Released)
             }
         }
     }
+}
 
-    /// Gives the lease that was handed over, and the turn, to the next waiter.
-    fn deliver(&mut self, next: &NextWaiter, lease: Box<dyn Lease>, name: &LockName, origin: &Arc<Origin>) {
-        let Some(turn) = self.turn.take() else { return };
-        let queues = turn.queues();
-        let (turn, spent) = match next.request.mode {
-            Mode::Exclusive => (Some(turn), None),
-            _ => (None, Some(turn)),
-        };
-        let role = Role::of(next.request.mode, next.request.writes);
-        let guard = Guard::new(lease, turn, role, name.clone(), next.runtime.clone(), Arc::clone(origin));
-        queues.deliver(name, next, guard);
-        // A sharer gives up the turn. Earlier it would have gone to the waiter that has the lock by now.
-        drop(spent);
-    }
+/// Gives the lease, and the turn, to the next waiter.
+fn deliver(next: &NextWaiter, lease: Box<dyn Lease>, turn: Turn<Guard>, origin: &Arc<Origin>) {
+    let queues = turn.queues();
+    let (turn, spent) = match next.spec.mode {
+        Mode::Exclusive => (Some(turn), None),
+        _ => (None, Some(turn)),
+    };
+    let spec = Arc::clone(&next.spec);
+    let guard = Guard::new(lease, turn, spec, next.runtime.clone(), Arc::clone(origin));
+    queues.deliver(&next.spec.name, next, guard);
+    // A sharer gives up the turn. Earlier it would have gone to the waiter that has the lock by now.
+    drop(spent);
 }
 
 #[cfg(test)]

@@ -7,45 +7,40 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::connection::Connection;
-use crate::guard::Role;
 use crate::local_queue::QueueEvent;
+use crate::lock_spec::LockSpec;
 use crate::reentrant::LockKey;
-use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Guard, LeasePolicy, LockName, LockOptions, Mode, OnQueued,
-    OwnerInfo, Result, Wait,
-};
+use crate::{Acquired, Error, ErrorKind, Guard, LockOptions, Mode, Result, Wait};
 
 /// One lock in one mode. It holds nothing itself.
 #[derive(Clone, Debug)]
 pub(crate) struct LockHandle {
     connection: Arc<Connection>,
-    spec: Result<LockSpec>,
-}
-
-/// What every request of a handle has in common.
-#[derive(Clone, Debug)]
-struct LockSpec {
-    name: LockName,
-    mode: Mode,
-    lease: LeasePolicy,
-    hold_at_least: Option<Duration>,
-    owner: Arc<OwnerInfo>,
-    writes: bool,
-    on_queued: Option<OnQueued>,
+    spec: Result<Arc<LockSpec>>,
 }
 
 impl LockHandle {
     pub(crate) fn new(connection: Arc<Connection>, name: &str, mode: Mode, options: &LockOptions) -> Self {
-        let spec = LockSpec::new(&connection, name, mode, options);
+        let spec = LockSpec::new(&connection, name, mode, options).map(Arc::new);
         Self { connection, spec }
     }
 
     /// The same lock as the write side of a read/write lock.
-    pub(crate) fn into_writer(mut self) -> Self {
-        if let Ok(spec) = &mut self.spec {
-            spec.writes = true;
-        }
-        self
+    pub(crate) fn into_writer(self) -> Self {
+        self.with(|spec| spec.writes = true)
+    }
+
+    /// The same lock, each holder of which gets it from the store, where others can observe it.
+    pub(crate) fn observed(self) -> Self {
+        self.with(|spec| spec.is_observed = true)
+    }
+
+    fn with(self, change: impl FnOnce(&mut LockSpec)) -> Self {
+        let spec = self.spec.map(|mut spec| {
+            change(Arc::make_mut(&mut spec));
+            spec
+        });
+        Self { spec, ..self }
     }
 
     /// A handle whose acquisitions all fail with this error.
@@ -101,40 +96,7 @@ impl LockHandle {
     }
 }
 
-impl LockSpec {
-    fn new(connection: &Connection, name: &str, mode: Mode, options: &LockOptions) -> Result<Self> {
-        let name = LockName::new(name)?;
-        let capabilities = connection.backend.capabilities();
-        let fits = || {
-            capabilities.check_mode(mode)?;
-            let lease = match options.hold_at_least {
-                Some(hold) => capabilities.at_least(hold, options.lease)?,
-                None => options.lease,
-            };
-            capabilities.check(lease).map(|()| lease)
-        };
-        let lease = fits().map_err(|error| error.on(&name))?;
-        let hold_at_least = options.hold_at_least;
-        let owner = match &options.label {
-            Some(label) => Arc::new(OwnerInfo::clone(&connection.owner).with_label(label)),
-            None => Arc::clone(&connection.owner),
-        };
-        let on_queued = options.on_queued.clone();
-        Ok(Self { name, mode, lease, hold_at_least, owner, writes: false, on_queued })
-    }
-
-    fn request(&self, wait: Wait) -> AcquireRequest {
-        let owner = Arc::clone(&self.owner);
-        let request = AcquireRequest::exclusive(self.name.clone(), wait, self.lease, owner);
-        AcquireRequest {
-            writes: self.writes,
-            on_queued: self.on_queued.clone(),
-            ..request.in_mode(self.mode)
-        }
-    }
-}
-
-async fn acquire(connection: &Connection, spec: &LockSpec, wait: Wait) -> Result<Option<Guard>> {
+async fn acquire(connection: &Connection, spec: &Arc<LockSpec>, wait: Wait) -> Result<Option<Guard>> {
     let runtime = connection.origin.runtimes.enter()?;
     let event = match wait {
         _ if wait.is_expired() => connection.queues.try_turn(&spec.name, spec.mode).map(QueueEvent::Turn),
@@ -151,24 +113,21 @@ async fn acquire(connection: &Connection, spec: &LockSpec, wait: Wait) -> Result
         Acquired::Held(lease) => {
             // A sharer gives up its turn, so that the next task of this process can ask to share the lock.
             let turn = Some(turn).filter(|_| spec.mode == Mode::Exclusive);
-            let role = Role::of(spec.mode, spec.writes);
-            let (name, origin) = (spec.name.clone(), Arc::clone(&connection.origin));
-            Ok(Some(Guard::new(lease, turn, role, name, runtime, origin)))
+            Ok(Some(Guard::new(lease, turn, Arc::clone(spec), runtime, Arc::clone(&connection.origin))))
         }
     }
 }
 
 async fn wait_for_turn(
     connection: &Connection,
-    spec: &LockSpec,
+    spec: &Arc<LockSpec>,
     wait: Wait,
     runtime: &Handle,
 ) -> Option<QueueEvent<Guard>> {
     if let Some(turn) = connection.queues.free_turn(&spec.name, spec.mode) {
         return Some(QueueEvent::Turn(turn));
     }
-    let request = Arc::new(spec.request(wait));
-    let event = connection.queues.wait(&request, runtime);
+    let event = connection.queues.wait(spec, wait, runtime);
     match wait {
         Wait::Until(deadline) => timeout_at(deadline, event).await.ok(),
         Wait::Never | Wait::Forever => Some(event.await),

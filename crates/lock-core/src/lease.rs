@@ -25,7 +25,8 @@ pub trait Lease: Any + Debug + Send + Sync {
     /// The fencing token of this acquisition.
     fn token(&self) -> Token;
 
-    /// The identity of this acquisition, as the store keeps it.
+    /// The identity of this acquisition, as the store keeps it. Acquisitions of one process that
+    /// [pass the lock on](Self::pass_on) share it.
     fn owner(&self) -> OwnerId;
 
     /// How long the holder may rely on the lock.
@@ -74,6 +75,18 @@ pub trait Lease: Any + Debug + Send + Sync {
     async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
         let _ = next;
         Ok(HandOver::Released(self.release().await?))
+    }
+
+    /// Hands the lock over to another acquisition of this process without asking the store, and returns whether it did: the
+    /// store goes on keeping the lock for the same owner id, and [`token`](Self::token) is a larger one, which the grant
+    /// has reserved. Everything else stays as it is.
+    ///
+    /// It is called only where the next acquisition is on the same terms: exclusive, of the same
+    /// [owner](AcquireRequest::owner), with the same lease, which is renewed and neither extended, raised nor limited. A backend
+    /// lets go of the lock after some hand-overs in a row, or some milliseconds: other processes may be waiting.
+    /// [`TokenBlock`](crate::TokenBlock) does the counting. The default hands nothing over.
+    fn pass_on(&mut self) -> bool {
+        false
     }
 
     /// Turns a [writer](AcquireRequest::writes) into a reader with the same token, and admits the readers ahead of the

@@ -21,6 +21,7 @@ pub mod inspect;
 pub mod lazy;
 pub mod lease;
 mod local_queue;
+mod lock_spec;
 pub mod locks;
 pub mod memory;
 pub mod migration;
@@ -44,6 +45,7 @@ pub mod semaphore;
 #[doc(hidden)]
 pub mod single_flight;
 pub mod token;
+mod token_block;
 pub mod url;
 mod validity;
 
@@ -72,6 +74,7 @@ pub use run_error::RunError;
 pub use rw::RwLock;
 pub use semaphore::Semaphore;
 pub use token::Token;
+pub use token_block::TokenBlock;
 /// The type of [`Guard::cancellation_token`], from `tokio-util`.
 #[doc(no_inline)]
 pub use tokio_util::sync::CancellationToken;

@@ -9,7 +9,8 @@ use foldhash::fast::RandomState;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::{AcquireRequest, GuardState, LockName, LossReason, Mode, Validity};
+use crate::lock_spec::LockSpec;
+use crate::{AcquireRequest, GuardState, LockName, LossReason, Mode, Validity, Wait};
 
 /// How often one waiter checks whether the holder lost its lock.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -43,7 +44,8 @@ struct Queue<G> {
 #[derive(Debug)]
 struct Waiter<G> {
     id: u64,
-    request: Arc<AcquireRequest>,
+    spec: Arc<LockSpec>,
+    wait: Wait,
     runtime: Handle,
     event: oneshot::Sender<QueueEvent<G>>,
     /// Notified when this waiter becomes the watcher.
@@ -73,8 +75,15 @@ pub(crate) struct Turn<G> {
 #[derive(Debug)]
 pub(crate) struct NextWaiter {
     id: u64,
-    pub(crate) request: Arc<AcquireRequest>,
+    pub(crate) spec: Arc<LockSpec>,
+    wait: Wait,
     pub(crate) runtime: Handle,
+}
+
+impl NextWaiter {
+    pub(crate) fn request(&self) -> AcquireRequest {
+        self.spec.request(self.wait)
+    }
 }
 
 /// The place of a waiter in a queue, given up on drop.
@@ -82,7 +91,8 @@ pub(crate) struct NextWaiter {
 struct QueueEntry<'a, G> {
     queues: &'a Arc<LocalQueues<G>>,
     name: &'a LockName,
-    id: u64,
+    /// `None` once it was removed with an event.
+    id: Option<u64>,
     event: oneshot::Receiver<QueueEvent<G>>,
     watches: Arc<Notify>,
 }
@@ -95,14 +105,15 @@ impl<G> LocalQueues<G> {
     /// Dropping the future leaves the queue. A turn that was given already goes to the next waiter, a guard is dropped.
     pub(crate) async fn wait(
         self: &Arc<Self>,
-        request: &Arc<AcquireRequest>,
+        spec: &Arc<LockSpec>,
+        wait: Wait,
         runtime: &Handle,
     ) -> QueueEvent<G> {
-        let mut entry = match self.enter(request, runtime) {
+        let mut entry = match self.enter(spec, wait, runtime) {
             Ok(turn) => return QueueEvent::Turn(turn),
             Err(entry) => entry,
         };
-        let (event, watches, name) = (&mut entry.event, &entry.watches, entry.name);
+        let (id, event, watches, name) = (&mut entry.id, &mut entry.event, &entry.watches, entry.name);
         let watch_the_holder = async {
             watches.notified().await;
             loop {
@@ -113,7 +124,10 @@ impl<G> LocalQueues<G> {
         tokio::select! {
             biased;
             event = event => match event {
-                Ok(event) => event,
+                Ok(event) => {
+                    *id = None;
+                    event
+                }
                 Err(_) => unreachable!("a waiter is removed by itself, or with an event"),
             },
             () = watch_the_holder => unreachable!("it loops for ever"),
@@ -154,18 +168,20 @@ impl<G> LocalQueues<G> {
 
     fn enter<'a>(
         self: &'a Arc<Self>,
-        request: &'a Arc<AcquireRequest>,
+        spec: &'a Arc<LockSpec>,
+        wait: Wait,
         runtime: &Handle,
     ) -> Result<Turn<G>, QueueEntry<'a, G>> {
-        let (mut queues, name) = (self.queues(), &request.name);
-        if let Some(turn) = self.take_if_free(&mut queues, name, request.mode) {
+        let (mut queues, name) = (self.queues(), &spec.name);
+        if let Some(turn) = self.take_if_free(&mut queues, name, spec.mode) {
             return Ok(turn);
         }
         let (sender, event) = oneshot::channel();
         let (id, watches) = (queues.next_id(), Arc::new(Notify::new()));
         let waiter = Waiter {
             id,
-            request: Arc::clone(request),
+            spec: Arc::clone(spec),
+            wait,
             runtime: runtime.clone(),
             event: sender,
             watches: Arc::clone(&watches),
@@ -173,7 +189,7 @@ impl<G> LocalQueues<G> {
         let queue = queues.by_name.entry(name.clone()).or_default();
         queue.waiters.push_back(waiter);
         queue.choose_watcher();
-        Err(QueueEntry { queues: self, name, id, event, watches })
+        Err(QueueEntry { queues: self, name, id: Some(id), event, watches })
     }
 
     fn take_if_free(
@@ -211,7 +227,7 @@ impl<G> LocalQueues<G> {
         }
         (queue.turn, queue.mode, queue.held) = (None, None, None);
         while let Some(waiter) = queue.pop() {
-            let mode = waiter.request.mode;
+            let mode = waiter.spec.mode;
             match waiter.event.send(QueueEvent::Turn(self.turn_of(id, name))) {
                 Ok(()) => {
                     (queue.turn, queue.mode) = (Some(id), Some(mode));
@@ -265,7 +281,7 @@ impl<G> Queue<G> {
         let shares = |other| {
             matches!((other, mode), (Mode::Shared, Mode::Shared) | (Mode::Permit { .. }, Mode::Permit { .. }))
         };
-        self.mode.is_some_and(shares) && self.waiters.iter().all(|waiter| shares(waiter.request.mode))
+        self.mode.is_some_and(shares) && self.waiters.iter().all(|waiter| shares(waiter.spec.mode))
     }
 
     /// Makes the last waiter the watcher if there is none: it is likely to wait the longest.
@@ -297,7 +313,8 @@ impl<G> Turn<G> {
         let queues = self.queues.queues();
         let queue = queues.by_name.get(&self.name).filter(|queue| queue.turn == self.id)?;
         let first = queue.waiters.front().filter(|first| !first.event.is_closed())?;
-        Some(NextWaiter { id: first.id, request: Arc::clone(&first.request), runtime: first.runtime.clone() })
+        let (spec, runtime) = (Arc::clone(&first.spec), first.runtime.clone());
+        Some(NextWaiter { id: first.id, spec, wait: first.wait, runtime })
     }
 }
 
@@ -311,8 +328,9 @@ impl<G> Drop for Turn<G> {
 
 impl<G> Drop for QueueEntry<'_, G> {
     fn drop(&mut self) {
+        let Some(id) = self.id else { return };
         let mut queues = self.queues.queues();
-        let removed = queues.by_name.get_mut(self.name).and_then(|queue| queue.remove(self.id));
+        let removed = queues.by_name.get_mut(self.name).and_then(|queue| queue.remove(id));
         // Outside the mutex: the destructor of the waiter may lock it again.
         drop((queues, removed));
     }
@@ -338,22 +356,17 @@ fn is_lost(held: &Validity) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Clock, LeasePolicy, OwnerInfo, ValidityCell, Wait};
+    use crate::lock_spec::tests::spec;
+    use crate::{Clock, ValidityCell};
     use std::num::NonZeroU32;
     use std::task::{Context, Waker};
-
-    fn request(mode: Mode) -> Arc<AcquireRequest> {
-        let (name, owner) = (LockName::new("a").unwrap(), Arc::new(OwnerInfo::this_process()));
-        let request = AcquireRequest::exclusive(name, Wait::Forever, LeasePolicy::default(), owner);
-        Arc::new(request.in_mode(mode))
-    }
 
     async fn turn(queue: &Arc<LocalQueues<()>>) -> Turn<()> {
         turn_in(queue, Mode::Exclusive).await
     }
 
     async fn turn_in(queue: &Arc<LocalQueues<()>>, mode: Mode) -> Turn<()> {
-        match queue.wait(&request(mode), &Handle::current()).await {
+        match queue.wait(&spec(mode), Wait::Forever, &Handle::current()).await {
             QueueEvent::Turn(turn) => turn,
             QueueEvent::HandedOver(()) => panic!("nothing was held"),
         }

@@ -360,7 +360,7 @@ impl Locks {
             let left = self.connection.origin.releases.settle(CLOSE_PATIENCE).await;
             // After the releases, which may start roll-backs. What is not removed in time expires.
             let _ = timeout_at(patience, backend.settle()).await;
-            self.connection.closed.cancel();
+            self.connection.origin.closed.cancel();
             backend.close().await?;
             self.all_released(left)
         });

@@ -48,6 +48,11 @@ impl Mutex {
         Self { handle: LockHandle::new(connection, name, Mode::Exclusive, options) }
     }
 
+    /// The same lock, each holder of which gets it from the store, where others can observe it.
+    pub(crate) fn observed(self) -> Self {
+        Self { handle: self.handle.observed() }
+    }
+
     /// What tells the lock from others in this process.
     pub(crate) fn key(&self) -> Result<LockKey> {
         self.handle.key()

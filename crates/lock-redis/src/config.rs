@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 use lock_core::url::LockUrl;
-use lock_core::{Clock, Error, ErrorKind, Result};
+use lock_core::{Clock, Error, ErrorKind, Result, TokenBlock};
 use rand::Rng;
 use redis_link::dial::Dial;
 use redis_link::timeouts::check_timeout;
@@ -104,7 +104,7 @@ pub enum RedisWait {
 /// | `ttl` | `30s` | how long a lock outlives a holder that died |
 /// | `prefix` | `lock:` | prefix of the lock name in the key |
 /// | `wait` | `queue` | how to wait for a lock: `queue`, `notify` or `poll`, see [`RedisWait`] |
-/// | `local_handovers` | `16` | how many tasks of one process may hold the lock in a row before other processes get a chance; with 0 or 1 every task asks the server |
+/// | `local_handovers` | `16` | how many tasks of one process may hold the lock in a row, for 10 ms at most, before other processes get a chance; with 0 or 1 every task asks the server |
 /// | `leave_free` | `0%` | how many releases leave the lock free for a moment, see [`leave_free`](Self::leave_free) |
 /// | `leave_free_for` | `150ms` | how long that moment is |
 /// | `recipe` | `set-nx-px` | the format of the key: `set-nx-px` or, for existing fleets only, `setnx-timestamp`, see [`RedisRecipe`] |
@@ -262,8 +262,9 @@ impl RedisConfig {
         self
     }
 
-    /// How many tasks of this process may hold the lock in a row before other processes get a chance. A hand-over between
-    /// them takes one round trip. With 0 or 1 every task asks the server.
+    /// Limits how many tasks of this process may hold the lock in a row before other processes get a chance; they get it after
+    /// 10 ms in any case. A hand-over between tasks on the same terms does not ask the server, up to 16 in a row; another one
+    /// takes one round trip. Default 16. With 0 or 1 every task asks the server.
     #[must_use]
     pub fn local_handovers(mut self, most: u32) -> Self {
         self.local_handovers = Some(most);
@@ -394,7 +395,7 @@ impl RedisConfig {
 
     pub(crate) fn handovers(&self) -> u32 {
         match self.recipe {
-            RedisRecipe::SetNxPx => self.local_handovers.unwrap_or(16),
+            RedisRecipe::SetNxPx => self.local_handovers.unwrap_or(TokenBlock::USUAL_SERIES),
             RedisRecipe::SetnxTimestamp => 0,
         }
     }

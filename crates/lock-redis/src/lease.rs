@@ -8,7 +8,7 @@ use lock_core::migration::{Swapped, Tombstone};
 use lock_core::renewal::{Renewal, Terms};
 use lock_core::{
     AcquireRequest, BootInstant, Error, ErrorKind, GuardState, HandOver, Lease, LossReason, Mode, Outcome,
-    OwnerId, Released, Result, Token, Validity, ValidityCell,
+    OwnerId, Released, Result, Token, TokenBlock, Validity, ValidityCell,
 };
 use redis_link::acquisitions::Registration;
 use redis_link::keys::Keys;
@@ -26,13 +26,11 @@ use crate::tombstone::lives_until;
 pub(crate) struct RedisLease {
     context: Arc<Context>,
     held: Arc<HeldLock>,
-    token: Token,
+    tokens: TokenBlock,
     cell: ValidityCell,
     validity: Validity,
     renewal: Renewal,
     pending: Option<PendingRelease>,
-    /// The number of hand-overs within this process in a row, up to this lease.
-    handovers: u32,
     /// Whether the acquisition had to wait. Then there are probably other waiters.
     contended: bool,
     /// How long the release leaves the lock free for clients without a queue entry, if it does.
@@ -75,11 +73,10 @@ impl RedisLease {
             context: Arc::clone(context),
             renewal: context.renewers.add(keys, Arc::clone(&held), terms, cell.clone()),
             held,
-            token,
+            tokens: TokenBlock::granted(token, context.local_handovers),
             validity: cell.validity(),
             cell,
             pending: None,
-            handovers: 0,
             contended: false,
             leaves_free: context.leave_free.and_then(LeaveFree::draw),
             _registration: None,
@@ -102,7 +99,7 @@ impl RedisLease {
 #[async_trait]
 impl Lease for RedisLease {
     fn token(&self) -> Token {
-        self.token
+        self.tokens.token()
     }
 
     fn owner(&self) -> OwnerId {
@@ -157,6 +154,10 @@ impl Lease for RedisLease {
         self.cell.lose(LossReason::Released);
         let known_lost = ours == Some(false) && !sent.maybe_done;
         Ok(if known_lost { Released::AlreadyLost } else { sent.in_time() })
+    }
+
+    fn pass_on(&mut self) -> bool {
+        self.can_stay() && self.tokens.advance(self.context.clock.now())
     }
 
     async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
@@ -221,12 +222,15 @@ impl RedisLease {
         Ok(sent)
     }
 
-    /// Whether to try a hand-over within the process: once, and only of a valid lease. After the configured number in a row
-    /// the server chooses the next holder, as other processes may be waiting.
+    /// Whether the server may be asked to hand the lock over within the process. After the configured number in a row, or some
+    /// milliseconds, it chooses the next holder, as other processes may be waiting.
     fn can_hand_over_to(&self, next: &AcquireRequest) -> bool {
-        next.mode == Mode::Exclusive
-            && self.held.hold() == Hold::Alone
-            && self.handovers + 1 < self.context.local_handovers
+        next.mode == Mode::Exclusive && self.can_stay() && self.tokens.may_stay(self.context.clock.now())
+    }
+
+    /// Whether the lock may stay in this process: once, and only by a valid lease.
+    fn can_stay(&self) -> bool {
+        self.held.hold() == Hold::Alone
             && self.leaves_free.is_none()
             && self.pending.is_none()
             && self.validity.is_valid()
@@ -263,7 +267,7 @@ impl RedisLease {
                 }
                 let lease = Self::begin(&context, &keys, next, (rollback.owner, token), (sent.at, until));
                 let mut lease = lease.contended(self.contended).registered(rollback.disarm());
-                lease.handovers = self.handovers.saturating_add(1);
+                lease.tokens = self.tokens.succeeded_by(token, context.clock.now());
                 Ok(Some(HandOver::HandedOver(Box::new(lease))))
             }
             Ok(Rotated::NotOurs) => {

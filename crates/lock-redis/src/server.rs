@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{BootInstant, OwnerId, Result, Token};
+use lock_core::{BootInstant, OwnerId, Result, Token, TokenBlock};
 use redis::{ConnectionInfo, Value};
 use redis_link::client::{ClientOptions, RedisClient};
 use redis_link::error::Failure;
@@ -95,9 +95,9 @@ impl Server {
     /// As [`ask`](Self::ask).
     pub async fn claim(&self, ask: &Ask<'_>, keeps: bool) -> Result<Claimed> {
         let mut proposed = 0;
-        let commands = |token| {
-            proposed = token;
-            self.recipe.claim(ask, token, keeps)
+        let commands = |clock| {
+            proposed = TokenBlock::start(clock);
+            self.recipe.claim(ask, proposed, keeps)
         };
         match self.send_by_clock(commands).await {
             None => Ok(Claimed::NotGranted),

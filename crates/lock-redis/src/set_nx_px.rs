@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::migration::{Removal, Tombstone};
 use lock_core::{Mode, OwnerId, Token};
-use redis::Pipeline;
+use redis::{Cmd, Pipeline};
 use redis_link::keys::Keys;
 use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
@@ -76,9 +76,13 @@ impl Recipe for SetNxPx {
         let mut commands = Pipeline::with_capacity(5);
         // In this order: a token that is written before the lock may be older than that of a holder in between.
         let value = format!("{} {token} {token} {}", ask.owner, ask.info);
-        commands.cmd("SET").arg(ask.keys.lock()).arg(value).arg("NX").arg("PX").arg(millis(ask.ttl));
-        commands.cmd("ZADD").arg(ask.keys.tokens()).arg("GT").arg("CH").arg(token).arg("last");
-        commands.cmd("EXISTS").arg(ask.keys.queue());
+        let mut set = Cmd::with_capacity(6, ask.keys.lock().len() + value.len() + 32);
+        set.arg("SET").arg(ask.keys.lock()).arg(value).arg("NX").arg("PX").arg(millis(ask.ttl));
+        let mut raise = Cmd::with_capacity(6, ask.keys.tokens().len() + 32);
+        raise.arg("ZADD").arg(ask.keys.tokens()).arg("GT").arg("CH").arg(token).arg("last");
+        let mut look = Cmd::with_capacity(2, ask.keys.queue().len() + 8);
+        look.arg("EXISTS").arg(ask.keys.queue());
+        commands.add_command(set).add_command(raise).add_command(look);
         if keeps {
             // Also for a lock that turns out to be busy. Redis 6.2 has no NX here, and refuses it.
             commands.cmd("PEXPIRE").arg(ask.keys.tokens()).arg(&*fence_ttl(ask.ttl)).arg("NX");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockMode, LockName, Mode, Outcome, OwnerId, Token};
+use lock_core::{ErrorKind, LockMode, LockName, Mode, Outcome, OwnerId, Token, TokenBlock};
 use lock_redis::redis::{Client, ConnectionInfo, IntoConnectionInfo};
 use lock_redis::request::{Ask, Claimed, Entry, Extension, Hold};
 use lock_redis::server::Server;
@@ -255,7 +255,13 @@ async fn an_unclaimed_turn_goes_to_the_next_waiter() {
 async fn a_free_lock_is_a_plain_string_with_a_ttl() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     let token = bench.asked(me).await;
-    assert_eq!(bench.redis(&["GET", "lock:a"]).await, format!("{me} {token} {token} me"));
+    let value = bench.redis(&["GET", "lock:a"]).await;
+    let since = value.strip_prefix(&format!("{me} {token} ")).and_then(|rest| rest.strip_suffix(" me"));
+    assert_eq!(
+        since.and_then(|since| since.parse().ok()).map(TokenBlock::start),
+        Some(token.get()),
+        "{value}"
+    );
     assert!((15_000..=20_000).contains(&bench.pttl().await));
     // On one of several masters it tells more, as the last token does not.
     for fast in [false, true] {
@@ -458,9 +464,9 @@ async fn a_claim_by_plain_commands_without_a_larger_token_is_completed_by_the_sc
     bench.redis(&["ZADD", bench.keys.tokens(), &far.to_string(), "last"]).await;
     assert_eq!(bench.outright(me).await, Claimed::Untokened);
     assert!(matches!(bench.ask(other).await, LockAnswer::Busy { .. }), "it has the lock");
-    assert_eq!(bench.ask(me).await, granted(far + 1));
-    assert!(bench.redis(&["GET", "lock:a"]).await.starts_with(&format!("{me} {} ", far + 1)));
-    assert_eq!(bench.look().await.token, Some(Token::new(far + 1)));
+    assert_eq!(bench.ask(me).await, granted(far + 16));
+    assert!(bench.redis(&["GET", "lock:a"]).await.starts_with(&format!("{me} {} ", far + 16)));
+    assert_eq!(bench.look().await.token, Some(Token::new(far + 16)));
     bench.server.release(&bench.keys, me, None).await.unwrap();
     bench.redis(&["DEL", bench.keys.tokens()]).await;
     bench.redis(&["HSET", bench.keys.tokens(), "some", "data"]).await;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::FusedFuture;
 use lock_core::background::Background;
-use lock_core::{AcquireRequest, Acquired, ErrorKind, Result, Token, Wait};
+use lock_core::{AcquireRequest, Acquired, ErrorKind, Result, Wait};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client::CreateMode;
 
@@ -31,6 +31,7 @@ use crate::pool_share::PoolShare;
 use crate::queue::{Queue, list, list_around};
 use crate::recipe::ZkRecipe;
 use crate::session::Session;
+use crate::token::Minted;
 use crate::token_base::TokenBase;
 use crate::wait::Waiter;
 
@@ -136,8 +137,8 @@ pub(crate) async fn attempt(
     let mut own_watch = OwnWatch::default();
     let granted = deadline.keep(pin!(grant(&mut own, &mut own_watch, base, request, deadline))).await;
     match granted {
-        Some(Ok(Some((node, token)))) => {
-            Ok(Some(Box::new(ZkLease::new(own, node, own_watch, token, request))))
+        Some(Ok(Some((node, minted)))) => {
+            Ok(Some(Box::new(ZkLease::new(own, node, own_watch, &minted, request))))
         }
         Some(Err(Stop::StartOver)) => Err(Stop::StartOver),
         Some(Err(failed)) => {
@@ -160,7 +161,7 @@ async fn grant(
     base: &TokenBase,
     request: &AcquireRequest,
     deadline: &Deadline,
-) -> Result<Option<(Arc<CreatedNode>, Token)>, Stop> {
+) -> Result<Option<(Arc<CreatedNode>, Minted)>, Stop> {
     let session = Arc::clone(&own.session);
     let recipe = own.lock.recipe;
     let granted = alongside(base.number(&session), async {
@@ -171,7 +172,7 @@ async fn grant(
     });
     let Some(node) = granted.await? else { return Ok(None) };
     match base.token(&session, node.czxid).await {
-        Ok(token) => Ok(Some((node, token))),
+        Ok(minted) => Ok(Some((node, minted))),
         Err(_) if session.has_ended() => Err(Stop::StartOver),
         Err(error) => Err(Stop::Failed(error)),
     }

@@ -87,7 +87,7 @@ impl Zk {
     fn lock_path(&self, name: &LockName) -> Arc<LockPath> {
         let config = &self.share.config;
         let path = LockPath::new(&config.dir, name, config.layout);
-        Arc::new(path.with_recipe(config.recipe))
+        Arc::new(path.with_recipe(config.recipe).with_local_handovers(config.local_handovers))
     }
 
     async fn unless_paused<T, F>(&self, requests: impl FnOnce() -> F + Send) -> Result<T>

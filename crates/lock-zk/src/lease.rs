@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::{
     AcquireRequest, BootInstant, Error, GuardState, Lease, LeasePolicy, LossReason, Mode, OwnerId, Released,
-    Result, Revocation, Token, Validity, ValidityCell,
+    Result, Revocation, Token, TokenBlock, Validity, ValidityCell,
 };
 use tokio::sync::oneshot;
 
@@ -16,7 +16,7 @@ use crate::held_node::{self, OwnWatch};
 use crate::node::{CreatedNode, Deletion, Downgraded};
 use crate::own_node::OwnNode;
 use crate::session::Session;
-use crate::token::NotRaised;
+use crate::token::{Minted, NotRaised};
 
 /// A held lock: its node is the lowest, and only its deletion or the end of the session changes that.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct ZkLease {
     node: Arc<CreatedNode>,
     /// Whether the lock was granted exclusively.
     exclusive: bool,
-    token: Token,
+    tokens: TokenBlock,
     /// The validity of this lock alone: its node was deleted, or it expired.
     cell: ValidityCell,
     expiry: Expiry,
@@ -45,18 +45,20 @@ impl ZkLease {
         own: OwnNode,
         node: Arc<CreatedNode>,
         watch: OwnWatch,
-        token: Token,
+        minted: &Minted,
         request: &AcquireRequest,
     ) -> Self {
         let (cell, expiry) = Expiry::begin(&own.session, request.lease);
         let expires = expiry != Expiry::NEVER;
         let (revocation, cancel_watch) = held_node::watch(&own, &node, watch, &cell, expires);
         let validity = own.session.validity.clone().and(cell.validity());
+        let most = if minted.is_block { own.lock.local_handovers } else { 1 };
+        let tokens = TokenBlock::granted(minted.token, most);
         Self {
             own,
             node,
             exclusive: request.mode == Mode::Exclusive,
-            token,
+            tokens,
             cell,
             expiry,
             validity,
@@ -109,7 +111,7 @@ impl ZkLease {
 #[async_trait]
 impl Lease for ZkLease {
     fn token(&self) -> Token {
-        self.token
+        self.tokens.token()
     }
 
     fn owner(&self) -> OwnerId {
@@ -149,6 +151,11 @@ impl Lease for ZkLease {
         answer.map_err(|fault| fault.on(self.path()))
     }
 
+    fn pass_on(&mut self) -> bool {
+        let may_stay = self.was_held.is_none() && !self.revocation.is_requested();
+        may_stay && self.tokens.advance(self.own.session.clock.now())
+    }
+
     async fn downgrade(&mut self) -> Result<()> {
         if !self.validity.is_valid() {
             return Err(Error::lost(BACKEND));
@@ -167,9 +174,10 @@ impl Lease for ZkLease {
         }
         let session = &self.own.session;
         // The holder after this one has a later node. Of holders that share the lock, another one may have an earlier node.
-        let after = u64::try_from(self.node.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
-        let base = session.base(&self.own.lock.dir);
-        let raised = async { base.raise(session, &self.latest_node().await.path, after, floor).await };
+        let czxid = u64::try_from(self.node.czxid).unwrap_or_default();
+        let (after, base) = (if self.exclusive { czxid } else { 0 }, session.base(&self.own.lock.dir));
+        let raised =
+            async { base.raise(session, (&self.latest_node().await.path, czxid), after, floor).await };
         session.answer_about(self.path(), raised).await?.map_err(|error| match error {
             NotRaised::Failed(error) => error,
             NotRaised::Lost => self.lost(),

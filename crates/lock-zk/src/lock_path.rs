@@ -15,6 +15,8 @@ pub(crate) struct LockPath {
     pub(crate) dir: String,
     pub(crate) layout: ZkLayout,
     pub(crate) recipe: ZkRecipe,
+    /// How many tasks of the process may hold the lock in a row.
+    pub(crate) local_handovers: u32,
     /// The sequence number from which on a release replaces the directory, if nobody waits.
     pub(crate) rotate_from: i64,
 }
@@ -24,11 +26,16 @@ impl LockPath {
         let parent = if base == "/" { "" } else { base };
         let mut dir = format!("{parent}/");
         append(base, name, &mut dir);
-        Self { dir, layout, recipe: ZkRecipe::Queue, rotate_from: ROTATE_FROM }
+        Self { dir, layout, recipe: ZkRecipe::Queue, local_handovers: 1, rotate_from: ROTATE_FROM }
     }
 
     pub(crate) fn with_recipe(mut self, recipe: ZkRecipe) -> Self {
         self.recipe = recipe;
+        self
+    }
+
+    pub(crate) fn with_local_handovers(mut self, most: u32) -> Self {
+        self.local_handovers = most;
         self
     }
 

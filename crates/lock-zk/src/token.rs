@@ -1,8 +1,15 @@
-//! Fencing tokens: the `czxid` of the holder's node (the id of the transaction that created it) plus a base.
+//! Fencing tokens, from the `czxid` of the holder's node: the id of the transaction that created it.
+//!
+//! | base of the `dir` | tokens of a grant |
+//! |---|---|
+//! | none | a [block](TokenBlock) of 16, from 16 × `czxid` on: tasks of the process may hand the lock over among themselves |
+//! | a number | one: that number + `czxid` |
 //!
 //! The base is one number for all locks of a `dir`, in a node beside their directories. It does not exist until somebody
 //! [raises](lock_core::Guard::raise_token) a token, as when locks move here from a store with larger tokens. It only
-//! grows. Only a holder writes it, by compare-and-set, in one transaction with a check of its own node.
+//! grows. Only a holder writes it, by compare-and-set, in one transaction with a check of its own node. Above a base tokens are
+//! not in blocks, as an election of a leader skips 2^32 transactions: 16 times that, and tokens would soon be days ahead of
+//! the clock of a Redis that locks move from, which remembers them for a limited time.
 //!
 //! # Why tokens grow
 //!
@@ -29,11 +36,14 @@
 //! whose token is older than the last raise. A downgraded reader's node names the transaction that counts. If that was
 //! overwritten, as by a revocation request, no token of readers is shown.
 //!
+//! The first base is larger than all blocks of grants that do not know of it: they come from transactions before the one that
+//! wrote it, and [`MARGIN`] is more than there can be between that and the node of the writer.
+//!
 //! A session that ends takes its watches and its locks along, and the next session uses nothing of what it knew.
 //!
 //! [`ConnectionContinuity`]: crate::session::ConnectionContinuity
 
-use lock_core::{Error, ErrorKind, Result, Token};
+use lock_core::{Error, ErrorKind, Result, Token, TokenBlock};
 use tokio::time::Instant;
 use zookeeper_client::{self as zk, CreateMode, Stat};
 
@@ -41,6 +51,16 @@ use crate::ensemble::Change;
 use crate::error::{BACKEND, Fault, Right, error};
 use crate::session::{PAUSE, Session};
 use crate::token_base::TokenBase;
+
+/// More transactions than there are while one lock is held, elections included: each skips up to 2^32.
+const MARGIN: u64 = 1 << 44;
+
+/// The token of a grant.
+pub(crate) struct Minted {
+    pub(crate) token: Token,
+    /// Whether the rest of its block is the holder's, too.
+    pub(crate) is_block: bool,
+}
 
 /// Why the base cannot be raised.
 pub(crate) enum NotRaised {
@@ -51,14 +71,19 @@ pub(crate) enum NotRaised {
 
 impl TokenBase {
     /// The token of a lock that has been granted, whose node was created by this transaction.
-    pub(crate) async fn token(&self, session: &Session, czxid: i64) -> Result<Token> {
+    pub(crate) async fn token(&self, session: &Session, czxid: i64) -> Result<Minted> {
         let (number, _) = self.number(session).await?;
-        let czxid = u64::try_from(czxid).map_err(|_| {
+        let created = u64::try_from(czxid).map_err(|_| {
             Error::new(ErrorKind::Unexpected, BACKEND)
                 .with_message(format!("the server reports transaction {czxid} for a created node"))
         })?;
-        match number.checked_add(czxid).filter(|&token| i64::try_from(token).is_ok()) {
-            Some(token) => Ok(Token::new(token)),
+        let is_block = number == 0;
+        let token = match is_block {
+            true => created.checked_mul(TokenBlock::SIZE),
+            false => number.checked_add(created),
+        };
+        match token.filter(|&token| i64::try_from(TokenBlock::end(token)).is_ok()) {
+            Some(token) => Ok(Minted { token: Token::new(token), is_block }),
             None => Err(error(
                 ErrorKind::Exhausted,
                 format!("there are no tokens above {number} (in {})", self.path()),
@@ -67,22 +92,19 @@ impl TokenBase {
         }
     }
 
-    /// Raises the base while the node `own` exists, so that the tokens of nodes created after the transaction `czxid` are
-    /// larger than `floor`.
+    /// Raises the base while the node `own` exists, which was created by the transaction `czxid`, so that the tokens of nodes
+    /// created after the transaction `after` are larger than `floor`.
     pub(crate) async fn raise(
         &self,
         session: &Session,
-        own: &str,
-        czxid: u64,
+        (own, czxid): (&str, u64),
+        after: u64,
         floor: Token,
     ) -> Result<(), NotRaised> {
-        let needed = floor.get().saturating_sub(czxid);
         let until = Instant::now() + session.timeout;
         loop {
             let (number, version) = self.read(session).await.map_err(NotRaised::Failed)?;
-            if number >= needed {
-                return Ok(());
-            }
+            let Some(needed) = self.needed(number, czxid, after, floor.get()) else { return Ok(()) };
             let fault = match self.write(session, own, needed, version).await {
                 Ok(()) => {
                     self.saw(needed);
@@ -104,6 +126,16 @@ impl TokenBase {
             tokio::time::sleep(PAUSE).await;
             let passed = session.retry_until_definite(|| session.pass_quorum(self.path())).await;
             passed.map_err(|fault| NotRaised::Failed(fault.on(self.path())))?;
+        }
+    }
+
+    /// The base for tokens beyond `floor`, unless they are beyond it with the present one.
+    fn needed(&self, number: u64, czxid: u64, after: u64, floor: u64) -> Option<u64> {
+        let needed = floor.saturating_sub(after);
+        match self.saw(number) {
+            0 if (after + 1).saturating_mul(TokenBlock::SIZE) > floor => None,
+            0 => Some(needed.max((czxid + MARGIN).saturating_mul(TokenBlock::SIZE))),
+            number => (number < needed).then_some(needed),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The token base of a `dir`, as one session knows it: the number that is added to the `czxid` of a node.
+//! The token base of a `dir`, as one session knows it: the number from which tokens are computed.
 
 use std::fmt;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{BootInstant, Result, Token};
+use lock_core::{BootInstant, Result, Token, TokenBlock};
 use redis::{Pipeline, RedisResult, Value};
 
 use crate::client::RedisClient;
@@ -259,14 +259,15 @@ fn got(link: &Link, answer: &RedisResult<Value>) -> Result<Got> {
     }
 }
 
-/// A score, which the newer protocol has as a number.
+/// The last token that may be in use by this score, which the newer protocol has as a number.
 fn score(link: &Link, answer: &RedisResult<Value>) -> Result<Option<Token>> {
     let score = match answer {
         Ok(Value::Double(score)) => Some(*score),
         answer => got(link, answer)?.string().and_then(|score| score.parse::<f64>().ok()),
     };
     // The cast saturates: what is beyond all tokens is the largest one.
-    Ok(score.filter(|score| *score >= 0.0).map(|score| Token::new((score as i64).unsigned_abs())))
+    let end = |score: f64| TokenBlock::end((score as i64).unsigned_abs()).min(i64::MAX.unsigned_abs());
+    Ok(score.filter(|score| *score >= 0.0).map(|score| Token::new(end(score))))
 }
 
 fn int(link: &Link, answer: &RedisResult<Value>) -> Result<i64> {

@@ -137,7 +137,7 @@ impl Observation {
         loop {
             let looked = tokio::select! {
                 biased;
-                () = self.connection.closed.cancelled() => Err(Error::closed(self.connection.backend_name())),
+                () = self.connection.origin.closed.cancelled() => Err(Error::closed(self.connection.backend_name())),
                 looked = self.look() => looked,
             };
             let state = match looked {

@@ -1,5 +1,11 @@
 -- The last token is the score of a member of a sorted set, which plain commands can raise, too. Scores are exact up to 2^53.
 local EXACT = 9007199254740991
+-- A grant reserves a block of tokens for its process (TokenBlock in lock-core). Its first one, a multiple, stands for all.
+local BLOCK = 16
+
+local function block_of(number)
+  return string.format('%.0f', number - number % BLOCK)
+end
 
 local function too_large()
   return redis.error_reply('ERR a clock or a token is centuries ahead: no token is larger than ' .. EXACT)
@@ -11,13 +17,13 @@ local function keep(token, fence_ttl)
   redis.call('PEXPIRE', KEYS[2], string.format('%.0f', fence_ttl + ahead))
 end
 
--- The last token plus one, or an error.
+-- The block after the last token, or an error.
 local function mint_next(fence_ttl)
   local last = redis.pcall('ZSCORE', KEYS[2], 'last')
   if type(last) == 'table' then
     return last
   end
-  local token = last and string.format('%.0f', math.floor(last) + 1) or micros
+  local token = block_of(last and last + BLOCK or micros)
   if tonumber(token) > EXACT then
     return too_large()
   end
@@ -26,13 +32,14 @@ local function mint_next(fence_ttl)
   return token
 end
 
--- Mints the token of a grant: the clock if that is beyond the last token, else the last one plus one. Returns the token or an
+-- Mints the token of a grant: the clock's block if that is beyond the last token, else the next one. Returns the token or an
 -- error.
 local function mint(fence_ttl)
-  local raised = redis.pcall('ZADD', KEYS[2], 'GT', 'CH', micros, 'last')
+  local token = block_of(micros)
+  local raised = redis.pcall('ZADD', KEYS[2], 'GT', 'CH', token, 'last')
   if raised == 1 then
     redis.call('PEXPIRE', KEYS[2], fence_ttl)
-    return micros
+    return token
   end
   return raised == 0 and mint_next(fence_ttl) or raised
 end

@@ -1,6 +1,6 @@
 //! The tables.
 
-use lock_core::Token;
+use lock_core::{Token, TokenBlock};
 
 use crate::bench::{Bench, LARGEST};
 use crate::op::Op;
@@ -792,18 +792,19 @@ async fn tokens() {
             // Below the clock, and above it: after a restore, or a clock that went back.
             ("free | | ann", 1000, "ask me x", None),
             ("free | | ann", 9, "ask me x", None),
-            ("free | | ann", next_year, "ask me x", Some(next_year + 1)),
+            ("free | | ann", next_year, "ask me x", Some(TokenBlock::end(next_year) + 1)),
             ("free | | ann", 2_999_999_999_999_999, "ask me x", Some(3_000_000_000_000_000)),
-            ("me:200 | | me", next_year, "rotate me ann", Some(next_year + 1)),
-            ("me:200 | | me", 1000, "ask me x", Some(1001)),
+            ("free | | ann", 3_000_000_000_000_000, "ask me x", Some(3_000_000_000_000_016)),
+            ("me:200 | | me", next_year, "rotate me ann", Some(TokenBlock::end(next_year) + 1)),
+            ("me:200 | | me", 1000, "ask me x", Some(1008)),
             // Up to where a double is exact.
-            ("free | | ann", LARGEST - 2, "ask me x", Some(LARGEST - 1)),
-            ("free | | ann", LARGEST - 2, "ask me r", Some(LARGEST - 1)),
+            ("free | | ann", LARGEST - 16, "ask me x", Some(LARGEST - 15)),
+            ("free | | ann", LARGEST - 16, "ask me r", Some(LARGEST - 15)),
         ],
     )
     .await;
     let mut bench = Bench::new(false).await;
-    for (last, by) in [(1000_u64, 1_i64), (1000, 1 << 40), (clock(), 1 << 40), (LARGEST - 9, 1), (99, 1)] {
+    for (last, by) in [(1000_u64, 1_i64), (1000, 1 << 40), (clock(), 1 << 40), (LARGEST - 19, 1), (99, 1)] {
         let mut case = bench.case_after(last, Family::Single, "me:200 | | me".parse().unwrap()).await;
         bench.step(&mut case, Op::Raise("me".parse().unwrap(), by)).await;
         let floor = last.saturating_add_signed(by);

@@ -33,6 +33,9 @@ impl ZkConfig {
                 "create_chroot" => config.create_chroot = value.parse("use true or false")?,
                 "dir" => value.text().clone_into(&mut config.dir),
                 "layout" => config.layout = value.parse("use curator, plain or kazoo")?,
+                "local_handovers" => {
+                    config.local_handovers = value.parse("give a number, such as 16")?;
+                }
                 "recipe" => config.recipe = value.parse("use queue or ephemeral")?,
                 "wait" => wait = Some(value.parse("use watch or poll")?),
                 "auth" => {
@@ -77,12 +80,13 @@ impl ZkConfig {
     }
 }
 
-const OPTIONS: [&str; 14] = [
+const OPTIONS: [&str; 15] = [
     "session_timeout",
     "connect_timeout",
     "create_chroot",
     "dir",
     "layout",
+    "local_handovers",
     "recipe",
     "wait",
     "auth",

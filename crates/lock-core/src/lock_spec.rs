@@ -1,0 +1,119 @@
+//! What all acquisitions of one handle have in common.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::connection::Connection;
+use crate::{AcquireRequest, LeasePolicy, LockName, LockOptions, Mode, OnQueued, OwnerInfo, Result, Wait};
+
+/// A lock with the mode and the options of its acquisitions.
+#[derive(Clone, Debug)]
+pub(crate) struct LockSpec {
+    pub(crate) name: LockName,
+    pub(crate) mode: Mode,
+    pub(crate) lease: LeasePolicy,
+    pub(crate) hold_at_least: Option<Duration>,
+    owner: Arc<OwnerInfo>,
+    /// Whether it is the write side of a read/write lock.
+    pub(crate) writes: bool,
+    /// Whether the store has to know of each holder.
+    pub(crate) is_observed: bool,
+    on_queued: Option<OnQueued>,
+}
+
+impl LockSpec {
+    /// Refuses a mode and options that the backend cannot honour.
+    pub(crate) fn new(
+        connection: &Connection,
+        name: &str,
+        mode: Mode,
+        options: &LockOptions,
+    ) -> Result<Self> {
+        let name = LockName::new(name)?;
+        let capabilities = connection.backend.capabilities();
+        let fits = || {
+            capabilities.check_mode(mode)?;
+            let lease = match options.hold_at_least {
+                Some(hold) => capabilities.at_least(hold, options.lease)?,
+                None => options.lease,
+            };
+            capabilities.check(lease).map(|()| lease)
+        };
+        let lease = fits().map_err(|error| error.on(&name))?;
+        let owner = match &options.label {
+            Some(label) => Arc::new(OwnerInfo::clone(&connection.owner).with_label(label)),
+            None => Arc::clone(&connection.owner),
+        };
+        let (hold_at_least, on_queued) = (options.hold_at_least, options.on_queued.clone());
+        Ok(Self { name, mode, lease, hold_at_least, owner, writes: false, is_observed: false, on_queued })
+    }
+
+    pub(crate) fn request(&self, wait: Wait) -> AcquireRequest {
+        let owner = Arc::clone(&self.owner);
+        let request = AcquireRequest::exclusive(self.name.clone(), wait, self.lease, owner);
+        AcquireRequest {
+            writes: self.writes,
+            on_queued: self.on_queued.clone(),
+            ..request.in_mode(self.mode)
+        }
+    }
+
+    /// Whether a lock that was acquired so may go to an acquisition like `next` as it is: the store would not show a
+    /// difference, and the new holder gets what it has asked for.
+    pub(crate) fn may_pass_to(&self, next: &Self) -> bool {
+        let is_exclusive = self.mode == Mode::Exclusive && next.mode == Mode::Exclusive;
+        let is_endless = self.lease.renewed && self.lease.max_hold.is_none();
+        is_exclusive
+            && is_endless
+            && !self.is_observed
+            && !next.is_observed
+            && (self.lease, self.writes) == (next.lease, next.writes)
+            && (Arc::ptr_eq(&self.owner, &next.owner) || self.owner == next.owner)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::{Memory, MemoryConfig};
+
+    /// The lock `a` in this mode.
+    pub(crate) fn spec(mode: Mode) -> Arc<LockSpec> {
+        Arc::new(with_options(mode, &LockOptions::new()))
+    }
+
+    fn with_options(mode: Mode, options: &LockOptions) -> LockSpec {
+        let connection = Connection::new(Arc::new(Memory::open(MemoryConfig::new()).unwrap()));
+        LockSpec::new(&connection, "a", mode, options).unwrap()
+    }
+
+    #[test]
+    fn a_lock_goes_as_it_is_only_to_an_acquisition_on_the_same_terms() {
+        const TTL: Duration = Duration::from_secs(9);
+        let plain = LockOptions::new();
+        let (usual, label) = (with_options(Mode::Exclusive, &plain), plain.clone().label("me"));
+        assert!(usual.may_pass_to(&usual.clone()));
+        let labelled = with_options(Mode::Exclusive, &label);
+        assert!(labelled.may_pass_to(&with_options(Mode::Exclusive, &label)));
+        let others = [
+            labelled,
+            with_options(Mode::Shared, &plain),
+            with_options(Mode::Permit { max: NonZeroU32::MIN }, &plain),
+            with_options(Mode::Exclusive, &plain.clone().ttl(TTL)),
+            with_options(Mode::Exclusive, &plain.clone().fixed_ttl(TTL)),
+            with_options(Mode::Exclusive, &plain.clone().max_hold(TTL)),
+            LockSpec { writes: true, ..usual.clone() },
+            LockSpec { is_observed: true, ..usual.clone() },
+        ];
+        for other in &others {
+            assert!(!usual.may_pass_to(other) && !other.may_pass_to(&usual), "{other:?}");
+        }
+        // What ends by itself goes to nobody.
+        for ends in [plain.clone().fixed_ttl(TTL), plain.max_hold(TTL)] {
+            let ends = with_options(Mode::Exclusive, &ends);
+            assert!(!ends.may_pass_to(&ends.clone()));
+        }
+    }
+}
