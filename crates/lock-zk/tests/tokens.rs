@@ -321,3 +321,63 @@ async fn a_broken_base_is_reported() {
     };
     assert_eq!(acl[0].scheme(), "digest");
 }
+
+/// The tokens of tasks of one process that get the lock one after the other.
+async fn tasks(locks: &Locks, name: &str, count: usize) -> Vec<Token> {
+    let first = locks.mutex(name).acquire().await.unwrap();
+    let (sender, mut tokens) = tokio::sync::mpsc::unbounded_channel();
+    sender.send(first.token()).unwrap();
+    for _ in 1..count {
+        let (mutex, sender) = (locks.mutex(name), sender.clone());
+        tokio::spawn(async move {
+            let guard = mutex.acquire().await.unwrap();
+            sender.send(guard.token()).unwrap();
+            guard.release().await.unwrap();
+        });
+    }
+    while locks.inspect(name).await.unwrap().waiters < count - 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(sender);
+    first.release().await.unwrap();
+    let mut all = Vec::new();
+    while let Some(token) = tokio::time::timeout(LONG, tokens.recv()).await.unwrap() {
+        all.push(token);
+    }
+    assert!(all.is_sorted_by(|one, next| one < next), "{all:?}");
+    assert_eq!(all.len(), count);
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_lock_goes_from_task_to_task_with_the_tokens_of_its_block() {
+    let server = common::server().await;
+    let locks = config(&server).connect().await.unwrap();
+    let in_a_row =
+        |tokens: &[Token]| tokens.windows(2).filter(|pair| pair[0].get() + 1 == pair[1].get()).count();
+    let tokens = tasks(&locks, "a", 20).await;
+    assert_eq!(tokens[0].get() % 16, 0);
+    // A busy machine ends a series early.
+    assert!(in_a_row(&tokens) > 0, "{tokens:?}");
+    let each_asks = config(&server).local_handovers(1).connect().await.unwrap();
+    assert_eq!(in_a_row(&tasks(&each_asks, "a", 5).await), 0);
+
+    // A base that another lock's holder writes is beyond all blocks; what is low enough writes none.
+    let other = config(&server).connect().await.unwrap();
+    let held = locks.mutex("held").acquire().await.unwrap();
+    raise(&other, "b", Token::new(1)).await;
+    assert!(client(&server).await.check_stat(BASE).await.unwrap().is_none());
+    raise(&other, "b", Token::new(token(&other, "b").await.get() + 1_000)).await;
+    let (mutex, held_token) = (locks.mutex("held"), held.token());
+    let next = tokio::spawn(async move { mutex.acquire().await.unwrap().token() });
+    while locks.inspect("held").await.unwrap().waiters == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    held.release().await.unwrap();
+    let passed = next.await.unwrap();
+    assert_eq!(passed.get(), held_token.get() + 1);
+    assert!(token(&other, "held").await > passed);
+    let above = tasks(&locks, "a", 5).await;
+    assert!(above[0] > tokens[19]);
+    assert_eq!(in_a_row(&above), 0, "above a base each task is granted the lock: {above:?}");
+}
