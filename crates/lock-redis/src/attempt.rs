@@ -99,7 +99,7 @@ impl Attempt {
         self.rollback.arm();
         if self.since.is_none() && !is_confirmation {
             let sent = server.moment();
-            if let Some(answer) = self.claim(what, sent).await.transpose() {
+            if let Some(answer) = Box::pin(self.claim(what, sent)).await.transpose() {
                 return (sent, answer);
             }
         }
@@ -112,7 +112,9 @@ impl Attempt {
         let sent = server.moment();
         self.since.get_or_insert(sent.at);
         let entry = self.queue_entry.as_ref().map(|queue_entry| &*queue_entry.text);
-        let answer = server.ask(sent, &Ask { entry, is_confirmation, ..what.ask(self.rollback.owner) }).await;
+        let ask = Ask { entry, is_confirmation, ..what.ask(self.rollback.owner) };
+        // Boxed, to keep the future of an acquisition small.
+        let answer = Box::pin(server.ask(sent, &ask)).await;
         self.untokened &= !matches!(answer, Ok(LockAnswer::Busy { .. }));
         match answer {
             Ok(LockAnswer::Busy { .. }) => what.context.busy.note(&what.keys, what.context.clock.now()),

@@ -148,7 +148,7 @@ impl Lease for RedisLease {
         let ours = match (self.leaves_free, self.contended) {
             // Boxed, to keep the future of a release small.
             (Some(moment), _) => Box::pin(server.release_and_leave_free(keys, owner, moment)).await?,
-            (None, true) => server.release_to_next(keys, owner).await?,
+            (None, true) => Box::pin(server.release_to_next(keys, owner)).await?,
             (None, false) => self.release_uncontended().await?,
         };
         self.cell.lose(LossReason::Released);
@@ -189,7 +189,7 @@ impl RedisLease {
         if self.held.hold() == Hold::Alone && context.kept.has(keys, now) {
             return context.server.release_free(keys, *owner).await;
         }
-        let ours = context.server.release(keys, *owner, None).await?;
+        let ours = Box::pin(context.server.release(keys, *owner, None)).await?;
         if ours == Some(true) {
             context.kept.note(keys, now);
         }

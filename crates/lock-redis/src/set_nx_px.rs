@@ -1,5 +1,6 @@
 //! The default recipe, `SET key owner NX PX ttl`: its scripts and their calls.
 
+use std::fmt::Write as _;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ static REMOVE_TOMBSTONE: LazyLock<Script> = script!(value clock mint raise_last 
 /// From here on, the score of a sorted set is not exact.
 const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 
+/// The length of a value without the owner info.
+const VALUE: usize = 80;
+
 /// The recipe of [`RedisRecipe::SetNxPx`](crate::RedisRecipe::SetNxPx).
 #[derive(Debug)]
 pub(crate) struct SetNxPx {
@@ -75,7 +79,9 @@ impl Recipe for SetNxPx {
         }
         let mut commands = Pipeline::with_capacity(5);
         // In this order: a token that is written before the lock may be older than that of a holder in between.
-        let value = format!("{} {token} {token} {}", ask.owner, ask.info);
+        let mut value = String::with_capacity(VALUE + ask.info.len());
+        // Writing to a string never fails.
+        let _ = write!(value, "{} {token} {token} {}", ask.owner.encode(&mut [0; 32]), ask.info);
         let mut set = Cmd::with_capacity(6, ask.keys.lock().len() + value.len() + 32);
         set.arg("SET").arg(ask.keys.lock()).arg(value).arg("NX").arg("PX").arg(millis(ask.ttl));
         let mut raise = Cmd::with_capacity(6, ask.keys.tokens().len() + 32);

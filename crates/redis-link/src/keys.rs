@@ -47,10 +47,9 @@ impl Keys {
         let mut text = String::with_capacity(lock + beside);
         text.extend([prefix, name]);
         let (before, after) = if has_hash_tag(&text) { (BEFORE[0], "") } else { (BEFORE[1], "}") };
-        let of_the_lock = [before, &text, after].concat();
         let mut ends = [lock; 1 + HELPERS.len()];
         for (what, end) in HELPERS.iter().zip(&mut ends[1..]) {
-            text.extend([*what, &of_the_lock]);
+            text.extend([*what, before, prefix, name, after]);
             *end = text.len();
         }
         Self { text: text.into(), ends }

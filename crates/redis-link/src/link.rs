@@ -601,7 +601,7 @@ impl SentinelLink for Link {
 async fn request(connection: &mut MultiplexedConnection, call: &Call) -> RedisResult<Value> {
     let Some(ahead) = &call.ahead else { return connection.req_packed_command(&call.command).await };
     let mut pipeline = redis::pipe();
-    pipeline.add_command(ahead.clone()).add_command(call.command.clone());
+    pipeline.add_command(Cmd::clone(ahead)).add_command(call.command.clone());
     let mut answers = connection.req_packed_commands(&pipeline, 1, 1).await?;
     Ok(answers.pop().unwrap_or(Value::Nil))
 }

@@ -29,7 +29,7 @@ pub struct Call {
     pub(crate) script: &'static Script,
     pub(crate) command: Cmd,
     /// A command that goes out before the call, in the same write. Its answer is ignored.
-    pub(crate) ahead: Option<Cmd>,
+    pub(crate) ahead: Option<Box<Cmd>>,
 }
 
 /// A script concatenated from these files of `lua/`, in a `LazyLock`. The common case comes first and returns early, which
@@ -105,7 +105,7 @@ impl Call {
     pub fn answered_last(mut self) -> Self {
         let mut command = redis::cmd("EXISTS");
         command.arg(self.keys().next());
-        self.ahead = Some(command);
+        self.ahead = Some(Box::new(command));
         self
     }
 
