@@ -17,7 +17,6 @@ mod minority;
 mod naive_recipes;
 mod paused_holder;
 mod scale;
-mod throughput;
 mod timeline;
 mod trials;
 mod waiting_cost;
@@ -32,7 +31,7 @@ pub(crate) use self::figures::Figures;
 use crate::backends::Target;
 use crate::failure::Outcome;
 use crate::options::ScenarioName;
-use crate::results::{ClaimResult, Figure, Mode, Picture, Results, Verdict};
+use crate::results::{ClaimResult, Figure, Mode, Picture, Results, Row, Verdict};
 use crate::scenarios::Bench;
 use crate::stuck;
 use crate::url;
@@ -196,12 +195,15 @@ impl<'a> Measuring<'a> {
         self.figures.push(figure);
     }
 
+    /// The number of a scenario's row.
+    pub(crate) fn row(&self, scenario: &str, backend: &str, metric: &str) -> Option<&'a Row> {
+        let mut rows = self.rows.rows.iter().rev();
+        rows.find(|row| row.scenario == scenario && row.backend == backend && row.metric == metric)
+    }
+
     /// Adds a number of a scenario's row as a figure. A row of a selected backend must be there.
     pub(crate) fn add_row(&mut self, scenario: &str, backend: &str, metric: &str) {
-        let rows = self.rows.rows.iter().rev();
-        let mut rows =
-            rows.filter(|row| row.scenario == scenario && row.backend == backend && row.metric == metric);
-        if let Some(row) = rows.next() {
+        if let Some(row) = self.row(scenario, backend, metric) {
             self.figures.push(Figure::new(backend, metric, &row.unit, row.value));
         } else if self.target_of(backend).is_some() {
             self.leave_out(&format!("{metric} of {backend}"), format!("`{scenario}` did not measure it"));

@@ -20,7 +20,7 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::promises;
 use crate::report;
-use crate::results::{BaselineResult, Meta, Mode, Results, Row};
+use crate::results::{BaselineResult, Meta, Mode, Results, Row, has_rivals};
 use crate::scenarios::{self, Bench, Measured};
 use crate::stuck;
 use crate::table::{self, Look};
@@ -279,6 +279,9 @@ async fn add(scenario: ScenarioName, measured: Measured, results: &mut Results) 
         let text = results.meta.settings.entry(format!("{scenario}.{name}")).or_default();
         let comma = if text.is_empty() { "" } else { ", " };
         text.push_str(&format!("{comma}{backend} {value}"));
+    }
+    if !has_rivals(scenario.as_str()) {
+        return complaints;
     }
     // A long history takes long to check: not on a thread of the runtime.
     let events = measured.events;

@@ -24,6 +24,20 @@ impl Latency {
         self.total_ns += u128::from(ns);
     }
 
+    /// Adds times of another histogram, as [`counts`](Self::counts) has them.
+    pub(crate) fn add(&mut self, counts: &[(u64, u64)]) {
+        for &(ns, count) in counts {
+            self.histogram.saturating_record_n(ns, count);
+            self.total_ns += u128::from(ns) * u128::from(count);
+        }
+    }
+
+    /// How often each time was recorded, within the precision of the histogram.
+    pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
+        let recorded = self.histogram.iter_recorded();
+        recorded.map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
+    }
+
     /// The number of recorded times.
     pub(crate) fn len(&self) -> u64 {
         self.histogram.len()
@@ -97,6 +111,10 @@ mod tests {
         assert!((latency.quantile_us(0.5) - 50.0).abs() < 0.1);
         assert!((latency.quantile_us(0.99) - 99.0).abs() < 0.1);
         assert!((latency.per_second() - 1e6 / 50.5).abs() < 1.0);
+        let mut twice = latency.clone();
+        twice.add(&latency.counts());
+        assert_eq!(twice.len(), 200);
+        assert!((twice.quantile_us(0.99) - 99.0).abs() < 0.2, "{}", twice.quantile_us(0.99));
         let rows = latency.rows("uncontended", "redis", &latency);
         assert_eq!(rows.iter().map(|row| row.metric.as_str()).collect::<Vec<_>>(), ["p50", "p90", "p99"]);
         assert!(rows.iter().all(|row| row.ratio == Some(1.0)));

@@ -28,8 +28,8 @@ pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
 
-    /// Take 40 seconds instead of some minutes, without the scenarios `peers`, `herd`, `held`, `degraded` and
-    /// `migration`
+    /// Take less than a minute instead of many, without the scenarios `crash`, `peers`, `herd`, `held`, `degraded`,
+    /// `migration` and `command`
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -142,6 +142,8 @@ pub(crate) enum ScenarioName {
     Contended,
     /// Tasks of one process contend for one lock.
     Tasks,
+    /// Tasks use locks with names of their own, in one process and in several.
+    Throughput,
     /// The holder is killed.
     Crash,
     /// The same with the locks of other libraries.
@@ -154,6 +156,8 @@ pub(crate) enum ScenarioName {
     Degraded,
     /// Each rung of the way from Redis to ZooKeeper.
     Migration,
+    /// The command `polylock run`.
+    Command,
 }
 
 /// A running server to use.
@@ -227,12 +231,14 @@ impl ScenarioName {
             Self::Uncontended => "uncontended",
             Self::Contended => "contended",
             Self::Tasks => "tasks",
+            Self::Throughput => "throughput",
             Self::Crash => "crash",
             Self::Peers => "peers",
             Self::Herd => "herd",
             Self::Held => "held",
             Self::Degraded => "degraded",
             Self::Migration => "migration",
+            Self::Command => "command",
         }
     }
 }
@@ -303,7 +309,7 @@ fn target_folder(name: &str) -> PathBuf {
 }
 
 /// How many scenarios, from the first, belong to a quick run.
-const IN_QUICK: usize = 3;
+const IN_QUICK: usize = 4;
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
 const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 
@@ -327,8 +333,8 @@ mod tests {
     fn everything_by_default_and_the_short_ones_in_quick() {
         let all = parse("").unwrap();
         assert_eq!(all.backends().len(), 4);
-        assert_eq!(all.scenarios().len(), 9);
-        assert_eq!(parse("--quick").unwrap().scenarios().len(), 3);
+        assert_eq!(all.scenarios().len(), 11);
+        assert_eq!(parse("--quick").unwrap().scenarios().len(), 4);
         let some = parse("--quick --scenario held --scenario crash --backend zk --backend memory").unwrap();
         assert_eq!(some.scenarios(), [ScenarioName::Crash, ScenarioName::Held]);
         assert_eq!(some.backends(), [BackendName::Memory, BackendName::Zk]);

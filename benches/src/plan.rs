@@ -1,9 +1,12 @@
 //! How long, how often and with how many clients a run measures.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::options::{Options, ScenarioName};
+use crate::peers::Peer;
 use crate::results::Mode;
+use crate::scenarios;
 
 /// The size of a run.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +29,16 @@ pub(crate) struct Plan {
     pub(crate) task_slice: Duration,
     /// The number of measured slices.
     pub(crate) task_slices: u32,
+    /// How many clients `throughput` has at once.
+    pub(crate) loads: &'static [Load],
+    /// How long each of its subjects uses its locks before the next one does.
+    pub(crate) throughput_slice: Duration,
+    /// The number of slices of each subject.
+    pub(crate) throughput_slices: u32,
+    /// The libraries that take part.
+    pub(crate) throughput_peers: &'static [Peer],
+    /// How often `command` runs a command with the lock, and without.
+    pub(crate) commands: u32,
     /// The rounds of `crash`.
     pub(crate) crash_rounds: usize,
     /// How many holders `crash` kills in a round.
@@ -40,6 +53,23 @@ pub(crate) struct Plan {
     pub(crate) moved_names: usize,
     /// A scenario that takes longer is stuck.
     pub(crate) patience: Duration,
+}
+
+/// So many processes, each with so many tasks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Load {
+    pub(crate) processes: u32,
+    pub(crate) tasks: u32,
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.processes, self.tasks) {
+            (1, 1) => f.write_str("1 task"),
+            (1, tasks) => write!(f, "{tasks} tasks"),
+            (processes, tasks) => write!(f, "{processes} x {tasks} tasks"),
+        }
+    }
 }
 
 impl Plan {
@@ -64,6 +94,8 @@ impl Plan {
             ScenarioName::Uncontended => self.warm_up * 2 + self.uncontended,
             ScenarioName::Contended => self.warm_up + self.contended * 2 + self.counted,
             ScenarioName::Tasks => self.task_slice * self.task_slices * 3,
+            ScenarioName::Throughput => scenarios::throughput::expected(self),
+            ScenarioName::Command => COMMAND * self.commands,
             ScenarioName::Crash => self.crash_lease * 4 * self.crash_rounds as u32,
             ScenarioName::Peers => (self.warm_up + self.contended) * 6,
             ScenarioName::Herd => Duration::from_secs(10),
@@ -87,6 +119,11 @@ impl Plan {
             tasks: 1000,
             task_slice: Duration::from_millis(250),
             task_slices: 2,
+            loads: &[Load { processes: 1, tasks: 1 }, Load { processes: 1, tasks: 256 }],
+            throughput_slice: Duration::from_millis(250),
+            throughput_slices: 2,
+            throughput_peers: &[Peer::Rslock],
+            commands: 20,
             crash_rounds: 1,
             crash_holders: 3,
             crash_lease: Duration::from_secs(1),
@@ -108,6 +145,17 @@ impl Plan {
                 processes: 20,
                 task_slice: Duration::from_secs(1),
                 task_slices: 4,
+                loads: LOADS,
+                throughput_slice: Duration::from_millis(500),
+                throughput_slices: 3,
+                throughput_peers: &[
+                    Peer::Rslock,
+                    Peer::Rlock,
+                    Peer::AsyncRedisLock,
+                    Peer::Distkit,
+                    Peer::LockClient,
+                ],
+                commands: 200,
                 crash_rounds: 3,
                 moved_names: 10_000,
                 ..common
@@ -116,6 +164,15 @@ impl Plan {
     }
 }
 
+const LOADS: &[Load] = &[
+    Load { processes: 1, tasks: 1 },
+    Load { processes: 1, tasks: 16 },
+    Load { processes: 1, tasks: 256 },
+    Load { processes: 1, tasks: 1024 },
+    Load { processes: 8, tasks: 64 },
+];
+/// To run a command with the lock, and once without.
+const COMMAND: Duration = Duration::from_millis(40);
 /// To acquire and release one lock, on a slow machine.
 const PATIENCE_PER_LOCK: Duration = Duration::from_millis(3);
 /// To start two servers, and connect to them.

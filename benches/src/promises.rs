@@ -72,6 +72,18 @@ impl Promise {
         Self { backend, ..Self::ratio(MIGRATE, "migration", "p50", what) }
     }
 
+    /// Locks with names of their own, by so many tasks.
+    const fn load(by: &'static str, tasks: &'static str, metric: &'static str, what: &'static str) -> Self {
+        Self { backend: tasks, ..Self::ratio(by, "throughput", metric, what) }
+    }
+
+    /// Many tasks of a process on one lock: far fewer round trips than pairs.
+    const fn tasks(by: &'static str) -> Self {
+        Self::ratio(by, "tasks", "pairs_per_s", "pairs/s against one after the other")
+            .at_least(10.0)
+            .at(Size::Tasks)
+    }
+
     /// A Redis lock that polls.
     const fn polling(backend: &'static str) -> Self {
         // Not the hand-off to any process: a releaser that acquires the lock again at once is faster than any waiter.
@@ -147,6 +159,7 @@ const TASKS: u32 = 1000;
 const LOCKS: usize = 100_000;
 const WATCH_S: u64 = 300;
 const NAMES: usize = 10_000;
+const KB: f64 = 1024.0;
 
 const PROMISES: &[Promise] = &[
     Promise::ratio(REDIS, "uncontended", "p50", "p50 against the bare commands").at_most(1.15),
@@ -164,20 +177,33 @@ const PROMISES: &[Promise] = &[
         .at_most(2.0)
         .at(Size::Processes),
     Promise::value(REDIS, "contended", "jain", "", "Jain index").at_least(0.99).at(Size::Processes),
-    Promise::ratio(REDIS, "tasks", "pairs_per_s", "pairs/s against one after the other")
-        .at_least(1.7)
-        .at(Size::Tasks),
+    Promise::tasks(REDIS),
+    Promise::load(REDIS, "redis 1 task", "p50", "p50 against the bare commands").at_most(1.08),
+    Promise::load(
+        REDIS,
+        "redis 256 tasks",
+        "pairs_per_s_minting",
+        "pairs/s against the bare commands with tokens",
+    )
+    .at_least(0.95),
+    Promise::load(REDIS, "redis 256 tasks", "pairs_per_s_rslock", "pairs/s against rslock").at_least(1.0),
+    Promise::load(REDIS, "redis 256 tasks", "client_cpu", "client CPU/pair against the bare commands")
+        .at_most(1.6),
+    Promise::load(REDIS, "redis 256 tasks", "server_cpu", "server CPU/pair against the bare commands")
+        .at_most(1.6),
     Promise::polling("rslock"),
     Promise::polling("rlock"),
     Promise::polling("async-redis-lock"),
     Promise::polling("distkit"),
     Promise::value(REDIS, "held", "bytes_per_lock", "B", "client memory per lock")
-        .at_most(2048.0)
+        .at_most(1.2 * KB)
         .at(Size::Locks),
     Promise::value(REDIS, "held", "both_cpu_percent", "%", "renewal, client and server, of one core")
         .at_most(25.0)
         .at(Size::Locks),
     Promise::value(REDIS, "held", "lost", "", "locks lost").at_most(0.0).at(Size::Watch),
+    Promise::value(REDIS, "command", "added", "ms", "`polylock run` against the command alone").at_most(25.0),
+    Promise::value(REDIS, "command", "binary", "MB", "the command `polylock`").at_most(15.0),
     Promise::ratio(REDLOCK, "uncontended", "acquire_p50", "acquire p50 against a fan-out to a quorum")
         .at_most(1.2),
     Promise::ratio(REDLOCK, "uncontended", "p50", "acquire + release p50 against fan-outs to a quorum")
@@ -185,14 +211,21 @@ const PROMISES: &[Promise] = &[
     Promise::ratio(REDLOCK, "uncontended", "p50_one_server", "acquire + release p50 against one server")
         .at_most(2.2),
     Promise::ratio(REDLOCK, "degraded", "acquire_p50", "acquire p50 with one master stopped").at_most(1.1),
-    Promise::value(REDLOCK, "contended", "handoff_p50", "us", "hand-off p50 of 8 processes")
-        .at_most(3_000.0)
+    Promise::tasks(REDLOCK),
+    Promise::load(REDLOCK, "redlock 256 tasks", "pairs_per_s", "pairs/s against fan-outs to a quorum")
+        .at_least(0.7),
+    Promise::load(REDLOCK, "redlock 256 tasks", "pairs_per_s_rslock", "pairs/s against rslock").at_least(1.5),
+    Promise::ratio(REDLOCK, "contended", "handoff_p50", "hand-off p50 of 8 processes against PING p50")
+        .at_most(6.0)
         .at(Size::FewProcesses),
     Promise::value(REDLOCK, "contended", "first_try", "%", "a free lock is acquired at first try")
         .at_least(95.0)
         .at(Size::Processes),
     Promise::ratio(ZK, "uncontended", "p50", "p50 against the bare requests").at_most(1.08),
     Promise::ratio(ZK, "contended", "handoff_p50_bare", "hand-off p50 against the bare watch").at_most(1.15),
+    Promise::tasks(ZK),
+    Promise::load(ZK, "zk 256 tasks", "pairs_per_s", "pairs/s against the bare requests").at_least(1.0),
+    Promise::load(ZK, "zk 256 tasks", "client_cpu", "client CPU/pair against the bare requests").at_most(1.3),
     Promise::not_faster("lock-client"),
     Promise::not_faster("curator"),
     Promise::not_faster("kazoo"),
@@ -201,7 +234,9 @@ const PROMISES: &[Promise] = &[
     Promise::slower_hand_off("kazoo"),
     Promise::value(ZK, "herd", "requests_per_grant", "", "requests per grant").at_most(5.0),
     Promise::value(ZK, "herd", "notifications", "", "notifications per release").at_most(2.0),
-    Promise::value(ZK, "held", "bytes_per_lock", "B", "client memory per lock").at_most(3072.0),
+    Promise::value(ZK, "held", "bytes_per_lock", "B", "client memory per lock")
+        .at_most(2.0 * KB)
+        .at(Size::Locks),
     Promise::value(ZK, "held", "renew_cpu_percent", "%", "at rest, of one core").at_most(5.0),
     Promise::rung(OLD, "p50 against redis").at_most(1.05),
     Promise::rung(SHADOW, "p50 against old").at_most(1.05),
@@ -223,6 +258,7 @@ mod tests {
     use super::*;
     use crate::peers::Peer;
     use crate::results::{Mode, Row, sample};
+    use crate::scenarios::throughput;
 
     fn find<'a>(result: &'a [PromiseResult], scenario: &str, metric: &str) -> &'a PromiseResult {
         result.iter().find(|one| one.by == REDIS && one.scenario == scenario && one.metric == metric).unwrap()
@@ -265,6 +301,28 @@ mod tests {
         assert_eq!(Size::Names.missing_in(&plan), None);
         assert_eq!(Size::Names.missing_in(&Plan::new(Mode::Quick)).as_deref(), Some("1200 names"));
         assert_eq!(Size::FewProcesses.missing_in(&Plan { processes: 8, ..plan }), None);
+    }
+
+    #[test]
+    fn promises_under_load_are_about_rows_that_throughput_has() {
+        let mut results = sample();
+        for promise in PROMISES.iter().filter(|promise| promise.scenario == throughput::SCENARIO) {
+            assert!(throughput::has_row(promise.backend, promise.metric), "{}", promise.backend);
+        }
+        for (metric, value, floor) in
+            [("pairs_per_s_minting", 96.0, 100.0), ("pairs_per_s_rslock", 90.0, 91.0)]
+        {
+            let row = Row::new("throughput", "redis 256 tasks", metric, "1/s", value);
+            results.push(row.with_floor(floor));
+        }
+        let result = judge(&results, &Plan::new(Mode::Quick));
+        assert_eq!(find(&result, "throughput", "pairs_per_s_minting").met(), "yes");
+        let rslock = find(&result, "throughput", "pairs_per_s_rslock");
+        assert_eq!(
+            (rslock.about().as_str(), rslock.met()),
+            ("redis 256 tasks: pairs/s against rslock", "NO".into())
+        );
+        assert_eq!(find(&result, "throughput", "client_cpu").met(), "not measured");
     }
 
     #[test]

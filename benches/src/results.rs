@@ -28,8 +28,8 @@ pub(crate) use self::row::Row;
 use self::row::is_overlaps;
 #[cfg(test)]
 pub(crate) use self::sample::sample;
-pub(crate) use self::scenario::Scenario;
 use self::scenario::{BACKENDS, SCENARIOS, ordered};
+pub(crate) use self::scenario::{Scenario, has_rivals};
 
 /// The results of a run, in the shape of `results.json`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -148,14 +148,20 @@ impl Results {
         self.promises.iter().filter(move |result| result.by == backend)
     }
 
-    /// The backends of all scenarios: the known ones first.
+    /// The backends of all scenarios: the known ones first. The rows of `throughput` are about many subjects of a backend.
     pub(crate) fn backends(&self) -> Vec<&str> {
-        ordered(self.rows.iter().map(|row| row.backend.as_str()), BACKENDS)
+        let names = self.rows.iter().filter_map(|row| match row.backend.as_str() {
+            name if has_rivals(&row.scenario) => Some(name),
+            name => name.split_whitespace().next().filter(|first| BACKENDS.contains(first)),
+        });
+        ordered(names, BACKENDS)
     }
 
     /// The verdict on all scenarios: broken if any part is, and held only if every part was checked.
     pub(crate) fn verdict(&self) -> ExclusionVerdict {
-        ExclusionVerdict::of_all(self.scenarios().iter().flat_map(|scenario| {
+        let scenarios = self.scenarios();
+        let with_rivals = scenarios.iter().filter(|scenario| scenario.has_rivals());
+        ExclusionVerdict::of_all(with_rivals.flat_map(|scenario| {
             scenario.backends().into_iter().map(|backend| scenario.verdict(backend)).collect::<Vec<_>>()
         }))
     }

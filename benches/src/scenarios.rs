@@ -1,5 +1,6 @@
 //! The scenarios, one file each. `contention`, `request_count` and `side_by_side` have what several of them do.
 
+mod command;
 mod contended;
 mod contention;
 mod crash;
@@ -11,6 +12,7 @@ mod peers;
 mod request_count;
 mod side_by_side;
 mod tasks;
+pub(crate) mod throughput;
 mod uncontended;
 
 use std::fmt::Display;
@@ -74,12 +76,14 @@ impl Bench {
             ScenarioName::Uncontended => uncontended::settings(plan),
             ScenarioName::Contended => contended::settings(plan),
             ScenarioName::Tasks => tasks::settings(plan),
+            ScenarioName::Throughput => throughput::settings(plan),
             ScenarioName::Crash => crash::settings(plan),
             ScenarioName::Peers => peers::settings(plan),
             ScenarioName::Herd => herd::settings(plan),
             ScenarioName::Held => held::settings(plan),
             ScenarioName::Degraded => degraded::settings(plan),
             ScenarioName::Migration => migration::settings(plan),
+            ScenarioName::Command => command::settings(plan),
         };
         let named = |scenario: &ScenarioName| {
             let scenario = *scenario;
@@ -96,6 +100,9 @@ pub(crate) fn fits(scenario: ScenarioName, backend: BackendName) -> bool {
         // A migration has a Redis server of its own.
         ScenarioName::Herd | ScenarioName::Migration => backend == BackendName::Zk,
         ScenarioName::Degraded => backend == BackendName::Redlock,
+        // A lock of its own in the memory of a process takes no time worth a load.
+        ScenarioName::Throughput => backend != BackendName::Memory,
+        ScenarioName::Command => backend == BackendName::Redis,
         _ => true,
     }
 }
@@ -109,14 +116,20 @@ pub(crate) async fn run(scenario: ScenarioName, bench: &Bench, target: &Target) 
         ScenarioName::Uncontended => Box::pin(alone(uncontended::run(bench, target))),
         ScenarioName::Contended => Box::pin(alone(contended::run(bench, target))),
         ScenarioName::Tasks => Box::pin(alone(tasks::run(bench, target))),
+        ScenarioName::Throughput => Box::pin(alone(throughput::run(bench, target))),
         ScenarioName::Crash => Box::pin(alone(crash::run(bench, target))),
         ScenarioName::Peers => Box::pin(peers::run(bench, target)),
         ScenarioName::Herd => Box::pin(herd::run(bench, target)),
         ScenarioName::Held => Box::pin(alone(held::run(bench, target))),
         ScenarioName::Degraded => Box::pin(degraded::run(bench, target)),
         ScenarioName::Migration => Box::pin(migration::run(bench)),
+        ScenarioName::Command => Box::pin(alone(command::run(bench, target))),
     };
-    let parts = if scenario == ScenarioName::Peers { 1 + Peer::of(target.backend()).count() } else { 1 };
+    let parts = match scenario {
+        ScenarioName::Peers => 1 + Peer::of(target.backend()).count(),
+        ScenarioName::Throughput => bench.plan.loads.len(),
+        _ => 1,
+    };
     let patience = bench.plan.patience * parts as u32;
     stuck::within(&format!("{scenario} on {}", target.name()), patience, measuring).await
 }

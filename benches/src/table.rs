@@ -91,7 +91,8 @@ fn blocks(scenario: &Scenario<'_>, look: Look) -> String {
 fn block(scenario: &Scenario<'_>, backends: &[&str], columns: &[Column], look: Look) -> Table {
     let mut table = empty(look);
     let header = columns.iter().map(|column| right(column.header.clone()).add_attribute(Attribute::Bold));
-    table.set_header([bold("backend")].into_iter().chain(header).chain([bold("mutual exclusion")]));
+    let last = scenario.has_rivals().then(|| bold("mutual exclusion"));
+    table.set_header([bold("backend")].into_iter().chain(header).chain(last));
     for (index, backend) in backends.iter().enumerate() {
         let cells = columns.iter().map(|column| right(column.cells[index].clone()));
         let verdict = scenario.verdict(backend);
@@ -100,7 +101,8 @@ fn block(scenario: &Scenario<'_>, backends: &[&str], columns: &[Column], look: L
             ExclusionVerdict::Broken(_) => Color::Red,
             ExclusionVerdict::Unchecked => Color::Yellow,
         });
-        table.add_row([Cell::new(backend)].into_iter().chain(cells).chain([verdict]));
+        let verdict = scenario.has_rivals().then_some(verdict);
+        table.add_row([Cell::new(backend)].into_iter().chain(cells).chain(verdict));
     }
     table
 }

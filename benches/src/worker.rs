@@ -13,6 +13,7 @@ pub(crate) mod held_locks;
 pub(crate) mod ping;
 pub(crate) mod process;
 pub(crate) mod soak;
+pub(crate) mod throughput;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use self::fault_client::{FaultOrder, FaultTask};
 use self::held_locks::HeldLocksCost;
 use self::soak::SoakTask;
+use self::throughput::{Slice, Subject};
 use crate::peers::Peer;
 use crate::window::Window;
 
@@ -78,6 +80,13 @@ pub(crate) enum Task {
     Soak(SoakTask),
     /// Use one lock while a fault happens, as ordered.
     Fault(FaultTask),
+    /// Acquire and release many locks at once, which have numbered names, in the windows of the orders.
+    Throughput {
+        /// Whose locks.
+        subject: Subject,
+        /// How many, each used by a task.
+        tasks: u32,
+    },
     /// Hold many locks, which have numbered names.
     Many {
         /// How many.
@@ -130,6 +139,8 @@ pub(crate) enum WorkerReport {
         /// Votes without a winner.
         split: u64,
     },
+    /// What many locks achieved in a window.
+    Slice(Slice),
     /// What was still running at the end of a soak, or ended unexpectedly.
     Stuck(Vec<String>),
     /// What many locks cost.

@@ -94,6 +94,37 @@ fn the_way_from_redis_to_zookeeper_is_measured_and_judged() {
 }
 
 #[test]
+fn locks_under_load_are_measured_beside_their_floors() {
+    let out = tempfile::tempdir().unwrap();
+    let args = "--quick --scenario throughput --backend redis --backend redlock --backend zk";
+    let output = compare(out.path(), &args.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let results = results(out.path());
+    let rows = results["rows"].as_array().unwrap();
+    for backend in ["redis", "redlock", "zk"] {
+        for metric in ["pairs_per_s", "p50", "p99", "client_cpu", "server_cpu"] {
+            let of = |backend: &str, metric: &str| {
+                let row = rows.iter().find(|row| row["backend"] == backend && row["metric"] == metric);
+                row.unwrap_or_else(|| panic!("{metric} of {backend} is not in {rows:?}")).clone()
+            };
+            let (ours, floor) = (
+                of(&format!("{backend} 256 tasks"), metric),
+                of(&format!("{backend} floor 256 tasks"), metric),
+            );
+            assert_eq!((&ours["floor"], &floor["floor"]), (&floor["value"], &Value::Null), "{ours} {floor}");
+            assert!(ours["value"].as_f64() > Some(0.0), "{ours}");
+        }
+    }
+    let promises = results["promises"].as_array().unwrap();
+    let of_load = promises.iter().filter(|promise| promise["scenario"] == "throughput");
+    assert!(of_load.clone().count() >= 9, "{promises:?}");
+    // Whether they are kept is not for a busy machine to say.
+    assert!(of_load.clone().all(|promise| promise["met"].is_boolean()), "{promises:?}");
+    let page = std::fs::read_to_string(out.path().join("report.html")).unwrap();
+    assert!(page.contains("scenario-throughput") && page.contains("redis minting floor 256 tasks"), "{page}");
+}
+
+#[test]
 fn peers_take_part() {
     let out = tempfile::tempdir().unwrap();
     let args = "--quick --backend redis --backend redlock --backend zk --scenario peers --processes 2";

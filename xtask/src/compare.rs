@@ -9,7 +9,8 @@ use crate::{peers, setup, steps};
 
 const HELP: &str = "\
 cargo xtask compare: installs what is missing (redis-server, ZooKeeper, Java; without --quick and --faults also the
-peers and Chromium, of which some may be missing), builds the harness in release mode and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
+peers and Chromium, of which some may be missing), builds the harness in release mode (and the command polylock, which the scenario
+`command` measures) and runs it with the arguments below. Without the set-up: cargo run --release -p lock-bench -- [ARGS...]
 
 ";
 
@@ -24,6 +25,14 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
             setup::offer_optional()?;
         }
     }
+    if measures_the_command(args) {
+        let mut build = build_command();
+        let line = steps::command_line(&build);
+        let status = build.status().map_err(|error| Failure::new(format!("cannot run `{line}`: {error}")))?;
+        if !status.success() {
+            return Err(Failure::new(format!("`{line}` ended with {status}; its own output is above")));
+        }
+    }
     let error = harness(args).exec();
     Err(Failure::new(format!("cannot run cargo: {error}")))
 }
@@ -31,6 +40,26 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Failure> {
 /// The command that builds the harness.
 pub(crate) fn build() -> Command {
     without_dice(steps::cargo(["build", "--release", "--package", "lock-bench"]))
+}
+
+/// The command that builds the command `polylock`, by itself: it is measured as users have it.
+fn build_command() -> Command {
+    without_dice(steps::cargo(["build", "--release", "--package", "lock-cli"]))
+}
+
+/// Whether the scenario `command` is part of the run.
+fn measures_the_command(args: &[OsString]) -> bool {
+    let has = |wanted: &[&str]| {
+        args.iter().any(|arg| {
+            let arg = arg.to_string_lossy();
+            wanted.iter().any(|name| arg == *name || arg.starts_with(&format!("{name}=")))
+        })
+    };
+    if has(&["-h", "--help", "--from", "--faults", "--replay"]) {
+        return false;
+    }
+    let is_named = args.iter().any(|arg| arg == "command" || arg == "--scenario=command");
+    is_named || !has(&["--quick", "--scenario", "--claim"])
 }
 
 /// The command that builds the harness and runs it.
@@ -46,4 +75,33 @@ fn without_dice(mut command: Command) -> Command {
         command.env("RUSTFLAGS", "");
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_built_for_the_runs_that_measure_it() {
+        let measures = |line: &str| {
+            let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            measures_the_command(&args)
+        };
+        for line in
+            ["", "--backend redis", "--quick --scenario command", "--scenario=command", "--awake --repeat 5"]
+        {
+            assert!(measures(line), "{line}");
+        }
+        for line in [
+            "--quick",
+            "--faults",
+            "--help",
+            "--from results.json",
+            "--scenario held",
+            "--claim 1",
+            "--claim=1",
+        ] {
+            assert!(!measures(line), "{line}");
+        }
+    }
 }

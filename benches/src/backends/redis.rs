@@ -1,9 +1,11 @@
 //! Connections to Redis servers beside those of the locks: version and clean-up.
 
+use std::time::Duration;
+
 use lock_redis::{connection_info, with_nodelay};
 use polylock::backend::LockUrl;
-use redis::Client;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client};
 
 use crate::failure::Outcome;
 use crate::url;
@@ -44,7 +46,9 @@ pub(crate) async fn keys_with(connection: &mut MultiplexedConnection, text: &str
 
 /// Connects to one host of the URL, with the URL's credentials and database, without Nagle's delay.
 pub(crate) async fn connect(url: &str, host: &str) -> Outcome<MultiplexedConnection> {
-    Ok(client(url, host)?.get_multiplexed_async_connection().await?)
+    // Many tasks may wait for one connection, and a floor reads some answers later: half a second, the default, is too short.
+    let options = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    Ok(client(url, host)?.get_multiplexed_async_connection_with_config(&options).await?)
 }
 
 /// As [`connect`], before the connection is made.
@@ -52,4 +56,5 @@ pub(crate) fn client(url: &str, host: &str) -> Outcome<Client> {
     Ok(Client::open(with_nodelay(connection_info("redis", &LockUrl::parse(url)?, host)?))?)
 }
 
+const PATIENCE: Duration = Duration::from_secs(10);
 const KEYS_AT_ONCE: usize = 1000;

@@ -4,18 +4,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_testkit::{RedisServer, ZooKeeper};
-use polylock::{Locks, OwnerId};
 use tokio::time::timeout;
 
-use super::throughput::{InTurn, Throughput};
 use super::{About, Claim, Figures, Judgement, Measuring};
-use crate::backends;
 use crate::failure::{Failure, Outcome};
-use crate::floor::BareRedis;
-use crate::options::ScenarioName;
-use crate::peers::Rslock;
+use crate::options::{BackendName, ScenarioName};
+use crate::plan::Load;
 use crate::results::{Figure, Mode, Picture, Verdict};
-use crate::url;
+use crate::scenarios::fits;
+use crate::scenarios::throughput::{self, CLIENT_CPU, PAIRS, SERVER_CPU, alone_us};
+use crate::worker::throughput::Subject;
 
 /// The claim.
 #[derive(Debug)]
@@ -29,14 +27,14 @@ impl Claim for Faster {
             says: "Redis is faster.",
             how: "One client acquires and releases a free lock: the median of `uncontended`, where nothing waits for a disk; and \
                   the same with appendfsync no, everysec and always, and with ZooKeeper, one server and three, with and \
-                  without forced sync (all on this machine: the network between servers costs nothing). Then many tasks of \
-                  one process, each with a lock of its own, as fast as they can; `floor` is SET NX PX and a compare-and-delete \
-                  on one multiplexed connection, without tokens.",
+                  without forced sync (all on this machine: the network between servers costs nothing). Then `throughput`: \
+                  many tasks of one process, and of eight, each with a lock of its own, as fast as they can, in turn with the \
+                  bare commands (`floor`), those of a lock with fencing tokens (`minting floor`) and other libraries.",
             rule: "Holds when Redis is at least 1.2 times as fast as one ZooKeeper server in every comparison that was \
                    measured: the median without waiting for a disk (no append-only file against no forced sync), the median \
                    with waiting for it (appendfsync always against forced sync; full runs only), and pairs per second at \
-                   every number of tasks. Does not hold when it is so in none; otherwise it depends on durability and load.",
-            needs: &[ScenarioName::Uncontended],
+                   every number of tasks, in one process and in eight. Does not hold when it is so in none; otherwise it depends on durability and load.",
+            needs: &[ScenarioName::Uncontended, ScenarioName::Throughput],
             in_quick: true,
         }
     }
@@ -48,18 +46,18 @@ impl Claim for Faster {
         if run.mode == Mode::Full {
             durable(run).await;
         }
-        let (tasks, span): (&[u32], _) = match run.mode {
-            Mode::Quick => (&[16, 256], Duration::from_millis(300)),
-            Mode::Full => (&[1, 16, 256, 1024], Duration::from_millis(1500)),
-        };
-        for &tasks in tasks {
-            for subject in [FLOOR, "redis", "rslock", "redlock", "zk"] {
-                throughput(run, subject, tasks, span).await;
+        for target in run.targets.iter().filter(|target| fits(ScenarioName::Throughput, target.backend())) {
+            for &load in run.bench.plan.loads {
+                add_throughput(run, target.backend(), load);
             }
         }
         run.draw(Picture::Bars {
             title: "Acquire + release of a free lock, median".into(),
             metric: LATENCY.into(),
+        });
+        run.draw(Picture::Bars {
+            title: "Pairs per second of 8 processes with 64 tasks each".into(),
+            metric: PAIRS_OF_PROCESSES.into(),
         });
         for (title, metric) in [
             ("Pairs of acquire and release per second", PAIRS),
@@ -84,6 +82,10 @@ impl Claim for Faster {
             let zk = figures.at("zk", PAIRS, tasks)?;
             comparisons
                 .push((redis / zk, format!("with {tasks} at a time ({redis:.0} against {zk:.0} pairs/s)")));
+        }
+        let of = |backend| figures.get(backend, PAIRS_OF_PROCESSES);
+        if let (Ok(redis), Ok(zk)) = (of("redis"), of("zk")) {
+            comparisons.push((redis / zk, format!("with 8 processes ({redis:.0} against {zk:.0} pairs/s)")));
         }
         let faster = comparisons.iter().filter(|(times, _)| *times >= CLEARLY).count();
         let verdict = match faster {
@@ -130,100 +132,67 @@ async fn durable(run: &mut Measuring<'_>) {
     }
 }
 
-fn add_alone(run: &mut Measuring<'_>, subject: &str, measured: Outcome<Throughput>) {
+fn add_alone(run: &mut Measuring<'_>, subject: &str, measured: Outcome<f64>) {
     match measured {
-        Ok(measured) => run.add(Figure::new(subject, LATENCY, "us", measured.latency.quantile_us(0.5))),
+        Ok(us) => run.add(Figure::new(subject, LATENCY, "us", us)),
         Err(failure) => run.leave_out(subject, failure),
     }
 }
 
 /// One client that acquires and releases a free lock.
-async fn alone(url: &str, lock: &str) -> Outcome<Throughput> {
-    let measuring = async {
-        let locks = Locks::connect(url).await?;
-        let measured = Throughput::measure(vec![InTurn::new(locks.mutex(lock))], ALONE, &[]).await?;
-        locks.close().await?;
-        Ok(measured)
-    };
-    timeout(PATIENCE, measuring)
+async fn alone(url: &str, lock: &str) -> Outcome<f64> {
+    timeout(PATIENCE, alone_us(url, lock, ALONE))
         .await
         .unwrap_or_else(|_| Err(Failure::new(format!("stuck for {PATIENCE:?}"))))
 }
 
-/// Measures one subject with so many tasks.
-async fn throughput(run: &mut Measuring<'_>, subject: &str, tasks: u32, span: Duration) {
-    let backend = if matches!(subject, FLOOR | "rslock") { "redis" } else { subject };
-    let (Some(target), Some(url)) = (run.target_of(backend), run.url(backend)) else { return };
-    let lock = run.bench.lock(&format!("throughput-{}", subject.replace(' ', "-")));
-    let names: Vec<String> = (0..tasks).map(|task| format!("{lock}-{task}")).collect();
-    let servers = target.processes();
-    let measuring = async {
-        match subject {
-            FLOOR => {
-                let shared = backends::redis::connect(&url, url::first_host(&url)).await?;
-                let mut floors = Vec::new();
-                for name in &names {
-                    floors.push(BareRedis::on(shared.clone(), name, OwnerId::random(), TTL).await?);
+/// Adds what `throughput` measured of all subjects of a backend at this load. Ours must be there.
+fn add_throughput(run: &mut Measuring<'_>, backend: BackendName, load: Load) {
+    for subject in throughput::subjects(backend, run.bench.plan.throughput_peers) {
+        let label = throughput::label(subject, backend, load);
+        for metric in [PAIRS, CLIENT_CPU, SERVER_CPU, "p50", "p99"] {
+            let Some(row) = run.row(throughput::SCENARIO, &label, metric) else {
+                if subject == Subject::Ours && metric == PAIRS {
+                    run.leave_out(&label, "`throughput` did not measure it");
                 }
-                Throughput::measure(floors, span, &servers).await
-            }
-            "rslock" => {
-                let urls = vec![url::without_options(&url).to_owned()];
-                let locks = names.iter().map(|name| InTurn::new(Rslock::new(urls.clone(), name))).collect();
-                Throughput::measure(locks, span, &servers).await
-            }
-            _ => {
-                let locks = Locks::connect(&url).await?;
-                let mutexes = names.iter().map(|name| InTurn::new(locks.mutex(name))).collect();
-                let measured = Throughput::measure(mutexes, span, &servers).await?;
-                locks.close().await?;
-                Ok(measured)
-            }
-        }
-    };
-    let name = format!("{tasks} tasks of {subject}");
-    let measured = match subject {
-        "rslock" => run.part_of_a_peer(&name, PATIENCE, measuring).await,
-        _ => run.part(&name, PATIENCE, measuring).await,
-    };
-    if let Some(measured) = measured {
-        let figures = [
-            (PAIRS, "1/s", Some(measured.pairs_per_s)),
-            (CLIENT_CPU, "us", Some(measured.client_us)),
-            (SERVER_CPU, "us", measured.server_us),
-            ("pair_p50", "us", Some(measured.latency.quantile_us(0.5))),
-            ("pair_p99", "us", Some(measured.latency.quantile_us(0.99))),
-        ];
-        for (metric, unit, value) in figures {
-            if let Some(value) = value {
-                run.add(Figure::new(subject, metric, unit, value).at(tasks));
-            }
+                continue;
+            };
+            let metric = match metric {
+                "p50" | "p99" => format!("pair_{metric}"),
+                other => other.to_owned(),
+            };
+            let figure = |metric: &str| {
+                Figure::new(&throughput::subject_name(subject, backend), metric, &row.unit, row.value)
+            };
+            run.add(match load.processes {
+                1 => figure(&metric).at(load.tasks),
+                // No point of a curve over the tasks of one process.
+                processes => figure(&format!("{metric}_of_{processes}_processes")),
+            });
         }
     }
 }
 
-const FLOOR: &str = "redis floor";
 const ALWAYS: &str = "redis appendfsync=always";
 const FORCED: &str = "zk one server, forced sync";
 const LATENCY: &str = "p50";
-const PAIRS: &str = "pairs_per_s";
-const CLIENT_CPU: &str = "client_cpu";
-const SERVER_CPU: &str = "server_cpu";
+/// Of 8 processes, see `add_throughput`.
+const PAIRS_OF_PROCESSES: &str = "pairs_per_s_of_8_processes";
 /// How many times as fast is clearly faster.
 const CLEARLY: f64 = 1.2;
 const ALONE: Duration = Duration::from_secs(2);
-const TTL: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn verdict(redis: [f64; 2], zk: [f64; 2]) -> Outcome<Verdict> {
+    fn verdict(redis: [f64; 3], zk: [f64; 3]) -> Outcome<Verdict> {
         let mut figures = Vec::new();
-        for (subject, [p50, pairs]) in [("redis", redis), ("zk", zk)] {
+        for (subject, [p50, pairs, pairs_of_8]) in [("redis", redis), ("zk", zk)] {
             figures.push(Figure::new(subject, LATENCY, "us", p50));
             figures.push(Figure::new(subject, PAIRS, "1/s", pairs).at(256));
+            figures.push(Figure::new(subject, PAIRS_OF_PROCESSES, "1/s", pairs_of_8));
         }
         Faster.judge(&Figures::from(figures)).map(|judged| judged.verdict)
     }
@@ -231,8 +200,9 @@ mod tests {
     #[test]
     fn all_comparisons_decide_together() {
         let depends = Verdict::DependsOn("durability and load".into());
-        assert_eq!(verdict([50.0, 70e3], [300.0, 15e3]).unwrap(), Verdict::Holds);
-        assert_eq!(verdict([300.0, 10e3], [300.0, 15e3]).unwrap(), Verdict::DoesNotHold);
-        assert_eq!(verdict([50.0, 10e3], [300.0, 15e3]).unwrap(), depends);
+        assert_eq!(verdict([50.0, 70e3, 90e3], [300.0, 15e3, 15e3]).unwrap(), Verdict::Holds);
+        assert_eq!(verdict([300.0, 10e3, 10e3], [300.0, 15e3, 15e3]).unwrap(), Verdict::DoesNotHold);
+        assert_eq!(verdict([50.0, 10e3, 90e3], [300.0, 15e3, 15e3]).unwrap(), depends);
+        assert_eq!(verdict([50.0, 70e3, 15e3], [300.0, 15e3, 15e3]).unwrap(), depends);
     }
 }

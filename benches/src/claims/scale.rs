@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use polylock::Locks;
 
 use super::crowd::Crowd;
 use super::growth::Growth;
-use super::throughput::{InTurn, Throughput};
 use super::{About, Claim, Figures, Judgement, Measuring};
 use crate::backends::Target;
 use crate::failure::{Failure, Outcome};
 use crate::results::{Figure, Mode, Picture, Verdict};
+use crate::scenarios::throughput::alone_us;
 use crate::worker::handle::{WorkerHandle, unexpected};
 use crate::worker::held_locks::HeldLocksCost;
 use crate::worker::{Job, Order, Task, WorkerReport};
@@ -133,14 +132,11 @@ async fn held(target: &Target, lock: &str, count: u32) -> Outcome<(HeldLocksCost
         WorkerReport::Cost(cost) => cost,
         other => return Err(unexpected(&other)),
     };
-    let locks = Locks::connect(target.url()).await?;
-    let mutex = locks.mutex(format!("{lock}-one-more"));
-    let one_more = Throughput::measure(vec![InTurn::new(mutex)], ONE_MORE_SPAN, &[]).await?;
-    locks.close().await?;
+    let one_more = alone_us(target.url(), &format!("{lock}-one-more"), ONE_MORE_SPAN).await?;
     // Locks that are left would be renewed, or end, while the next part is measured.
     worker.send(Order::Go).await?;
     worker.events(WORKER_PATIENCE).await?;
-    Ok((cost, one_more.latency.quantile_us(0.5)))
+    Ok((cost, one_more))
 }
 
 const BACKENDS: [&str; 3] = ["redis", "redlock", "zk"];

@@ -5,34 +5,33 @@ use std::time::Duration;
 
 use polylock::OwnerId;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 
 use super::Floor;
-use crate::backends::redis as redis_servers;
 use crate::failure::{Failure, Outcome};
 
 /// A multiplexed connection, with commands that are packed once.
 #[derive(Debug)]
 pub(crate) struct BareRedis {
-    pub(super) connection: MultiplexedConnection,
+    connection: MultiplexedConnection,
+    key: String,
     pub(super) set: Cmd,
     pub(super) delete: Cmd,
-    /// The key of the last token, with tokens.
-    tokens: Option<String>,
+    mint: Option<Mint>,
+}
+
+/// What acquires the lock with a token, in one write.
+///
+/// `INCR` of a counter of this lock is the cheapest command whose replies grow: `ZADD GT CH` of a proposal takes more than
+/// twice the time of the server. It needs no script: nobody else holds the lock between the two commands. The counter is kept
+/// for good, as its expiry would take one more command.
+#[derive(Debug)]
+struct Mint {
+    set_and_count: Pipeline,
+    last: i64,
 }
 
 impl BareRedis {
-    /// Connects to a host of this URL, and loads the script.
-    pub(crate) async fn connect(
-        url: &str,
-        host: &str,
-        key: &str,
-        owner: OwnerId,
-        ttl: Duration,
-    ) -> Outcome<Self> {
-        Self::on(redis_servers::connect(url, host).await?, key, owner, ttl).await
-    }
-
     /// Uses this connection, which others may share, and loads the script.
     pub(crate) async fn on(
         mut connection: MultiplexedConnection,
@@ -40,36 +39,37 @@ impl BareRedis {
         owner: OwnerId,
         ttl: Duration,
     ) -> Outcome<Self> {
-        let hash = load(&mut connection, COMPARE_AND_DELETE).await?;
+        let hash: String =
+            redis::cmd("SCRIPT").arg("LOAD").arg(COMPARE_AND_DELETE).query_async(&mut connection).await?;
         let owner = owner.to_string();
         let mut set = redis::cmd("SET");
         set.arg(key).arg(&owner).arg("NX").arg("PX").arg(u64::try_from(ttl.as_millis())?);
         let mut delete = redis::cmd("EVALSHA");
         delete.arg(hash).arg(1).arg(key).arg(&owner);
-        Ok(Self { connection, set, delete, tokens: None })
+        Ok(Self { connection, key: key.to_owned(), set, delete, mint: None })
     }
 
-    /// With fencing tokens: the clock of the server, if that is larger than the last token.
-    pub(crate) async fn minting(mut self, key: &str, owner: OwnerId, ttl: Duration) -> Outcome<Self> {
-        let hash = load(&mut self.connection, MINT).await?;
-        let tokens = tokens_of(key);
-        let mut mint = redis::cmd("EVALSHA");
-        mint.arg(hash).arg(2).arg(key).arg(&tokens);
-        mint.arg(owner.to_string()).arg(u64::try_from(ttl.as_millis())?).arg(TOKEN_TTL_MS);
-        Ok(Self { set: mint, tokens: Some(tokens), ..self })
+    /// With fencing tokens.
+    pub(crate) fn minting(self) -> Self {
+        let mut count = redis::cmd("INCR");
+        count.arg(tokens_of(&self.key));
+        let mut set_and_count = Pipeline::with_capacity(2);
+        set_and_count.add_command(self.set.clone()).add_command(count);
+        Self { mint: Some(Mint { set_and_count, last: 0 }), ..self }
     }
-}
-
-async fn load(connection: &mut MultiplexedConnection, script: &str) -> Outcome<String> {
-    Ok(redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await?)
 }
 
 impl Floor for BareRedis {
     async fn acquire(&mut self) -> Outcome<()> {
-        match self.connection.req_packed_command(&self.set).await? {
-            Value::BulkString(_) if self.tokens.is_some() => Ok(()),
-            answer => expect(answer, &Value::Okay),
+        let Some(mint) = &mut self.mint else {
+            return expect(self.connection.req_packed_command(&self.set).await?, &Value::Okay);
+        };
+        let answers = self.connection.req_packed_commands(&mint.set_and_count, 0, 2).await?;
+        match answers[..] {
+            [Value::Okay, Value::Int(token)] if token > mint.last => mint.last = token,
+            _ => return Err(Failure::new(format!("the bare commands failed: {answers:?}"))),
         }
+        Ok(())
     }
 
     async fn release(&mut self) -> Outcome<()> {
@@ -77,10 +77,10 @@ impl Floor for BareRedis {
     }
 
     async fn clean(mut self) -> Outcome<()> {
-        match &self.tokens {
-            Some(tokens) => Ok(redis::cmd("DEL").arg(tokens).exec_async(&mut self.connection).await?),
-            None => Ok(()),
+        if self.mint.is_none() {
+            return Ok(());
         }
+        Ok(redis::cmd("DEL").arg(tokens_of(&self.key)).exec_async(&mut self.connection).await?)
     }
 }
 
@@ -97,18 +97,33 @@ pub(in crate::floor) fn expect(answer: Value, wanted: &Value) -> Outcome<()> {
     Err(Failure::new(format!("the bare commands failed: {answer:?} instead of {wanted:?}")))
 }
 
-/// How long the last token is kept.
-pub(super) const TOKEN_TTL_MS: u64 = 7 * 24 * 3600 * 1000;
-/// A real client would do more when the last token is not smaller, which does not happen here.
-const MINT: &str = "\
-local time = redis.call('TIME')
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  local token = time[1] .. string.sub('00000' .. time[2], -6)
-  local last = redis.call('SET', KEYS[2], token, 'PX', ARGV[3], 'GET')
-  if not last or last < token then
-    return token
-  end
-end
-return false";
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+
+#[cfg(test)]
+mod tests {
+    use lock_testkit::RedisServer;
+
+    use super::*;
+    use crate::floor::BareConnections;
+
+    #[tokio::test]
+    async fn tokens_grow_and_a_held_lock_is_no_floor() {
+        let server = RedisServer::start().await.unwrap();
+        let ttl = Duration::from_secs(10);
+        let connections = BareConnections::open(&server.url(), ttl).await.unwrap();
+        let mut floor = connections.minting_floor("unit", ttl).await.unwrap();
+        for _ in 0..3 {
+            floor.acquire().await.unwrap();
+            floor.release().await.unwrap();
+        }
+        let last = server.command(&["GET", "unit-token"]).await.unwrap();
+        assert_eq!(last.text(), Some("3"), "{last:?}");
+        floor.acquire().await.unwrap();
+        let mut rival = connections.minting_floor("unit", ttl).await.unwrap();
+        assert!(rival.acquire().await.is_err());
+        floor.release().await.unwrap();
+        floor.clean().await.unwrap();
+        assert_eq!(server.command(&["DBSIZE"]).await.unwrap().int(), Some(0));
+    }
+}

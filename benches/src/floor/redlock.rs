@@ -9,12 +9,11 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use polylock::OwnerId;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
-use redis::{Cmd, RedisResult, Script, Value};
+use redis::{Cmd, Pipeline, RedisResult, Value};
 
 use super::Floor;
-use super::redis::{BareRedis, TOKEN_TTL_MS, expect, tokens_of};
+use super::redis::{BareRedis, expect, tokens_of};
 use crate::failure::{Failure, Outcome};
-use crate::url;
 
 /// One connection for each master.
 ///
@@ -23,7 +22,9 @@ use crate::url;
 #[derive(Debug)]
 pub(crate) struct BareRedlock {
     masters: Vec<Master>,
-    mint: Option<Mint>,
+    key: String,
+    /// Whether every acquisition mints a token.
+    minting: bool,
     operation: u64,
     in_flight: FuturesUnordered<BoxFuture<'static, (u64, RedisResult<Value>)>>,
 }
@@ -35,50 +36,44 @@ struct Master {
     delete: Arc<Cmd>,
 }
 
-/// The script that acquires a lock with a token.
-#[derive(Debug)]
-struct Mint {
-    script: Script,
-    key: String,
-    owner: String,
-    ttl_ms: u64,
+/// What is sent to a master in one write.
+enum Request {
+    One(Arc<Cmd>),
+    /// Answered by an array.
+    Several(Pipeline),
 }
 
 impl BareRedlock {
-    /// Connects to all masters of this URL.
-    pub(crate) async fn connect(url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
-        Self::connect_as(OwnerId::random(), url, key, ttl).await
-    }
-
-    async fn connect_as(owner: OwnerId, url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
+    /// Uses these connections to all masters, which others may share.
+    pub(crate) async fn on(
+        connections: &[MultiplexedConnection],
+        key: &str,
+        owner: OwnerId,
+        ttl: Duration,
+    ) -> Outcome<Self> {
         let mut masters = Vec::new();
-        for host in url::hosts(url) {
-            let BareRedis { connection, set, delete, .. } =
-                BareRedis::connect(url, host, key, owner, ttl).await?;
+        for connection in connections {
+            let connection = connection.clone();
+            let BareRedis { set, delete, .. } = BareRedis::on(connection.clone(), key, owner, ttl).await?;
             masters.push(Master { connection, set: Arc::new(set), delete: Arc::new(delete) });
         }
-        Ok(Self { masters, mint: None, operation: 0, in_flight: FuturesUnordered::new() })
+        let in_flight = FuturesUnordered::new();
+        Ok(Self { masters, key: key.to_owned(), minting: false, operation: 0, in_flight })
     }
 
-    /// With fencing tokens: the local clock, if that is larger than the last token of each master.
-    pub(crate) async fn connect_minting(url: &str, key: &str, ttl: Duration) -> Outcome<Self> {
-        let owner = OwnerId::random();
-        let mut floor = Self::connect_as(owner, url, key, ttl).await?;
-        let (script, ttl_ms) = (Script::new(MINT), u64::try_from(ttl.as_millis())?);
-        for master in &mut floor.masters {
-            script.load_async(&mut master.connection).await?;
-        }
-        let mint = Mint { script, key: key.to_owned(), owner: owner.to_string(), ttl_ms };
-        Ok(Self { mint: Some(mint), ..floor })
+    /// With fencing tokens: each master stores the local clock if that is larger than its last token.
+    ///
+    /// Counters of the masters, as on one server, would agree on nothing without a second round trip.
+    pub(crate) fn minting(self) -> Self {
+        Self { minting: true, ..self }
     }
 
-    async fn at_majority(&mut self, command: impl Fn(&Master) -> Arc<Cmd>, wanted: &Value) -> Outcome<()> {
+    async fn at_majority(&mut self, request: impl Fn(&Master) -> Request, wanted: &Value) -> Outcome<()> {
         self.operation += 1;
         let operation = self.operation;
         for master in &self.masters {
-            let (mut connection, command) = (master.connection.clone(), command(master));
-            let answer = async move { (operation, connection.req_packed_command(&command).await) };
-            self.in_flight.push(Box::pin(answer));
+            let (connection, request) = (master.connection.clone(), request(master));
+            self.in_flight.push(Box::pin(async move { (operation, request.send(connection).await) }));
         }
         let mut missing = self.masters.len() / 2 + 1;
         while missing > 0 {
@@ -95,36 +90,50 @@ impl BareRedlock {
     }
 }
 
-impl Mint {
-    fn command(&self, token: &str) -> Cmd {
-        let Self { script, key, owner, ttl_ms } = self;
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(script.get_hash()).arg(2).arg(key).arg(tokens_of(key));
-        command.arg(owner).arg(ttl_ms).arg(token).arg(TOKEN_TTL_MS);
-        command
+impl Request {
+    async fn send(self, mut connection: MultiplexedConnection) -> RedisResult<Value> {
+        match self {
+            Self::One(command) => connection.req_packed_command(&command).await,
+            Self::Several(commands) => {
+                let answers = connection.req_packed_commands(&commands, 0, commands.len()).await?;
+                Ok(Value::Array(answers))
+            }
+        }
     }
 }
 
 impl Floor for BareRedlock {
     async fn acquire(&mut self) -> Outcome<()> {
-        let Some(mint) = &self.mint else {
-            return self.at_majority(|master| Arc::clone(&master.set), &Value::Okay).await;
+        if !self.minting {
+            return self.at_majority(|master| Request::One(Arc::clone(&master.set)), &Value::Okay).await;
+        }
+        let token = u64::try_from(UNIX_EPOCH.elapsed()?.as_micros())?;
+        let mut mint = redis::cmd("ZADD");
+        mint.arg(tokens_of(&self.key)).arg("GT").arg("CH").arg(token).arg("last");
+        let set_and_mint = |master: &Master| {
+            let mut both = Pipeline::with_capacity(2);
+            both.add_command((*master.set).clone()).add_command(mint.clone());
+            Request::Several(both)
         };
-        let token = UNIX_EPOCH.elapsed()?.as_micros().to_string();
-        let command = Arc::new(mint.command(&token));
-        self.at_majority(|_| Arc::clone(&command), &Value::BulkString(token.into_bytes())).await
+        // The number of changed members: one, if the token is larger than the last.
+        self.at_majority(set_and_mint, &Value::Array(vec![Value::Okay, Value::Int(1)])).await
     }
 
     async fn release(&mut self) -> Outcome<()> {
-        self.at_majority(|master| Arc::clone(&master.delete), &Value::Int(1)).await
+        self.at_majority(|master| Request::One(Arc::clone(&master.delete)), &Value::Int(1)).await
     }
 
-    async fn clean(mut self) -> Outcome<()> {
+    async fn settle(&mut self) -> Outcome<()> {
         while let Some((_, answer)) = self.in_flight.next().await {
             answer?;
         }
-        if let Some(mint) = &self.mint {
-            let delete = redis::cmd("DEL").arg(tokens_of(&mint.key)).clone();
+        Ok(())
+    }
+
+    async fn clean(mut self) -> Outcome<()> {
+        self.settle().await?;
+        if self.minting {
+            let delete = redis::cmd("DEL").arg(tokens_of(&self.key)).clone();
             for master in &mut self.masters {
                 delete.exec_async(&mut master.connection).await?;
             }
@@ -132,13 +141,3 @@ impl Floor for BareRedlock {
         Ok(())
     }
 }
-
-/// A real client would do more when the last token is not smaller, which does not happen here.
-const MINT: &str = "\
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  local last = redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4], 'GET')
-  if not last or last < ARGV[3] then
-    return ARGV[3]
-  end
-end
-return false";

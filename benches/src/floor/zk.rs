@@ -1,12 +1,9 @@
 //! The floor of ZooKeeper: create an ephemeral sequential node, list the children, delete the node.
 
-use std::time::Duration;
-
 use futures_util::future::join;
 use zookeeper_client::{Acls, Client, CreateMode, CreateSequence};
 
 use super::Floor;
-use crate::backends::zk as zk_servers;
 use crate::failure::{Failure, Outcome};
 
 /// The number of sessions.
@@ -25,12 +22,8 @@ pub(crate) struct BareZk {
 }
 
 impl BareZk {
-    /// Opens sessions with the servers of this URL, and creates a directory for the nodes.
-    pub(crate) async fn connect(url: &str, name: &str, session_timeout: Duration) -> Outcome<Self> {
-        let mut sessions = Vec::new();
-        for _ in 0..SESSIONS {
-            sessions.push(zk_servers::connect(url, session_timeout).await?);
-        }
+    /// Uses these sessions, which others may share, and creates a directory for the nodes.
+    pub(crate) async fn on(sessions: Vec<Client>, name: &str) -> Outcome<Self> {
         let floor = Self { sessions, operations: 0, directory: format!("/{name}"), node: None };
         let mode = CreateMode::Persistent.with_acls(Acls::anyone_all());
         floor.session().create(&floor.directory, b"", &mode).await?;

@@ -17,6 +17,11 @@ impl AsyncRedisLock {
     pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
         Ok(Self { locker: Locker::from_redis_url(url).await?, key: key.to_owned() })
     }
+
+    /// The lock of another key, over the same connection.
+    pub(crate) fn with_key(&self, key: &str) -> Self {
+        Self { locker: self.locker.clone(), key: key.to_owned() }
+    }
 }
 
 impl MeasuredLock for AsyncRedisLock {

@@ -6,22 +6,31 @@ use distkit::DistkitRedisKey;
 use distkit::lock::{LockGuardState, LockOptions, Mutex, MutexGuard};
 use lock_testkit::history::ReleaseOutcome;
 use redis::Client;
+use redis::aio::ConnectionManager;
 
 use crate::failure::Outcome;
 use crate::measured_lock::MeasuredLock;
 
 /// The lock of distkit.
-#[derive(Debug)]
 pub(crate) struct Distkit {
     mutex: Arc<Mutex>,
+    connection: ConnectionManager,
 }
 
 impl Distkit {
     /// Connects.
     pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
-        let connection = Client::open(url)?.get_connection_manager().await?;
+        Self::on(Client::open(url)?.get_connection_manager().await?, key)
+    }
+
+    /// The lock of another key, over the same connection.
+    pub(crate) fn with_key(&self, key: &str) -> Outcome<Self> {
+        Self::on(self.connection.clone(), key)
+    }
+
+    fn on(connection: ConnectionManager, key: &str) -> Outcome<Self> {
         let key = DistkitRedisKey::try_from(key.to_owned())?;
-        Ok(Self { mutex: Mutex::new(LockOptions::new(key, connection)) })
+        Ok(Self { mutex: Mutex::new(LockOptions::new(key, connection.clone())), connection })
     }
 }
 

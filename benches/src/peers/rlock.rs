@@ -18,6 +18,11 @@ impl Rlock {
     pub(crate) async fn connect(url: &str, key: &str) -> Outcome<Self> {
         Ok(Self { manager: RLock::new(url).await?, key: key.to_owned() })
     }
+
+    /// The lock of another key, over the same connection.
+    pub(crate) fn with_key(&self, key: &str) -> Self {
+        Self { manager: self.manager.clone(), key: key.to_owned() }
+    }
 }
 
 impl MeasuredLock for Rlock {

@@ -20,6 +20,11 @@ impl Rslock {
     pub(crate) fn new(urls: Vec<String>, key: &str) -> Self {
         Self { manager: LockManager::new(urls), key: key.to_owned() }
     }
+
+    /// The lock of another key, over the same connections.
+    pub(crate) fn with_key(&self, key: &str) -> Self {
+        Self { manager: self.manager.clone(), key: key.to_owned() }
+    }
 }
 
 impl MeasuredLock for Rslock {

@@ -20,6 +20,11 @@ impl DriverLock {
     pub(crate) async fn connect(url: &str, directory: &str) -> Outcome<Self> {
         Ok(Self { client: zk_servers::connect(url, SESSION).await?, directory: directory.to_owned() })
     }
+
+    /// The lock of another directory, over the same session.
+    pub(crate) fn with_directory(&self, directory: &str) -> Self {
+        Self { client: self.client.clone(), directory: directory.to_owned() }
+    }
 }
 
 impl MeasuredLock for DriverLock {

@@ -27,11 +27,13 @@ pub(super) fn section(page: &mut String, results: &Results, scenario: &Scenario<
             escape(&settings)
         );
     }
+    let backends = scenario.backends().len();
     let begins = format!("{} on ", scenario.name);
     for failure in results.failures.iter().filter(|failure| failure.part.starts_with(&begins)) {
         let _ = writeln!(page, "<p class=\"broken box\">Failed: {}</p>", escape(&failure.to_string()));
     }
-    let families = Family::of(scenario);
+    // Many subjects make no chart; those of throughput are drawn as curves, in the claim.
+    let families = if backends <= MOST_GROUPS { Family::of(scenario) } else { Vec::new() };
     let (large, small): (Vec<&Family<'_>>, Vec<&Family<'_>>) =
         families.iter().partition(|family| family.metrics.len() > 1 || families.len() == 1);
     for family in large {
@@ -153,7 +155,10 @@ fn table(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
             );
         }
     }
-    page.push_str("<th>mutual exclusion</th></tr>\n</thead>\n<tbody>\n");
+    if scenario.has_rivals() {
+        page.push_str("<th>mutual exclusion</th>");
+    }
+    page.push_str("</tr>\n</thead>\n<tbody>\n");
     for backend in &backends {
         let _ = write!(
             page,
@@ -171,9 +176,11 @@ fn table(page: &mut String, results: &Results, scenario: &Scenario<'_>) {
                 let _ = write!(page, "<td><small>{floor}</small></td><td>{ratio}</td>");
             }
         }
-        let verdict = scenario.verdict(backend);
-        let _ =
-            writeln!(page, "<td><span class=\"pill {}\">{verdict}</span></td></tr>", verdict_class(verdict));
+        if scenario.has_rivals() {
+            let verdict = scenario.verdict(backend);
+            let _ = write!(page, "<td><span class=\"pill {}\">{verdict}</span></td>", verdict_class(verdict));
+        }
+        page.push_str("</tr>\n");
     }
     page.push_str("</tbody>\n</table>\n</div>\n");
 }
@@ -185,6 +192,8 @@ fn quantile(metric: &str) -> Option<(&str, &str)> {
     (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then_some((name, of))
 }
 
+/// The largest number of backends, peers and rungs in a chart.
+const MOST_GROUPS: usize = 20;
 /// The width of a chart over the whole page.
 pub(super) const LARGE: f64 = 960.0;
 /// The width of one of two charts side by side.

@@ -33,7 +33,7 @@ pub(super) fn verdict_class(verdict: ExclusionVerdict) -> &'static str {
 pub(super) fn verdict_line(results: &Results, verdict: ExclusionVerdict) -> String {
     let scenarios = results.scenarios();
     let pairs = || {
-        scenarios.iter().flat_map(|scenario| {
+        scenarios.iter().filter(|scenario| scenario.has_rivals()).flat_map(|scenario| {
             let of = |backend| (scenario.name, backend, scenario.verdict(backend));
             scenario.backends().into_iter().map(of)
         })

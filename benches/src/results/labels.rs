@@ -9,6 +9,10 @@ impl Scenario<'_> {
             "uncontended" => "acquire + release in a loop, one client, a free lock",
             "contended" => "separate processes contend for one lock, each holds it for a moment",
             "tasks" => "many tasks of one process contend for one lock, and release it at once",
+            "throughput" => {
+                "tasks acquire and release locks with names of their own, as fast as they can; 8 x 64 tasks: in 8 processes"
+            }
+            "command" => "`polylock run NAME -- true` against `true` alone, from start to end",
             "crash" => "the holder is killed with SIGKILL; the time until a waiting process holds the lock",
             "peers" => "as contended, with the locks of other libraries, one after the other on one server",
             "herd" => {
@@ -30,6 +34,9 @@ impl Scenario<'_> {
             ("contended", "handoff_p50_bare" | "handoff_p95_bare") => "bare",
             ("uncontended", "p50_one_server") => "one server",
             ("uncontended", "p50_with_tokens" | "acquire_with_tokens") => "with tokens",
+            ("throughput", "pairs_per_s_minting") => "with tokens",
+            ("throughput", "pairs_per_s_rslock") => "rslock",
+            ("command", _) => "true",
             ("contended", _) => "ping",
             ("peers", _) => "ours",
             ("crash", _) => "ttl",
@@ -47,6 +54,9 @@ impl Scenario<'_> {
             ("peers", _) => "median of our lock right before and after",
             ("crash", _) => "ttl or session timeout",
             ("uncontended", _) => "floor, the bare commands",
+            ("throughput", "pairs_per_s_minting") => "bare commands of a lock with fencing tokens",
+            ("throughput", "pairs_per_s_rslock") => "lock of rslock",
+            ("command", _) => "command without a lock",
             ("tasks", _) => "floor, the bare commands one pair after the other",
             ("degraded", _) => "same lock with all masters healthy",
             ("migration", _) => {
@@ -64,7 +74,9 @@ pub(crate) fn meaning(metric: &str) -> Option<&'static str> {
         "inversions" => Some(
             "pairs of grants in the opposite order of their calls, per grant; 0 is first come, first served",
         ),
-        "ops" | "grants_per_s" | "pairs_per_s" => Some("more is better"),
+        "ops" | "grants_per_s" | "pairs_per_s" | "pairs_per_s_minting" | "pairs_per_s_rslock" => {
+            Some("more is better")
+        }
         _ => None,
     }
 }
@@ -91,6 +103,11 @@ pub(crate) fn title(metric: &str) -> String {
         "waiter_p50" => "to a waiter p50".into(),
         "handoff_p99" => "hand-off p99".into(),
         "pairs_per_s" => "acquire + release".into(),
+        "pairs_per_s_minting" => "pairs against tokens".into(),
+        "pairs_per_s_rslock" => "pairs against rslock".into(),
+        "client_cpu" => "client CPU/pair".into(),
+        "server_cpu" => "server CPU/pair".into(),
+        "added" => "added to the command".into(),
         "jain" => "Jain index".into(),
         "requests_per_grant" => "requests/grant".into(),
         "takeover" => "take-over".into(),

@@ -33,6 +33,11 @@ impl<'a> Scenario<'a> {
         self.rows.iter().find(|row| row.metric == metric).map_or("", |row| &row.unit)
     }
 
+    /// Whether clients want the same lock, so that there is a verdict.
+    pub(crate) fn has_rivals(&self) -> bool {
+        has_rivals(self.name)
+    }
+
     /// The verdict on a backend.
     pub(crate) fn verdict(&self, backend: &str) -> ExclusionVerdict {
         let counts = self.rows.iter().filter(|row| row.backend == backend && row.metric == OVERLAPS);
@@ -42,6 +47,11 @@ impl<'a> Scenario<'a> {
             _ => ExclusionVerdict::Unchecked,
         }))
     }
+}
+
+/// Whether clients want the same lock in this scenario.
+pub(crate) fn has_rivals(scenario: &str) -> bool {
+    !["throughput", "command"].contains(&scenario)
 }
 
 /// The distinct `names`: first those of `known`, in its order, then the others in theirs.
@@ -56,8 +66,19 @@ pub(super) fn ordered<'a>(names: impl Iterator<Item = &'a str>, known: &[&str]) 
     distinct
 }
 
-pub(super) const SCENARIOS: &[&str] =
-    &["uncontended", "contended", "tasks", "crash", "peers", "herd", "held", "degraded", "migration"];
+pub(super) const SCENARIOS: &[&str] = &[
+    "uncontended",
+    "contended",
+    "tasks",
+    "throughput",
+    "crash",
+    "peers",
+    "herd",
+    "held",
+    "degraded",
+    "migration",
+    "command",
+];
 pub(super) const BACKENDS: &[&str] = &[
     "memory",
     "redis",
@@ -83,6 +104,10 @@ const METRICS: &[&str] = &[
     "ops",
     "grants_per_s",
     "pairs_per_s",
+    "pairs_per_s_minting",
+    "pairs_per_s_rslock",
+    "client_cpu",
+    "server_cpu",
     "handoff_p50",
     "handoff_p95",
     "handoff_p99",

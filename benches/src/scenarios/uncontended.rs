@@ -47,7 +47,7 @@ pub(super) fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         (
             "with_tokens",
             format!(
-                "redis and redlock in turn with a floor whose script also stores a larger token than the last, for {}",
+                "redis and redlock in turn with a floor that mints fencing tokens, as in throughput, for {}",
                 time(plan.counted)
             ),
         ),

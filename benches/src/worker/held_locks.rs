@@ -70,9 +70,9 @@ impl HeldLocks {
     /// Measures what their renewal costs this process and the servers.
     pub(crate) async fn measure(&self, span: Duration, servers: &[u32]) -> Outcome<HeldLocksCost> {
         let (began, resident_before) = (Instant::now(), memory::of_this_process()?);
-        let before = (cpu_time::of_this_process(), cpu_time::of(servers)?);
+        let before = (cpu_time::of_this_process()?, cpu_time::of(servers)?);
         sleep(span).await;
-        let after = (cpu_time::of_this_process(), cpu_time::of(servers)?);
+        let after = (cpu_time::of_this_process()?, cpu_time::of(servers)?);
         let elapsed = began.elapsed();
         let percent = |before, after: Duration| {
             after.saturating_sub(before).as_secs_f64() / elapsed.as_secs_f64() * 100.0

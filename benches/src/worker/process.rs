@@ -9,6 +9,7 @@ use polylock::backend::{Backend, LockUrl};
 use polylock::{Locks, Redlock, RedlockConfig, Votes};
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+use tokio::runtime::Builder;
 
 use super::bare_hand_over::BareHandOver;
 use super::contend::contend;
@@ -16,7 +17,7 @@ use super::fault_client;
 use super::held_locks::HeldLocks;
 use super::ping::Pinger;
 use super::soak::{SoakTask, use_locks};
-use super::{Job, Order, Task, WorkerReport};
+use super::{Job, Order, Task, WorkerReport, throughput};
 use crate::events::EventLog;
 use crate::failure::{Failure, Outcome};
 use crate::measured_lock::MeasuredLock;
@@ -26,18 +27,7 @@ use crate::window::{Window, nanos};
 
 /// The main function of a worker process.
 pub(crate) fn main() -> ExitCode {
-    // A client needs no more than one thread, and a machine that runs many has none to spare.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let done = match runtime {
-        Ok(runtime) => {
-            let done = super::dump::answer_requests().and_then(|()| runtime.block_on(work()));
-            // The thread that reads standard input may be blocked.
-            runtime.shutdown_background();
-            done
-        }
-        Err(error) => Err(error.into()),
-    };
-    match done {
+    match done() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Without a parent the report is lost.
@@ -47,10 +37,32 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-async fn work() -> Outcome<()> {
+fn done() -> Outcome<()> {
+    super::dump::answer_requests()?;
+    let mut line = String::new();
+    // Of the same buffer as tokio's standard input.
+    if std::io::stdin().read_line(&mut line)? == 0 {
+        return Ok(());
+    }
+    let job: Job = serde_json::from_str(&line)?;
+    let runtime = match job.task {
+        // As a service has them.
+        Task::Throughput { .. } => Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
+        // A client needs no more than one thread, and a machine that runs many has none to spare.
+        _ => Builder::new_current_thread().enable_all().build()?,
+    };
+    let done = runtime.block_on(work(job));
+    // The thread that reads standard input may be blocked.
+    runtime.shutdown_background();
+    done
+}
+
+async fn work(job: Job) -> Outcome<()> {
     let mut orders = Orders { lines: BufReader::new(tokio::io::stdin()).lines() };
-    let Some(job) = orders.next::<Job>().await? else { return Ok(()) };
     match job.task {
+        Task::Throughput { subject, tasks } => {
+            throughput::serve(&job, subject, tasks, &mut orders).await?;
+        }
         Task::Ping => ping(&job, &mut orders).await?,
         Task::Soak(ref task) => soak(&job, task, &mut orders).await?,
         Task::Fault(ref task) => fault_client::serve(&job, task, &mut orders).await?,
@@ -105,7 +117,8 @@ async fn use_our_lock(job: &Job, orders: &mut Orders) -> Outcome<()> {
             held.challenge(job).await?;
             send(&WorkerReport::Events(held.release().await?))?;
         }
-        Task::Ping | Task::BareHandOver { .. } | Task::Soak(_) | Task::Fault(_) => {}
+        Task::Ping | Task::BareHandOver { .. } | Task::Throughput { .. } | Task::Soak(_) | Task::Fault(_) => {
+        }
     }
     Ok(locks.close().await?)
 }
