@@ -124,7 +124,7 @@ impl HalfClaim {
         }
     }
 
-    async fn goes_on(self) -> (Link, JoinHandle<Guard>) {
+    fn goes_on(self) -> (Link, JoinHandle<Guard>) {
         self.link.proxy.deliver();
         (self.link, self.claim)
     }
@@ -139,7 +139,7 @@ async fn a_claim_that_is_broken_between_its_commands_is_a_broken_holder() {
         let other = half.another().await;
         half.is_broken(&other, command).await;
         let token = half.token;
-        let (_link, claim) = half.goes_on().await;
+        let (_link, claim) = half.goes_on();
         let broken = timeout(PATIENCE, claim).await.unwrap().unwrap();
         assert_eq!(broken.token().get(), token, "it was granted before it was broken");
         assert!(!other.inspect("a").await.unwrap().is_held());
@@ -162,7 +162,7 @@ async fn a_claim_whose_lock_has_another_holder_by_its_second_command_waits() {
         // By a script, with the time of the server: larger than what the first proposes.
         let holder = other.mutex("a").acquire().await.unwrap();
         assert!(holder.token().get() > half.token);
-        let (_link, mut claim) = half.goes_on().await;
+        let (_link, mut claim) = half.goes_on();
         let waits = timeout(Duration::from_millis(300), &mut claim).await;
         assert!(waits.is_err(), "two hold the lock: {waits:?}");
         let first = holder.token();
@@ -187,7 +187,7 @@ async fn a_broken_claim_may_have_a_larger_token_than_a_holder_that_knows_less_of
     let raised = redis.command(&["ZADD", TOKENS, "GT", "CH", &smaller, "last"]).await.unwrap();
     assert_eq!(raised.int(), Some(1), "it is granted");
     let token = half.token;
-    let (link, claim) = half.goes_on().await;
+    let (link, claim) = half.goes_on();
     let broken = timeout(PATIENCE, claim).await.unwrap().unwrap();
     assert_eq!(broken.token().get(), token);
     // The broken holder learns of it as any other one, and touches nobody else's lock.

@@ -1,8 +1,7 @@
 //! The report of a server that a key has changed.
 
-use tokio::time::sleep;
-
 use lock_core::OwnerId;
+use tokio::time::sleep;
 
 use crate::keys::Keys;
 use crate::push::{Listener, Mailbox, Push, Pushes};
@@ -17,7 +16,7 @@ pub enum KeyWatch {
     /// The push connection is being opened.
     Opening(Listener),
     /// The server reports nothing.
-    Deaf,
+    Silent,
 }
 
 impl KeyWatch {
@@ -29,7 +28,7 @@ impl KeyWatch {
     pub async fn arm(pushes: &Pushes, keys: &Keys) -> Self {
         match pushes.of(keys) {
             Some(push) => arm(&push, &push.inbox(keys), keys.lock()).await,
-            None => Self::Deaf,
+            None => Self::Silent,
         }
     }
 
@@ -49,7 +48,7 @@ impl KeyWatch {
         match self {
             Self::Armed(mut mailbox) => drop(mailbox.next().await),
             Self::Opening(mut listener) => listener.changed().await,
-            Self::Deaf => std::future::pending().await,
+            Self::Silent => std::future::pending().await,
         }
     }
 }
@@ -67,5 +66,5 @@ async fn arm(push: &Push, inbox: &str, key: &str) -> KeyWatch {
         _ = mailbox.next() => false,
         () = sleep(longest_pause()) => false,
     };
-    if armed { KeyWatch::Armed(mailbox) } else { KeyWatch::Deaf }
+    if armed { KeyWatch::Armed(mailbox) } else { KeyWatch::Silent }
 }

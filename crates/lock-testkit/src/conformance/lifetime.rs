@@ -312,7 +312,8 @@ pub(super) async fn signals_of_a_guard_end_before_its_release_is_answered(harnes
             assert_eq!(within(SOON, "the signal", validity.lost()).await, LossReason::Released);
             next
         };
-        let ((), next) = within(PATIENCE, "the release", async { tokio::join!(release, next) }).await;
+        let both = Box::pin(async { tokio::join!(release, next) });
+        let ((), next) = within(PATIENCE, "the release", both).await;
         link.fault(Fault::None).await;
         give_back(next).await;
         nothing_left(harness, &name).await;
