@@ -27,9 +27,11 @@ async fn a_late_write_is_refused() {
     let mut command = Command::new(folder.join("bin/python"));
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fencing/s3.py"));
     command.args([stale.token().to_string(), current.token().to_string()]);
-    let log = tempfile::NamedTempFile::new().unwrap();
-    let child = Child::spawn(&command, &Output::File(log.path().to_owned())).unwrap();
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join("s3.log");
+    // It is appended to.
+    drop(fs::remove_file(&log));
+    let child = Child::spawn(&command, &Output::File(log.clone())).unwrap();
     let ended = spawn_blocking(move || child.wait_for(PATIENCE)).await.unwrap();
-    let text = fs::read_to_string(log.path()).unwrap();
+    let text = fs::read_to_string(log).unwrap();
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}: {text}");
 }
