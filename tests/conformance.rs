@@ -1,5 +1,5 @@
-//! The conformance suite on every backend: by its own configuration, by URL, and with write locks and semaphores of one
-//! permit in the place of mutexes. A migration is a backend on each of its rungs, and on several at once.
+//! The conformance suite on every backend: by its own configuration, by URL, and with write locks, semaphores of one permit,
+//! re-entrant owners and several locks in the place of mutexes. A migration is a backend on each of its rungs, and on several at once.
 //!
 //! Run a part of it by a part of its names: `cargo xtask test zk::dyn`. The full tier has all of it, the first one every backend
 //! once, by URL; of migrations, the rungs that lock both stores.

@@ -6,5 +6,7 @@ mod page;
 mod postgres;
 #[path = "fencing/redis.rs"]
 mod redis;
+#[path = "fencing/s3.rs"]
+mod s3;
 #[path = "fencing/zookeeper.rs"]
 mod zookeeper;

@@ -6,11 +6,12 @@ fn the_page_shows_what_runs_here() {
     let sources = [
         include_str!("postgres.rs"),
         include_str!("redis.rs"),
+        include_str!("s3.py"),
         include_str!("write.lua"),
         include_str!("zookeeper.rs"),
     ];
     let blocks = blocks(include_str!("../../docs/FENCING.md"));
-    for language in ["lua", "rust", "sql"] {
+    for language in ["lua", "python", "rust", "sql"] {
         assert!(blocks.iter().any(|block| block.language == language), "the page has no {language}");
     }
     for block in blocks.iter().filter(|block| block.language != "text") {

@@ -94,19 +94,38 @@ pub enum Flavour {
     Write,
     /// As `Dyn`, and locks for one at a time are semaphores of one permit.
     Permit,
+    /// As `Dyn`, and locks for one at a time are acquired twice by one owner.
+    Reentrant,
+    /// As `Dyn`, and locks for one at a time are the only one of several.
+    MultiOfOne,
+    /// As `Dyn`, and locks for one at a time are acquired with another.
+    MultiOfTwo,
     /// For the broken locks.
     Broken(Defect),
 }
 
 impl Flavour {
     /// The ways that users have.
-    pub const ALL: [Self; 4] = [Self::Typed, Self::Dyn, Self::Write, Self::Permit];
+    pub const ALL: [Self; 7] = [
+        Self::Typed,
+        Self::Dyn,
+        Self::Write,
+        Self::Permit,
+        Self::Reentrant,
+        Self::MultiOfOne,
+        Self::MultiOfTwo,
+    ];
 
-    /// The flavours of a backend. How a client is made does not depend on the rung: so one rung has all of them.
+    /// The flavours of a backend. How a client is made does not depend on the rung: so one rung has those of a backend. What
+    /// is made of mutexes alone depends on the backend only by them: so it is tested where those differ most.
     pub fn of(backend: &str) -> &'static [Self] {
         match backend {
             "migrate-old" | "migrate-shadow" | "migrate-dual" | "migrate-new" => &[Self::Dyn],
-            _ => &Self::ALL,
+            "memory" | "redis" => &Self::ALL,
+            "redlock" | "zk" => {
+                &[Self::Typed, Self::Dyn, Self::Write, Self::Permit, Self::Reentrant, Self::MultiOfTwo]
+            }
+            _ => &[Self::Typed, Self::Dyn, Self::Write, Self::Permit],
         }
     }
 
@@ -121,6 +140,9 @@ impl Flavour {
         match self {
             Self::Write => Handle::Write,
             Self::Permit => Handle::Permit,
+            Self::Reentrant => Handle::Reentrant,
+            Self::MultiOfOne => Handle::MultiOfOne,
+            Self::MultiOfTwo => Handle::MultiOfTwo,
             Self::Typed | Self::Dyn | Self::Broken(_) => Handle::Mutex,
         }
     }
@@ -133,6 +155,9 @@ impl fmt::Display for Flavour {
             Self::Dyn => f.write_str("dyn"),
             Self::Write => f.write_str("write"),
             Self::Permit => f.write_str("permit"),
+            Self::Reentrant => f.write_str("reentrant"),
+            Self::MultiOfOne => f.write_str("multi-of-one"),
+            Self::MultiOfTwo => f.write_str("multi-of-two"),
             Self::Broken(defect) => write!(f, "{defect:?}"),
         }
     }
@@ -153,9 +178,15 @@ pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
         };
         all.push(Arc::new(memory.by(flavour.handle())));
         all.push(Arc::new(RedisHarness::new("redis", 1, flavour, Arc::clone(redis))));
-        all.push(Arc::new(RedisHarness::setnx(flavour, Arc::clone(redis))));
-        all.push(Arc::new(RedisHarness::new("redlock", 5, flavour, Arc::clone(&redlock))));
-        all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
+        if Flavour::of("setnx").contains(&flavour) {
+            all.push(Arc::new(RedisHarness::setnx(flavour, Arc::clone(redis))));
+        }
+        if Flavour::of("redlock").contains(&flavour) {
+            all.push(Arc::new(RedisHarness::new("redlock", 5, flavour, Arc::clone(&redlock))));
+        }
+        if Flavour::of("zk").contains(&flavour) {
+            all.push(Arc::new(ZkHarness::new(flavour, Arc::clone(&zk))));
+        }
         for (name, rungs) in RUNGS.into_iter().filter(|(name, _)| Flavour::of(name).contains(&flavour)) {
             all.push(Arc::new(MigrateHarness::new(name, rungs, flavour, Arc::clone(&both))));
         }
@@ -175,9 +206,6 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
     Box::pin(async move {
         let scheme = url.split(':').next().unwrap_or_default();
         match (flavour, scheme) {
-            (Flavour::Dyn | Flavour::Write | Flavour::Permit, _) => {
-                polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&locks))
-            }
             (Flavour::Typed, "memory") => polylock::MemoryConfig::from_url(&url)?.connect(),
             (Flavour::Typed, "redis") => RedisConfig::from_url(&url)?.connect().await,
             (Flavour::Typed, "redlock") => polylock::RedlockConfig::from_url(&url)?.connect().await,
@@ -190,6 +218,7 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
             }
             (Flavour::Typed, _) => panic!("{scheme} is no backend"),
             (Flavour::Broken(defect), _) => broken_locks::connect(defect, url).await,
+            _ => polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&locks)),
         }
     })
 }

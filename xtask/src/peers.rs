@@ -47,7 +47,7 @@ pub(crate) fn ensure() -> Result<(), Failure> {
 /// After Ctrl-C, and when cargo does not know its own target directory.
 pub(crate) fn offer() -> Result<(), Failure> {
     let peers = folder()?;
-    KINDS.iter().try_for_each(|kind| kind.offer(&peers))
+    KINDS.iter().filter(|kind| kind.is_measured).try_for_each(|kind| kind.offer(&peers))
 }
 
 /// Forgets which clients could not be installed.
@@ -65,8 +65,10 @@ struct Kind {
     clients: &'static str,
     /// Interpreters, compilers and servers.
     tools: &'static [Part],
-    /// Whether the interop tests need it.
+    /// Whether tests need it.
     is_tested: bool,
+    /// Whether the harness runs it.
+    is_measured: bool,
     /// The commands that install into the folder.
     install: fn(&Path) -> Result<Vec<Command>, Failure>,
     /// A command that succeeds when the clients can be loaded.
@@ -81,8 +83,20 @@ const KINDS: &[Kind] = &[
         clients: "redis-py, python-redis-lock, pottery, kazoo",
         tools: &[Part::Python],
         is_tested: true,
+        is_measured: true,
         install: install_python,
         probe: probe_python,
+        index: "pip can reach a package index",
+    },
+    Kind {
+        folder: "s3",
+        pins: &["s3/requirements.txt"],
+        clients: "boto3 and moto, a server that answers as S3 does",
+        tools: &[Part::Python],
+        is_tested: true,
+        is_measured: false,
+        install: install_s3,
+        probe: probe_s3,
         index: "pip can reach a package index",
     },
     Kind {
@@ -91,6 +105,7 @@ const KINDS: &[Kind] = &[
         clients: "ioredis, node-redlock",
         tools: &[Part::Node, Part::Npm],
         is_tested: true,
+        is_measured: true,
         install: install_node,
         probe: probe_node,
         index: "npm can reach a registry",
@@ -101,6 +116,7 @@ const KINDS: &[Kind] = &[
         clients: "Curator",
         tools: &[Part::Javac, Part::Curator],
         is_tested: true,
+        is_measured: true,
         install: install_java,
         probe: probe_java,
         index: "it compiles with the Curator that is installed",
@@ -111,6 +127,7 @@ const KINDS: &[Kind] = &[
         clients: "Redisson",
         tools: &[Part::Javac, Part::Maven],
         is_tested: true,
+        is_measured: true,
         install: install_redisson,
         probe: probe_redisson,
         index: "Maven can reach a repository",
@@ -121,6 +138,7 @@ const KINDS: &[Kind] = &[
         clients: "redsync, etcd's client",
         tools: &[Part::Go],
         is_tested: false,
+        is_measured: true,
         install: install_go,
         probe: probe_go,
         index: "go can reach a module proxy",
@@ -195,17 +213,32 @@ impl Kind {
 }
 
 fn install_python(folder: &Path) -> Result<Vec<Command>, Failure> {
+    Ok(python_packages(folder, "requirements.txt"))
+}
+
+fn python_packages(folder: &Path, requirements: &str) -> Vec<Command> {
     let mut environment = Command::new("python3");
     environment.args(["-m", "venv"]).arg(folder);
     let mut packages = Command::new(folder.join("bin/python"));
     packages.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
-    packages.arg("--requirement").arg(pins("requirements.txt"));
-    Ok(vec![environment, packages])
+    packages.arg("--requirement").arg(pins(requirements));
+    vec![environment, packages]
 }
 
 fn probe_python(folder: &Path) -> Command {
     let mut command = Command::new(folder.join("bin/python"));
     command.args(["-c", "import kazoo, pottery, redis, redis_lock"]);
+    command
+}
+
+/// Apart from the lock clients, which need none of it.
+fn install_s3(folder: &Path) -> Result<Vec<Command>, Failure> {
+    Ok(python_packages(folder, "s3/requirements.txt"))
+}
+
+fn probe_s3(folder: &Path) -> Command {
+    let mut command = Command::new(folder.join("bin/python"));
+    command.args(["-c", "import boto3, moto.server"]);
     command
 }
 
@@ -318,10 +351,12 @@ mod tests {
 
     #[test]
     fn every_version_is_pinned() {
-        let requirements = fs::read_to_string(pins("requirements.txt")).unwrap();
-        let packages = requirements.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        for package in packages {
-            assert!(package.contains("=="), "{package}");
+        for file in ["requirements.txt", "s3/requirements.txt"] {
+            let requirements = fs::read_to_string(pins(file)).unwrap();
+            let packages = requirements.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+            for package in packages {
+                assert!(package.contains("=="), "{package}");
+            }
         }
         let manifest = fs::read_to_string(pins("package.json")).unwrap();
         assert!(!manifest.contains(['^', '~', '*', '>']), "{manifest}");

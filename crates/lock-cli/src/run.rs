@@ -130,11 +130,15 @@ pub(crate) async fn run(options: RunOptions, output: Output) -> Result<Exit, Fai
     };
     let exit = Campaign::new(&locks, &options, output).run(&mut signals, &job).await;
     tokio::select! {
-        () = session::close(&locks) => {}
+        () = session::close_within(CLOSE_LIMIT, &locks) => {}
         _ = ending(&mut signals, &job) => {}
     }
     exit
 }
+
+/// For what is released in the background. With the release of the lock before, a store that hangs delays the exit by 5 s at
+/// most.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Reports a command that does not exist or cannot be run, before anybody waits for the lock.
 fn missing(program: &OsString, output: Output) -> Option<Exit> {

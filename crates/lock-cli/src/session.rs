@@ -47,8 +47,12 @@ pub(crate) async fn work_with<C: Connection>(
 
 /// Closes the connections, within some seconds.
 pub(crate) async fn close(connection: &impl Connection) {
+    close_within(CLOSE_LIMIT, connection).await;
+}
+
+pub(crate) async fn close_within(limit: Duration, connection: &impl Connection) {
     // The work is done: a server that does not confirm changes nothing.
-    let _ = timeout(CLOSE_LIMIT, connection.close()).await;
+    let _ = timeout(limit, connection.close()).await;
 }
 
 const CLOSE_LIMIT: Duration = Duration::from_secs(8);

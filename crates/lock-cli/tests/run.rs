@@ -56,6 +56,21 @@ impl Background {
         eventually(text, async || self.text().contains(text)).await;
     }
 
+    fn children(&self) -> Vec<Pid> {
+        let children = fs::read_to_string(children_of(self.process.pid())).unwrap();
+        children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect()
+    }
+
+    fn watchdog(&self) -> Option<Pid> {
+        self.children().into_iter().find(|pid| command_line(*pid).starts_with(b"polylock-watchdog"))
+    }
+
+    /// The process of its command.
+    fn command(&self) -> Pid {
+        let is_command = |pid: &Pid| !command_line(*pid).starts_with(b"polylock");
+        self.children().into_iter().find(is_command).expect("it runs")
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.process.pid() as i32).unwrap(), signal).unwrap();
     }
@@ -108,6 +123,30 @@ async fn a_lock_can_be_kept_for_longer_than_the_command_runs() {
     assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
     let zk = ZooKeeper::start().await.unwrap();
     sh(&zk.url(), keeps, "echo ran").await.is(64, &["hold_at_least"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_kept_when_polylock_or_its_command_is_killed() {
+    let redis = RedisServer::start().await.unwrap();
+    let masters = RedisFive::start().await.unwrap();
+    for url in [redis.url(), masters.url()] {
+        for is_polylock in [true, false] {
+            let (folder, began) = (TempDir::new().unwrap(), Instant::now());
+            let keeps = "-n --ttl 1s --hold-at-least 8s";
+            let holder = Background::start(folder.path(), &url, keeps, "echo running; exec sleep 60");
+            holder.prints("running").await;
+            let command = holder.command();
+            if is_polylock {
+                holder.process.kill();
+                eventually("the end of the command", async || command_line(command).is_empty()).await;
+            } else {
+                kill_process(command, Signal::KILL).unwrap();
+                assert_eq!(holder.ends().await.0, 137);
+            }
+            sh(&url, "-w 60s", "echo ran").await.is(0, &["ran"]);
+            assert!(began.elapsed() >= Duration::from_secs(8), "{:?}", began.elapsed());
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -443,15 +482,37 @@ async fn a_command_ends_before_its_lock_when_polylock_is_killed_or_stopped() {
     // Without its watchdog it dies by the parent-death signal.
     let holder = Background::start(folder.path(), &url, "--ttl 60s", "echo running; exec sleep 60");
     holder.prints("running").await;
-    let children = fs::read_to_string(children_of(holder.process.pid())).unwrap();
-    let children: Vec<i32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
-    assert_eq!(children.len(), 2, "the command and its watchdog");
-    let command_line = |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let (watchdog, command): (Vec<_>, Vec<_>) =
-        children.into_iter().partition(|pid| command_line(pid).starts_with(b"polylock-watchdog"));
-    kill_process(Pid::from_raw(watchdog[0]).unwrap(), Signal::KILL).unwrap();
+    let (watchdog, command) = (holder.watchdog().unwrap(), holder.command());
+    // One that was killed would be replaced.
+    kill_process(watchdog, Signal::STOP).unwrap();
     holder.process.kill();
-    eventually("the end of the command", async || command_line(&command[0]).is_empty()).await;
+    eventually("the end of the command", async || command_line(command).is_empty()).await;
+    kill_process(watchdog, Signal::KILL).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watchdog_that_was_killed_is_replaced() {
+    let redis = RedisServer::start().await.unwrap();
+    let (url, folder) = (redis.url(), TempDir::new().unwrap());
+    let file = folder.path().join("file");
+    let holder = Background::start(folder.path(), &url, "--ttl 3s", &stubborn(&file));
+    holder.prints("running").await;
+    for round in 1..=2 {
+        let watchdog = holder.watchdog().expect("it has one");
+        kill_process(watchdog, Signal::KILL).unwrap();
+        let another = async || holder.watchdog().is_some_and(|another| another != watchdog);
+        eventually("another watchdog", another).await;
+        let says = async || holder.text().matches("was killed; another one").count() == round;
+        eventually("the message", says).await;
+    }
+    // It knows the command and the deadline.
+    let next = successor(folder.path(), &url, &file);
+    waits(&Locks::connect(&url).await.unwrap(), 1).await;
+    holder.signal(Signal::STOP);
+    takes_over(next).await;
+    holder.signal(Signal::CONT);
+    let (code, text) = holder.ends().await;
+    assert!(code == 70 && text.contains("is lost"), "{code}: {text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -482,6 +543,10 @@ async fn a_waiter_that_was_stopped_runs_nothing_under_a_lock_of_the_past() {
 
 fn children_of(pid: u32) -> PathBuf {
     format!("/proc/{pid}/task/{pid}/children").into()
+}
+
+fn command_line(pid: Pid) -> Vec<u8> {
+    fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -518,16 +583,43 @@ async fn a_restarted_command_leads_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hangs_does_not_keep_a_command_that_has_ended() {
     let redis = RedisServer::start().await.unwrap();
+    let masters = RedisFive::start().await.unwrap();
+    let zk = ZooKeeper::start().await.unwrap();
     let folder = TempDir::new().unwrap();
-    let run = Background::start(folder.path(), &redis.url(), "", "echo running; sleep 0.5; exit 4");
-    run.prints("running").await;
-    redis.stop();
-    let (code, text) = run.ends().await;
-    assert!(
-        code == 4 && text.contains("was not released") && text.contains("ends with its lease"),
-        "{code}: {text}"
-    );
-    redis.cont();
+    let go = folder.path().join("go");
+    let script = format!("echo running; while ! [ -e {} ]; do sleep 0.02; done; exit 4", go.display());
+    for url in [redis.url(), masters.url(), zk.url()] {
+        // Longer than it takes to notice that the lock cannot be renewed.
+        let run = Background::start(folder.path(), &format!("{url}{}", lasting(&url)), "", &script);
+        run.prints("running").await;
+        hang(&redis, &masters, &zk, true);
+        fs::write(&go, "").unwrap();
+        let ended = Instant::now();
+        let (code, text) = run.ends().await;
+        let took = ended.elapsed();
+        hang(&redis, &masters, &zk, false);
+        let says = ["was not released", "ends with its lease or session, in about "];
+        assert!(code == 4 && says.iter().all(|part| text.contains(part)), "{code}: {text}");
+        // It takes 5 s on an idle machine.
+        assert!(took < Duration::from_secs(10), "{took:?} after the command");
+        fs::remove_file(&go).unwrap();
+    }
+}
+
+fn lasting(url: &str) -> &'static str {
+    if url.starts_with("zk") { "?session_timeout=30s" } else { "?ttl=30s" }
+}
+
+fn hang(redis: &RedisServer, masters: &RedisFive, zk: &ZooKeeper, hangs: bool) {
+    if hangs {
+        redis.stop();
+        masters.servers().iter().for_each(RedisServer::stop);
+        zk.stop();
+    } else {
+        redis.cont();
+        masters.servers().iter().for_each(RedisServer::cont);
+        zk.cont();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, Guard, Mutex, Result, Wait};
 /// They are acquired one after the other, in one order for all callers: by name, then by the kind of their store, then in the
 /// order of the call. So callers who want some of the same locks never wait for each other in a circle, whatever order
 /// they name them in. (Two stores of the same kind are the exception: name them in the same order everywhere.) They are
-/// released in reverse.
+/// released at once.
 ///
 /// A lock that is lost while the acquisition waits for a later one is noticed: all are released, and the acquisition begins
 /// again, until its one deadline.

@@ -70,31 +70,11 @@ impl Backend for Migration {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState> {
-        let Context { from, to, .. } = &*self.context;
-        if self.context.rung(name) == Rung::New {
-            return to.inspect(name).await;
-        }
-        let old = from.inspect(name).await?;
-        if old.moved.is_some() {
-            return to.inspect(name).await;
-        }
-        if self.context.rung(name) < Rung::Dual {
-            return Ok(old);
-        }
-        // Waiters of both wait on the new store; the holder, whoever it is, has the lock of the old one.
-        let new = to.inspect(name).await?;
-        let mut state = old;
-        if let ([old], [new]) = (&mut state.holders[..], &new.holders[..])
-            && old.mode == LockMode::Exclusive
-            && old.owner() == new.owner()
-        {
-            // Another owner there waits for the old lock.
-            old.token = old.token.max(new.token);
-        }
-        state.token = state.token.max(new.token);
-        state.waiters += new.waiters;
-        state.queue.extend(new.queue);
-        Ok(state)
+        self.context.look(name).await.map(|look| look.state)
+    }
+
+    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        self.context.await_change(name, seen).await
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
@@ -148,6 +128,49 @@ impl Backend for Migration {
         let _ = timeout(CLOSE_LIMIT, ended).await;
         let (old, new) = tokio::join!(self.context.from.close(), self.context.to.close());
         old.and(new)
+    }
+}
+
+/// The state of a lock, and those of the stores that it is made of.
+pub(crate) struct Look {
+    pub(crate) state: LockState,
+    pub(crate) old: Option<LockState>,
+    pub(crate) new: Option<LockState>,
+}
+
+impl Look {
+    fn of_new(new: LockState, old: Option<LockState>) -> Self {
+        Self { state: new.clone(), old, new: Some(new) }
+    }
+}
+
+impl Context {
+    pub(crate) async fn look(&self, name: &LockName) -> Result<Look> {
+        let Self { from, to, .. } = self;
+        if self.rung(name) == Rung::New {
+            return Ok(Look::of_new(to.inspect(name).await?, None));
+        }
+        let old = from.inspect(name).await?;
+        if old.moved.is_some() {
+            return Ok(Look::of_new(to.inspect(name).await?, Some(old)));
+        }
+        if self.rung(name) < Rung::Dual {
+            return Ok(Look { state: old.clone(), old: Some(old), new: None });
+        }
+        // Waiters of both wait on the new store; the holder, whoever it is, has the lock of the old one.
+        let new = to.inspect(name).await?;
+        let mut state = old.clone();
+        if let ([old], [new]) = (&mut state.holders[..], &new.holders[..])
+            && old.mode == LockMode::Exclusive
+            && old.owner() == new.owner()
+        {
+            // Another owner there waits for the old lock.
+            old.token = old.token.max(new.token);
+        }
+        state.token = state.token.max(new.token);
+        state.waiters += new.waiters;
+        state.queue.extend(new.queue.iter().cloned());
+        Ok(Look { state, old: Some(old), new: Some(new) })
     }
 }
 

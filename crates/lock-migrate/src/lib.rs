@@ -6,6 +6,7 @@
 
 mod acquire;
 mod backend;
+mod change;
 mod config;
 mod context;
 mod glob;

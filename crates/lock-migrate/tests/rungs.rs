@@ -11,6 +11,7 @@ use lock_zk::{Zk, ZkConfig};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
+use tokio::time::timeout;
 
 /// The rungs of which every mixture excludes.
 const MIXED: [Rung; 4] = [Rung::Old, Rung::Shadow, Rung::Dual, Rung::Move];
@@ -54,6 +55,52 @@ impl Servers {
     async fn value(&self, name: &str) -> Option<String> {
         let value = self.redis.command(&["GET", &format!("lock:{name}")]).await.unwrap();
         value.text().map(ToOwned::to_owned)
+    }
+}
+
+/// How many scripts the server has run.
+async fn scripts_run(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]).await.unwrap();
+    let stats = stats.text().expect("it is text").to_owned();
+    let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
+    stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum()
+}
+
+/// Long enough for half a dozen looks of an observer that polls.
+const IDLE: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stores_notify_an_observer_on_every_rung() {
+    let servers = Servers::start().await;
+    let process = async |rung: Rung| {
+        // Renewed rarely.
+        let redis = RedisConfig::from_url(&format!("{}?ttl=60s", servers.redis.url())).unwrap();
+        let redis = Arc::new(Redis::connect(redis).await.unwrap());
+        let config = MigrationConfig::new("shop").rung(rung);
+        Locks::new(config.open(redis, servers.zk().await).await.unwrap())
+    };
+    for rung in MIXED {
+        let (watching, leading, name) = (process(rung).await, process(rung).await, format!("on {rung}"));
+        let mut leaders = watching.election(&name).observe();
+        assert!(timeout(PATIENCE, leaders.next()).await.unwrap().unwrap().unwrap().is_none());
+        for _ in 0..2 {
+            let leadership = leading.election(&name).campaign("one").await.unwrap();
+            let leader = timeout(PATIENCE, leaders.next()).await.unwrap().unwrap().unwrap();
+            assert_eq!(leader.unwrap().label(), Some("one"));
+            // The token grows as the leader gets the locks of both stores.
+            while let Ok(Some(leader)) = timeout(IDLE / 3, leaders.next()).await {
+                assert_eq!(leader.unwrap().unwrap().label(), Some("one"));
+            }
+            let before = scripts_run(&servers.redis).await;
+            assert!(timeout(IDLE, leaders.next()).await.is_err(), "nothing has changed");
+            let looks = scripts_run(&servers.redis).await - before;
+            assert!(looks < 5, "{rung}: it looked {looks} times in {IDLE:?}");
+            leadership.resign().await.unwrap();
+            let leader = timeout(PATIENCE, leaders.next()).await.unwrap().unwrap().unwrap();
+            assert!(leader.is_none(), "{rung}: {leader:?}");
+        }
+        watching.close().await.unwrap();
+        leading.close().await.unwrap();
     }
 }
 

@@ -5,11 +5,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use lock_core::{ErrorKind, GuardState, LockOptions, Locks, Outcome, Released, Token};
+use lock_core::{
+    ErrorKind, Guard, GuardState, LockOptions, Locks, LossReason, Outcome, OwnerId, Released, Token,
+};
 use lock_redis::deadpool_redis::Config;
 use lock_redis::{RedisConfig, RedisWait};
 use lock_testkit::proxy::{Direction, Protocol, Then, redis_command};
 use lock_testkit::{FaultProxy, RedisServer};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,9 +30,13 @@ struct Link {
 
 impl Link {
     async fn new() -> Self {
+        Self::with("ttl=3s&command_timeout=400ms").await
+    }
+
+    async fn with(options: &str) -> Self {
         let redis = RedisServer::start().await.unwrap();
         let proxy = FaultProxy::start(redis.addr(), Protocol::Redis).unwrap();
-        let url = format!("redis://{}?ttl=3s&command_timeout=400ms", proxy.addr());
+        let url = format!("redis://{}?{options}", proxy.addr());
         let locks = RedisConfig::from_url(&url).unwrap().connect().await.unwrap();
         Self { redis, proxy, locks }
     }
@@ -73,6 +80,123 @@ async fn acquire_and_release_are_one_round_trip_each() {
     }
     assert!(SCRIPTS_THEN_COMMANDS.contains(&link.proxy.requests()), "{}", link.proxy.requests());
     assert_eq!(link.proxy.connections(), 1);
+}
+
+/// A claim by plain commands, of which the server has executed the first one.
+struct HalfClaim {
+    link: Link,
+    claim: JoinHandle<Guard>,
+    /// The token that the second command is to write.
+    token: u64,
+}
+
+impl HalfClaim {
+    async fn begin() -> Self {
+        let link = Link::with("ttl=6s&command_timeout=20s").await;
+        link.is_to_send("SET").await;
+        link.proxy.hold_after(redis_command("SET"));
+        let mutex = link.locks.mutex("a");
+        let claim = tokio::spawn(async move { mutex.acquire().await.unwrap() });
+        let deadline = Instant::now() + PATIENCE;
+        let value = loop {
+            let value = link.redis.command(&["GET", "lock:a"]).await.unwrap();
+            match value.text() {
+                Some(value) if link.proxy.queued(Direction::ToServer) > 0 => break value.to_owned(),
+                _ => assert!(Instant::now() < deadline, "it sends no plain commands: {value:?}"),
+            }
+            sleep(Duration::from_millis(5)).await;
+        };
+        let token = value.split(' ').nth(1).unwrap().parse().unwrap();
+        assert_eq!(link.redis.command(&["ZSCORE", TOKENS, "last"]).await.unwrap().text(), None);
+        Self { link, claim, token }
+    }
+
+    /// Another client, without the proxy.
+    async fn another(&self) -> Locks {
+        RedisConfig::from_url(&self.link.redis.url()).unwrap().connect().await.unwrap()
+    }
+
+    /// Removes the half-acquired lock.
+    async fn is_broken(&self, by: &Locks, command: &str) {
+        match command {
+            "break_lock" => assert!(by.break_lock("a").await.unwrap(), "it is held"),
+            _ => assert_eq!(self.link.redis.command(&["DEL", "lock:a"]).await.unwrap().int(), Some(1)),
+        }
+    }
+
+    fn goes_on(self) -> (Link, JoinHandle<Guard>) {
+        self.link.proxy.deliver();
+        (self.link, self.claim)
+    }
+}
+
+const TOKENS: &str = "polylock:tokens:{lock:a}";
+
+#[tokio::test]
+async fn a_claim_that_is_broken_between_its_commands_is_a_broken_holder() {
+    for command in ["break_lock", "DEL"] {
+        let half = HalfClaim::begin().await;
+        let other = half.another().await;
+        half.is_broken(&other, command).await;
+        let token = half.token;
+        let (_link, claim) = half.goes_on();
+        let broken = timeout(PATIENCE, claim).await.unwrap().unwrap();
+        assert_eq!(broken.token().get(), token, "it was granted before it was broken");
+        assert!(!other.inspect("a").await.unwrap().is_held());
+        let next = other.mutex("a").try_acquire().await.unwrap().expect("the lock is free");
+        assert!(next.token() > broken.token());
+        // By the next renewal at the latest, as any holder.
+        timeout(PATIENCE, broken.lost()).await.unwrap();
+        assert_eq!(broken.release().await.unwrap(), Released::AlreadyLost);
+        assert_eq!(next.verify().await.unwrap(), GuardState::Valid);
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_claim_whose_lock_has_another_holder_by_its_second_command_waits() {
+    for command in ["break_lock", "DEL"] {
+        let half = HalfClaim::begin().await;
+        let other = half.another().await;
+        half.is_broken(&other, command).await;
+        // By a script, with the time of the server: larger than what the first proposes.
+        let holder = other.mutex("a").acquire().await.unwrap();
+        assert!(holder.token().get() > half.token);
+        let (_link, mut claim) = half.goes_on();
+        let waits = timeout(Duration::from_millis(300), &mut claim).await;
+        assert!(waits.is_err(), "two hold the lock: {waits:?}");
+        let first = holder.token();
+        assert_eq!(holder.release().await.unwrap(), Released::Released);
+        let next = timeout(PATIENCE, claim).await.unwrap().unwrap();
+        assert!(next.token() > first, "{} after {first}", next.token());
+        assert_eq!(next.release().await.unwrap(), Released::Released);
+    }
+}
+
+/// The one way to a token that is larger than that of the next holder.
+#[tokio::test]
+async fn a_broken_claim_may_have_a_larger_token_than_a_holder_that_knows_less_of_the_clock() {
+    let half = HalfClaim::begin().await;
+    let other = half.another().await;
+    half.is_broken(&other, "DEL").await;
+    // What a client sends whose lower bound of the server's clock is behind that of the first.
+    let redis = &half.link.redis;
+    let smaller = (half.token - 1).to_string();
+    let value = format!("{} {smaller} {smaller} next", OwnerId::random());
+    redis.command(&["SET", "lock:a", &value, "NX", "PX", "20000"]).await.unwrap();
+    let raised = redis.command(&["ZADD", TOKENS, "GT", "CH", &smaller, "last"]).await.unwrap();
+    assert_eq!(raised.int(), Some(1), "it is granted");
+    let token = half.token;
+    let (link, claim) = half.goes_on();
+    let broken = timeout(PATIENCE, claim).await.unwrap().unwrap();
+    assert_eq!(broken.token().get(), token);
+    // The broken holder learns of it as any other one, and touches nobody else's lock.
+    assert!(matches!(broken.verify().await.unwrap(), GuardState::Lost(LossReason::Removed)));
+    assert_eq!(broken.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(link.redis.command(&["GET", "lock:a"]).await.unwrap().text(), Some(&*value));
+    link.redis.command(&["DEL", "lock:a"]).await.unwrap();
+    let next = other.mutex("a").acquire().await.unwrap();
+    assert!(next.token().get() > token, "the order holds from the next holder on");
 }
 
 #[tokio::test]

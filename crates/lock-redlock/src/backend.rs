@@ -150,6 +150,10 @@ impl Backend for Redlock {
         self.context.inspect(name).await
     }
 
+    async fn await_change(&self, name: &LockName, seen: &LockState) -> Result<LockState> {
+        self.context.await_change(name, seen).await
+    }
+
     async fn break_lock(&self, name: &LockName) -> Result<bool> {
         self.context.break_lock(name).await
     }

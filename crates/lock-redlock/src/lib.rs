@@ -16,6 +16,7 @@ mod attempt;
 mod backend;
 #[doc(hidden)]
 pub mod ballot;
+mod change;
 mod claims;
 mod config;
 mod connect;

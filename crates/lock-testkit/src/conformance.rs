@@ -19,8 +19,9 @@
 //! }
 //! ```
 //!
-//! A write lock and a semaphore of one permit are mutexes, too: the [`Handle`] of a harness says which of them the cases use
-//! as a mutex, so that the whole suite runs on each.
+//! A write lock and a semaphore of one permit are mutexes, too, and so are a [`Reentrant`](lock_core::Reentrant) and a
+//! [`Multi`](lock_core::Multi): the [`Handle`] of a harness says which of them the cases use as a mutex, so that the whole
+//! suite runs on each.
 //!
 //! Durations in the cases are bounds for a noisy machine: nothing here measures speed.
 
@@ -34,6 +35,7 @@ mod downgrade;
 mod election;
 mod exclusion;
 mod faults;
+mod held;
 mod helpers;
 mod holding;
 mod inspection;
@@ -138,6 +140,12 @@ pub enum Handle {
     Write,
     /// A semaphore of one permit.
     Permit,
+    /// An owner of a mutex, who acquires it twice.
+    Reentrant,
+    /// Several mutexes, of which there is one.
+    MultiOfOne,
+    /// A mutex and [another](Self::names), acquired together.
+    MultiOfTwo,
 }
 
 /// A fault of connections.
@@ -163,8 +171,20 @@ impl Handle {
     #[must_use]
     pub fn mode(self) -> Mode {
         match self {
-            Self::Mutex | Self::Write => Mode::Exclusive,
             Self::Permit => Mode::Permit { max: NonZeroU32::MIN },
+            Self::Mutex | Self::Write | Self::Reentrant | Self::MultiOfOne | Self::MultiOfTwo => {
+                Mode::Exclusive
+            }
         }
+    }
+
+    /// The locks that it acquires for this name, in their order.
+    #[must_use]
+    pub fn names(self, name: &str) -> Vec<String> {
+        let mut names = vec![name.to_owned()];
+        if self == Self::MultiOfTwo {
+            names.push(format!("{name}~"));
+        }
+        names
     }
 }

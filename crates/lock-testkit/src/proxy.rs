@@ -181,7 +181,14 @@ impl FaultProxy {
         self.shared.add_rule(Rule::when(matches, Action::Cut));
     }
 
-    /// How many replies were swallowed and requests cut so far: shows a test that its fault has happened.
+    /// Forwards the next matching request, then [holds](Self::hold) all requests, also the rest of the same write.
+    ///
+    /// `matches` gets the bytes of the whole request; see [`redis_command`] and [`zk_opcode`].
+    pub fn hold_after(&self, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
+        self.shared.add_rule(Rule::when(matches, Action::Hold));
+    }
+
+    /// How many replies were swallowed, requests cut, and holds begun after a request so far: shows a test that its fault has happened.
     pub fn fired(&self) -> u64 {
         self.shared.fired.load(Ordering::SeqCst)
     }
@@ -345,6 +352,7 @@ struct Rule {
 enum Action {
     SwallowReply(Then),
     Cut,
+    Hold,
 }
 
 impl Shared {

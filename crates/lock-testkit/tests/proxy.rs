@@ -346,6 +346,20 @@ fn a_cut_by_filter_waits_for_its_request() {
 }
 
 #[test]
+fn the_rest_of_a_write_is_held_after_a_request() {
+    let (server, proxy) = redis();
+    let mut client = Client::connect(&proxy);
+    proxy.hold_after(redis_command("SET"));
+    client.send(b"SET k v\r\nSET k w\r\n");
+    until(|| {
+        command(&server, "GET k") == Reply::Bulk(b"v".to_vec()) && proxy.queued(Direction::ToServer) > 0
+    });
+    assert_eq!(proxy.fired(), 1);
+    proxy.deliver();
+    until(|| command(&server, "GET k") == Reply::Bulk(b"w".to_vec()));
+}
+
+#[test]
 fn refused_connections_are_reset_and_open_ones_stay() {
     let (_server, proxy) = redis();
     let mut old = Client::connect(&proxy);

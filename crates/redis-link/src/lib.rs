@@ -4,7 +4,8 @@
 //!
 //! * Connections: [`client`] sends scripts to a server, `link` keeps its connection, [`dial`] opens it. `sentinel` and
 //!   `cluster` find the server. [`topology`] and [`tls`] read its address from a URL.
-//! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`.
+//! * Notifications: [`push`] delivers what the server publishes to waiters, over a `push_connection`; [`key_watch`] is its
+//!   report that a key has changed.
 //! * Locks: [`keys`] names their keys, [`inspection`] parses their state, [`mod@take_back`] removes what a request
 //!   without an answer may have left.
 //! * Migrations: `claim` notes which one the locks take part in, `writers` finds who may still acquire them, [`scan`] reads
@@ -21,6 +22,7 @@ pub mod error;
 mod examination;
 pub mod greeting;
 pub mod inspection;
+pub mod key_watch;
 pub mod keys;
 mod link;
 pub mod lock_answer;

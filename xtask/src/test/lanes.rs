@@ -282,7 +282,8 @@ mod tests {
         let output = at_lower_priority(&command).output().unwrap();
         let ours = Command::new("nice").output().unwrap();
         let ours: i32 = String::from_utf8_lossy(&ours.stdout).trim().parse().unwrap();
-        let lower = LOWER + ours;
+        // The lowest that there is.
+        let lower = (LOWER + ours).min(19);
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{lower}\nkept\n/\n"));
     }
 }

@@ -91,7 +91,7 @@ impl<'a> Campaign<'a> {
 
     /// Releases the lock. A server that does not answer keeps nobody waiting for long.
     async fn release(&self, guard: Guard, signals: &mut Signals, job: &JobControl) {
-        let is_valid = guard.is_valid();
+        let (is_valid, left) = (guard.is_valid(), guard.remaining());
         let released = tokio::select! {
             released = timeout(RELEASE_LIMIT, guard.release()) => released,
             _ = ending(signals, job) => return,
@@ -105,9 +105,10 @@ impl<'a> Campaign<'a> {
             Err(_) => "the store does not answer".to_owned(),
         };
         self.output.say(&format!(
-            "polylock: the lock {:?} was not released: {}; it ends with its lease or session",
+            "polylock: the lock {:?} was not released: {}; it ends with its lease or session, in about {} s",
             self.options.name,
-            printable(&why)
+            printable(&why),
+            left.as_secs() + 1
         ));
     }
 
@@ -138,6 +139,7 @@ pub(super) async fn ending(signals: &mut Signals, job: &JobControl) -> Signal {
 
 /// A wait that is longer is mentioned.
 const SILENT_WAIT: Duration = Duration::from_secs(1);
-const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+/// For so long a store that hangs keeps back the exit code of a command that has ended.
+const RELEASE_LIMIT: Duration = Duration::from_secs(3);
 /// From one start to the next, at least.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);

@@ -72,7 +72,7 @@ impl<'a> Hold<'a> {
     /// Waits until the child has ended, and stops it if the lock may end before.
     pub(super) async fn until_the_end(mut self, signals: &mut Signals, job: &JobControl) -> io::Result<End> {
         // The watchdog gets the deadline before the command begins.
-        let mut wake = self.act();
+        let mut wake = self.act()?;
         if self.stage != Stage::Killed {
             self.child.go_on();
         }
@@ -86,13 +86,17 @@ impl<'a> Hold<'a> {
                 loss = self.guard.lost(), if self.loss.is_none() => self.loss = Some(loss),
                 () = self.clock.sleep_until(wake) => {}
             }
-            wake = self.act();
+            wake = self.act()?;
         };
         self.end(ending, job)
     }
 
     /// Does what the deadline asks for now, and returns when to look again.
-    fn act(&mut self) -> BootInstant {
+    ///
+    /// # Errors
+    ///
+    /// When there is no watchdog, and none can be started: no command runs without one.
+    fn act(&mut self) -> io::Result<BootInstant> {
         // Both are read before the clock: it is never too early for what they say.
         let until = self.guard.valid_until();
         if let GuardState::Lost(loss) = self.guard.state() {
@@ -107,8 +111,12 @@ impl<'a> Hold<'a> {
         if is_due || self.stage == Stage::Running && self.loss.is_some() {
             self.advance(now, until);
         }
+        if self.watchdog.replace_if_dead()? {
+            self.output
+                .say("polylock: the watchdog of the command was killed; another one has taken its place");
+        }
         let tick = now + self.timing.tick();
-        self.next_at(until).map_or(tick, |at| at.min(tick))
+        Ok(self.next_at(until).map_or(tick, |at| at.min(tick)))
     }
 
     fn last_resort_at(&self) -> BootInstant {

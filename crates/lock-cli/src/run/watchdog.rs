@@ -3,6 +3,8 @@
 //! A `polylock` that was killed, stopped or starved notices nothing, while its lock ends and the command goes on. The
 //! watchdog gets each deadline of the guard by a pipe. It kills the process group of the command when the last deadline
 //! that it knows is near, or when the pipe ends.
+//!
+//! Somebody may kill the watchdog itself: then `polylock` starts another one. One that is stopped (SIGSTOP) looks alive.
 
 use std::io::{self, Write};
 use std::process::{self, ChildStdin, ExitCode, Stdio};
@@ -20,6 +22,7 @@ use super::helper::Helper;
 pub(super) struct Watchdog {
     process: process::Child,
     pipe: ChildStdin,
+    group: Option<Pid>,
     deadline: Option<BootInstant>,
 }
 
@@ -31,11 +34,12 @@ impl Watchdog {
         let Some(pipe) = process.stdin.take() else { return Err(io::ErrorKind::BrokenPipe.into()) };
         // A watchdog that does not read blocks nobody.
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
-        Ok(Self { process, pipe, deadline: None })
+        Ok(Self { process, pipe, group: None, deadline: None })
     }
 
     /// Names the group that it kills.
     pub(super) fn watch(&mut self, group: Pid) {
+        self.group = Some(group);
         self.send(group.as_raw_nonzero().get().unsigned_abs().into());
     }
 
@@ -45,6 +49,18 @@ impl Watchdog {
             self.deadline = Some(deadline);
             self.send(u64::try_from(deadline.since_boot().as_nanos()).unwrap_or(u64::MAX));
         }
+    }
+
+    /// Starts another one if it has ended, and reports whether it had.
+    pub(super) fn replace_if_dead(&mut self) -> io::Result<bool> {
+        if self.process.try_wait()?.is_none() {
+            return Ok(false);
+        }
+        let dead = std::mem::replace(self, Self::start()?);
+        // The group first: a watchdog that knows none kills nothing.
+        dead.group.into_iter().for_each(|group| self.watch(group));
+        dead.deadline.into_iter().for_each(|deadline| self.set_deadline(deadline));
+        Ok(true)
     }
 
     /// Ends it without harm to the child.

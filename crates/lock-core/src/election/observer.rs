@@ -18,8 +18,8 @@ use crate::{Error, ErrorKind, LockName, LockState, Result, Token};
 /// Made by [`Election::observe`](crate::Election::observe). The first item is the present leader, then every change that
 /// the observer could see:
 ///
-/// * **Pushed.** Redis and ZooKeeper notify it of a change. It polls on Redlock, on Redis servers without client tracking
-///   (RESP3), and on backends that do not implement [`Backend::await_change`](crate::Backend::await_change).
+/// * **Pushed.** The stores notify it of a change. It polls on Redis servers without client tracking (RESP3), on Redlock
+///   where they are a majority, and on backends that do not implement [`Backend::await_change`](crate::Backend::await_change).
 /// * **In order.** Tokens only grow from leader to leader. A leader with a smaller token than one that was reported is not
 ///   reported: whoever checks tokens refuses its writes. That happens only after the store lost data.
 /// * **What may be skipped.** Leaders that follow each other faster than the observer can look: of several changes between

@@ -1,6 +1,9 @@
 //! Several locks that are held together.
 
+use std::mem;
 use std::time::Duration;
+
+use futures_util::future::join_all;
 
 use crate::{BootInstant, Guard, GuardState, LossReason, Released, Result, RunError, Validity};
 
@@ -105,7 +108,7 @@ impl MultiGuard {
         }
     }
 
-    /// Releases the locks, the last one first, and returns whether all were held until then.
+    /// Releases the locks, all at once, and returns whether all were held until then.
     ///
     /// # Errors
     ///
@@ -115,9 +118,11 @@ impl MultiGuard {
     ///
     /// When the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Result<Released> {
+        // A store that does not answer keeps the locks of no other one.
+        let guards = mem::take(&mut self.guards);
         let mut all = Ok(Released::Released);
-        while let Some(guard) = self.guards.pop() {
-            match (guard.release().await, &all) {
+        for released in join_all(guards.into_iter().rev().map(Guard::release)).await {
+            match (released, &all) {
                 (Err(error), Ok(_)) => all = Err(error),
                 (Ok(Released::AlreadyLost), Ok(_)) => all = Ok(Released::AlreadyLost),
                 _ => {}

@@ -60,11 +60,13 @@ impl Case {
         (self.needs)(capabilities)?;
         harness.leaves_out(self.name).map_or(Ok(()), Err)?;
         match handle {
-            Handle::Mutex => {}
+            Handle::Mutex | Handle::Reentrant | Handle::MultiOfOne | Handle::MultiOfTwo => {}
             Handle::Write => readers(capabilities)?,
             Handle::Permit => permits(capabilities)?,
         }
-        (self.worth)(handle)
+        (self.worth)(handle)?;
+        let not_for = NOT_FOR.iter().find(|(case, by, _)| *case == self.name && *by == handle);
+        not_for.map_or(Ok(()), |(_, _, why)| Err(why))
     }
 }
 
@@ -312,6 +314,7 @@ cases! {
     }
     processes, once {
         a_killed_reader_is_followed: readers_elsewhere,
+        a_killed_holder_holds_at_least_as_long: leases_elsewhere,
         processes_never_exceed_the_permits: permits_elsewhere,
     }
 }
@@ -381,6 +384,11 @@ fn permits_one_by_one(capabilities: &Capabilities) -> Result<(), &'static str> {
     there(capabilities.breaks_one)
 }
 
+fn leases_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
+    leases(capabilities)?;
+    with_a_server(capabilities)
+}
+
 fn readers_elsewhere(capabilities: &Capabilities) -> Result<(), &'static str> {
     readers(capabilities)?;
     with_a_server(capabilities)
@@ -412,9 +420,24 @@ fn always(_: Handle) -> Result<(), &'static str> {
 fn once(handle: Handle) -> Result<(), &'static str> {
     match handle {
         Handle::Mutex => Ok(()),
-        Handle::Write | Handle::Permit => Err("the case uses its own modes: once is enough"),
+        _ => Err("the case uses its own handles: once is enough"),
     }
 }
+
+/// The cases that say nothing about what stands in for a mutex.
+const NOT_FOR: [(&str, Handle, &str); 3] = [
+    (
+        "odd_names_are_distinct_locks",
+        Handle::MultiOfTwo,
+        "the name of the second lock is longer than the longest of the names",
+    ),
+    ("held_locks_are_listed", Handle::MultiOfTwo, "the second locks are listed as well"),
+    (
+        "a_lock_is_broken_for_the_holder_that_was_seen",
+        Handle::MultiOfTwo,
+        "one token breaks one of the locks, and the holder keeps the other",
+    ),
+];
 
 /// Much longer than any case.
 const LONGEST: Duration = Duration::from_secs(120);

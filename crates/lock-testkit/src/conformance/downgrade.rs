@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Guard, GuardState, LossReason, Released, Result};
+use lock_core::{Error, ErrorKind, Guard, GuardState, Locks, LossReason, Released, Result};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -104,7 +104,7 @@ pub(super) async fn only_a_writer_becomes_a_reader(harness: &dyn Harness) {
     downgrade(&mut reader).await.expect("a reader is one already");
     must_not_write(&locks, &name).await;
     give_back(reader).await;
-    let mut mutex = within(SOON, "the lock", locks.mutex(&name).acquire()).await.unwrap();
+    let mut mutex = within(SOON, "the lock", Locks::mutex(&locks, &name).acquire()).await.unwrap();
     must_be(ErrorKind::Unsupported, downgrade(&mut mutex).await);
     assert!(mutex.is_valid());
     Reader.must_be_busy(&locks, &name).await;

@@ -7,6 +7,7 @@ use lock_core::{Clock, Error, ErrorKind, GuardState, Released};
 use tokio::time::{Instant, sleep};
 
 use super::client::Client;
+use super::held::Held;
 use super::helpers::{
     LEASE_SLACK, LONG, LOOK, NOISE, PATIENCE, SOON, at_most_left, client, client_with, eventually, fresh,
     give_back, must_be_busy, must_be_of, nothing_left, short_client, take, take_within, within,
@@ -244,11 +245,7 @@ pub(super) async fn a_restart_keeps_locks_and_tokens(harness: &dyn Harness) {
 }
 
 /// As [`follow`], through errors.
-fn follow_through(
-    locks: &Client,
-    name: &str,
-    holder: &Arc<lock_core::Guard>,
-) -> tokio::task::JoinHandle<lock_core::Guard> {
+fn follow_through(locks: &Client, name: &str, holder: &Arc<Held>) -> tokio::task::JoinHandle<Held> {
     let (mutex, holder) = (locks.mutex(name), Arc::downgrade(holder));
     tokio::spawn(async move {
         loop {

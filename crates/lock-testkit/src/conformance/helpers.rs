@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_core::backend::{AcquireRequest, Acquired, LeasePolicy, Wait};
-use lock_core::{Error, Guard, Lease, LockName, OwnerInfo, Released};
+use lock_core::{Error, Lease, LockName, OwnerInfo, Released};
 use tokio::time::Instant;
 
 use super::Harness;
 use super::client::Client;
+use super::held::Held;
 
 /// A lease longer than any pause of a noisy machine.
 pub(super) const LONG: Duration = Duration::from_secs(10);
@@ -57,6 +58,14 @@ pub(super) async fn within<F: Future + Send>(limit: Duration, what: &str, future
     }
 }
 
+/// Deletes all locks that the harness' handle of this name acquires from the store.
+pub(super) async fn delete_behind_the_back(harness: &dyn Harness, name: &str) {
+    // The longer names first: a harness may delete all that contains the name.
+    for name in harness.handle().names(name).into_iter().rev() {
+        harness.delete_behind_the_back(&name).await;
+    }
+}
+
 /// Polls until there is a result, which must happen in this time.
 pub(super) async fn eventually<T, L, F>(limit: Duration, what: &str, mut look: L) -> T
 where
@@ -75,17 +84,17 @@ where
 }
 
 /// Acquires a lock that must be free now or in a moment.
-pub(super) async fn take(locks: &Client, name: &str) -> Guard {
+pub(super) async fn take(locks: &Client, name: &str) -> Held {
     take_within(SOON, locks, name).await
 }
 
-pub(super) async fn take_within(limit: Duration, locks: &Client, name: &str) -> Guard {
+pub(super) async fn take_within(limit: Duration, locks: &Client, name: &str) -> Held {
     let acquired = within(limit, "the lock", locks.mutex(name).acquire()).await;
     acquired.unwrap_or_else(|error| panic!("cannot acquire: {error:?}"))
 }
 
 /// Acquires a lock if it is free.
-pub(super) async fn try_take(locks: &Client, name: &str) -> Option<Guard> {
+pub(super) async fn try_take(locks: &Client, name: &str) -> Option<Held> {
     let acquired = within(SOON, "the answer of try_acquire", locks.mutex(name).try_acquire()).await;
     acquired.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
 }
@@ -102,7 +111,8 @@ pub(super) fn must_be_of(error: &Error, harness: &dyn Harness) {
 }
 
 /// Releases a lock that must still be held.
-pub(super) async fn give_back(guard: Guard) {
+pub(super) async fn give_back(guard: impl Into<Held>) {
+    let guard = guard.into();
     let name = guard.name().clone();
     let released = within(SOON, "the release", guard.release()).await;
     assert!(matches!(released, Ok(Released::Released)), "the release of {name:?} answered {released:?}");
@@ -116,9 +126,10 @@ pub(super) async fn nothing_left(harness: &dyn Harness, part: &str) {
 /// Waits until the store keeps for this lock only what its `holders` hold.
 pub(super) async fn at_most_left(harness: &dyn Harness, part: &str, holders: usize) {
     let deadline = Instant::now() + SOON;
+    let holds = holders * harness.handle().names(part).len();
     loop {
         let left = harness.leftovers(part).await;
-        if left.len() <= holders {
+        if left.len() <= holds {
             return;
         }
         assert!(Instant::now() < deadline, "left behind, where only {holders} may be: {left:?}");

@@ -10,8 +10,8 @@ use lock_core::{
 };
 
 use super::helpers::{
-    LEASE_SLACK, LONG, NOISE, SOON, client, eventually, fresh, give_back, must_be_busy, nothing_left,
-    short_client, take, within,
+    LEASE_SLACK, LONG, NOISE, SOON, client, delete_behind_the_back, eventually, fresh, give_back,
+    must_be_busy, nothing_left, short_client, take, within,
 };
 use super::{Handle, Harness};
 
@@ -52,7 +52,7 @@ pub(super) async fn inspect_shows_the_holder(harness: &dyn Harness) {
             Handle::Permit => {
                 matches!(holder.mode, LockMode::Permit { max, .. } if max.is_none_or(|max| max.get() == 1))
             }
-            Handle::Mutex | Handle::Write => holder.mode == LockMode::Exclusive,
+            _ => holder.mode == LockMode::Exclusive,
         };
         assert!(alone, "{state:?}");
         match (harness.capabilities().lease, holder.remaining) {
@@ -232,7 +232,7 @@ pub(super) async fn verify_asks_the_server(harness: &dyn Harness) {
     let (locks, name) = (client(harness).await, fresh());
     let guard = take(&locks, &name).await;
     assert_eq!(within(SOON, "the answer", guard.verify()).await.unwrap(), GuardState::Valid);
-    harness.delete_behind_the_back(&name).await;
+    delete_behind_the_back(harness, &name).await;
     let state = within(SOON, "the answer", guard.verify()).await.unwrap();
     assert!(matches!(state, GuardState::Lost(_)), "the lock was deleted, and verify reports {state:?}");
     assert!(!guard.is_valid(), "the result of verify applies to the guard");
@@ -258,7 +258,7 @@ pub(super) async fn a_broken_lock_is_free_and_its_holder_is_notified(harness: &d
 pub(super) async fn a_lock_deleted_by_an_operator_is_noticed(harness: &dyn Harness) {
     let (one, two, name) = (short_client(harness).await, client(harness).await, fresh());
     let guard = take(&one, &name).await;
-    harness.delete_behind_the_back(&name).await;
+    delete_behind_the_back(harness, &name).await;
     let limit = harness.short_lease() + LEASE_SLACK;
     let reason = within(limit, "the holder to notice", guard.lost()).await;
     assert_eq!(reason, LossReason::Removed);

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{
-    BootInstant, Clock, ErrorKind, Guard, GuardState, LeaseKind, LockOptions, LossReason, Released,
+    BootInstant, Clock, ErrorKind, GuardState, LeaseKind, LockOptions, LossReason, Released, Validity,
 };
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::client::Client;
+use super::held::Held;
 use super::helpers::{
     LEASE_SLACK, LONG, NOISE, PATIENCE, SOON, client, client_with, fresh, give_back, must_be_busy,
     nothing_left, short_client, take, take_within, try_take, within,
@@ -114,7 +115,7 @@ pub(super) async fn an_extended_lease_lasts_longer(harness: &dyn Harness) {
     let guard = take_fixed(&one, &name, ttl).await;
     let (first, before) = (guard.valid_until(), Clock::boot().now());
     let until = within(SOON, "the extension", guard.extend(4 * ttl)).await.unwrap();
-    must_be_extended(harness, &guard, until, before + 3 * ttl);
+    must_be_extended(harness, &guard.validity(), until, before + 3 * ttl);
     assert!(until > first || !has_ttl(harness), "{first:?} became {until:?}");
     assert!(until <= Clock::boot().now() + 4 * ttl, "valid for longer than the extension");
     tokio::time::sleep(2 * ttl).await;
@@ -174,15 +175,15 @@ fn has_ttl(harness: &dyn Harness) -> bool {
 /// The result of an extension is the new deadline, not before `at_least`.
 pub(super) fn must_be_extended(
     harness: &dyn Harness,
-    guard: &Guard,
+    validity: &Validity,
     until: BootInstant,
     at_least: BootInstant,
 ) {
     if has_ttl(harness) {
-        assert_eq!(until, guard.valid_until());
+        assert_eq!(until, validity.until());
         assert!(until >= at_least, "{until:?} is nearer than {at_least:?}");
     } else {
-        assert!(guard.is_valid() && until <= guard.valid_until());
+        assert!(validity.is_valid() && until <= validity.until());
     }
 }
 
@@ -311,7 +312,8 @@ pub(super) async fn signals_of_a_guard_end_before_its_release_is_answered(harnes
             assert_eq!(within(SOON, "the signal", validity.lost()).await, LossReason::Released);
             next
         };
-        let ((), next) = within(PATIENCE, "the release", async { tokio::join!(release, next) }).await;
+        let both = Box::pin(async { tokio::join!(release, next) });
+        let ((), next) = within(PATIENCE, "the release", both).await;
         link.fault(Fault::None).await;
         give_back(next).await;
         nothing_left(harness, &name).await;
@@ -339,13 +341,13 @@ pub(super) async fn validity_counts_from_the_request(harness: &dyn Harness) {
     nothing_left(harness, &name).await;
 }
 
-async fn take_fixed(locks: &Client, name: &str, ttl: Duration) -> Guard {
+async fn take_fixed(locks: &Client, name: &str, ttl: Duration) -> Held {
     let mutex = locks.mutex_with(name, LockOptions::new().fixed_ttl(ttl)).unwrap();
     within(SOON, "the lock", mutex.acquire()).await.unwrap()
 }
 
 /// Waits for the lock behind `holder`, which must not be valid when it is granted.
-pub(super) fn follow(locks: &Client, name: &str, holder: &Arc<Guard>) -> JoinHandle<Guard> {
+pub(super) fn follow(locks: &Client, name: &str, holder: &Arc<Held>) -> JoinHandle<Held> {
     let (mutex, holder) = (locks.mutex(name), Arc::clone(holder));
     tokio::spawn(async move {
         let next = mutex.acquire().await.unwrap();

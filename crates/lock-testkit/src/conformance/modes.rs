@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, Guard, LockOptions};
+use lock_core::{Error, ErrorKind, LockOptions};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::Harness;
 use super::client::Client;
+use super::held::Held;
 use super::helpers::{
     NOISE, SOON, client, fresh, give_back, must_be_busy, nothing_left, take, try_take, within,
 };
@@ -84,17 +85,19 @@ enum Way {
 const WAYS: [Way; 3] = [Way::Alone, Way::Sharing(Share::Reader), Way::Sharing(Share::Permit(5))];
 
 impl Way {
-    async fn try_take(self, locks: &Client, name: &str) -> Option<Guard> {
+    async fn try_take(self, locks: &Client, name: &str) -> Option<Held> {
         match self {
             Self::Alone => try_take(locks, name).await,
-            Self::Sharing(share) => share.try_take(locks, name).await,
+            Self::Sharing(share) => share.try_take(locks, name).await.map(Held::from),
         }
     }
 
-    async fn take_for(self, locks: &Client, name: &str, patience: Duration) -> Option<Guard> {
+    async fn take_for(self, locks: &Client, name: &str, patience: Duration) -> Option<Held> {
         let waited = match self {
             Self::Alone => locks.mutex(name).try_acquire_for(patience).await,
-            Self::Sharing(share) => share.take_for(locks, name, patience).await,
+            Self::Sharing(share) => {
+                share.take_for(locks, name, patience).await.map(|waited| waited.map(Held::from))
+            }
         };
         waited.unwrap_or_else(|error| panic!("contention is not an error: {error:?}"))
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{GuardState, Token};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::Harness;
 use super::helpers::{
@@ -17,6 +17,10 @@ use crate::worker::Worker;
 const PROCESSES: u32 = 8;
 const TIMES: u32 = 25;
 const PERMITS: u32 = 3;
+/// Longer than a short lease, and than round trips on a noisy machine.
+const HOLD: Duration = Duration::from_secs(4);
+/// What clocks of several servers, and roundings, may take away.
+const ROUNDING: Duration = Duration::from_millis(50);
 
 pub(super) async fn eight_processes_lose_no_update(harness: &dyn Harness) {
     let (name, dir) = (fresh(), tempfile::tempdir().unwrap());
@@ -50,6 +54,54 @@ pub(super) async fn a_killed_holder_is_followed(harness: &dyn Harness) {
     holder.kill();
     let next = take_within(harness.short_lease() + LEASE_SLACK, &locks, &name).await;
     assert!(next.token() > token, "token {} came after {token}", next.token());
+    give_back(next).await;
+    nothing_left(harness, &name).await;
+}
+
+/// How a holder gets its lock, and what it does before it is killed.
+#[derive(Clone, Copy, Debug)]
+struct Crash {
+    is_handed_over: bool,
+    releases: bool,
+}
+
+pub(super) async fn a_killed_holder_holds_at_least_as_long(harness: &dyn Harness) {
+    let ways = [(false, false), (false, true), (true, false), (true, true)];
+    let crash = |(is_handed_over, releases)| held_at_least(harness, Crash { is_handed_over, releases });
+    let [one, two, three, four] = ways.map(crash);
+    tokio::join!(one, two, three, four);
+}
+
+async fn held_at_least(harness: &dyn Harness, crash: Crash) {
+    let (locks, name) = (client(harness).await, fresh());
+    // Its leases end long before.
+    let holder = ready(harness, harness.short_lease()).await;
+    let before = take_within(SOON, &locks, &name).await;
+    let order = Order::HoldAtLeast { name: name.clone(), hold: HOLD };
+    let start = if crash.is_handed_over {
+        tell(&holder, &order).await;
+        sleep(NOISE).await;
+        let start = Instant::now();
+        give_back(before).await;
+        start
+    } else {
+        give_back(before).await;
+        let start = Instant::now();
+        tell(&holder, &order).await;
+        start
+    };
+    let Answer::Held { token } = hear(&holder, |answer| matches!(answer, Answer::Held { .. })).await else {
+        unreachable!("heard what was asked for")
+    };
+    if crash.releases {
+        tell(&holder, &Order::Release).await;
+        hear(&holder, |answer| matches!(answer, Answer::Released { was_ours: true })).await;
+    }
+    holder.kill();
+    let next = take_within(HOLD + LEASE_SLACK + PATIENCE, &locks, &name).await;
+    let held = start.elapsed();
+    assert!(held + ROUNDING >= HOLD, "{crash:?}: the next holder has the lock after {held:?}");
+    assert!(next.token().get() > token, "token {} came after {token}", next.token());
     give_back(next).await;
     nothing_left(harness, &name).await;
 }

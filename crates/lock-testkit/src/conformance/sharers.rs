@@ -124,7 +124,7 @@ pub(super) async fn extends_its_own(harness: &dyn Harness, share: Share) {
     let other = share.take_fixed(&two, &name, ttl).await;
     let before = Clock::boot().now();
     let until = within(SOON, "the extension", guard.extend(4 * ttl)).await.unwrap();
-    must_be_extended(harness, &guard, until, before + 3 * ttl);
+    must_be_extended(harness, &guard.validity(), until, before + 3 * ttl);
     assert!(until <= Clock::boot().now() + 4 * ttl, "{until:?}");
     within(ttl + NOISE, "the other to lose its share", other.lost()).await;
     sleep(ttl).await;

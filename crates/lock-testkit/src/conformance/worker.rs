@@ -5,13 +5,14 @@ use std::io::{self, BufRead, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lock_core::{Error, Guard, Locks, Released};
+use lock_core::{Error, LockOptions, Locks, Released};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::Handle;
 use super::client::Client;
+use super::held::Held;
 use crate::history::{Event, EventKind, Mode, Recorder, ReleaseOutcome, now_ns};
 
 /// What a case sends to a worker.
@@ -22,6 +23,8 @@ pub(super) enum Order {
     Acquire { name: String, handle: Handle },
     /// Acquire the lock as a reader, and hold it.
     Read { name: String },
+    /// Acquire the lock, and hold it at least so long.
+    HoldAtLeast { name: String, hold: Duration },
     /// Report whether the guard is valid.
     Report,
     /// Release the lock.
@@ -66,7 +69,7 @@ pub async fn serve(connect: impl Future<Output = lock_core::Result<Locks>> + Sen
     };
     answer(&Answer::Ready)?;
     let mut orders = orders();
-    let mut held: Option<Guard> = None;
+    let mut held: Option<Held> = None;
     while let Some(order) = orders.recv().await {
         let done = match order {
             Order::Acquire { name, handle } => {
@@ -74,6 +77,11 @@ pub async fn serve(connect: impl Future<Output = lock_core::Result<Locks>> + Sen
                 hold(&mut held, lock.acquire().await)
             }
             Order::Read { name } => hold(&mut held, locks.rw(name).read().await),
+            Order::HoldAtLeast { name, hold: least } => {
+                let lock = locks.mutex_with(name, LockOptions::new().hold_at_least(least));
+                let acquired = async { lock?.acquire().await }.await;
+                hold(&mut held, acquired)
+            }
             Order::Report => report(held.as_ref()),
             Order::Release => release(held.take()).await,
             Order::Count { name, handle, file, history, times } => {
@@ -95,20 +103,20 @@ pub async fn serve(connect: impl Future<Output = lock_core::Result<Locks>> + Sen
     Ok(())
 }
 
-fn hold(held: &mut Option<Guard>, acquired: lock_core::Result<Guard>) -> Answer {
+fn hold(held: &mut Option<Held>, acquired: lock_core::Result<impl Into<Held>>) -> Answer {
     match acquired {
-        Ok(guard) => Answer::Held { token: held.insert(guard).token().get() },
+        Ok(guard) => Answer::Held { token: held.insert(guard.into()).token().get() },
         Err(error) => failed(&error),
     }
 }
 
-fn report(held: Option<&Guard>) -> Answer {
+fn report(held: Option<&Held>) -> Answer {
     // The first check after a long pause, as by a holder that is about to write.
-    let valid = held.is_some_and(Guard::is_valid);
+    let valid = held.is_some_and(Held::is_valid);
     Answer::Reported { valid, state: held.map_or_else(String::new, |guard| format!("{:?}", guard.state())) }
 }
 
-async fn release(held: Option<Guard>) -> Answer {
+async fn release(held: Option<Held>) -> Answer {
     let Some(guard) = held else { return Answer::Failed { error: "nothing is held".to_owned() } };
     match guard.release().await {
         Ok(released) => Answer::Released { was_ours: released == Released::Released },
@@ -150,7 +158,7 @@ async fn visit(
     let semaphore = locks.semaphore(name, permits);
     for _ in 0..times {
         recorder.record(CLIENT, name, EventKind::AcquireCalled);
-        let guard = semaphore.acquire().await.map_err(|error| error.to_string())?;
+        let guard = semaphore.acquire().await.map(Held::from).map_err(|error| error.to_string())?;
         recorder.record(CLIENT, name, acquired(&guard, Mode::Permit(permits)));
         room.enter().map_err(|error| error.to_string())?;
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -160,12 +168,12 @@ async fn visit(
     recorder.flush().map_err(|error| error.to_string())
 }
 
-fn acquired(guard: &Guard, mode: Mode) -> EventKind {
+fn acquired(guard: &Held, mode: Mode) -> EventKind {
     let valid_until_ns = u64::try_from(guard.valid_until().since_boot().as_nanos()).ok();
     EventKind::Acquired { token: Some(guard.token().get()), valid_until_ns, mode }
 }
 
-async fn let_go(recorder: &Recorder, name: &str, guard: Guard) {
+async fn let_go(recorder: &Recorder, name: &str, guard: Held) {
     recorder.record(CLIENT, name, EventKind::ReleaseCalled);
     let outcome = match guard.release().await {
         Ok(Released::Released) => ReleaseOutcome::Released,

@@ -106,6 +106,8 @@ enum Load {
     Bytes(Vec<u8>),
     /// The bytes of a request after which the connection is cut.
     LastBytes(Vec<u8>),
+    /// The bytes of a request after which requests are held.
+    BytesBeforeHold(Vec<u8>),
     Fin,
     Rst,
 }
@@ -151,12 +153,17 @@ impl Link<'_> {
                         request,
                         match action {
                             Some(Action::SwallowReply(then)) => Some(then),
-                            Some(Action::Cut) | None => None,
+                            Some(Action::Cut | Action::Hold) | None => None,
                         },
                     );
                 }
-                if matches!(action, Some(Action::Cut)) {
-                    self.push(DIRECTION, &queue, Load::LastBytes(buffer[pending..end].to_vec()));
+                let last = match action {
+                    Some(Action::Cut) => Some(Load::LastBytes(buffer[pending..end].to_vec())),
+                    Some(Action::Hold) => Some(Load::BytesBeforeHold(buffer[pending..end].to_vec())),
+                    Some(Action::SwallowReply(_)) | None => None,
+                };
+                if let Some(last) = last {
+                    self.push(DIRECTION, &queue, last);
                     pending = end;
                 }
                 start = end;
@@ -237,7 +244,7 @@ impl Link<'_> {
     fn push(&self, direction: Direction, queue: &UnboundedSender<Parcel>, load: Load) {
         let size = match &load {
             Load::Bytes(bytes) if bytes.is_empty() => return,
-            Load::Bytes(bytes) | Load::LastBytes(bytes) => bytes.len(),
+            Load::Bytes(bytes) | Load::LastBytes(bytes) | Load::BytesBeforeHold(bytes) => bytes.len(),
             Load::Fin | Load::Rst => 0,
         };
         self.control.queued[direction as usize].fetch_add(size, Ordering::SeqCst);
@@ -262,6 +269,12 @@ impl Link<'_> {
                     self.shared.fired.fetch_add(1, Ordering::SeqCst);
                     self.control.fate.send_replace(Some(Fate::Cut));
                     return std::future::pending().await;
+                }
+                Load::BytesBeforeHold(bytes) => {
+                    let _ = to.write_all(&bytes).await;
+                    self.control.queued[direction as usize].fetch_sub(bytes.len(), Ordering::SeqCst);
+                    self.shared.faults.send_modify(|faults| faults.hold[direction as usize] = true);
+                    self.shared.fired.fetch_add(1, Ordering::SeqCst);
                 }
                 Load::Fin => {
                     let _ = to.shutdown().await;
