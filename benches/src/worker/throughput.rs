@@ -243,7 +243,7 @@ mod tests {
         async fn acquire(&self) -> Outcome<u64> {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let mut tokens = self.0.lock().unwrap();
-            Ok(tokens.pop().unwrap_or_else(|| u64::try_from(lock_testkit::now_ns()).unwrap()))
+            Ok(tokens.pop().unwrap_or_else(lock_testkit::now_ns))
         }
 
         async fn release(&self, _: u64) -> Outcome<ReleaseOutcome> {

@@ -181,7 +181,7 @@ async fn a_guard_of_both_ends_with_either_and_gives_the_other_one_back() {
         assert!(redis.mutex("a").try_acquire().await.unwrap().is_none());
         assert!(zk.mutex("a").try_acquire().await.unwrap().is_none());
         assert!(lost.break_lock("a").await.unwrap());
-        let reason = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("it is lost");
+        let reason = timeout(PATIENCE, guard.lost()).await.expect("it is lost");
         assert_eq!(reason, LossReason::Removed);
         // Though the guard is still there.
         hold(&redis, "a").await.release().await.unwrap();
