@@ -6,11 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use deadpool_redis::{Manager, Pool, PoolError};
+use deadpool_redis::{Pool, PoolError};
+use futures_util::future::select_ok;
 use lock_core::Clock;
 use redis::aio::{AsyncPushSender, MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use crate::batched_writes::BatchedWrites;
 
 /// Opens connections to servers: implement it for tests, and for transports of your own.
 ///
@@ -155,9 +162,10 @@ pub(crate) struct Settings {
     pub(crate) clock: Clock,
 }
 
-/// Opens connections with the driver and TCP_NODELAY, those for commands through a pool.
+/// Opens connections with the driver and TCP_NODELAY. Those for commands batch their writes, unless they are of a pool, with
+/// TLS or on a Unix socket.
 pub(crate) struct DriverDial {
-    /// The user's pool; a new one for each connection when `None`.
+    /// The user's pool.
     pub(crate) pool: Option<Pool>,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
@@ -166,16 +174,14 @@ pub(crate) struct DriverDial {
 #[async_trait]
 impl Dial for DriverDial {
     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        let pool = match &self.pool {
-            Some(pool) => pool.clone(),
-            None => self.own_pool(to)?,
-        };
-        let object = pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => error,
-            other => (ErrorKind::Client, "the pool gave no connection", other.to_string()).into(),
-        })?;
-        // Removed from the pool, which no longer counts, pings or shares it.
-        Ok(deadpool_redis::Connection::take(object))
+        match (&self.pool, to.addr()) {
+            (Some(pool), _) => taken_from(pool).await,
+            (None, ConnectionAddr::Tcp(host, port)) => self.batched(to, host, *port).await,
+            (None, _) => {
+                let client = Client::open(with_nodelay(to.clone()))?;
+                client.get_multiplexed_async_connection_with_config(&self.timeouts()).await
+            }
+        }
     }
 
     async fn pushes(
@@ -194,10 +200,20 @@ impl Dial for DriverDial {
 }
 
 impl DriverDial {
-    fn own_pool(&self, to: &ConnectionInfo) -> RedisResult<Pool> {
-        let manager = Manager::new_with_config(with_nodelay(to.clone()), self.timeouts())?;
-        let pool = Pool::builder(manager).max_size(1).build();
-        pool.map_err(|error| (ErrorKind::InvalidClientConfig, "no pool", error.to_string()).into())
+    async fn batched(
+        &self,
+        to: &ConnectionInfo,
+        host: &str,
+        port: u16,
+    ) -> RedisResult<MultiplexedConnection> {
+        let stream = timeout(self.connect_timeout, connect(host, port)).await.map_err(io::Error::from)??;
+        stream.set_nodelay(true)?;
+        let stream = BatchedWrites::new(stream);
+        let connection =
+            MultiplexedConnection::new_with_config(to.redis_settings(), stream, self.timeouts()).await;
+        let (connection, driver) = connection?;
+        drop(tokio::spawn(driver));
+        Ok(connection)
     }
 
     fn timeouts(&self) -> AsyncConnectionConfig {
@@ -213,11 +229,30 @@ impl fmt::Debug for DriverDial {
     }
 }
 
+/// A connection out of the pool, which no longer counts, pings or shares it.
+async fn taken_from(pool: &Pool) -> RedisResult<MultiplexedConnection> {
+    let object = pool.get().await.map_err(|error| match error {
+        PoolError::Backend(error) => error,
+        other => (ErrorKind::Client, "the pool gave no connection", other.to_string()).into(),
+    })?;
+    Ok(deadpool_redis::Connection::take(object))
+}
+
+/// Connects to the first address of the host that accepts; all are tried at once.
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let addresses = lookup_host((host, port)).await?;
+    let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
+    if attempts.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address")));
+    }
+    Ok(select_ok(attempts).await?.0)
+}
+
 /// Sets TCP_NODELAY: without it, a second request waits until the server acknowledges the first.
 #[must_use]
 pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
     #[cfg(feature = "tls")]
-    if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+    if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
         crate::tls::install_provider();
     }
     let settings = info.tcp_settings().clone().set_nodelay(true);

@@ -13,6 +13,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod acquisitions;
+mod batched_writes;
 mod claim;
 pub mod client;
 mod cluster;
