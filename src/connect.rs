@@ -160,6 +160,12 @@ impl From<lock_core::Locks> for Locks {
     }
 }
 
+impl From<Locks> for lock_core::Locks {
+    fn from(locks: Locks) -> Self {
+        locks.0
+    }
+}
+
 /// The options of a migration, and both stores, which connect when they are needed; none for another URL.
 #[cfg(feature = "zk")]
 fn migration(url: &str) -> Result<Option<(lock_migrate::MigrationConfig, Locks, Locks)>> {

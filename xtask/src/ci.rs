@@ -98,6 +98,19 @@ const TREES: &[Tree] = &[
     Tree {
         feature: None,
         must: &["lock-core"],
+        must_not: &[
+            "lock-flock",
+            "lock-redis",
+            "lock-redlock",
+            "redis",
+            "deadpool-redis",
+            "lock-zk",
+            "zookeeper-client",
+        ],
+    },
+    Tree {
+        feature: Some("blocking"),
+        must: &["lock-core"],
         must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
     },
     Tree {
@@ -182,7 +195,7 @@ fn words(line: &str) -> std::str::SplitWhitespace<'_> {
 mod tests {
     use super::*;
 
-    const ZK: &Tree = &TREES[3];
+    const ZK: &Tree = &TREES[4];
 
     #[test]
     fn a_target_is_installed_or_not() {
