@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::time::timeout;
+
 use super::runtime::wait;
 use super::{Guard, Mutex};
-use crate::{BootInstant, Error, GuardState, Released, Result, RunError, Validity};
+use crate::{BootInstant, Error, GuardState, LossReason, Released, Result, RunError, Validity};
 
 /// Several mutexes, acquired together, as the asynchronous [`Multi`](crate::Multi): all or none, in one order for all callers.
 ///
@@ -136,6 +138,16 @@ impl MultiGuard {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(Guard::remaining).min().unwrap_or(Duration::ZERO)
+    }
+
+    /// Blocks until one of the locks is lost, and returns the reason; `None` if all are held after `patience`.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) inside of a tokio task.
+    pub fn lost_within(&self, patience: Duration) -> Result<Option<LossReason>> {
+        let validity = self.validity();
+        wait("wait for a loss", async { Ok(timeout(patience, validity.lost()).await.ok()) })
     }
 
     /// Runs `body` on this thread if all locks are held, and checks them again after it; see [`Guard::run`].
