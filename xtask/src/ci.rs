@@ -114,6 +114,11 @@ const TREES: &[Tree] = &[
         must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
     },
     Tree {
+        feature: Some("flock"),
+        must: &["lock-flock"],
+        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
+    },
+    Tree {
         feature: Some("redis"),
         must: &["lock-redis"],
         must_not: &["lock-zk", "zookeeper-client", "rustls"],
@@ -195,7 +200,7 @@ fn words(line: &str) -> std::str::SplitWhitespace<'_> {
 mod tests {
     use super::*;
 
-    const ZK: &Tree = &TREES[4];
+    const ZK: &Tree = &TREES[5];
 
     #[test]
     fn a_target_is_installed_or_not() {
