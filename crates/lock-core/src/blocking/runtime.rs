@@ -34,19 +34,25 @@ pub(super) fn wait<T>(operation: &'static str, future: impl Future<Output = Resu
 fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     static STARTING: Mutex<()> = Mutex::new(());
-    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(runtime) = RUNTIME.get() {
         return Ok(runtime);
     }
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    match RUNTIME.get() {
+        Some(runtime) => Ok(runtime),
+        None => start().map(|runtime| RUNTIME.get_or_init(|| runtime)),
+    }
+}
+
+fn start() -> Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
     let runtime = builder.worker_threads(THREADS).thread_name("polylock").enable_all().build();
-    let runtime = runtime.map_err(|error| {
+    runtime.map_err(|error| {
         Error::new(ErrorKind::Unavailable, NO_BACKEND)
             .with_message("the threads that drive the connections cannot be started")
             .with_hint("raise the limit of threads or file descriptors of this process")
             .caused_by(error)
-    })?;
-    Ok(RUNTIME.get_or_init(|| runtime))
+    })
 }
 
 /// Whether a tokio runtime is polling on this thread. A thread of `spawn_blocking` or `block_in_place` may block, though it
