@@ -42,7 +42,15 @@ pub(crate) fn run() -> Result<(), Failure> {
             continue;
         }
         let mut lints = cargo(words("clippy --package polylock"));
-        lints.args(["--features", "blocking,flock,redis,redlock,zk,sasl", "--target", target, "--", "-D", "warnings"]);
+        lints.args([
+            "--features",
+            "blocking,flock,redis,redlock,zk,sasl",
+            "--target",
+            target,
+            "--",
+            "-D",
+            "warnings",
+        ]);
         steps.command(&format!("lints for {target}"), lints)?;
     }
     match msrv::toolchain()? {
