@@ -43,7 +43,7 @@ impl MultiGuard {
     /// The guards, each for itself.
     #[cfg(feature = "blocking")]
     pub(crate) fn into_guards(mut self) -> Vec<Guard> {
-        std::mem::take(&mut self.guards)
+        mem::take(&mut self.guards)
     }
 
     /// The guards, in the order of their acquisition.
