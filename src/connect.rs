@@ -8,8 +8,9 @@ use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
 /// Every scheme, with the features that it needs.
-const SCHEMES: [(&str, Option<&str>); 13] = [
+const SCHEMES: [(&str, Option<&str>); 14] = [
     ("memory", None),
+    ("flock", Some("flock")),
     ("redis", Some("redis")),
     ("redlock", Some("redlock")),
     ("zk", Some("zk")),
@@ -31,6 +32,11 @@ macro_rules! with_config {
         let scheme = LockUrl::parse(url)?.scheme;
         match scheme.as_str() {
             "memory" => MemoryConfig::from_url(url)?.connect(),
+            #[cfg(all(feature = "flock", unix))]
+            "flock" => {
+                let $config = lock_flock::FlockConfig::from_url(url)?;
+                $connect
+            }
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
             | "rediss+cluster" => {
@@ -81,6 +87,7 @@ impl Locks {
     /// | URL | store |
     /// |---|---|
     /// | `memory://[NAME]` | this process, see [`MemoryConfig`] |
+    /// | `flock:///DIRECTORY` | the processes of this host, by files in this directory; Unix only |
     /// | `redis://[user:password@]host[:port][/database]` | one Redis server; `rediss://` with TLS |
     /// | `redis+unix:///path` | one Redis server, by its Unix socket |
     /// | `redis+sentinel://s1:p1,s2:p2,s3:p3/name` | the Redis master that sentinels name |
@@ -160,6 +167,12 @@ impl From<lock_core::Locks> for Locks {
     }
 }
 
+impl From<Locks> for lock_core::Locks {
+    fn from(locks: Locks) -> Self {
+        locks.0
+    }
+}
+
 /// The options of a migration, and both stores, which connect when they are needed; none for another URL.
 #[cfg(feature = "zk")]
 fn migration(url: &str) -> Result<Option<(lock_migrate::MigrationConfig, Locks, Locks)>> {
@@ -190,10 +203,17 @@ mod tests {
     async fn an_unknown_scheme_is_refused_with_the_known_ones() {
         let error = Locks::connect("etcd://localhost").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-        assert!(error.to_string().contains("memory://, redis://, redlock://, zk://"), "{error}");
+        assert!(error.to_string().contains("memory://, flock://, redis://, redlock://, zk://"), "{error}");
     }
 
-    #[cfg(all(feature = "redis", feature = "redlock", feature = "zk", feature = "tls"))]
+    #[cfg(all(
+        unix,
+        feature = "flock",
+        feature = "redis",
+        feature = "redlock",
+        feature = "zk",
+        feature = "tls"
+    ))]
     #[tokio::test]
     async fn every_scheme_reaches_its_backend() {
         for (scheme, _) in SCHEMES.iter().filter(|(scheme, _)| *scheme != "memory") {

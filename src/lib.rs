@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod connect;
 
 pub use connect::Locks;
@@ -13,6 +15,11 @@ pub use lock_core::{
     OwnerId, OwnerInfo, Reentrant, ReentrantGuard, Released, Result, RunError, RwLock, Semaphore,
     ServerLockState, ServerView, Token, Validity, WaiterInfo,
 };
+/// The backend of files, for configurations made in code.
+#[cfg(all(feature = "flock", unix))]
+pub use lock_flock as flock;
+#[cfg(all(feature = "flock", unix))]
+pub use lock_flock::{Flock, FlockConfig};
 /// The way from one store to another, for configurations made in code, and for operators.
 #[cfg(feature = "zk")]
 pub use lock_migrate as migrate;

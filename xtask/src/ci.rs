@@ -42,7 +42,15 @@ pub(crate) fn run() -> Result<(), Failure> {
             continue;
         }
         let mut lints = cargo(words("clippy --package polylock"));
-        lints.args(["--features", "redis,redlock,zk,sasl", "--target", target, "--", "-D", "warnings"]);
+        lints.args([
+            "--features",
+            "blocking,flock,redis,redlock,zk,sasl",
+            "--target",
+            target,
+            "--",
+            "-D",
+            "warnings",
+        ]);
         steps.command(&format!("lints for {target}"), lints)?;
     }
     match msrv::toolchain()? {
@@ -98,6 +106,24 @@ const TREES: &[Tree] = &[
     Tree {
         feature: None,
         must: &["lock-core"],
+        must_not: &[
+            "lock-flock",
+            "lock-redis",
+            "lock-redlock",
+            "redis",
+            "deadpool-redis",
+            "lock-zk",
+            "zookeeper-client",
+        ],
+    },
+    Tree {
+        feature: Some("blocking"),
+        must: &["lock-core"],
+        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
+    },
+    Tree {
+        feature: Some("flock"),
+        must: &["lock-flock"],
         must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
     },
     Tree {
@@ -182,7 +208,7 @@ fn words(line: &str) -> std::str::SplitWhitespace<'_> {
 mod tests {
     use super::*;
 
-    const ZK: &Tree = &TREES[3];
+    const ZK: &Tree = &TREES[5];
 
     #[test]
     fn a_target_is_installed_or_not() {

@@ -168,7 +168,8 @@ impl Election {
         Observer::new(Arc::clone(&self.connection), &self.name)
     }
 
-    async fn campaign_until_elected(&self, label: &str) -> Result<Leadership> {
+    /// Campaigns again after errors that pass.
+    pub(crate) async fn campaign_until_elected(&self, label: &str) -> Result<Leadership> {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.campaign(label).await {

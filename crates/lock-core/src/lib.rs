@@ -7,6 +7,8 @@
 pub mod backend;
 #[doc(hidden)]
 pub mod background;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod capabilities;
 pub mod clock;
 mod connection;

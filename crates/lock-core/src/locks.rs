@@ -228,6 +228,7 @@ impl Locks {
     /// | memory | locks that are held |
     /// | Redis, Redlock | every key behind the `prefix` of the URL, those of other programs too |
     /// | ZooKeeper | every directory or node below `dir`, for a while after a release too |
+    /// | files | every lock that was acquired in this directory |
     ///
     /// It is expensive, as Redis walks through all keys of the database (`SCAN`, a thousand at a time): for operators, not
     /// for routine use.

@@ -250,6 +250,11 @@ impl Owner {
 pub struct ReentrantGuard(Arc<Guard>);
 
 impl ReentrantGuard {
+    #[cfg(feature = "blocking")]
+    pub(crate) fn into_shared(self) -> Arc<Guard> {
+        self.0
+    }
+
     /// How many guards the owner has.
     #[must_use]
     pub fn depth(&self) -> usize {

@@ -1,10 +1,11 @@
 //! Runs a body under a lock, and releases the lock however the body ends.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::thread;
 
 use futures_util::FutureExt;
 
-use crate::{Guard, GuardView, Released, RunError};
+use crate::{Error, Guard, GuardView, Released, Result, RunError};
 
 /// Runs `body` as [`Guard::run`] does, then releases the lock, also when the body is dropped or panics.
 ///
@@ -19,6 +20,15 @@ pub(crate) async fn run_and_release<F: Future>(
     let ran = AssertUnwindSafe(ran).catch_unwind().await;
     let lost = guard.found_lost();
     let released = guard.release().await;
+    conclude(ran, lost, released)
+}
+
+/// What becomes of a body that has ended, after the release. `lost` is the error if that found the lock gone.
+pub(crate) fn conclude<T>(
+    ran: thread::Result<Result<T, RunError<T>>>,
+    lost: Error,
+    released: Result<Released>,
+) -> Result<T, RunError<T>> {
     match (ran.unwrap_or_else(|panic| resume_unwind(panic)), released) {
         (Ok(output), Ok(Released::AlreadyLost)) => Err(RunError { error: lost, output: Some(output) }),
         (Ok(output), Err(error)) => {

@@ -40,6 +40,12 @@ impl MultiGuard {
         self.guards.push(guard);
     }
 
+    /// The guards, each for itself.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn into_guards(mut self) -> Vec<Guard> {
+        mem::take(&mut self.guards)
+    }
+
     /// The guards, in the order of their acquisition.
     pub fn guards(&self) -> &[Guard] {
         &self.guards

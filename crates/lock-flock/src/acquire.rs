@@ -1,0 +1,140 @@
+//! One attempt to acquire a lock, and the wait for the next.
+
+use std::sync::Arc;
+
+use lock_core::{AcquireRequest, BootInstant, Clock, Error, Mode, OwnerInfo, Result, Token};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::{BACKEND, no_thread};
+use crate::file_name::Paths;
+use crate::ledger::{Ledger, Record};
+use crate::lock_file::{LockFile, Sharing};
+use crate::wake::Wake;
+
+/// A lock that was granted.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) file: LockFile,
+    pub(crate) token: Token,
+    /// When the file was last found where it should be, or a moment before.
+    pub(crate) looked: BootInstant,
+}
+
+/// What an attempt came to.
+enum Attempt {
+    Granted(Grant),
+    /// What the waiter keeps open until the next attempt.
+    Busy(Contender),
+}
+
+/// A client that asks for a lock, with the files that it has open.
+///
+/// # Drop
+///
+/// Dropping it gives its turn up. Nothing else is left of it.
+#[derive(Debug)]
+struct Contender {
+    paths: Paths,
+    sharing: Sharing,
+    owner: Arc<OwnerInfo>,
+    lock: LockFile,
+    turn: LockFile,
+}
+
+pub(crate) fn sharing(mode: Mode) -> Sharing {
+    if mode == Mode::Shared { Sharing::Shared } else { Sharing::Alone }
+}
+
+/// Acquires the lock, waiting as long as the request says; `None` if it is busy.
+///
+/// # Cancel safety
+///
+/// All files belong to the attempt, or to this future between two attempts. An attempt runs to its end in a thread of its own;
+/// when this future has been dropped by then, its result is dropped, which unlocks the files.
+pub(crate) async fn acquire(
+    request: &AcquireRequest,
+    paths: Paths,
+    steps: &TaskTracker,
+    closed: &CancellationToken,
+) -> Result<Option<Grant>> {
+    let (sharing, owner) = (sharing(request.mode), Arc::clone(&request.owner));
+    let waits = !request.wait.is_expired();
+    let watched = paths.clone();
+    let first = steps.spawn_blocking(move || Contender::open(paths, sharing, owner)?.attempt(waits));
+    let mut contender = match first.await.map_err(no_thread)?? {
+        Attempt::Granted(grant) => return Ok(Some(grant)),
+        Attempt::Busy(_) if !waits => return Ok(None),
+        Attempt::Busy(contender) => contender,
+    };
+    // Before the second attempt, so that no release falls between.
+    let mut wake = Wake::new(&watched);
+    loop {
+        let is_over = request.wait.is_expired();
+        match steps.spawn_blocking(move || contender.attempt(!is_over)).await.map_err(no_thread)?? {
+            Attempt::Granted(grant) => return Ok(Some(grant)),
+            Attempt::Busy(_) if is_over => return Ok(None),
+            Attempt::Busy(waiting) => contender = waiting,
+        }
+        tokio::select! {
+            biased;
+            () = closed.cancelled() => return Err(Error::closed(BACKEND)),
+            () = wake.wait() => {}
+            () = end_of(request.wait.deadline()) => {}
+        }
+    }
+}
+
+async fn end_of(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Contender {
+    fn open(paths: Paths, sharing: Sharing, owner: Arc<OwnerInfo>) -> Result<Self> {
+        let (lock, turn) = (LockFile::open(&paths.lock)?, LockFile::open(&paths.turn)?);
+        Ok(Self { paths, sharing, owner, lock, turn })
+    }
+
+    /// Takes the turn, then the lock, and gives the turn back. One that waits keeps its turn until it has the lock.
+    fn attempt(mut self, waits: bool) -> Result<Attempt> {
+        let mut ledger = Ledger::lock(&self.paths.ledger)?;
+        if !lock_current(&mut self.turn, self.sharing)? {
+            return Ok(Attempt::Busy(self));
+        }
+        let looked = Clock::boot().now();
+        // A reader tries to be alone first: if it can, no earlier holder is left.
+        let is_alone = lock_current(&mut self.lock, Sharing::Alone)?;
+        let is_granted = match self.sharing {
+            Sharing::Alone => is_alone,
+            Sharing::Shared => lock_current(&mut self.lock, Sharing::Shared)?,
+        };
+        if !is_granted {
+            if !waits {
+                self.turn.unlock();
+            }
+            return Ok(Attempt::Busy(self));
+        }
+        let path = &self.paths.ledger;
+        let token = ledger.next_token(path)?;
+        let mut holders = if is_alone { Vec::new() } else { std::mem::take(&mut ledger.holders) };
+        holders.push(Record::new(token, &self.owner, self.sharing));
+        ledger.set_holders(holders, path)?;
+        Ok(Attempt::Granted(Grant { file: self.lock, token, looked }))
+    }
+}
+
+/// Locks the file that its path leads to, and returns whether it is locked. A lock on a file that was deleted or replaced
+/// excludes nobody, so it is compared after it was locked.
+fn lock_current(file: &mut LockFile, sharing: Sharing) -> Result<bool> {
+    loop {
+        let is_locked = file.try_lock(sharing)?;
+        if file.id().is_current()? {
+            return Ok(is_locked);
+        }
+        *file = LockFile::open(file.id().path())?;
+    }
+}

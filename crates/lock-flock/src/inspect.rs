@@ -1,0 +1,91 @@
+//! What operators see and do: holders, names, breaking.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use lock_core::backend::MAX_LISTED;
+use lock_core::{Holder, HolderInfo, LockMode, LockName, LockState, Result, Token};
+
+use crate::error::failed;
+use crate::file_name::{Paths, lock_name};
+use crate::ledger::{Ledger, Record};
+use crate::lock_file::{LockFile, Sharing};
+
+/// The state of a lock. The kernel says whether it is held, the ledger by whom.
+pub(crate) fn inspect(paths: &Paths) -> Result<LockState> {
+    let Some(ledger) = Ledger::lock_existing(&paths.ledger)? else {
+        return Ok(held_by(&[], probe(paths)?));
+    };
+    let mut state = held_by(&ledger.holders, probe(paths)?);
+    state.token = Some(Token::new(ledger.last())).filter(|token| token.get() > 0);
+    Ok(state)
+}
+
+/// Removes the lock file, and returns whether the lock was held. Later holders lock another file. The tokens stay.
+pub(crate) fn break_lock(paths: &Paths) -> Result<bool> {
+    // Nobody acquires the lock between the look and the removal.
+    let _ledger = Ledger::lock_existing(&paths.ledger)?;
+    if probe(paths)?.is_none() {
+        return Ok(false);
+    }
+    fs::remove_file(&paths.lock).map(|()| true).map_err(|error| failed("remove", &paths.lock, error))
+}
+
+/// The names of the locks whose files exist, up to one more than may be listed.
+pub(crate) fn list(dir: &Path, prefix: &str) -> Result<Vec<LockName>> {
+    let (mut names, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(next) = dirs.pop() {
+        let entries = match fs::read_dir(&next) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(failed("list", &next, error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| failed("list", &next, error))?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                dirs.push(entry.path());
+            }
+            let path = entry.path();
+            let name = path.strip_prefix(dir).ok().and_then(lock_name);
+            names.extend(name.filter(|name| name.as_str().starts_with(prefix)));
+            if names.len() > MAX_LISTED {
+                return Ok(names);
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// How the lock is held, if it is. Whoever has the ledger locks the file for a moment without being in the way of anybody.
+fn probe(paths: &Paths) -> Result<Option<Sharing>> {
+    let Some(file) = LockFile::open_existing(&paths.lock)? else { return Ok(None) };
+    if file.try_lock(Sharing::Alone)? {
+        return Ok(None);
+    }
+    Ok(Some(if file.try_lock(Sharing::Shared)? { Sharing::Shared } else { Sharing::Alone }))
+}
+
+fn held_by(records: &[Record], sharing: Option<Sharing>) -> LockState {
+    let Some(sharing) = sharing else { return LockState::free() };
+    let is_shared = sharing == Sharing::Shared;
+    let known: Vec<_> = records.iter().filter(|record| record.shared == is_shared).map(info).collect();
+    if !known.is_empty() {
+        return LockState::held(known);
+    }
+    // Locked without this library.
+    let holder = Holder::Unknown("a process that has the file locked".into());
+    LockState::held([HolderInfo::new(holder, mode(is_shared))])
+}
+
+fn info(record: &Record) -> HolderInfo {
+    let mut info = HolderInfo::new(Holder::Known(record.owner.clone()), mode(record.shared));
+    info.token = Some(Token::new(record.token));
+    info.since = Some(SystemTime::UNIX_EPOCH + Duration::from_millis(record.since));
+    info
+}
+
+fn mode(is_shared: bool) -> LockMode {
+    if is_shared { LockMode::Shared } else { LockMode::Exclusive }
+}

@@ -1,0 +1,227 @@
+//! The tokens of a lock, and its holders.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use lock_core::{Error, ErrorKind, OwnerInfo, Result, Token};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{BACKEND, failed};
+use crate::lock_file::{LockFile, Sharing};
+
+/// How long another process may take for its step. Only one that is stopped within it takes so long.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(1);
+/// The length of each of the two lines of the last token.
+const LINE: usize = 64;
+/// Where the line of the holders begins.
+const HOLDERS: u64 = 2 * LINE as u64;
+
+/// The ledger of one lock, locked: whoever has it is the only one that takes a step on this lock.
+///
+/// The file is text. Two lines have the last token and the one before it, each written twice; a line that a crash of the
+/// host left half written does not have the same number twice, and the other line has every token that was granted by
+/// then. The third line is the holders, as JSON. One that crashed stays there until nobody holds the lock.
+///
+/// # Drop
+///
+/// Dropping it unlocks it.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    file: LockFile,
+    lines: [u64; 2],
+    pub(crate) holders: Vec<Record>,
+}
+
+/// What the ledger says about a holder.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Record {
+    pub(crate) token: u64,
+    pub(crate) owner: OwnerInfo,
+    pub(crate) shared: bool,
+    /// Milliseconds since 1970.
+    pub(crate) since: u64,
+}
+
+impl Ledger {
+    /// Locks the ledger at this path; makes it if it does not exist. It blocks the thread while another process takes a step.
+    pub(crate) fn lock(path: &Path) -> Result<Self> {
+        match Self::lock_by(path, || LockFile::open(path).map(Some))? {
+            Some(ledger) => Ok(ledger),
+            None => unreachable!("it was made"),
+        }
+    }
+
+    /// Locks the ledger at this path, if it exists.
+    pub(crate) fn lock_existing(path: &Path) -> Result<Option<Self>> {
+        Self::lock_by(path, || LockFile::open_existing(path))
+    }
+
+    fn lock_by(path: &Path, open: impl Fn() -> Result<Option<LockFile>>) -> Result<Option<Self>> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let Some(file) = open()? else { return Ok(None) };
+            while !file.try_lock(Sharing::Alone)? {
+                if Instant::now() >= deadline {
+                    return Err(stuck(path));
+                }
+                thread::sleep(PAUSE);
+            }
+            // Somebody may have deleted it meanwhile, and a third one made and locked another.
+            if file.id().is_current()? {
+                return Self::read(file, path).map(Some);
+            }
+        }
+    }
+
+    fn read(file: LockFile, path: &Path) -> Result<Self> {
+        let mut text = Vec::new();
+        read_all(file.file(), &mut text).map_err(|error| failed("read", path, error))?;
+        let line = |at: usize| text.get(at * LINE..(at + 1) * LINE).and_then(parse).unwrap_or_default();
+        let holders = text.get(2 * LINE..).and_then(|line| serde_json::from_slice(line).ok());
+        Ok(Self { file, lines: [line(0), line(1)], holders: holders.unwrap_or_default() })
+    }
+
+    /// The last token: 0 if there was none.
+    pub(crate) fn last(&self) -> u64 {
+        self.lines[0].max(self.lines[1])
+    }
+
+    /// A token that is larger than all before it, once it is on the disk.
+    ///
+    /// No smaller than the clock in microseconds: should the file be deleted, the clock is ahead of every token in it.
+    pub(crate) fn next_token(&mut self, path: &Path) -> Result<Token> {
+        let next = self.last().saturating_add(1).max(micros());
+        if i64::try_from(next).is_err() {
+            return Err(Error::new(ErrorKind::Exhausted, BACKEND)
+                .with_message(format!("no token is larger than {}", self.last()))
+                .with_hint("use another lock name, and let the resource forget the tokens of this one"));
+        }
+        self.raise(next, path).map(|()| Token::new(next))
+    }
+
+    /// Makes all later tokens larger than this one.
+    pub(crate) fn raise(&mut self, token: u64, path: &Path) -> Result<()> {
+        if token <= self.last() {
+            return Ok(());
+        }
+        // The line of the smaller one: the other one stays readable, whatever becomes of this write.
+        let at = usize::from(self.lines[0] > self.lines[1]);
+        let is_new = self.last() == 0;
+        let line = format!("{:<width$}\n", format!("{token:020} {token:020}"), width = LINE - 1);
+        let file = self.file.file();
+        let written = file.write_all_at(line.as_bytes(), (at * LINE) as u64).and_then(|()| file.sync_data());
+        written.map_err(|error| failed("write", path, error))?;
+        if is_new {
+            // The entry of a new file is on the disk only after this.
+            let synced = path.parent().map_or(Ok(()), |dir| File::open(dir).and_then(|dir| dir.sync_all()));
+            synced.map_err(|error| failed("write", path, error))?;
+        }
+        self.lines[at] = token;
+        Ok(())
+    }
+
+    /// Notes the holders. For people: it need not outlive a crash of the host.
+    pub(crate) fn set_holders(&mut self, holders: Vec<Record>, path: &Path) -> Result<()> {
+        let line = serde_json::to_vec(&holders).map_err(|error| failed("write", path, error.into()))?;
+        let file = self.file.file();
+        let written = file.set_len(HOLDERS).and_then(|()| file.write_all_at(&line, HOLDERS));
+        written.map_err(|error| failed("write", path, error))?;
+        self.holders = holders;
+        Ok(())
+    }
+}
+
+impl Record {
+    pub(crate) fn new(token: Token, owner: &OwnerInfo, sharing: Sharing) -> Self {
+        let (owner, shared) = (owner.clone(), sharing == Sharing::Shared);
+        Self { token: token.get(), owner, shared, since: micros() / 1_000 }
+    }
+}
+
+/// The number of a line that was written as a whole.
+fn parse(line: &[u8]) -> Option<u64> {
+    let (one, two) = str::from_utf8(line).ok()?.trim_end().split_once(' ')?;
+    (one == two).then(|| one.parse().ok())?
+}
+
+fn read_all(file: &File, text: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut part = [0; 1024];
+    loop {
+        match file.read_at(&mut part, text.len() as u64)? {
+            0 => return Ok(()),
+            read => text.extend_from_slice(&part[..read]),
+        }
+    }
+}
+
+fn micros() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn stuck(path: &Path) -> Error {
+    Error::new(ErrorKind::Unavailable, BACKEND)
+        .with_message(format!("another process has {} locked for {PATIENCE:?}", path.display()))
+        .with_hint("a process is stopped within its step: find it in /proc/locks, and continue or end it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_grow_through_reopened_damaged_and_deleted_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = &dir.path().join("a.token");
+        let mut last = 0;
+        let mut grow = |what: &str| {
+            let token = Ledger::lock(path).unwrap().next_token(path).unwrap().get();
+            assert!(token > last, "{what}: {token} came after {last}");
+            last = token;
+            token
+        };
+        grow("a new file");
+        // Far ahead of the clock, so that only the file can know it.
+        let far = grow("an old file") + 1_000_000_000_000;
+        for _ in 0..2 {
+            Ledger::lock(path).unwrap().raise(far, path).unwrap();
+            grow("raised");
+        }
+        // A crash within the next write leaves half a line. As a number it would be beyond the last token.
+        let lines = Ledger::lock(path).unwrap().lines;
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        let smaller = u64::from(lines[0] > lines[1]);
+        file.write_all_at(b"09999999999", smaller * LINE as u64).unwrap();
+        grow("half a line");
+        std::fs::remove_file(path).unwrap();
+        let mut new = Ledger::lock(path).unwrap();
+        assert!(new.next_token(path).unwrap().get() >= micros() - 60_000_000, "the clock goes on");
+    }
+
+    #[test]
+    fn the_last_tokens_are_not_granted_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = &dir.path().join("a.token");
+        let mut ledger = Ledger::lock(path).unwrap();
+        ledger.raise(i64::MAX as u64 - 1, path).unwrap();
+        assert_eq!(ledger.next_token(path).unwrap().get(), i64::MAX as u64);
+        assert_eq!(ledger.next_token(path).unwrap_err().kind(), ErrorKind::Exhausted);
+    }
+
+    #[test]
+    fn holders_are_noted_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = &dir.path().join("a.token");
+        let long = OwnerInfo::this_process().with_label("x".repeat(5_000));
+        let record = |owner: &OwnerInfo| Record::new(Token::new(7), owner, Sharing::Shared);
+        for holders in [vec![record(&long), record(&OwnerInfo::this_process())], vec![record(&long)], vec![]]
+        {
+            Ledger::lock(path).unwrap().set_holders(holders.clone(), path).unwrap();
+            assert_eq!(Ledger::lock_existing(path).unwrap().unwrap().holders, holders);
+        }
+    }
+}
