@@ -13,6 +13,14 @@ pub use lock_core::{
     OwnerId, OwnerInfo, Reentrant, ReentrantGuard, Released, Result, RunError, RwLock, Semaphore,
     ServerLockState, ServerView, Token, Validity, WaiterInfo,
 };
+/// Layers over any backend, for [`Locks::layer`].
+#[cfg(any(
+    feature = "layers-chaos",
+    feature = "layers-metrics",
+    feature = "layers-prefix",
+    feature = "layers-tracing"
+))]
+pub use lock_layers as layers;
 /// The way from one store to another, for configurations made in code, and for operators.
 #[cfg(feature = "zk")]
 pub use lock_migrate as migrate;

@@ -98,7 +98,15 @@ const TREES: &[Tree] = &[
     Tree {
         feature: None,
         must: &["lock-core"],
-        must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "zookeeper-client"],
+        must_not: &[
+            "lock-layers",
+            "lock-redis",
+            "lock-redlock",
+            "redis",
+            "deadpool-redis",
+            "lock-zk",
+            "zookeeper-client",
+        ],
     },
     Tree {
         feature: Some("redis"),
@@ -124,6 +132,22 @@ const TREES: &[Tree] = &[
         feature: Some("tls"),
         must: &["lock-core"],
         must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "rustls"],
+    },
+    Tree {
+        feature: Some("layers-prefix"),
+        must: &["lock-layers"],
+        must_not: &["lock-redis", "lock-zk", "metrics"],
+    },
+    Tree {
+        feature: Some("layers-tracing"),
+        must: &["lock-layers"],
+        must_not: &["lock-redis", "lock-zk", "metrics"],
+    },
+    Tree { feature: Some("layers-metrics"), must: &["metrics"], must_not: &["lock-redis", "lock-zk"] },
+    Tree {
+        feature: Some("layers-chaos"),
+        must: &["lock-layers"],
+        must_not: &["lock-redis", "lock-zk", "metrics"],
     },
 ];
 
