@@ -333,7 +333,7 @@ struct ChaosLease {
     token: Token,
     owner: OwnerId,
     revocation: Option<Revocation>,
-    /// That of the lease below, and of the faults.
+    /// That of the faults, and of the lease below. In this order: the reason of a lost lock is that of the fault.
     validity: Validity,
     faults: ValidityCell,
     backend: &'static str,
@@ -357,7 +357,7 @@ impl ChaosLease {
         let ended = CancellationToken::new();
         let (token, owner) = (lease.token(), lease.owner());
         let (revocation, validity) =
-            (lease.revocation().cloned(), lease.validity().clone().and(faults.validity()));
+            (lease.revocation().cloned(), faults.validity().and(lease.validity().clone()));
         let lease = Self {
             token,
             owner,

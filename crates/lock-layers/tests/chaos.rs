@@ -147,8 +147,9 @@ async fn the_history_under_faults_is_that_of_a_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("history");
         let recorder = Recorder::create(&path, 1).unwrap();
-        contend(faults(seed), |locks, client| {
-            let recorder = recorder.clone();
+        let of_all = recorder.clone();
+        contend(faults(seed), move |locks, client| {
+            let recorder = of_all.clone();
             async move { recorded(&locks, &recorder, client).await }
         })
         .await;
@@ -164,8 +165,9 @@ async fn the_history_under_faults_is_that_of_a_lock() {
 async fn lost_locks_are_never_valid_beside_another() {
     for seed in 0..4 {
         let granted = Arc::new(Mutex::new(Granted::default()));
-        contend(faults(seed).lose(0.5, Duration::from_millis(10)), |locks, _| {
-            let granted = Arc::clone(&granted);
+        let of_all = Arc::clone(&granted);
+        contend(faults(seed).lose(0.5, Duration::from_millis(10)), move |locks, _| {
+            let granted = Arc::clone(&of_all);
             async move {
                 let Ok(Some(guard)) = locks.mutex("a").try_acquire_for(SECOND).await else { return };
                 granted.lock().unwrap().note(&guard);
