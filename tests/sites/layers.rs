@@ -11,8 +11,8 @@ use polylock::layers::{ChaosLayer, MetricsLayer, PrefixLayer, TracingLayer};
 
 use super::Flavour;
 
-/// The prefix of all names.
-const PREFIX: &str = "team-a/";
+/// The prefix of all names: without a character that a store escapes.
+const PREFIX: &str = "team-a.";
 
 /// Which layers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -419,7 +419,7 @@ async fn befall(
                 faults.suspect();
                 sleep(length).await;
                 faults.set_until(BootInstant::NEVER);
-                return None;
+                None
             }
             Fate::Expires { after, suspect } => {
                 sleep(after).await;

@@ -1,11 +1,17 @@
 //! Faults happen as they are asked for, and exclusion and the order of tokens stay.
 
+#[allow(unreachable_pub, dead_code, reason = "a test program is no library")]
+mod common;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::Stage;
+use lock_core::backend::Layer;
 use lock_core::{
-    ErrorKind, Guard, GuardState, Locks, LossReason, MemoryConfig, Outcome, Released, Token, Validity,
+    Acquired, Backend, ErrorKind, Guard, GuardState, HandOver, Locks, LossReason, MemoryConfig, Outcome,
+    Released, Token, Validity,
 };
 use lock_layers::ChaosLayer;
 use lock_testkit::history::{Mode, ReleaseOutcome};
@@ -61,6 +67,51 @@ async fn a_release_without_a_reply_ends_the_lock_once() {
         let next = timeout(60 * SECOND, store.mutex("a").acquire()).await.expect("it is released in the end");
         assert_eq!(next.unwrap().release().await.unwrap(), Released::Released);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_release_has_the_answer_that_was_lost() {
+    let mut unknown = 0;
+    for seed in 0..50 {
+        let layered = ChaosLayer::new(seed).unknown(0.5).layer(Arc::clone(store().backend()));
+        let Ok(acquired) = layered.acquire(common::request("a")).await else { continue };
+        let Acquired::Held(mut lease) = acquired else { panic!("it is free") };
+        let released = loop {
+            match lease.release().await {
+                Ok(released) => break released,
+                Err(error) => assert_eq!(error.outcome(), Outcome::Unknown),
+            }
+            unknown += 1;
+        };
+        assert_eq!(released, Released::Released, "seed {seed}");
+    }
+    assert!(unknown > 5, "{unknown}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_gives_the_next_lease_a_fate_of_its_own() {
+    let (mut handed_over, mut released, mut failed) = (0, 0, 0);
+    for seed in 0..50 {
+        let chaos = ChaosLayer::new(seed).unknown(0.3).lose(0.3, SECOND);
+        let layered = chaos.layer(Arc::new(Stage::new()));
+        let Ok(Acquired::Held(mut lease)) = layered.acquire(common::request("a")).await else { continue };
+        let before = lease.validity().clone();
+        match lease.hand_over(&common::request("a")).await {
+            Ok(HandOver::HandedOver(next)) => {
+                handed_over += 1;
+                assert!(!before.is_valid() && next.validity().is_valid());
+                assert!(next.token() > lease.token());
+            }
+            Ok(_) => released += 1,
+            Err(_) => {
+                failed += 1;
+                // What the caller does then.
+                while lease.release().await.is_err() {}
+            }
+        }
+        assert!(!before.is_valid());
+    }
+    assert!(handed_over > 10 && failed > 3 && released == 0, "{handed_over} {released} {failed}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,8 +1,14 @@
 //! All names under a prefix.
 
+#[allow(unreachable_pub, dead_code, reason = "a test program is no library")]
+mod common;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockName, Locks, MemoryConfig, Result};
+use common::Stage;
+use lock_core::backend::Layer;
+use lock_core::{ErrorKind, HandOver, LockName, Locks, MemoryConfig, Result};
 use lock_layers::PrefixLayer;
 
 fn store_and_shop() -> (Locks, Locks) {
@@ -72,6 +78,22 @@ async fn a_waiter_of_the_process_gets_the_lock_under_its_prefix() -> Result<()> 
     assert!(
         next.is_valid() && store.inspect("shop/a").await?.is_held() && !store.inspect("a").await?.is_held()
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lock_is_handed_over_under_its_prefix() -> Result<()> {
+    let stage = Stage::new();
+    let last = Arc::clone(&stage.last);
+    let shop = PrefixLayer::new("shop/")?.layer(Arc::new(stage));
+    let name_below = || last.lock().unwrap().as_ref().unwrap().name.to_string();
+    let mut lease = common::lease(&shop, "a").await;
+    for _ in 0..2 {
+        assert_eq!(name_below(), "shop/a");
+        let HandOver::HandedOver(next) = lease.hand_over(&common::request("a")).await? else { panic!() };
+        lease = next;
+    }
+    assert_eq!((name_below().as_str(), lease.token().get()), ("shop/a", 3));
     Ok(())
 }
 

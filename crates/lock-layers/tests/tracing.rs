@@ -3,9 +3,11 @@
 #[allow(unreachable_pub, dead_code, reason = "a test program is no library")]
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{SECRET, Stage};
+use lock_core::backend::Layer;
 use lock_core::{Locks, LossReason};
 use lock_layers::TracingLayer;
 use lock_testkit::LogCapture;
@@ -65,7 +67,7 @@ async fn waits_that_end_without_a_lock_have_their_outcome() {
 async fn what_happens_to_a_held_lock_is_reported_once() {
     let (log, _guard) = LogCapture::begin();
     let stage = Stage::new();
-    let last = std::sync::Arc::clone(&stage.last);
+    let last = Arc::clone(&stage.last);
     let locks = Locks::new(stage).layer(TracingLayer::new());
     let guard = locks.mutex("a").acquire().await.unwrap();
     let lease = last.lock().unwrap().clone().unwrap();
@@ -94,7 +96,7 @@ async fn what_happens_to_a_held_lock_is_reported_once() {
 async fn a_loss_just_before_the_release_is_reported() {
     let (log, _guard) = LogCapture::begin();
     let stage = Stage::new();
-    let last = std::sync::Arc::clone(&stage.last);
+    let last = Arc::clone(&stage.last);
     let locks = Locks::new(stage).layer(TracingLayer::new());
     let guard = locks.mutex("a").acquire().await.unwrap();
     last.lock().unwrap().clone().unwrap().cell.lose(LossReason::Removed);
@@ -124,15 +126,8 @@ async fn a_hand_over_ends_one_hold_and_begins_another() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_left_to_its_time_to_live_has_ended() {
     let (log, _guard) = LogCapture::begin();
-    let layered = lock_core::backend::Layer::layer(TracingLayer::new(), std::sync::Arc::new(Stage::new()));
-    let (name, owner) = (lock_core::LockName::new("a").unwrap(), lock_core::OwnerInfo::this_process());
-    let request = lock_core::AcquireRequest::exclusive(
-        name,
-        lock_core::Wait::Never,
-        lock_core::LeasePolicy::default(),
-        std::sync::Arc::new(owner),
-    );
-    drop(lock_core::Backend::acquire(&layered, request).await.unwrap());
+    let layered = TracingLayer::new().layer(Arc::new(Stage::new()));
+    drop(common::lease(&layered, "a").await);
     assert_eq!(lines(&log, "end=\"left\"").len(), 1, "{:?}", log.lines());
 }
 
@@ -140,7 +135,7 @@ async fn a_lock_that_is_left_to_its_time_to_live_has_ended() {
 async fn no_secret_is_logged() {
     let (log, _guard) = LogCapture::begin();
     let stage = Stage::new();
-    let last = std::sync::Arc::clone(&stage.last);
+    let last = Arc::clone(&stage.last);
     let locks = Locks::new(stage).layer(TracingLayer::new());
     let guard = locks.mutex("a").acquire().await.unwrap();
     let owner = guard.owner().to_string();

@@ -6,12 +6,26 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::{
     AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, GuardState,
-    HandOver, Lease, LeaseKind, LockName, LockState, LossReason, OwnerId, Released, Result, Token, Validity,
-    ValidityCell,
+    HandOver, Lease, LeaseKind, LeasePolicy, LockName, LockState, LossReason, OwnerId, OwnerInfo, Released,
+    Result, Token, Validity, ValidityCell, Wait,
 };
 
 /// What is in no log line, label or text.
 pub const SECRET: &str = "hunter2";
+
+/// A request that does not wait.
+pub fn request(name: &str) -> AcquireRequest {
+    let (name, owner) = (LockName::new(name).unwrap(), Arc::new(OwnerInfo::this_process()));
+    AcquireRequest::exclusive(name, Wait::Never, LeasePolicy::default(), owner)
+}
+
+/// The lease of a lock that was granted.
+pub async fn lease(backend: &dyn Backend, name: &str) -> Box<dyn Lease> {
+    match backend.acquire(request(name)).await {
+        Ok(Acquired::Held(lease)) => lease,
+        other => panic!("{other:?}"),
+    }
+}
 
 /// Grants every request.
 #[derive(Debug)]
@@ -25,6 +39,7 @@ pub struct Stage {
 #[derive(Clone, Debug)]
 pub struct StageLease {
     token: u64,
+    pub name: LockName,
     pub owner: OwnerId,
     pub cell: ValidityCell,
     validity: Validity,
@@ -39,11 +54,11 @@ impl Stage {
 }
 
 impl StageLease {
-    fn new(token: u64, last: &Arc<Mutex<Option<Self>>>) -> Self {
+    fn new(token: u64, name: &LockName, last: &Arc<Mutex<Option<Self>>>) -> Self {
         let clock = Clock::boot();
         let cell = ValidityCell::new(clock.clone(), clock.now() + Duration::from_secs(30));
         let (owner, validity) = (OwnerId::random(), cell.validity());
-        let lease = Self { token, owner, cell, validity, last: Arc::clone(last) };
+        let lease = Self { token, name: name.clone(), owner, cell, validity, last: Arc::clone(last) };
         *last.lock().unwrap() = Some(lease.clone());
         lease
     }
@@ -62,7 +77,7 @@ impl Backend for Stage {
             "down" => Err(Error::new(ErrorKind::Unavailable, "stage")
                 .with_message("no answer")
                 .with_code("timeout")),
-            _ => Ok(Acquired::Held(Box::new(StageLease::new(1, &self.last)))),
+            _ => Ok(Acquired::Held(Box::new(StageLease::new(1, &request.name, &self.last)))),
         }
     }
 
@@ -107,8 +122,8 @@ impl Lease for StageLease {
         Ok(if was_valid { Released::Released } else { Released::AlreadyLost })
     }
 
-    async fn hand_over(&mut self, _: &AcquireRequest) -> Result<HandOver> {
+    async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
         self.cell.lose(LossReason::Released);
-        Ok(HandOver::HandedOver(Box::new(Self::new(self.token + 1, &self.last))))
+        Ok(HandOver::HandedOver(Box::new(Self::new(self.token + 1, &next.name, &self.last))))
     }
 }
