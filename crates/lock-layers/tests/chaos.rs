@@ -214,7 +214,7 @@ async fn the_history_under_faults_is_that_of_a_lock() {
 /// Locks are lost, too: no two guards are valid at once, and tokens grow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_locks_are_never_valid_beside_another() {
-    for seed in 0..4 {
+    for seed in 0..2 {
         let granted = Arc::new(Mutex::new(Granted::default()));
         let of_all = Arc::clone(&granted);
         contend(faults(seed).lose(0.5, Duration::from_millis(10)), move |locks, _| {
@@ -224,7 +224,7 @@ async fn lost_locks_are_never_valid_beside_another() {
                 granted.lock().unwrap().note(&guard);
                 tokio::select! {
                     _ = guard.lost() => {}
-                    () = sleep(Duration::from_millis(5)) => {}
+                    () = sleep(Duration::from_millis(20)) => {}
                 }
                 // The guard repeats it in the background.
                 let _ = guard.release().await;
@@ -235,7 +235,8 @@ async fn lost_locks_are_never_valid_beside_another() {
         let lost = granted.all.iter().filter(|validity| {
             matches!(validity.state(), GuardState::Lost(LossReason::Removed | LossReason::DeadlinePassed))
         });
-        assert!(granted.all.len() > 100 && lost.count() > 20, "{} holds", granted.all.len());
+        let (all, lost) = (granted.all.len(), lost.count());
+        assert!(all > 50 && lost > 10, "{lost} of {all} were lost");
     }
 }
 
