@@ -43,7 +43,7 @@ pub struct StageLease {
     pub owner: OwnerId,
     pub cell: ValidityCell,
     validity: Validity,
-    last: Arc<Mutex<Option<StageLease>>>,
+    last: Arc<Mutex<Option<Self>>>,
 }
 
 impl Stage {
