@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use lock_core::backend::Backend;
+use lock_core::backend::{Backend, Layer};
 use lock_core::url::LockUrl;
 use lock_core::{Error, ErrorKind, MemoryConfig, Result};
 
@@ -143,6 +143,31 @@ impl Locks {
             return config.open_lazy(Arc::clone(from.backend()), Arc::clone(to.backend())).map(Self);
         }
         with_config!(url, |config| config.connect_lazy()).map(Self)
+    }
+
+    /// The same locks with a layer over their backend: one of `polylock::layers`, or [one of your own](Layer).
+    ///
+    /// ```
+    /// # #[cfg(all(feature = "layers-prefix", feature = "layers-tracing"))]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> polylock::Result<()> {
+    /// use polylock::Locks;
+    /// use polylock::layers::{PrefixLayer, TracingLayer};
+    ///
+    /// let locks = Locks::connect("memory://").await?.layer(TracingLayer::new()).layer(PrefixLayer::new("shop/")?);
+    /// let guard = locks.mutex("orders/42").acquire().await?; // the lock "shop/orders/42" of the store
+    /// # guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(all(feature = "layers-prefix", feature = "layers-tracing")))]
+    /// # fn main() {}
+    /// ```
+    ///
+    /// They have wait queues of their own: do not use clones that you made before beside them. Closing one closes the
+    /// connection of both.
+    #[must_use]
+    pub fn layer(self, layer: impl Layer) -> Self {
+        Self(self.0.layer(layer))
     }
 }
 

@@ -20,6 +20,14 @@ pub use lock_core::{
 pub use lock_flock as flock;
 #[cfg(all(feature = "flock", unix))]
 pub use lock_flock::{Flock, FlockConfig};
+/// Layers over any backend, for [`Locks::layer`].
+#[cfg(any(
+    feature = "layers-chaos",
+    feature = "layers-metrics",
+    feature = "layers-prefix",
+    feature = "layers-tracing"
+))]
+pub use lock_layers as layers;
 /// The way from one store to another, for configurations made in code, and for operators.
 #[cfg(feature = "zk")]
 pub use lock_migrate as migrate;

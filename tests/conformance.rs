@@ -1,8 +1,9 @@
 //! The conformance suite on every backend: by its own configuration, by URL, and with write locks, semaphores of one permit,
 //! re-entrant owners and several locks in the place of mutexes. A migration is a backend on each of its rungs, and on several at once.
+//! Layers are put over the memory backend, one by one and all of them, and all over a real Redis and a real ZooKeeper.
 //!
 //! Run a part of it by a part of its names: `cargo xtask test zk::dyn`. The full tier has all of it, the first one every backend
-//! once, by URL; of migrations, the rungs that lock both stores.
+//! once, by URL; of migrations, the rungs that lock both stores; and all layers over the memory backend.
 //!
 //! All trials share one process, and the trials of a backend its servers. The same program is the worker of the
 //! cross-process cases when it is called with `--worker FLAVOUR URL`.
@@ -46,7 +47,8 @@ fn trials() -> Vec<Trial> {
     let all = harnesses(&redis).into_iter().map(|harness| (harness, ALL_THEMES));
     for (harness, themes) in all.chain(mixtures().into_iter().map(|harness| (harness, THEMES_OF_MIXTURES))) {
         let (backend, flavour) = harness.name().split_once("::").expect("backend and flavour");
-        let is_quick = flavour == "dyn" && !IN_THE_FULL_TIER.contains(&backend);
+        let is_quick = matches!((flavour, backend), ("dyn", _) | ("layers-all", "memory"))
+            && !IN_THE_FULL_TIER.contains(&backend);
         for trial in conformance::trials(&harness).into_iter().filter(|trial| is_of(trial.case(), themes)) {
             trials.push(test(trial).with_ignored_flag(!is_quick));
         }
@@ -86,9 +88,12 @@ fn the_matrix_is_complete(registered: &[String], left_out: &[(String, String)]) 
     if runs.len() != registered.len() {
         return Err("two trials have the same name".into());
     }
-    let flavours = BACKENDS
-        .iter()
-        .flat_map(|backend| Flavour::of(backend).iter().map(|flavour| (*backend, *flavour, ALL_THEMES)));
+    let flavours = BACKENDS.iter().flat_map(|backend| {
+        Flavour::of(backend)
+            .iter()
+            .chain(Flavour::layers(backend))
+            .map(|flavour| (*backend, *flavour, ALL_THEMES))
+    });
     let mixtures = MIXTURES.iter().map(|(mixture, _)| (*mixture, Flavour::Dyn, THEMES_OF_MIXTURES));
     let mut cells = 0;
     for (backend, flavour, themes) in flavours.chain(mixtures) {

@@ -1,5 +1,6 @@
 //! The backends under test, with their servers.
 
+mod layers;
 mod migrate;
 mod redis;
 mod zk;
@@ -17,6 +18,8 @@ use polylock::{MigrationConfig, Redis, RedisConfig, Rung, Zk, ZkConfig};
 
 use crate::broken_locks::{self, Defect};
 
+pub use layers::Layers;
+use layers::LayersHarness;
 pub use migrate::MigrateHarness;
 pub use redis::{RedisHarness, Servers};
 pub use zk::ZkHarness;
@@ -100,6 +103,8 @@ pub enum Flavour {
     MultiOfOne,
     /// As `Dyn`, and locks for one at a time are acquired with another.
     MultiOfTwo,
+    /// As `Dyn`, through layers.
+    Layers(Layers),
     /// For the broken locks.
     Broken(Defect),
 }
@@ -116,6 +121,23 @@ impl Flavour {
         Self::MultiOfTwo,
     ];
 
+    const LAYERS: [Self; 5] = [
+        Self::Layers(Layers::All),
+        Self::Layers(Layers::Tracing),
+        Self::Layers(Layers::Metrics),
+        Self::Layers(Layers::Prefix),
+        Self::Layers(Layers::Chaos),
+    ];
+
+    /// The layers over a backend: each alone over memory, where that is cheap, and all of them over a server of either kind.
+    pub fn layers(backend: &str) -> &'static [Self] {
+        match backend {
+            "memory" => &Self::LAYERS,
+            "redis" | "zk" => &Self::LAYERS[..1],
+            _ => &[],
+        }
+    }
+
     /// The flavours of a backend. How a client is made does not depend on the rung: so one rung has those of a backend. What
     /// is made of mutexes alone depends on the backend only by them: so it is tested where those differ most.
     pub fn of(backend: &str) -> &'static [Self] {
@@ -131,7 +153,7 @@ impl Flavour {
 
     /// The flavour that is written so.
     pub fn parse(text: &str) -> Option<Self> {
-        let all = Self::ALL.into_iter().chain(broken_locks::defects().map(Self::Broken));
+        let all = Self::ALL.into_iter().chain(Self::LAYERS).chain(broken_locks::defects().map(Self::Broken));
         all.into_iter().find(|flavour| flavour.to_string() == text)
     }
 
@@ -143,7 +165,7 @@ impl Flavour {
             Self::Reentrant => Handle::Reentrant,
             Self::MultiOfOne => Handle::MultiOfOne,
             Self::MultiOfTwo => Handle::MultiOfTwo,
-            Self::Typed | Self::Dyn | Self::Broken(_) => Handle::Mutex,
+            Self::Typed | Self::Dyn | Self::Layers(_) | Self::Broken(_) => Handle::Mutex,
         }
     }
 }
@@ -158,6 +180,7 @@ impl fmt::Display for Flavour {
             Self::Reentrant => f.write_str("reentrant"),
             Self::MultiOfOne => f.write_str("multi-of-one"),
             Self::MultiOfTwo => f.write_str("multi-of-two"),
+            Self::Layers(layers) => write!(f, "layers-{layers}"),
             Self::Broken(defect) => write!(f, "{defect:?}"),
         }
     }
@@ -170,6 +193,15 @@ impl fmt::Display for Flavour {
 pub fn harnesses(redis: &Arc<Servers>) -> Vec<Arc<dyn Harness>> {
     let (redlock, zk, both) = (Arc::default(), Arc::default(), Arc::default());
     let mut all: Vec<Arc<dyn Harness>> = Vec::new();
+    for &flavour in Flavour::layers("memory") {
+        let memory = MemoryHarness::new(format!("memory::{flavour}"), move |url| connect(flavour, url));
+        all.push(Arc::new(LayersHarness::new(flavour, Box::new(memory))));
+    }
+    let layers = Flavour::Layers(Layers::All);
+    let over_redis = RedisHarness::new("redis", 1, layers, Arc::clone(redis));
+    all.push(Arc::new(LayersHarness::new(layers, Box::new(over_redis))));
+    let over_zk = ZkHarness::new(layers, Arc::clone(&zk));
+    all.push(Arc::new(LayersHarness::new(layers, Box::new(over_zk))));
     for flavour in Flavour::ALL {
         let name = format!("memory::{flavour}");
         let memory = match flavour {
@@ -217,6 +249,9 @@ pub fn connect(flavour: Flavour, url: String) -> Connecting {
                 Ok(Locks::new(config.open(Arc::new(from), Arc::new(to)).await?))
             }
             (Flavour::Typed, _) => panic!("{scheme} is no backend"),
+            (Flavour::Layers(layers), _) => {
+                polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&layers.over(locks)))
+            }
             (Flavour::Broken(defect), _) => broken_locks::connect(defect, url).await,
             _ => polylock::Locks::connect(&url).await.map(|locks| Locks::clone(&locks)),
         }

@@ -108,6 +108,7 @@ const TREES: &[Tree] = &[
         must: &["lock-core"],
         must_not: &[
             "lock-flock",
+            "lock-layers",
             "lock-redis",
             "lock-redlock",
             "redis",
@@ -150,6 +151,22 @@ const TREES: &[Tree] = &[
         feature: Some("tls"),
         must: &["lock-core"],
         must_not: &["lock-redis", "lock-redlock", "redis", "deadpool-redis", "lock-zk", "rustls"],
+    },
+    Tree {
+        feature: Some("layers-prefix"),
+        must: &["lock-layers"],
+        must_not: &["lock-redis", "lock-zk", "metrics"],
+    },
+    Tree {
+        feature: Some("layers-tracing"),
+        must: &["lock-layers"],
+        must_not: &["lock-redis", "lock-zk", "metrics"],
+    },
+    Tree { feature: Some("layers-metrics"), must: &["metrics"], must_not: &["lock-redis", "lock-zk"] },
+    Tree {
+        feature: Some("layers-chaos"),
+        must: &["lock-layers"],
+        must_not: &["lock-redis", "lock-zk", "metrics"],
     },
 ];
 

@@ -1,6 +1,7 @@
 //! The trait that a backend implements, and what it uses.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -163,6 +164,15 @@ pub trait Backend: Debug + Send + Sync + 'static {
     ///
     /// When the server does not confirm; the connections are closed all the same.
     async fn close(&self) -> Result<()>;
+}
+
+/// Makes a backend over a backend: see [`Locks::layer`](crate::Locks::layer).
+pub trait Layer {
+    /// The backend that it makes.
+    type Backend: Backend;
+
+    /// Makes the backend over `inner`.
+    fn layer(self, inner: Arc<dyn Backend>) -> Self::Backend;
 }
 
 /// The outcome of an acquisition.

@@ -269,6 +269,7 @@ impl Error {
     /// | `no_quorum` | any | too few masters agreed | redlock |
     /// | `wrong_server` | `InvalidConfig` | a sentinel, a plain server or a cluster node where another of these is expected | redis, redlock |
     /// | `replica` | `Unavailable` | the server is a replica | redis, redlock |
+    /// | `injected` | `Unavailable` | a fault of the chaos layer | any, in tests |
     /// | `refused_step` | `InvalidConfig` | the migration does not allow this step where it is | migrate |
     ///
     /// On ZooKeeper the driver does not distinguish the causes of a failed connection: an unknown host, a refused port and

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use crate::backend::Layer;
 use crate::connection::Connection;
 use crate::{
     Backend, Capabilities, DoctorReport, Election, Error, ErrorKind, LockName, LockOptions, LockState, Mutex,
@@ -48,6 +49,15 @@ impl Locks {
     #[must_use]
     pub fn from_dyn(backend: Arc<dyn Backend>) -> Self {
         Self { connection: Arc::new(Connection::new(backend)) }
+    }
+
+    /// The same locks with a layer over their backend.
+    ///
+    /// They have wait queues of their own: use these locks only, also those that you cloned before. Closing one closes the
+    /// connection of both.
+    #[must_use]
+    pub fn layer(self, layer: impl Layer) -> Self {
+        Self::new(layer.layer(Arc::clone(self.backend())))
     }
 
     /// The exclusive lock of this name, with the backend's defaults. Costs nothing; an invalid name is

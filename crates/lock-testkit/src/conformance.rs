@@ -61,7 +61,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::{Capabilities, Locks, Mode};
+use lock_core::{Capabilities, LockName, Locks, Mode};
 use serde::{Deserialize, Serialize};
 
 pub use self::cases::{CASES, Case, CaseFuture, Trial, left_out, trials};
@@ -95,6 +95,11 @@ pub trait Harness: Send + Sync + 'static {
     fn leaves_out(&self, case: &str) -> Option<&'static str> {
         let _ = case;
         None
+    }
+
+    /// The longest name of a lock, in bytes: shorter than others have it where a prefix is put before it.
+    fn longest_name(&self) -> usize {
+        LockName::MAX_BYTES
     }
 
     /// The shortest lease or session timeout that this machine can keep reliably.

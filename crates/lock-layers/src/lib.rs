@@ -1,0 +1,77 @@
+//! Layers over any backend of polylock: tracing, metrics, a prefix of all names, and faults for tests.
+//!
+//! A layer is put on by [`Locks::layer`](lock_core::Locks::layer). Each has a feature of its own:
+//!
+//! | layer | feature | what it does |
+//! |---|---|---|
+//! | `TracingLayer` | `tracing` | a span for each wait and each hold, and events for what happens to a lock |
+//! | `MetricsLayer` | `metrics` | counters and histograms |
+//! | `PrefixLayer` | `prefix` | all names under a prefix |
+//! | `ChaosLayer` | `chaos` | faults by probability and seed, for tests |
+//!
+//! The last layer is the outermost: `locks.layer(TracingLayer::new()).layer(PrefixLayer::new("shop/")?)` traces the names with the
+//! prefix.
+//!
+//! What every layer has in common:
+//!
+//! * **A layer forwards everything**, but for [migrations](lock_core::migration): put it over a migration, not over one of its
+//!   stores. Capabilities, errors and the names of backends are those of the backend below.
+//! * **A layer sees requests to the store.** A task that waits for another task of its own process sends none, so its wait is
+//!   not seen; that it got the lock is, as a hand-over.
+//! * **Leases are wrapped**: [`Guard::lease_as`](lock_core::Guard::lease_as) does not find that of the backend. So `fenced` of
+//!   ZooKeeper is refused as unsupported.
+//! * **No secrets.** No layer shows an owner id or a URL.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(feature = "chaos")]
+mod chaos;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+mod hold;
+#[cfg(any(feature = "chaos", feature = "metrics", feature = "tracing"))]
+mod layered;
+#[cfg(any(feature = "metrics", feature = "prefix", feature = "tracing"))]
+mod lease;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(feature = "prefix")]
+mod prefix;
+#[cfg(feature = "tracing")]
+mod tracing;
+
+#[cfg(feature = "chaos")]
+#[cfg_attr(docsrs, doc(cfg(feature = "chaos")))]
+pub use self::chaos::ChaosLayer;
+#[cfg(any(feature = "chaos", feature = "metrics", feature = "tracing"))]
+pub use self::layered::Layered;
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub use self::metrics::MetricsLayer;
+#[cfg(feature = "prefix")]
+#[cfg_attr(docsrs, doc(cfg(feature = "prefix")))]
+pub use self::prefix::{PrefixLayer, Prefixed};
+#[cfg(feature = "tracing")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tracing")))]
+pub use self::tracing::TracingLayer;
+
+/// The mode as a word for logs and metrics.
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+fn mode_code(mode: lock_core::Mode) -> &'static str {
+    match mode {
+        lock_core::Mode::Shared => "shared",
+        lock_core::Mode::Permit { .. } => "permit",
+        _ => "exclusive",
+    }
+}
+
+/// The reason of a loss as a word for logs and metrics.
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+fn reason_code(reason: lock_core::LossReason) -> &'static str {
+    use lock_core::LossReason;
+    match reason {
+        LossReason::DeadlinePassed => "deadline_passed",
+        LossReason::Removed => "removed",
+        LossReason::SessionEnded => "session_ended",
+        LossReason::MaxHold => "max_hold",
+        _ => "other",
+    }
+}

@@ -1,0 +1,129 @@
+//! A backend whose leases do what a test says: they are suspect, renewed or lost, and hand-overs go through it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::{
+    AcquireRequest, Acquired, Backend, BootInstant, Capabilities, Clock, Error, ErrorKind, GuardState,
+    HandOver, Lease, LeaseKind, LeasePolicy, LockName, LockState, LossReason, OwnerId, OwnerInfo, Released,
+    Result, Token, Validity, ValidityCell, Wait,
+};
+
+/// What is in no log line, label or text.
+pub const SECRET: &str = "hunter2";
+
+/// A request that does not wait.
+pub fn request(name: &str) -> AcquireRequest {
+    let (name, owner) = (LockName::new(name).unwrap(), Arc::new(OwnerInfo::this_process()));
+    AcquireRequest::exclusive(name, Wait::Never, LeasePolicy::default(), owner)
+}
+
+/// The lease of a lock that was granted.
+pub async fn lease(backend: &dyn Backend, name: &str) -> Box<dyn Lease> {
+    match backend.acquire(request(name)).await {
+        Ok(Acquired::Held(lease)) => lease,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Grants every request.
+#[derive(Debug)]
+pub struct Stage {
+    capabilities: Capabilities,
+    pub last: Arc<Mutex<Option<StageLease>>>,
+    pub password: &'static str,
+}
+
+/// A lease, of which the test has a clone.
+#[derive(Clone, Debug)]
+pub struct StageLease {
+    token: u64,
+    pub name: LockName,
+    pub owner: OwnerId,
+    pub cell: ValidityCell,
+    validity: Validity,
+    last: Arc<Mutex<Option<Self>>>,
+}
+
+impl Stage {
+    pub fn new() -> Self {
+        let kind = LeaseKind::ttl(Duration::from_secs(30), Duration::from_millis(1));
+        Self { capabilities: Capabilities::new("stage", kind), last: Arc::default(), password: SECRET }
+    }
+}
+
+impl StageLease {
+    fn new(token: u64, name: &LockName, last: &Arc<Mutex<Option<Self>>>) -> Self {
+        let clock = Clock::boot();
+        let cell = ValidityCell::new(clock.clone(), clock.now() + Duration::from_secs(30));
+        let (owner, validity) = (OwnerId::random(), cell.validity());
+        let lease = Self { token, name: name.clone(), owner, cell, validity, last: Arc::clone(last) };
+        *last.lock().unwrap() = Some(lease.clone());
+        lease
+    }
+}
+
+#[async_trait]
+impl Backend for Stage {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn acquire(&self, request: AcquireRequest) -> Result<Acquired> {
+        match request.name.as_str() {
+            "busy" => Ok(Acquired::Busy),
+            "never" => std::future::pending().await,
+            "down" => Err(Error::new(ErrorKind::Unavailable, "stage")
+                .with_message("no answer")
+                .with_code("timeout")),
+            _ => Ok(Acquired::Held(Box::new(StageLease::new(1, &request.name, &self.last)))),
+        }
+    }
+
+    async fn inspect(&self, _: &LockName) -> Result<LockState> {
+        Err(Error::new(ErrorKind::Denied, "stage").with_message("no right"))
+    }
+
+    async fn break_lock(&self, _: &LockName) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Lease for StageLease {
+    fn token(&self) -> Token {
+        Token::new(self.token)
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    async fn extend(&self, _: Duration) -> Result<BootInstant> {
+        Err(Error::new(ErrorKind::Unavailable, "stage").with_message("no answer"))
+    }
+
+    async fn verify(&self) -> Result<GuardState> {
+        Ok(self.validity.state())
+    }
+
+    async fn release(&mut self) -> Result<Released> {
+        let was_valid = self.validity.is_valid();
+        self.cell.lose(LossReason::Released);
+        Ok(if was_valid { Released::Released } else { Released::AlreadyLost })
+    }
+
+    async fn hand_over(&mut self, next: &AcquireRequest) -> Result<HandOver> {
+        self.cell.lose(LossReason::Released);
+        Ok(HandOver::HandedOver(Box::new(Self::new(self.token + 1, &next.name, &self.last))))
+    }
+}
