@@ -14,7 +14,7 @@ use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::script::Call;
 use redis_link::take_back::{Sent, TakeBack};
-use redis_link::unclaimed_grant::{Granted, ReturnGrant, UnclaimedGrant};
+use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
 use redis_link::wire;
 
 use crate::error::{BACKEND, lost_before_replicated, not_replicated};
@@ -313,9 +313,6 @@ impl Deref for Server {
 #[async_trait]
 impl ReturnGrant for Server {
     async fn return_grant(&self, grant: &UnclaimedGrant) -> Option<bool> {
-        if grant.what != Granted::Lock {
-            return None;
-        }
         let terms = TakeBack::new(&grant.keys, GRACE, Sent::Answered);
         self.take_back(terms, || self.release(&grant.keys, grant.owner, None)).await
     }

@@ -42,6 +42,9 @@ macro_rules! part {
     (vacate) => {
         include_str!("../../lock-redlock/src/lua/vacate.lua")
     };
+    (hand_over) => {
+        include_str!("../../lock-redlock/src/lua/hand_over.lua")
+    };
     (raise_vote) => {
         include_str!("../../lock-redlock/src/lua/raise_vote.lua")
     };
@@ -58,17 +61,16 @@ macro_rules! part {
 
 /// Our scripts, with their keys and arguments.
 const SCRIPTS: &[(&str, &[&str])] = &[
+    (script!(vote number clock last_token acquire), &["k", "tokens", "line", "value", "ttl", "token", "ttl"]),
     (
         script!(vote number clock last_token acquire),
-        &["k", "tokens", "line", "turn", "value", "ttl", "token", "ttl"],
+        &["k", "tokens", "line", "value", "ttl", "token", "ttl", "vote entry", "since"],
     ),
+    (script!(vote vacate number last_token hand_over), &["k", "tokens", "line", "owner", "number"]),
     (
-        script!(vote number clock last_token acquire),
-        &["k", "tokens", "line", "turn", "value", "ttl", "token", "ttl", "owner", "inbox", "since"],
+        script!(vote vacate number last_token hand_over),
+        &["k", "tokens", "line", "owner", "number", "vote entry"],
     ),
-    (script!(vote vacate), &["k", "line", "turn", "owner"]),
-    (script!(vote vacate), &["k", "line", "turn", "owner", "ttl"]),
-    (script!(vote vacate), &["k", "line", "turn", "owner", "maybe", "owner", "inbox", "since"]),
     (script!(vote number last_token raise_vote), &["k", "tokens", "owner", "number", "ttl"]),
     (script!(vote extend_vote), &["k", "tokens", "owner", "ttl"]),
     (script!(vote extend_vote), &["k", "tokens", "owner", "ttl", "ttl"]),
@@ -152,7 +154,7 @@ const SCRIPTS: &[(&str, &[&str])] = &[
 ];
 
 /// The names of keys among those.
-const KEYS: [&str; 8] = ["k", "f", "q", "holders", "text", "tokens", "line", "turn"];
+const KEYS: [&str; 7] = ["k", "f", "q", "holders", "text", "tokens", "line"];
 
 /// Scripts that show how values are turned into each other.
 const CONVERSIONS: &[&str] = &[
@@ -234,10 +236,10 @@ select 0|select x|config get maxmemory-policy|script exists v|role|wait 0 0|clie
 subscribe|evalsha v 0|eval v|client tracking on|client tracking off|client no-evict on|hello 9|hello x|get k k|set k
 set lock value NX PX ttl|set lock owner|set lock v|get lock|del lock|pexpire lock ttl|zadd tokens GT CH token last
 zadd tokens GT CH number last|zadd tokens huge last|zscore tokens last|pexpire tokens ttl|del tokens|hset tokens v v
-zcard line|del line|zadd line n v|zadd line NX n v|set turn owner PX ttl|set turn v|del turn|flushall";
+zcard line|del line|zadd line n v|zadd line NX n v|flushall";
 
 /// What only the commands and scripts on a lock of several masters have.
-const OF_MASTERS: [&str; 4] = ["lock", "tokens", "line", "turn"];
+const OF_MASTERS: [&str; 3] = ["lock", "tokens", "line"];
 
 #[test]
 fn random_commands_and_scripts_are_answered_alike() {
@@ -363,11 +365,9 @@ fn word(name: &str) -> BoxedStrategy<String> {
         "lock" => &["k1", "k1", "k1", "k2"],
         "tokens" => &["t1", "t1", "t1", "t1", "k2"],
         "line" => &["n1", "n1", "n1", "n1", "k2"],
-        "turn" => &["u1", "u1", "u1", "u1", "k2"],
         // Of those who are passed over, as nobody listens.
-        "inbox" => &["c1", "c2"],
-        "since" => &["", "5", "7", "80"],
-        "maybe" => &["", "100000"],
+        "vote entry" => &["cafe 100000 5000000 2 c1 {}", "beef 100000 604800000 2 c2 me and you", "a b"],
+        "since" => &["5", "7", "80"],
         "huge" => &["9007199254740990", "9007199254740991", "1e17", "1.5"],
         "info" => &["{}", "me and you"],
         "ttl" => &["100000", "200000", "5000000"],

@@ -7,7 +7,7 @@ use lock_core::{ErrorKind, LockMode, LockName, Mode, Outcome, OwnerId, Token, To
 use lock_redis::redis::{Client, ConnectionInfo, IntoConnectionInfo};
 use lock_redis::request::{Ask, Claimed, Entry, Extension, Hold};
 use lock_redis::server::Server;
-use lock_redlock::ballot::{self, Claim, Proposal, Request, Vacated, Voter, Waiter};
+use lock_redlock::ballot::{self, Claim, Proposal, Request, Vacated, Voter, Wanted};
 use lock_testkit::RedisServer;
 use redis_link::client::RedisClient;
 use redis_link::inspection::Inspection;
@@ -17,6 +17,9 @@ use redis_link::take_back::{Sent, TakeBack};
 
 const TTL: Duration = Duration::from_secs(20);
 /// When the owner asked, by its clock.
+/// How long a master keeps a lock that it has handed over, and the token that a release proposes.
+const VOTE_GRACE: Duration = Duration::from_secs(5);
+const PROPOSED: u64 = 5_000;
 const SINCE: u64 = 1_500_000_000_000_000;
 
 struct Bench {
@@ -93,16 +96,29 @@ impl Bench {
         self.voter.extend(&[lease]).await.unwrap().remove(0).unwrap()
     }
 
-    /// Asks as a waiter, and says whether it is granted.
-    async fn queue_up(&self, owner: OwnerId, waiter: &Waiter) -> bool {
-        let claim = Claim { keys: &self.keys, owner, ttl: TTL, info: "", proposal: None };
-        matches!(self.voter.claim(&claim.request(Some(waiter))).await.unwrap(), LockAnswer::Granted(_))
+    /// The entry of a waiter, of which those with a smaller number have waited for longer.
+    fn entry(owner: OwnerId, inbox: &str, since: u64) -> ballot::Entry {
+        ballot::Entry::new(&Wanted { owner, inbox, since, grace: VOTE_GRACE, ttl: TTL, info: "me" })
     }
 
-    async fn vacate(&self, owner: OwnerId, waiter: Option<&Waiter>, calls: bool) -> bool {
-        let turn = calls.then_some(Duration::from_millis(100));
-        let request = Request::vacate(&self.keys, owner, waiter, turn);
-        self.voter.vacate(&request).await.unwrap().was_ours == Some(true)
+    /// Asks as a waiter, and says whether it is granted.
+    async fn queue_up(&self, owner: OwnerId, entry: &ballot::Entry) -> bool {
+        let claim = Claim { keys: &self.keys, owner, ttl: TTL, info: "me", proposal: None };
+        matches!(self.voter.claim(&claim.request(Some(entry))).await.unwrap(), LockAnswer::Granted(_))
+    }
+
+    async fn vacate(&self, owner: OwnerId) -> bool {
+        self.vacated(owner, None).await.was_ours == Some(true)
+    }
+
+    async fn vacated(&self, owner: OwnerId, entry: Option<&ballot::Entry>) -> Vacated {
+        let request = Request::vacate(&self.keys, owner, Token::new(PROPOSED), entry);
+        self.voter.vacate(&request).await.unwrap()
+    }
+
+    /// Who has the lock.
+    async fn holder(&self) -> Option<OwnerId> {
+        OwnerId::decode(self.redis(&["GET", "lock:a"]).await.split(' ').next()?)
     }
 
     async fn redis(&self, words: &[&str]) -> String {
@@ -229,26 +245,21 @@ async fn waiters_learn_how_long_a_lock_is_left_free() {
     bench.asked(me).await;
 }
 
-/// A waiter that has left names itself as the owner, and learns whether it had the turn.
 #[tokio::test]
-async fn an_unclaimed_turn_goes_to_the_next_waiter() {
+async fn a_lock_that_is_handed_over_to_one_that_has_left_goes_to_the_next_waiter() {
     let bench = Bench::new().await;
     let (me, ghost) = owners();
     let next = OwnerId::random();
-    let client = Client::open(bench.redis.url()).unwrap();
-    let mut inbox = client.get_async_pubsub().await.unwrap();
-    inbox.subscribe("polylock:inbox:here").await.unwrap();
-    let waiter = |id, since| Waiter { id, inbox: "polylock:inbox:here".into(), since };
+    let _inbox = listen(&bench, &["inbox:1"]).await;
     bench.granted(me).await;
-    assert!(!bench.queue_up(ghost, &waiter(ghost, Some(1))).await);
-    assert!(!bench.queue_up(next, &waiter(next, Some(2))).await);
-    assert!(bench.vacate(me, None, true).await);
-    let turn = async || bench.redis(&["GET", "polylock:turn:{lock:a}"]).await;
-    assert_eq!(turn().await, ghost.to_string());
-    assert!(bench.vacate(ghost, Some(&waiter(ghost, None)), true).await, "it was its turn");
-    assert_eq!(turn().await, next.to_string());
-    assert!(!bench.vacate(ghost, Some(&waiter(ghost, None)), true).await, "it is the turn of another");
-    assert_eq!(turn().await, next.to_string());
+    assert!(!bench.queue_up(ghost, &Bench::entry(ghost, "inbox:1", 1)).await);
+    assert!(!bench.queue_up(next, &Bench::entry(next, "inbox:1", 2)).await);
+    assert!(bench.vacate(me).await);
+    assert_eq!(bench.holder().await, Some(ghost));
+    assert!(bench.vacate(ghost).await);
+    assert_eq!(bench.holder().await, Some(next));
+    assert!(!bench.vacate(ghost).await, "it is another's by now");
+    assert_eq!(bench.holder().await, Some(next));
 }
 
 #[tokio::test]
@@ -334,12 +345,12 @@ async fn release_and_extend_touch_only_our_own() {
 async fn a_master_releases_and_extends_only_for_the_owner() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     bench.granted(me).await;
-    assert!(!bench.vacate(other, None, true).await);
+    assert!(!bench.vacate(other).await);
     assert!(!bench.extend_vote(other, TTL * 9).await);
     assert!(bench.extend_vote(me, TTL * 2).await);
     assert!((35_000..=40_000).contains(&bench.pttl().await));
-    assert!(bench.vacate(me, None, false).await);
-    assert!(!bench.vacate(me, None, false).await);
+    assert!(bench.vacate(me).await);
+    assert!(!bench.vacate(me).await);
     assert!(!bench.extend_vote(me, TTL).await, "an extension never creates the key");
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
 }
@@ -367,17 +378,17 @@ async fn a_value_that_only_looks_like_ours_is_not_ours() {
             matches!(bench.claim(me, Some(2000)).await, LockAnswer::Busy { ends_in: None, .. }),
             "{value:?}"
         );
-        assert!(!bench.vacate(me, None, true).await, "{value:?}");
+        assert!(!bench.vacate(me).await, "{value:?}");
         assert!(!bench.extend_vote(me, TTL).await, "{value:?}");
         assert!(!bench.raise_vote(me, 3000).await, "{value:?}");
         assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, "1000", "{value:?}");
         assert_eq!(bench.claim_fast(me, 1).await, None, "{value:?}");
         assert_eq!((bench.redis(&["GET", "lock:a"]).await, bench.pttl().await), (value, -1));
     }
-    // Nor is what another claim of the same owner has left a grant, though it is released.
-    bench.redis(&["SET", "lock:a", &format!("{id} {SINCE} another")]).await;
-    assert!(matches!(bench.claim(me, Some(2000)).await, LockAnswer::Busy { .. }));
-    assert!(bench.vacate(me, None, true).await);
+    // What a release has handed over is, though it was written with another start.
+    bench.redis(&["SET", "lock:a", &format!("{id} 1900 me")]).await;
+    assert_eq!(bench.claim(me, Some(2000)).await, granted(2000));
+    assert!(bench.vacate(me).await);
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)");
 }
 
@@ -403,7 +414,7 @@ async fn owner_info_is_shown_unchanged() {
         assert_eq!(sight, wanted);
         assert!(sight.ends_in.is_some_and(|left| left > TTL / 4 && left <= TTL), "{sight:?}");
         assert!(matches!(bench.voter.claim(&claim.request(None)).await.unwrap(), LockAnswer::Granted(_)));
-        assert!(bench.extend_vote(me, TTL).await && bench.vacate(me, None, false).await);
+        assert!(bench.extend_vote(me, TTL).await && bench.vacate(me).await);
         let sight = bench.look_at_vote().await;
         let token = Some(Token::new(5001));
         let free = Inspection { kind: "none".into(), token, mode: sight.mode, ..Inspection::default() };
@@ -428,7 +439,7 @@ async fn tokens_grow_through_release_script_flush_and_the_loss_of_the_fence() {
         bench.server.release(&bench.keys, owner, None).await.unwrap();
         last = bench.granted(owner).await;
         assert!(last > token, "round {round}: {last} after {token}");
-        assert!(bench.vacate(owner, None, false).await);
+        assert!(bench.vacate(owner).await);
     }
 }
 
@@ -504,11 +515,11 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     assert_eq!(bench.look_at_vote().await.token, Some(Token::new(5000)));
     let lasts = bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
     assert!(lasts > 0, "a last token that was lifted stays forever: {lasts}");
-    assert!(bench.vacate(me, None, false).await);
+    assert!(bench.vacate(me).await);
     assert_eq!(bench.claim(other, Some(1000)).await, granted(5001));
     let sight = bench.look_at_vote().await;
     assert_eq!((sight.since, sight.owner), (Some(SINCE), other.to_string()));
-    assert!(bench.vacate(other, None, false).await);
+    assert!(bench.vacate(other).await);
     assert!(bench.granted(me).await > Token::new(5001));
 }
 
@@ -553,7 +564,7 @@ async fn a_key_of_another_type_is_busy_and_left_alone() {
     }
     assert_eq!(bench.claim_fast(me, 1000).await, None);
     assert_eq!(bench.server.release(&bench.keys, me, None).await.unwrap(), Some(false));
-    assert!(!bench.vacate(me, None, true).await && !bench.raise_vote(me, 2000).await);
+    assert!(!bench.vacate(me).await && !bench.raise_vote(me, 2000).await);
     assert!(!bench.extend(me, Hold::Alone, TTL).await && !bench.extend_vote(me, TTL).await);
     assert_eq!(bench.server.break_lock(&bench.keys).await.unwrap(), "hash");
     assert_eq!(bench.look().await.kind, "hash");
@@ -632,14 +643,14 @@ async fn a_refused_token_is_never_granted() {
     assert_eq!(bench.claim_fast(other, 1500).await, None);
     assert_eq!(bench.look_at_vote().await.token, Some(Token::new(1500)));
     assert_eq!(bench.look_at_vote().await.owner, me.to_string());
-    assert!(bench.vacate(me, None, false).await);
+    assert!(bench.vacate(me).await);
     assert_eq!(bench.claim_fast(other, 1500).await, None);
     assert_eq!(bench.look_at_vote().await.owner, other.to_string(), "it is taken nevertheless");
     assert_eq!(bench.claim(other, Some(1500)).await, granted(1501));
     assert_eq!(bench.claim(other, Some(1500)).await, granted(1502));
-    assert!(bench.vacate(other, None, false).await);
+    assert!(bench.vacate(other).await);
     assert_eq!(bench.claim_fast(me, 1502).await, None);
-    assert!(bench.vacate(me, None, false).await);
+    assert!(bench.vacate(me).await);
     assert_eq!(bench.claim_fast(me, 1503).await, Some(granted(1503)));
 }
 
@@ -711,104 +722,87 @@ async fn listen(bench: &Bench, channels: &[&str]) -> redis::aio::PubSub {
 }
 
 #[tokio::test]
-async fn the_first_waiter_is_notified_and_the_others_hold_back() {
-    let (bench, (holder, _)) = (Bench::new().await, owners());
-    let mut calls = listen(&bench, &["inbox:1", "inbox:2"]).await;
-    let ids: Vec<_> = (0..3).map(|_| OwnerId::random()).collect();
+async fn a_master_hands_the_lock_over_to_the_first_waiter_for_the_grace_period() {
+    let (bench, (holder, other)) = (Bench::new().await, owners());
+    let mut inboxes = listen(&bench, &["inbox:1", "inbox:2"]).await;
+    let [dead, first, second] = [0; 3].map(|_| OwnerId::random());
     // Who came first counts, not who asked first; the one without a process is passed over.
-    let dead = Waiter { id: ids[0], inbox: "inbox:dead".into(), since: Some(1) };
-    let first = Waiter { id: ids[1], inbox: "inbox:1".into(), since: Some(2) };
-    let second = Waiter { id: ids[2], inbox: "inbox:2".into(), since: Some(3) };
+    let waiters = [(second, "inbox:2", 3), (first, "inbox:1", 2), (dead, "inbox:dead", 1)]
+        .map(|(owner, inbox, since)| (owner, Bench::entry(owner, inbox, since)));
     bench.granted(holder).await;
-    for waiter in [&second, &first, &dead] {
-        assert!(!bench.queue_up(OwnerId::random(), waiter).await);
-        assert!(!bench.queue_up(OwnerId::random(), waiter).await, "it stands there once");
+    for (owner, entry) in &waiters {
+        assert!(!bench.queue_up(*owner, entry).await);
+        assert!(!bench.queue_up(*owner, entry).await, "it stands there once");
     }
-    assert!(!bench.vacate(OwnerId::random(), None, true).await, "not the holder's");
-    assert!(bench.vacate(holder, None, true).await);
-    let message = { futures_util::StreamExt::next(&mut calls.on_message()).await.unwrap() };
+    assert!(!bench.vacate(OwnerId::random()).await, "not the holder's");
+    assert_eq!(bench.holder().await, Some(holder));
+    assert!(bench.vacate(holder).await);
+    let message = { futures_util::StreamExt::next(&mut inboxes.on_message()).await.unwrap() };
     let told: String = message.get_payload().unwrap();
-    assert_eq!((message.get_channel_name(), told), ("inbox:1", format!("turn {} lock:a", first.id)));
-    assert!(!bench.queue_up(OwnerId::random(), &second).await, "it was not called");
-    assert!(matches!(
-        bench.claim(OwnerId::random(), None).await,
-        LockAnswer::Busy { foreign_type: None, .. }
-    ));
-    let owner = OwnerId::random();
-    assert!(bench.queue_up(owner, &first).await);
-    assert_eq!(bench.redis(&["EXISTS", bench.keys.turn()]).await, "Int(0)");
+    let token = bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await;
+    assert_eq!((message.get_channel_name(), told), ("inbox:1", format!("passed {first} {token} lock:a")));
+    assert_eq!(bench.redis(&["GET", "lock:a"]).await, format!("{first} {PROPOSED} me"));
+    assert!((1..=VOTE_GRACE.as_millis() as i64).contains(&bench.pttl().await));
+    assert!(matches!(bench.claim(other, None).await, LockAnswer::Busy { foreign_type: None, .. }));
 
-    // A waiter that lost elsewhere joins the queue again, at its position, and notifies no one.
-    assert!(bench.vacate(owner, Some(&first), false).await);
-    assert_eq!(bench.redis(&["ZCARD", bench.keys.line()]).await, "Int(2)");
-    assert_eq!(bench.redis(&["EXISTS", bench.keys.turn()]).await, "Int(0)");
-    bench.granted(holder).await;
-    assert!(bench.vacate(holder, None, true).await);
-    assert_eq!(bench.redis(&["GET", bench.keys.turn()]).await, first.id.to_string());
-    // One that leaves when it was called passes the call on.
-    let leaves = Waiter { since: None, ..first };
-    assert!(!bench.vacate(OwnerId::random(), Some(&leaves), true).await);
-    assert_eq!(bench.redis(&["GET", bench.keys.turn()]).await, second.id.to_string());
-    assert!(bench.queue_up(owner, &second).await);
-    assert_eq!(bench.redis(&["EXISTS", bench.keys.line(), bench.keys.turn()]).await, "Int(0)");
+    // It is the lock of that waiter as any other: it is confirmed, or asked for again, and released.
+    assert!(bench.extend_vote(first, TTL).await);
+    assert!(bench.pttl().await > VOTE_GRACE.as_millis() as i64);
+    assert!(bench.vacate(first).await);
+    assert_eq!(bench.holder().await, Some(second));
+    assert!(bench.queue_up(second, &waiters[0].1).await);
+    assert!(bench.pttl().await > VOTE_GRACE.as_millis() as i64);
+    assert!(bench.vacate(second).await);
+    assert_eq!(bench.redis(&["EXISTS", "lock:a", bench.keys.line()]).await, "Int(0)");
+}
+
+#[tokio::test]
+async fn masters_that_know_the_same_tokens_hand_over_with_the_same() {
+    let (bench, (holder, waiter)) = (Bench::new().await, owners());
+    let _inbox = listen(&bench, &["inbox:1"]).await;
+    let entry = Bench::entry(waiter, "inbox:1", 1);
+    for (last, minted) in [(1, PROPOSED), (PROPOSED, PROPOSED + 1), (PROPOSED + 7, PROPOSED + 8)] {
+        bench.redis(&["FLUSHALL"]).await;
+        assert_eq!(bench.claim(holder, Some(last)).await, granted(last));
+        assert!(!bench.queue_up(waiter, &entry).await);
+        assert!(bench.vacate(holder).await);
+        assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, minted.to_string());
+    }
 }
 
 #[tokio::test]
 async fn a_release_reports_whether_there_are_waiters() {
-    let (bench, (holder, _)) = (Bench::new().await, owners());
-    let _calls = listen(&bench, &["inbox:1"]).await;
-    let vacate = |waiter: Option<Waiter>, calls: bool| {
-        let turn = calls.then_some(TTL);
-        let request = Request::vacate(&bench.keys, holder, waiter.as_ref(), turn);
-        let voter = &bench.voter;
-        async move { voter.vacate(&request).await.unwrap() }
-    };
+    let (bench, (holder, waiter)) = (Bench::new().await, owners());
+    let _inbox = listen(&bench, &["inbox:1"]).await;
     let vacated = |was_ours, is_wanted| Vacated { was_ours: Some(was_ours), is_wanted };
-    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
+    let (entry, dead) = (Bench::entry(waiter, "inbox:1", 1), Bench::entry(waiter, "inbox:dead", 1));
     bench.granted(holder).await;
-    assert_eq!(vacate(None, true).await, vacated(true, false));
-    assert_eq!(vacate(None, true).await, vacated(false, false));
+    assert_eq!(bench.vacated(holder, None).await, vacated(true, false));
+    assert_eq!(bench.vacated(holder, None).await, vacated(false, false));
     bench.granted(holder).await;
-    assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
-    assert_eq!(vacate(None, false).await, vacated(true, true));
-    assert_eq!(vacate(None, true).await, vacated(false, true));
-    // It is in no queue any more, and is still to ask.
-    assert_eq!(bench.redis(&["EXISTS", bench.keys.line()]).await, "Int(0)");
-    assert_eq!(vacate(None, true).await, vacated(false, true));
-    assert!(bench.queue_up(holder, &waiter).await);
-    assert_eq!(vacate(None, true).await, vacated(true, false));
+    assert!(!bench.queue_up(waiter, &entry).await);
+    // One that is no holder sees them too; one that leaves is none.
+    assert_eq!(bench.vacated(OwnerId::random(), None).await, vacated(false, true));
+    assert_eq!(bench.vacated(waiter, Some(&entry)).await, vacated(false, false));
+    assert!(!bench.queue_up(waiter, &entry).await);
+    assert_eq!(bench.vacated(holder, None).await, vacated(true, true));
+    assert_eq!(bench.vacated(waiter, Some(&entry)).await, vacated(true, false));
     // A dead waiter is not reported.
-    let dead = Waiter { inbox: "inbox:dead".into(), ..waiter };
-    assert_eq!(vacate(Some(dead), false).await, vacated(false, true));
-    assert_eq!(vacate(None, true).await, vacated(false, false));
-    assert_eq!(bench.redis(&["EXISTS", bench.keys.line(), bench.keys.turn()]).await, "Int(0)");
-}
-
-#[tokio::test]
-async fn an_unused_turn_keeps_the_lock_for_a_moment_only() {
-    let (bench, (holder, other)) = (Bench::new().await, owners());
-    let _calls = listen(&bench, &["inbox:1"]).await;
-    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
     bench.granted(holder).await;
-    assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
-    assert!(bench.vacate(holder, None, true).await);
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    while matches!(bench.claim(other, None).await, LockAnswer::Busy { .. }) {
-        assert!(tokio::time::Instant::now() < deadline, "it is kept for one that does not come");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    assert!(!bench.queue_up(waiter, &dead).await);
+    assert_eq!(bench.vacated(holder, None).await, vacated(true, false));
+    assert_eq!(bench.redis(&["EXISTS", "lock:a", bench.keys.line()]).await, "Int(0)");
 }
 
 #[tokio::test]
 async fn a_queue_key_of_another_type_blocks_no_client() {
     let (bench, (me, other)) = (Bench::new().await, owners());
-    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
+    let [mine, others] = [me, other].map(|owner| Bench::entry(owner, "inbox:1", 1));
     bench.redis(&["SET", bench.keys.line(), "something"]).await;
-    bench.redis(&["HSET", bench.keys.turn(), "some", "data"]).await;
-    assert!(bench.queue_up(me, &waiter).await);
-    assert!(!bench.queue_up(other, &waiter).await);
-    assert!(bench.vacate(me, Some(&waiter), true).await);
-    assert!(bench.queue_up(other, &waiter).await);
+    assert!(bench.queue_up(me, &mine).await);
+    assert!(!bench.queue_up(other, &others).await);
+    assert_eq!(bench.vacated(me, Some(&mine)).await.was_ours, Some(true));
+    assert!(bench.queue_up(other, &others).await);
     assert_eq!(bench.redis(&["PTTL", bench.keys.line()]).await, "Int(-1)", "it is not ours to end");
 }
 
@@ -817,11 +811,17 @@ async fn a_holder_without_the_right_to_publish_leaves_the_wait_queue_unchanged()
     let redis = RedisServer::builder().user("ann", "on nopass ~* &* +@all -publish").start().await.unwrap();
     let ann = format!("redis://ann:x@{}", redis.addr()).into_connection_info().unwrap();
     let bench = Bench::of(redis, ann);
-    let (holder, _) = owners();
-    let waiter = Waiter { id: OwnerId::random(), inbox: "inbox:1".into(), since: Some(1) };
+    let (holder, waiter) = owners();
     bench.granted(holder).await;
-    assert!(!bench.queue_up(OwnerId::random(), &waiter).await);
-    assert!(bench.vacate(holder, None, true).await);
+    assert!(!bench.queue_up(waiter, &Bench::entry(waiter, "inbox:1", 1)).await);
+    assert!(bench.vacate(holder).await);
     assert_eq!(bench.redis(&["ZCARD", bench.keys.line()]).await, "Int(1)");
-    assert_eq!(bench.redis(&["EXISTS", bench.keys.turn()]).await, "Int(0)");
+    assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)", "it is handed over to none");
+    let left: i64 = bench
+        .redis(&["PTTL", bench.keys.line()])
+        .await
+        .trim_matches(|c: char| !c.is_ascii_digit())
+        .parse()
+        .unwrap();
+    assert!((1..=5_000).contains(&left), "{left}");
 }

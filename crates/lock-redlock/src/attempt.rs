@@ -17,7 +17,6 @@ use crate::late_policy::LatePolicy;
 use crate::master::{Master, Readiness};
 use crate::masters::{Masters, deadlines, skipped};
 use crate::quorum::{OfEach, quorum};
-use crate::rollback::RemovalReason;
 use crate::wait_queue::QueueEntry;
 
 /// One attempt. Dropping it rolls it back.
@@ -47,7 +46,7 @@ pub(crate) struct Busy {
 /// The outcome of a vote.
 pub(crate) enum Vote {
     Won,
-    Busy(Busy),
+    Busy,
     /// No quorum, but an immediate retry may succeed: connections broke, perhaps only because they were idle, or a sick
     /// master was left out that may be healthy by now.
     Again(Error),
@@ -59,9 +58,9 @@ pub(crate) enum Vote {
 pub(crate) enum Way<'a> {
     /// The fast path, for an apparently uncontended lock.
     Fast,
-    /// By script and without a queue entry: a notified waiter goes first.
-    Polite,
-    /// By script and with a queue entry.
+    /// By script, for a lock that is probably busy.
+    Script,
+    /// The same, with a queue entry.
     Queued(&'a Arc<QueueEntry>),
 }
 
@@ -88,14 +87,12 @@ impl Attempt {
     ) -> Self {
         let (entry, fast) = match way {
             Way::Queued(entry) => (Some(entry), false),
-            Way::Polite => (None, false),
+            Way::Script => (None, false),
             Way::Fast => (None, true),
         };
         let claims = Claims::new(masters, keys, ttl, info, since, entry, contention);
         let skipped = skipped(masters);
-        let is_sick = |master: &Arc<Master>| matches!(master.readiness(), Readiness::Sick(_));
-        let again =
-            skipped.iter().zip(&**masters).any(|(skipped, master)| skipped.is_some() && is_sick(master));
+        let again = leaves_out_sick(&skipped, masters);
         let mut deadlines = deadlines(masters, ttl);
         if fast {
             // The script may have to follow: allow for a second round trip.
@@ -112,6 +109,26 @@ impl Attempt {
             busy: Busy::default(),
             late: LatePolicy::new(masters),
             again,
+        }
+    }
+
+    /// Asks once more, by the same owner: after every master has refused, or handed the lock over.
+    pub(crate) fn ask_again(&mut self) {
+        let masters = Arc::clone(&self.claims.masters);
+        let skipped = skipped(&masters);
+        self.again = leaves_out_sick(&skipped, &masters);
+        self.votes.clear();
+        self.busy = Busy::default();
+        self.late = LatePolicy::new(&masters);
+        self.replies = self.claims.claim_again(skipped).until(deadlines(&masters, self.claims.ttl));
+    }
+
+    /// Counts the masters that have handed the lock over, each with its token, as its votes, and no others.
+    pub(crate) fn count_handed_over(&mut self, tokens: impl IntoIterator<Item = (usize, Token)>) {
+        self.votes = tokens.into_iter().collect();
+        self.busy = Busy::default();
+        if let Some(largest) = self.votes.iter().map(|(_, token)| *token).max() {
+            self.claims.holds_since(largest);
         }
     }
 
@@ -132,11 +149,40 @@ impl Attempt {
             self.late.wait_on(&mut self.replies);
         }
         if !self.busy.ends_in.is_empty() && self.late.failed() <= masters - quorum(masters) {
-            self.busy.ours = self.votes.iter().map(|(master, _)| *master).collect();
-            return Vote::Busy(std::mem::take(&mut self.busy));
+            return Vote::Busy;
         }
         let error = no_quorum(masters, self.votes.len(), self.late.errors());
         if self.again { Vote::Again(error) } else { Vote::NoQuorum(error) }
+    }
+
+    /// Whether a lost attempt stays in the wait queues, where the masters may hand the lock over to it: if it has an entry, and
+    /// every master has refused. Waits for the answers that are missing, until each master's deadline.
+    pub(crate) async fn stays_queued(&mut self) -> bool {
+        if self.claims.entry.is_none() || !self.votes.is_empty() {
+            return false;
+        }
+        while self.replies.outstanding() > 0 {
+            let Some((master, reply)) = self.replies.next().await else { break };
+            if let Some(answer) = self.late.note(master, reply) {
+                self.note(master, answer);
+            }
+        }
+        self.votes.is_empty() && self.claims.are_refused()
+    }
+
+    pub(crate) fn claims(&self) -> Arc<Claims> {
+        Arc::clone(&self.claims)
+    }
+
+    /// The number of masters.
+    pub(crate) fn masters(&self) -> usize {
+        self.claims.masters.len()
+    }
+
+    /// The answers of the masters that refused.
+    pub(crate) fn busy(&self) -> Busy {
+        let ours = self.votes.iter().map(|(master, _)| *master).collect();
+        Busy { ours, ..self.busy.clone() }
     }
 
     /// The fencing token of a vote that was won.
@@ -202,7 +248,7 @@ impl Attempt {
     pub(crate) async fn give_back(mut self, and_then: AndThen) {
         // The claims continue in the background; each removal waits for the claim at its master.
         drop(std::mem::take(&mut self.replies));
-        let replies = self.claims.remove_all(self.claims.ttl, RemovalReason::Lost);
+        let replies = self.claims.remove_all(self.claims.ttl);
         self.runtime = None;
         let mut deadlines = deadlines(&self.claims.masters, self.claims.ttl);
         for (master, deadline) in self.claims.masters.iter().zip(&mut deadlines) {
@@ -242,10 +288,16 @@ impl Attempt {
     }
 }
 
+/// Whether a sick master is among those that are left out.
+fn leaves_out_sick(skipped: &[Option<Error>], masters: &Masters) -> bool {
+    let is_sick = |master: &Arc<Master>| matches!(master.readiness(), Readiness::Sick(_));
+    skipped.iter().zip(&**masters).any(|(skipped, master)| skipped.is_some() && is_sick(master))
+}
+
 impl Drop for Attempt {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         let _runtime = runtime.enter();
-        drop(self.claims.remove_all(self.claims.ttl, RemovalReason::Lost));
+        drop(self.claims.remove_all(self.claims.ttl));
     }
 }

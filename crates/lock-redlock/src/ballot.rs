@@ -1,5 +1,6 @@
 //! The requests to one master: their scripts, and the parsing of the answers.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -16,13 +17,13 @@ use redis_link::redis;
 use redis_link::script;
 use redis_link::script::{Call, Script, ScriptList};
 use redis_link::take_back::{Sent, TakeBack};
-use redis_link::unclaimed_grant::{Granted, ReturnGrant, UnclaimedGrant};
+use redis_link::unclaimed_grant::{ReturnGrant, UnclaimedGrant};
 use redis_link::wire::{USUAL_FENCE_TTL, fence_ttl, flag, millis, text};
 
 use crate::error::BACKEND;
 
-/// How long a notified waiter has precedence on a master.
-pub(crate) const TURN: Duration = Duration::from_millis(100);
+/// How long a lock that is handed over is kept until the waiter confirms, at least.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// From here on, the score of a sorted set is not exact.
 const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 
@@ -30,7 +31,7 @@ const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
 pub(crate) static SCRIPTS: ScriptList = &[&ACQUIRE, &VACATE, &EXTEND_VOTE, &RAISE_VOTE, &INSPECT_VOTE];
 
 static ACQUIRE: LazyLock<Script> = script!(vote number clock last_token acquire);
-static VACATE: LazyLock<Script> = script!(vote vacate);
+static VACATE: LazyLock<Script> = script!(vote vacate number last_token hand_over);
 static EXTEND_VOTE: LazyLock<Script> = script!(vote extend_vote);
 static RAISE_VOTE: LazyLock<Script> = script!(vote number last_token raise_vote);
 static INSPECT_VOTE: LazyLock<Script> = script!(vote inspect_vote);
@@ -64,15 +65,35 @@ pub struct Proposal {
     pub since: u64,
 }
 
-/// A waiter for a lock, as the masters store it in their wait queues.
-#[derive(Clone, Debug)]
-pub struct Waiter {
-    /// The id of the wait, the same for all its attempts.
-    pub id: OwnerId,
+/// The entry of an owner in the wait queue of a master.
+#[derive(Debug)]
+pub struct Entry {
+    text: String,
+    /// The start of the wait, in microseconds since 1970.
+    since: u64,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a queue entry consists of.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The owner id of the acquisition.
+    pub owner: OwnerId,
     /// The channel on which its process listens.
-    pub inbox: Arc<str>,
-    /// The start of the wait, in microseconds since 1970; `None` to leave the queue.
-    pub since: Option<u64>,
+    pub inbox: &'a str,
+    /// The start of the wait, in microseconds since 1970: the queue is in this order.
+    pub since: u64,
+    /// How long a lock that is handed over is kept until the owner confirms.
+    pub grace: Duration,
+    /// The time to live that the owner will ask for.
+    pub ttl: Duration,
+    /// The owner info, which `inspect` shows.
+    pub info: &'a str,
 }
 
 /// A request by script to a master. A client that does not wait sends the same one to all masters.
@@ -107,20 +128,22 @@ pub struct Extension<'a> {
 }
 
 impl Claim<'_> {
-    /// The request by script. With a waiter, the waiter joins the wait queue if the lock is busy; [`Request::vacate`]
+    /// The request by script. An owner with a queue entry joins the wait queue if the lock is busy; [`Request::vacate`]
     /// removes it from there.
     #[must_use]
-    pub fn request(&self, waiter: Option<&Waiter>) -> Request {
+    pub fn request(&self, entry: Option<&Entry>) -> Request {
         let proposal = self.proposal.map(|proposal| proposal.token.get().to_string()).unwrap_or_default();
         let keys = self.keys;
         let call = ACQUIRE
-            .on(&[keys.lock(), keys.tokens(), keys.line(), keys.turn()])
+            .on(&[keys.lock(), keys.tokens(), keys.line()])
             .arg(self.value())
             .arg(millis(self.ttl))
             .arg(proposal)
             .arg(&*fence_ttl(self.ttl));
-        let [waiter, inbox, waits] = arguments(waiter);
-        Request(call.unless_usual([&waiter, &inbox, &waits], [""; 3]))
+        Request(match entry {
+            Some(Entry { text, since }) => call.arg(text).arg(since),
+            None => call,
+        })
     }
 
     /// The request for an apparently uncontended lock: plain commands acquire the lock, and write the proposed token if it is
@@ -149,14 +172,27 @@ impl Claim<'_> {
 }
 
 impl Request {
-    /// Removes what an owner has; the waiter leaves the wait queue, or joins it again. With a `turn`, also notifies the next
-    /// waiter whose process listens, which then has precedence for that time.
+    /// Removes what an owner has, its queue entry too, and hands the lock over to the next waiter whose process listens, with
+    /// this token unless the last one is not smaller.
     #[must_use]
-    pub fn vacate(keys: &Keys, owner: OwnerId, waiter: Option<&Waiter>, turn: Option<Duration>) -> Self {
-        let turn = turn.map(|turn| millis(turn).to_string()).unwrap_or_default();
-        let [waiter, inbox, waits] = arguments(waiter);
-        let call = VACATE.on(&[keys.lock(), keys.line(), keys.turn()]).arg(owner.encode(&mut [0; 32]));
-        Self(call.unless_usual([&turn, &waiter, &inbox, &waits], [""; 4]))
+    pub fn vacate(keys: &Keys, owner: OwnerId, proposal: Token, entry: Option<&Entry>) -> Self {
+        let call = VACATE.on(&[keys.lock(), keys.tokens(), keys.line()]);
+        let call = call.arg(owner.encode(&mut [0; 32])).arg(proposal.get());
+        Self(match entry {
+            // A holder that waited has waiters behind it, which are to be notified before it has its answer.
+            Some(Entry { text, .. }) => call.arg(text).answered_last(),
+            None => call,
+        })
+    }
+}
+
+impl Entry {
+    /// The entry, in the form that the script of a release reads.
+    #[must_use]
+    pub fn new(wanted: &Wanted<'_>) -> Self {
+        let Wanted { owner, inbox, since, grace, ttl, info } = *wanted;
+        let (grace, kept, length) = (millis(grace), fence_ttl(ttl), inbox.len());
+        Self { text: format!("{owner} {grace} {kept} {length} {inbox} {info}"), since }
     }
 }
 
@@ -309,26 +345,14 @@ impl Deref for Voter {
 #[async_trait]
 impl ReturnGrant for Voter {
     async fn return_grant(&self, grant: &UnclaimedGrant) -> Option<bool> {
-        if grant.what != Granted::Turn {
-            return None;
-        }
-        let waiter = Waiter { id: grant.owner, inbox: grant.inbox.as_str().into(), since: None };
-        let vacate = Request::vacate(&grant.keys, grant.owner, Some(&waiter), Some(TURN));
+        // The grant took the entry off the queue. The next token has to be larger than that of the grant, or the master mints
+        // one that is.
+        let vacate = Request::vacate(&grant.keys, grant.owner, grant.token?, None);
         let vacate = || async { Ok(self.vacate(&vacate).await?.was_ours) };
-        self.take_back(TakeBack::new(&grant.keys, TURN, Sent::Answered), vacate).await
+        self.take_back(TakeBack::new(&grant.keys, GRACE, Sent::Answered), vacate).await
     }
 
     fn address(&self) -> &str {
         self.0.address()
     }
-}
-
-/// The script arguments of a waiter; empty without one.
-fn arguments(waiter: Option<&Waiter>) -> [String; 3] {
-    let since = |since: u64| since.to_string();
-    waiter
-        .map(|Waiter { id, inbox, since: at }| {
-            [id.to_string(), inbox.to_string(), at.map(since).unwrap_or_default()]
-        })
-        .unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! The claims of one acquisition on all masters, and what each may have left.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use redis_link::take_back::Sent;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::ballot::{Claim, FastClaim, Proposal, Request, Waiter};
+use crate::ballot::{Claim, Entry, FastClaim, Proposal, Request};
 use crate::contention::Contention;
 use crate::fan_out::FanOut;
 use crate::masters::Masters;
@@ -25,10 +26,12 @@ pub(crate) struct Claims {
     pub(crate) keys: Arc<Keys>,
     pub(crate) owner: OwnerId,
     pub(crate) ttl: Duration,
-    /// The start of the acquisition, in microseconds since 1970.
-    since: u64,
+    /// The start of the acquisition, in microseconds since 1970 and as an instant.
+    began: (u64, Instant),
+    /// The start of the lock that `inspect` shows.
+    since: AtomicU64,
     info: Arc<str>,
-    /// The queue entry of its wait, if it waits.
+    /// Its queue entry, if it waits.
     pub(crate) entry: Option<Arc<QueueEntry>>,
     pub(crate) contention: Arc<Contention>,
     /// A release must not overtake a claim.
@@ -67,9 +70,10 @@ impl Claims {
         Arc::new(Self {
             masters: Arc::clone(masters),
             keys: Arc::clone(keys),
-            owner: OwnerId::random(),
+            owner: entry.map_or_else(OwnerId::random, |entry| entry.owner()),
             ttl,
-            since,
+            began: (since, Instant::now()),
+            since: AtomicU64::new(since),
             info: Arc::clone(info),
             entry: entry.map(Arc::clone),
             contention: Arc::clone(contention),
@@ -85,10 +89,40 @@ impl Claims {
         skipped: impl IntoIterator<Item = Option<Error>>,
         fast: bool,
     ) -> FanOut<Result<LockAnswer>> {
-        let (ttl, token) = (self.ttl, Token::new(self.since));
+        let (ttl, token) = (self.ttl, Token::new(self.began.0));
         let fast = fast.then(|| self.claimed(ttl, token).fast()).flatten().map(Arc::new);
         let skipped = skipped.into_iter().enumerate();
         FanOut::new(skipped.map(|(number, skipped)| self.claim(number, ttl, token, fast.clone(), skipped)))
+    }
+
+    /// Claims the lock once more, by the same owner: on every master except the `skipped` ones. All earlier claims have ended.
+    pub(crate) fn claim_again(
+        self: &Arc<Self>,
+        skipped: impl IntoIterator<Item = Option<Error>>,
+    ) -> FanOut<Result<LockAnswer>> {
+        let (ttl, token) = (self.ttl, self.proposal());
+        self.holds_since(token);
+        FanOut::new(skipped.into_iter().enumerate().map(|(number, skipped)| {
+            let begins = skipped.is_none() && self.begin_again(number);
+            let claim = begins.then(|| self.claim(number, ttl, token, None, None));
+            async move {
+                match claim {
+                    Some(claim) => claim.await,
+                    None => skipped.map_or(Ok(LockAnswer::Broken), Err),
+                }
+            }
+        }))
+    }
+
+    /// The token to propose now: the clock, in microseconds since 1970.
+    pub(crate) fn proposal(&self) -> Token {
+        let (since, began) = self.began;
+        Token::new(since.saturating_add(u64::try_from(began.elapsed().as_micros()).unwrap_or(0)))
+    }
+
+    /// Sets the start of the lock, as its proposed token, in microseconds since 1970.
+    pub(crate) fn holds_since(&self, proposal: Token) {
+        self.since.store(proposal.get(), Ordering::Relaxed);
     }
 
     /// Claims the lock on one master, with this token as the proposal, unless the master is `skipped` for a reason. A `fast`
@@ -143,16 +177,17 @@ impl Claims {
     }
 
     async fn ask(&self, number: usize, ttl: Duration, token: Token) -> Result<LockAnswer> {
-        let request = self.request(ttl, token, self.waiter(number).as_ref());
+        let entry = self.entry.as_ref().and_then(|entry| entry.sent_to(number));
+        let request = self.request(ttl, token, entry.as_deref());
         self.masters[number].claim(&request).await
     }
 
-    fn request(&self, ttl: Duration, token: Token, waiter: Option<&Waiter>) -> Request {
-        self.claimed(ttl, token).request(waiter)
+    fn request(&self, ttl: Duration, token: Token, entry: Option<&Entry>) -> Request {
+        self.claimed(ttl, token).request(entry)
     }
 
     fn claimed(&self, ttl: Duration, token: Token) -> Claim<'_> {
-        let proposal = Some(Proposal { token, since: self.since });
+        let proposal = Some(Proposal { token, since: self.since.load(Ordering::Relaxed) });
         Claim { keys: &self.keys, owner: self.owner, ttl, info: &self.info, proposal }
     }
 
@@ -177,10 +212,6 @@ impl Claims {
         master.vote(sent, master.voter.raise(&self.keys, self.owner, floor, ttl).await)
     }
 
-    pub(crate) fn waiter(&self, number: usize) -> Option<Waiter> {
-        self.entry.as_ref().and_then(|entry| entry.waiter(number))
-    }
-
     /// Notes that another claim is about to be sent; `false` if one is in flight, or the removal has begun.
     fn begin_again(&self, number: usize) -> bool {
         let bit = 1 << number;
@@ -195,6 +226,12 @@ impl Claims {
             self.sent_on.lock().unwrap_or_else(PoisonError::into_inner)[number] = connection;
         }
         true
+    }
+
+    /// Whether every master has refused its claims, or was not sent any.
+    pub(crate) fn are_refused(&self) -> bool {
+        let (states, all) = (*self.states(), (1 << self.masters.len()) - 1);
+        states.ended & states.refused & !states.in_doubt & all == all
     }
 
     /// Waits until the last claim at a master has ended; `None` if none left anything.
@@ -213,7 +250,8 @@ impl Claims {
             let sent_on = self.sent_on.lock().unwrap_or_else(PoisonError::into_inner);
             return Some(Sent::InDoubt { connection: sent_on[number] });
         }
-        (states.refused & bit == 0).then_some(Sent::Answered)
+        let may_be_queued = self.entry.as_ref().is_some_and(|entry| entry.may_be_queued(number));
+        (states.refused & bit == 0 || may_be_queued).then_some(Sent::Answered)
     }
 
     /// Whether a master was sent more than one claim.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long contention is remembered: a process that releases a lock and asks again at once must not overtake the waiter that
-/// the masters have just notified.
+/// How long contention is remembered: the fast path is in vain while there are waiters, and a first request that joins the queue
+/// saves one.
 const MEMORY: Duration = Duration::from_secs(1);
 
 /// Whether this client recently found a lock contended.

@@ -11,7 +11,7 @@ use redis_link::error::not_a_lock;
 use redis_link::inspection::Inspection;
 use redis_link::keys::Keys;
 
-use crate::ballot::{Request, TURN};
+use crate::ballot::Request;
 use crate::context::Context;
 use crate::error::BACKEND;
 use crate::master::Master;
@@ -44,13 +44,14 @@ impl Context {
         if let Some(seen) = all_seen.iter().flatten().find(|seen| !is_lock(&seen.kind)) {
             return Err(not_a_lock(BACKEND, &seen.kind));
         }
+        let proposal = Token::new(self.micros());
         let kinds = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
             async move {
                 let kind = master.voter.break_lock(&keys).await?;
-                // Notifies the next waiter; if that fails, the waiters poll.
-                let call_next = Request::vacate(&keys, OwnerId::random(), None, Some(TURN));
-                drop(master.voter.vacate(&call_next).await);
+                // Hands the lock over to the next waiter; if that fails, the waiters poll.
+                let hand_over = Request::vacate(&keys, OwnerId::random(), proposal, None);
+                drop(master.voter.vacate(&hand_over).await);
                 Ok(kind)
             }
         });
@@ -81,10 +82,11 @@ impl Context {
         let is_its = seen.token == Some(token) || seen.since == Some(token.get());
         let Some(owner) = OwnerId::decode(&seen.owner).filter(|_| is_its) else { return Ok(false) };
         // Each master compares the owner id, which is unique.
+        let proposal = Token::new(self.micros());
         let removed = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
             async move {
-                let vacated = master.voter.vacate(&Request::vacate(&keys, owner, None, Some(TURN))).await?;
+                let vacated = master.voter.vacate(&Request::vacate(&keys, owner, proposal, None)).await?;
                 // A restarted master may have lost the lock.
                 Ok(vacated.was_ours.filter(|ours| *ours || master.may_vote().is_ok()))
             }

@@ -9,7 +9,6 @@ use lock_core::{
     AcquireRequest, BootInstant, Error, GuardState, Lease, LossReason, OwnerId, Released, Result, Token,
     Validity, ValidityCell,
 };
-use redis_link::drift::valid_until;
 use redis_link::wall_clock::WallClock;
 use tokio::time::{Instant, sleep};
 
@@ -22,7 +21,6 @@ use crate::masters::{deadlines, skipped};
 use crate::quorum::quorum;
 use crate::release::PendingRelease;
 use crate::renew::HeldLock;
-use crate::rollback::RemovalReason;
 
 /// The pause before an extension is retried.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -42,17 +40,20 @@ pub(crate) struct RedlockLease {
 }
 
 impl RedlockLease {
-    /// Creates the lease of a lock that was requested at `sent` for this ttl.
+    /// Creates the lease of a lock that was requested at `sent` and is valid until `until`.
     pub(crate) fn begin(
         context: &Context,
         claims: Arc<Claims>,
         request: &AcquireRequest,
         token: Token,
-        (sent, ttl): (BootInstant, Duration),
+        (sent, until): (BootInstant, BootInstant),
     ) -> Self {
         let hold_until = request.lease.max_hold.map_or(BootInstant::NEVER, |hold| sent + hold);
-        let cell = ValidityCell::new(context.clock.clone(), valid_until(sent, ttl).min(hold_until));
-        let mut terms = Terms::new(ttl);
+        let cell = ValidityCell::new(context.clock.clone(), until.min(hold_until));
+        if let Some(entry) = &claims.entry {
+            entry.holds(cell.validity());
+        }
+        let mut terms = Terms::new(claims.ttl);
         (terms.auto, terms.hold_until) = (request.lease.renewed, hold_until);
         let held = HeldLock { claims: Arc::clone(&claims), token, validity: cell.validity() };
         Self {
@@ -65,6 +66,12 @@ impl RedlockLease {
             cell,
             pending: Mutex::default(),
         }
+    }
+
+    /// Confirms a hand-over in the background: renews the lock for its full ttl now, and puts it on masters that have not handed
+    /// it over.
+    pub(crate) fn confirm(&self) {
+        self.renewal.hasten();
     }
 }
 
@@ -178,10 +185,7 @@ impl Lease for RedlockLease {
         let (masters, ttl) = (&self.claims.masters, self.renewal.longest_ttl());
         let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
         let pending = pending.get_or_insert_with(|| {
-            PendingRelease::begin(
-                self.validity.is_valid(),
-                self.claims.remove_all(ttl, RemovalReason::Released),
-            )
+            PendingRelease::begin(self.validity.is_valid(), self.claims.remove_all(ttl))
         });
         let ours = pending.decide(masters, ttl).await?;
         let released = if ours && pending.was_valid() { Released::Released } else { Released::AlreadyLost };

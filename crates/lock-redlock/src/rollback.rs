@@ -3,53 +3,36 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::Result;
 use lock_core::background::Counted;
+use lock_core::{Result, Token};
 use redis_link::take_back::{Sent, TakeBack};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::ballot::{Request, TURN, Vacated, Waiter};
+use crate::ballot::{Entry, Request, Vacated};
 use crate::claims::Claims;
 use crate::fan_out::FanOut;
 use crate::master::Master;
 
-/// Why claims are removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RemovalReason {
-    /// The holder releases the lock: the next waiter is notified.
-    Released,
-    /// The vote was lost: a waiter joins the wait queue again.
-    Lost,
-}
-
 impl Claims {
     /// Removes the claims from all masters, at each after its claim has ended, and reports for each whether the owner held the
-    /// key. `ttl` is the longest ttl of the keys.
-    pub(crate) fn remove_all(self: &Arc<Self>, ttl: Duration, reason: RemovalReason) -> FanOut<Option<bool>> {
+    /// key. A lock that is free then goes to the next waiter. `ttl` is the longest ttl of the keys.
+    pub(crate) fn remove_all(self: &Arc<Self>, ttl: Duration) -> FanOut<Option<bool>> {
         self.states().removed = true;
-        if let Some(entry) = self.entry.as_ref().filter(|_| reason == RemovalReason::Released) {
-            entry.end();
+        if let Some(entry) = &self.entry {
+            entry.ends();
         }
-        let for_all = self.entry.is_none().then(|| Arc::new(self.vacate_request(None, reason)));
+        let proposal = self.proposal();
+        let for_all = self.entry.is_none().then(|| Arc::new(self.vacate_request(proposal, None)));
         FanOut::new((0..self.masters.len()).map(|number| {
             let (claims, for_all) = (Arc::clone(self), for_all.clone());
             let counted = Some(self.masters[number].voter.cleanup().count());
-            Removal { claims, number, ttl, reason, for_all, counted }.run()
+            Removal { claims, number, ttl, proposal, for_all, counted }.run()
         }))
     }
 
-    fn vacate_request(&self, waiter: Option<&Waiter>, reason: RemovalReason) -> Request {
-        // An acquisition without a queue entry may have overtaken a notified waiter: notify again.
-        let has_left = self.entry.as_ref().is_none_or(|entry| entry.has_left());
-        let turn = (reason == RemovalReason::Released || has_left).then_some(TURN);
-        Request::vacate(&self.keys, self.owner, waiter, turn)
-    }
-
-    /// Whether the holder may still be in the wait queue of a master that refused, and has to be removed there.
-    fn may_be_notified(&self, number: usize, reason: RemovalReason) -> Option<Sent> {
-        let was_queued = self.entry.as_ref().is_some_and(|entry| entry.may_be_queued(number));
-        (was_queued && reason == RemovalReason::Released).then_some(Sent::Answered)
+    fn vacate_request(&self, proposal: Token, entry: Option<&Entry>) -> Request {
+        Request::vacate(&self.keys, self.owner, proposal, entry)
     }
 }
 
@@ -58,7 +41,8 @@ struct Removal {
     claims: Arc<Claims>,
     number: usize,
     ttl: Duration,
-    reason: RemovalReason,
+    /// The token for the next waiter, the same on all masters.
+    proposal: Token,
     /// The request, if it is the same for all masters.
     for_all: Option<Arc<Request>>,
     /// Counted as pending until the master has answered.
@@ -68,10 +52,7 @@ struct Removal {
 impl Removal {
     async fn run(mut self) -> Option<bool> {
         let counted = self.counted.take();
-        let sent = self.claims.ended(self.number).await;
-        let Some(sent) = sent.or_else(|| self.claims.may_be_notified(self.number, self.reason)) else {
-            return Some(false);
-        };
+        let Some(sent) = self.claims.ended(self.number).await else { return Some(false) };
         let removed = self.remove(sent, counted).await;
         if removed == Some(true) && sent != Sent::Answered && self.claims.is_claimed_again(self.number) {
             self.remove_the_rest(sent);
@@ -103,8 +84,8 @@ impl Removal {
 
     /// Removes a claim with a queue entry, whose request differs between masters.
     async fn vacate_from(&self, master: &Master) -> Result<Vacated> {
-        let waiter = self.claims.waiter(self.number);
-        master.voter.vacate(&self.claims.vacate_request(waiter.as_ref(), self.reason)).await
+        let entry = self.claims.entry.as_ref().and_then(|entry| entry.queued_at(self.number));
+        master.voter.vacate(&self.claims.vacate_request(self.proposal, entry.as_deref())).await
     }
 
     /// Removes further claims in the background, until none has been found for as long as one may take to arrive.
@@ -131,8 +112,8 @@ mod tests {
         let claims = Claims::new(&dead(3), &keys, ttl, &"{}".into(), 1, None, &Arc::default());
         let claim = claims.claim(0, ttl, Token::new(1), None, None);
         assert!(size_of_val(&claim) <= 768, "{}", size_of_val(&claim));
-        let (number, reason, for_all) = (0, RemovalReason::Released, None);
-        let removal = Removal { claims, number, ttl, reason, for_all, counted: None }.run();
+        let (number, proposal, for_all) = (0, Token::new(1), None);
+        let removal = Removal { claims, number, ttl, proposal, for_all, counted: None }.run();
         assert!(size_of_val(&removal) <= 1024, "{}", size_of_val(&removal));
     }
 }

@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use lock_core::{AcquireRequest, Acquired, Error, Result, Token, Wait};
+use lock_core::{AcquireRequest, Acquired, BootInstant, Error, Result, Token, Wait};
 use rand::Rng;
 use redis_link::drift::valid_until;
 use redis_link::keys::Keys;
 use redis_link::push::{Listener, Mailbox, Notification};
 use redis_link::waiting::{ROUNDING, WaitState, longest_pause, pause_between, within};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 
 use crate::attempt::{AndThen, Attempt, Busy, Vote, Way};
-use crate::ballot::TURN;
+use crate::ballot::GRACE;
 use crate::context::Context;
 use crate::error::too_late;
 use crate::lease::RedlockLease;
@@ -26,6 +27,8 @@ use crate::wait_queue::QueueEntry;
 /// The window of the random pause after a split vote, at least; it doubles with each split in a row.
 const SPLIT_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_SPLIT_PAUSE: Duration = Duration::from_secs(1);
+/// How long after one master handed the lock over the others may take, before the waiter asks them.
+const HAND_OVER_WAIT: Duration = Duration::from_millis(20);
 
 /// One acquisition, from the first request to the lock.
 pub(crate) struct Waiting<'a> {
@@ -34,15 +37,16 @@ pub(crate) struct Waiting<'a> {
     request: &'a AcquireRequest,
     info: Arc<str>,
     ttl: Duration,
-    /// The entry in the wait queues, once the lock was busy.
+    /// The start of the wait, in microseconds since 1970, once the lock was busy.
+    since: Option<u64>,
+    /// The entry of the next attempt, or of the one in the wait queues.
     entry: Option<Arc<QueueEntry>>,
-    /// The mailbox for the notifications of each master.
+    /// The attempt that is in the wait queues.
+    queued: Option<Queued>,
+    /// The mailbox of that entry for the notifications of each master.
     mailboxes: Vec<Option<Mailbox>>,
     /// Notified when inboxes become live that are not yet.
     opening: Vec<Listener>,
-    /// When each master notified this waiter, and which masters voted for its last attempt.
-    notified: OfEach<Option<Instant>>,
-    would_vote: OfEach<bool>,
     /// When to ask again without a notification.
     again_at: Instant,
     /// Split votes in a row.
@@ -50,10 +54,25 @@ pub(crate) struct Waiting<'a> {
     state: WaitState,
 }
 
+/// An attempt that every master has refused, and that is in their wait queues.
+struct Queued {
+    attempt: Attempt,
+    /// Before its first request was sent. Nothing was granted to its owner earlier.
+    since: BootInstant,
+    /// For how long the lock is handed over.
+    grace: Duration,
+    /// The tokens of the masters that have handed the lock over.
+    tokens: OfEach<Option<Token>>,
+    /// A notification may have been missed: the next request needs another owner id.
+    is_interrupted: bool,
+}
+
 /// An event that ends a sleep.
 enum Wakeup {
-    /// A master gives this waiter precedence.
-    Notified(usize),
+    /// A master has handed the lock over, with this token.
+    HandedOver(usize, Token),
+    /// A master asks this waiter to ask, as earlier versions of the scripts do.
+    Notified,
     /// The push connection to a master was lost or replaced: a notification may have been missed.
     Missed(usize),
     /// An inbox became live, or was given up.
@@ -62,18 +81,17 @@ enum Wakeup {
 
 impl<'a> Waiting<'a> {
     pub(crate) fn new(context: &'a Arc<Context>, keys: &Arc<Keys>, request: &'a AcquireRequest) -> Self {
-        let masters = context.masters.len();
         let mut waiting = Self {
             info: context.owners.of(&request.owner),
             ttl: context.ttl_of(&request.lease),
             context,
             keys: Arc::clone(keys),
             request,
+            since: None,
             entry: None,
+            queued: None,
             mailboxes: Vec::new(),
             opening: Vec::new(),
-            notified: OfEach::from_elem(None, masters),
-            would_vote: OfEach::from_elem(false, masters),
             again_at: Instant::now(),
             splits: 0,
             state: WaitState::default(),
@@ -95,45 +113,92 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Asks once, and once more if an immediate retry may succeed.
+    /// Asks once, and once more if an immediate retry may succeed; not at all if the lock was handed over.
     async fn attempts(&mut self) -> Result<Option<Box<RedlockLease>>> {
+        if let Some(lease) = self.take_over().await {
+            return Ok(Some(lease));
+        }
         match self.attempt().await? {
             Tried::Again(_) => self.attempt().await?.ended(),
             tried => tried.ended(),
         }
     }
 
+    /// Takes the lock over if a quorum has handed it over, and enough of the grace period is surely left. The first renewal
+    /// confirms it in the background.
+    ///
+    /// The notifications may have been delayed for any time. But no master granted the lock to this owner before its first
+    /// request was sent, and each keeps it for the grace period.
+    async fn take_over(&mut self) -> Option<Box<RedlockLease>> {
+        let is_enough = |queued: &Queued, least: Duration, now: BootInstant| {
+            now + least <= valid_until(queued.since, queued.grace)
+        };
+        let now = self.context.clock.now();
+        let queued = self.queued.as_ref().filter(|queued| queued.has_quorum())?;
+        let least = (queued.grace / 2).max(self.longest_round_trip() * 8);
+        if !self.request.lease.renewed || !is_enough(queued, least, now) {
+            return None;
+        }
+        let mut queued = self.queued.take()?;
+        queued.attempt.count_handed_over(queued.tokens());
+        let token = queued.attempt.token().await.ok();
+        let Some(token) = token.filter(|_| is_enough(&queued, least / 2, self.context.clock.now())) else {
+            self.queued = Some(queued);
+            return None;
+        };
+        self.context.counters.handed_over(self.splits == 0);
+        let Queued { attempt, since, grace, .. } = queued;
+        let until = valid_until(since, grace);
+        let lease = RedlockLease::begin(self.context, attempt.claims(), self.request, token, (now, until));
+        lease.confirm();
+        // The caller may block this thread from now on. Yield first, so that the confirmation is sent: once for the renewal
+        // task and once for the connections. Until then, dropping the attempt rolls it back.
+        yield_now().await;
+        yield_now().await;
+        drop(attempt.keep(token, || false));
+        Some(Box::new(lease))
+    }
+
     async fn attempt(&mut self) -> Result<Tried> {
-        if self.entry.is_some() {
+        if let Some(queued) = self.queued.take_if(|queued| queued.is_interrupted) {
+            self.leave_queue();
+            self.give_back(queued.attempt).await;
+        }
+        if self.since.is_some() {
             self.join_queue();
         }
-        // Notifications from here on are new: the answers may not reflect them.
-        self.mailboxes.iter_mut().flatten().for_each(Mailbox::mark_seen);
-        self.notified.fill(None);
         let sent = self.context.clock.now();
-        let (masters, since) = (&self.context.masters, self.context.micros());
-        let contention = &self.context.contention;
-        let way = match &self.entry {
-            Some(entry) => Way::Queued(entry),
-            None if contention.is_likely() => Way::Polite,
-            None => Way::Fast,
+        let (mut attempt, since) = match self.queued.take() {
+            Some(Queued { mut attempt, since, .. }) => {
+                attempt.ask_again();
+                (attempt, since)
+            }
+            None => (self.first_claim(), sent),
         };
-        let mut attempt = Attempt::start(masters, &self.keys, self.ttl, &self.info, since, way, contention);
         match attempt.count().await {
             Vote::Won => {}
-            Vote::Busy(busy) => {
-                self.give_back(attempt).await;
+            Vote::Busy => {
+                let stays = attempt.stays_queued().await;
+                let busy = attempt.busy();
+                if stays {
+                    self.queued = self.entry.as_ref().map(|entry| Queued::new(attempt, since, entry.grace()));
+                } else {
+                    self.leave_queue();
+                    self.give_back(attempt).await;
+                }
                 self.busy(busy);
                 return Ok(Tried::Busy);
             }
             Vote::Again(error) => {
                 self.context.counters.failed();
+                self.leave_queue();
                 // First, so that it does not block the next attempt.
                 attempt.give_back(AndThen::AskAtOnce).await;
                 return Ok(Tried::Again(error));
             }
             Vote::NoQuorum(error) => {
                 self.context.counters.failed();
+                self.leave_queue();
                 self.give_back(attempt).await;
                 return Err(error);
             }
@@ -142,6 +207,7 @@ impl<'a> Waiting<'a> {
             Ok(token) => token,
             Err(error) => {
                 self.context.counters.failed();
+                self.leave_queue();
                 self.give_back(attempt).await;
                 return Err(error);
             }
@@ -149,26 +215,38 @@ impl<'a> Waiting<'a> {
         let left = valid_until(sent, self.ttl).saturating_duration_since(self.context.clock.now());
         if left < self.ttl / 10 {
             self.context.counters.failed();
+            self.leave_queue();
             self.give_back(attempt).await;
             return Err(too_late(self.ttl));
         }
         Ok(Tried::Held(Box::new(self.won(attempt, token, sent))))
     }
 
+    /// Sends the claims of a new attempt.
+    fn first_claim(&self) -> Attempt {
+        let (masters, since) = (&self.context.masters, self.context.micros());
+        let contention = &self.context.contention;
+        let way = match &self.entry {
+            Some(entry) => Way::Queued(entry),
+            None if contention.is_likely() => Way::Script,
+            None => Way::Fast,
+        };
+        Attempt::start(masters, &self.keys, self.ttl, &self.info, since, way, contention)
+    }
+
     /// Rolls an attempt back; in the background if there is no time for another one.
-    async fn give_back(&self, attempt: Attempt) {
+    async fn give_back(&mut self, attempt: Attempt) {
         if !self.request.wait.is_expired() {
             attempt.give_back(AndThen::Wait).await;
         }
     }
 
-    fn won(&mut self, attempt: Attempt, token: Token, sent: lock_core::BootInstant) -> RedlockLease {
+    fn won(&mut self, attempt: Attempt, token: Token, sent: BootInstant) -> RedlockLease {
         self.context.counters.won(self.splits == 0);
-        // It stays in the queues of the masters that refused, so that they do not notify the next waiter too early.
-        self.entry = None;
         let (clock, until) = (self.context.clock.clone(), valid_until(sent, self.ttl));
+        // It stays in the queues of the masters that refused: those hand the lock over to it, and not to the next waiter.
         let claims = attempt.keep(token, move || clock.now() < until);
-        RedlockLease::begin(self.context, claims, self.request, token, (sent, self.ttl))
+        RedlockLease::begin(self.context, claims, self.request, token, (sent, until))
     }
 
     /// Waits until it is worth asking again, and reports whether there is time left.
@@ -181,18 +259,16 @@ impl<'a> Waiting<'a> {
             let at = end.map_or(self.again_at, |end| end.min(self.again_at));
             match self.next_wakeup(at).await {
                 None => break,
-                Some(Wakeup::Notified(master)) => {
-                    self.notified[master] = Some(Instant::now());
-                    if self.may_win() {
+                Some(Wakeup::HandedOver(master, token)) => {
+                    if self.is_handed_over(master, token) {
                         break;
                     }
-                    // If not, this waiter has left the queue of that master, and has to join it again.
-                    self.again_at = self.again_at.min(Instant::now() + TURN);
+                    self.again_at = self.again_at.min(Instant::now() + self.hand_over_wait());
                 }
-                Some(Wakeup::Missed(master)) => {
-                    self.mailboxes[master] = None;
-                    self.again_at = self.again_at.min(Instant::now() + random_part_of(SPLIT_PAUSE * 10));
+                Some(Wakeup::Notified) => {
+                    self.again_at = self.again_at.min(Instant::now() + self.hand_over_wait());
                 }
+                Some(Wakeup::Missed(master)) => self.missed(master),
                 Some(Wakeup::Opened) => {
                     if self.all_inboxes_are_live() {
                         self.again_at = Instant::now();
@@ -203,12 +279,36 @@ impl<'a> Waiting<'a> {
         !self.request.wait.is_expired()
     }
 
-    /// Whether the masters that notified this waiter, and those that voted for its last attempt, are a quorum.
-    fn may_win(&self) -> bool {
-        let now = Instant::now();
-        let masters = self.notified.iter().zip(&self.would_vote);
-        let ready = masters.filter(|(notified, would)| notified.is_some_and(|at| now < at + TURN) || **would);
-        ready.count() >= quorum(self.notified.len())
+    /// Notes that a master has handed the lock over, and reports whether a quorum has.
+    ///
+    /// That counts as a vote of the master that was asked, so it must be the same server, and may vote.
+    fn is_handed_over(&mut self, master: usize, token: Token) -> bool {
+        let is_same = self.mailboxes[master].as_ref().is_some_and(Mailbox::is_uninterrupted);
+        if !is_same {
+            self.missed(master);
+        } else if let Some(queued) = &mut self.queued
+            && self.context.masters[master].may_vote().is_ok()
+        {
+            queued.tokens[master] = Some(token);
+        }
+        self.queued.as_ref().is_some_and(Queued::has_quorum)
+    }
+
+    /// Notes that a notification of a master may have been missed.
+    fn missed(&mut self, master: usize) {
+        self.mailboxes[master] = None;
+        if let Some(queued) = &mut self.queued {
+            queued.is_interrupted = true;
+        }
+        self.again_at = self.again_at.min(Instant::now() + random_part_of(SPLIT_PAUSE * 10));
+    }
+
+    fn hand_over_wait(&self) -> Duration {
+        HAND_OVER_WAIT.max(self.longest_round_trip() * 4)
+    }
+
+    fn longest_round_trip(&self) -> Duration {
+        self.context.masters.iter().map(|master| master.round_trip()).max().unwrap_or_default()
     }
 
     fn busy(&mut self, mut busy: Busy) {
@@ -216,21 +316,19 @@ impl<'a> Waiting<'a> {
         self.context.counters.lost(!busy.ours.is_empty());
         self.context.contention.note();
         self.splits = if busy.ours.is_empty() { 0 } else { self.splits + 1 };
-        self.would_vote.fill(false);
-        for master in &busy.ours {
-            self.would_vote[*master] = true;
-        }
         if self.request.wait.is_expired() {
             return;
         }
-        let was_queued = self.is_queued_on_a_quorum();
+        let (had_joined, is_queued) = (self.since.is_some(), self.queued.is_some());
         self.join_queue();
-        let pause = match (was_queued, self.is_queued_on_a_quorum()) {
+        let pause = match (is_queued && self.is_queued_on_a_quorum(), self.listens_to_a_quorum()) {
             // A random pause separates the clients that split the vote, even while masters are down.
             _ if self.splits > 0 => self.split_pause(),
             (true, _) => longest_pause().min(self.ends_in(&busy)),
             // The inboxes are live now: ask at once, to join the queue.
-            (false, true) => Duration::ZERO,
+            (false, true) if !had_joined || is_queued => Duration::ZERO,
+            // It has left the queue, as a master did not answer.
+            (false, true) => random_part_of(SPLIT_PAUSE * 10),
             (false, false) => poll_pause().min(self.ends_in(&busy)),
         };
         self.again_at = Instant::now() + pause;
@@ -247,36 +345,55 @@ impl<'a> Waiting<'a> {
     }
 
     fn split_pause(&self) -> Duration {
-        let trips = self.context.masters.iter().map(|master| master.round_trip());
-        let least = SPLIT_PAUSE.max(trips.max().unwrap_or_default() * 4);
+        let least = SPLIT_PAUSE.max(self.longest_round_trip() * 4);
         let window = least.saturating_mul(1 << self.splits.min(16)).min(LONGEST_SPLIT_PAUSE);
         random_part_of(window)
     }
 
     /// Joins the wait queue of each master whose inbox is live, with the next request; opens the other inboxes.
+    ///
+    /// An entry listens to a master from before it can be queued there, and over one connection. So what a master hands over is
+    /// by the server that was asked.
     fn join_queue(&mut self) {
         let masters = &self.context.masters;
-        let (since, acquisitions) = (self.context.micros(), &self.context.acquisitions);
-        let entry = self.entry.get_or_insert_with(|| QueueEntry::new(masters.len(), since, acquisitions));
+        let since = *self.since.get_or_insert_with(|| self.context.micros());
+        let entry = self.entry.get_or_insert_with(|| {
+            let trips = masters.iter().map(|master| master.round_trip());
+            let grace = GRACE.max(trips.max().unwrap_or_default() * 4).min(self.ttl);
+            QueueEntry::new(masters.len(), since, grace, &self.context.acquisitions)
+        });
         self.mailboxes.resize_with(masters.len(), || None);
         self.opening.clear();
         for (number, master) in masters.iter().enumerate() {
-            if self.mailboxes[number].is_some() {
+            if self.mailboxes[number].is_some() || entry.may_be_queued(number) {
                 continue;
             }
             let Some(push) = master.pushes.of(&self.keys) else { continue };
             let inbox = push.inbox(&self.keys);
-            self.mailboxes[number] = push.mailbox(&inbox, entry.id());
-            let is_live = self.mailboxes[number].is_some();
-            entry.set_live(number, &inbox, is_live);
-            if !is_live && matches!(master.readiness(), Readiness::Healthy) {
+            self.mailboxes[number] = push.mailbox(&inbox, entry.owner());
+            if self.mailboxes[number].is_some() {
+                entry.join(number, &inbox, self.ttl, &self.info);
+            } else if matches!(master.readiness(), Readiness::Healthy) {
                 self.opening.push(push.open_inbox(&inbox));
             }
         }
     }
 
-    fn is_queued_on_a_quorum(&self) -> bool {
+    /// The next attempt has another entry: the owner id of this one is used up.
+    fn leave_queue(&mut self) {
+        self.entry = None;
+        self.mailboxes.clear();
+    }
+
+    fn listens_to_a_quorum(&self) -> bool {
         self.mailboxes.iter().flatten().count() >= quorum(self.context.masters.len())
+    }
+
+    fn is_queued_on_a_quorum(&self) -> bool {
+        let is_queued =
+            |number: &usize| self.entry.as_ref().is_some_and(|entry| entry.may_be_queued(*number));
+        let listening = (0..self.mailboxes.len()).filter(|number| self.mailboxes[*number].is_some());
+        listening.filter(is_queued).count() >= quorum(self.context.masters.len())
     }
 
     /// Whether no inbox is still being opened.
@@ -313,7 +430,8 @@ impl<'a> Waiting<'a> {
             biased;
             Some((master, notification)) = notifications.next() => Some(match notification {
                 Notification::Ask => Wakeup::Missed(master),
-                Notification::Granted | Notification::HandedOver(_) | Notification::AskIn(_) => Wakeup::Notified(master),
+                Notification::HandedOver(token) => Wakeup::HandedOver(master, token),
+                Notification::Granted | Notification::AskIn(_) => Wakeup::Notified,
             }),
             Some(()) = opened.next() => Some(Wakeup::Opened),
             () = sleep_until(at) => None,
@@ -321,11 +439,19 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(entry) = &self.entry {
-            entry.leave(&self.context.masters, &self.keys);
-        }
+impl Queued {
+    fn new(attempt: Attempt, since: BootInstant, grace: Duration) -> Self {
+        let tokens = OfEach::from_elem(None, attempt.masters());
+        Self { attempt, since, grace, tokens, is_interrupted: false }
+    }
+
+    /// The masters that have handed the lock over, each with its token.
+    fn tokens(&self) -> OfEach<(usize, Token)> {
+        self.tokens.iter().enumerate().filter_map(|(number, token)| Some((number, (*token)?))).collect()
+    }
+
+    fn has_quorum(&self) -> bool {
+        self.tokens.iter().flatten().count() >= quorum(self.tokens.len())
     }
 }
 

@@ -1,122 +1,96 @@
-//! The entry of one wait in the wait queues of the masters.
+//! The entry of one acquisition in the wait queues of the masters.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use lock_core::OwnerId;
+use lock_core::{OwnerId, Validity};
 use redis_link::acquisitions::{Acquisitions, Registration};
-use redis_link::keys::Keys;
 use redis_link::take_back::Sent;
-use tokio::runtime::Handle;
 
-use crate::ballot::{Request, TURN, Waiter};
-use crate::fan_out::FanOut;
-use crate::masters::Masters;
+use crate::ballot::{Entry, Wanted};
+use crate::quorum::OfEach;
 
-/// The entry of one wait in the wait queue of each master.
+/// The entry of one acquisition in the wait queue of each master.
 ///
 /// Each master has its own queue, in the order in which the waits began by the waiters' clocks. So all queues have the same
-/// order without any coordination. A release makes every master notify the first waiter whose process listens, and refuse
-/// the others for a moment. The queue is a hint: a grant depends only on the key of the lock.
+/// order without any coordination. A release makes every master hand the lock over to the first waiter whose process listens.
+/// The queue is a hint: a grant depends only on the key of the lock.
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
-    id: OwnerId,
+    owner: OwnerId,
     since: u64,
-    /// The channel of each master on which the process listens, or did.
-    inboxes: Mutex<Vec<Inbox>>,
+    grace: Duration,
+    /// What each master has in its queue, or may have.
+    entries: Mutex<OfEach<Option<Arc<Entry>>>>,
     /// The masters that may have it in their queue, as bits.
     queued: AtomicU64,
-    left: AtomicBool,
-    runtime: Option<Handle>,
-    /// Keeps notifications for this wait from being returned.
+    /// Keeps the lock from being returned where it is handed over to this owner.
     registration: Registration,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Inbox {
-    channel: Option<Arc<str>>,
-    is_live: bool,
-}
-
 impl QueueEntry {
-    /// A wait that began at `since`, in microseconds since 1970.
-    pub(crate) fn new(masters: usize, since: u64, acquisitions: &Arc<Acquisitions>) -> Arc<Self> {
-        let id = OwnerId::random();
+    /// An entry for a wait that began at `since`, in microseconds since 1970, with an owner id of its own. A lock that is handed
+    /// over is kept for `grace` until the owner confirms.
+    pub(crate) fn new(
+        masters: usize,
+        since: u64,
+        grace: Duration,
+        acquisitions: &Arc<Acquisitions>,
+    ) -> Arc<Self> {
+        let owner = OwnerId::random();
         Arc::new(Self {
-            id,
-            registration: acquisitions.register(id),
+            owner,
+            registration: acquisitions.register(owner),
             since,
-            inboxes: Mutex::new(vec![Inbox::default(); masters]),
+            grace,
+            entries: Mutex::new(OfEach::from_elem(None, masters)),
             queued: AtomicU64::new(0),
-            left: AtomicBool::new(false),
-            runtime: Handle::try_current().ok(),
         })
     }
 
-    pub(crate) const fn id(&self) -> OwnerId {
-        self.id
+    /// The owner id of the acquisition.
+    pub(crate) const fn owner(&self) -> OwnerId {
+        self.owner
     }
 
-    /// Sets whether the channel of a master is live. If not, this waiter does not join its queue: the master would take it
-    /// for dead.
-    pub(crate) fn set_live(&self, master: usize, channel: &str, is_live: bool) {
-        let inbox = &mut self.inboxes()[master];
-        inbox.is_live = is_live;
-        if is_live && inbox.channel.as_deref() != Some(channel) {
-            inbox.channel = Some(channel.into());
-        }
+    /// For how long a lock that is handed over is kept.
+    pub(crate) const fn grace(&self) -> Duration {
+        self.grace
     }
 
-    /// The waiter for the queue of a master; without a start when the wait has ended, which removes it.
-    pub(crate) fn waiter(&self, master: usize) -> Option<Waiter> {
-        let Inbox { channel, is_live } = self.inboxes()[master].clone();
-        let since = (is_live && !self.has_left()).then_some(self.since);
-        if since.is_some() {
-            self.queued.fetch_or(1 << master, Ordering::AcqRel);
-        }
-        Some(Waiter { id: self.id, inbox: channel?, since })
+    /// Joins the queue of a master with the next claim there. The process listens to this channel: the master would take it for
+    /// dead otherwise.
+    pub(crate) fn join(&self, master: usize, inbox: &str, ttl: Duration, info: &str) {
+        let Self { owner, since, grace, .. } = *self;
+        let entry = Entry::new(&Wanted { owner, inbox, since, grace, ttl, info });
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)[master] = Some(Arc::new(entry));
     }
 
-    /// Whether it is, or was, perhaps in the queue of a master.
+    /// The entry to send with a claim to a master, which may then have it in its queue.
+    pub(crate) fn sent_to(&self, master: usize) -> Option<Arc<Entry>> {
+        let entry = self.entries.lock().unwrap_or_else(PoisonError::into_inner)[master].clone()?;
+        self.queued.fetch_or(1 << master, Ordering::AcqRel);
+        Some(entry)
+    }
+
+    /// The entry that a master may have in its queue.
+    pub(crate) fn queued_at(&self, master: usize) -> Option<Arc<Entry>> {
+        self.may_be_queued(master).then(|| self.sent_to(master)).flatten()
+    }
+
+    /// Whether a master may have it in its queue, or had it there.
     pub(crate) fn may_be_queued(&self, master: usize) -> bool {
         self.queued.load(Ordering::Acquire) & (1 << master) != 0
     }
 
-    /// Whether the wait has ended.
-    pub(crate) fn has_left(&self) -> bool {
-        self.left.load(Ordering::Acquire)
+    /// Notes that the acquisition holds the lock while this is valid.
+    pub(crate) fn holds(&self, validity: Validity) {
+        self.registration.holds(validity);
     }
 
-    /// Ends the wait, with or without the lock: further requests remove it from the queues.
-    pub(crate) fn end(&self) {
-        self.left.store(true, Ordering::Release);
-    }
-
-    /// Ends the wait without the lock: leaves the queues in the background, and has the next waiter notified.
-    pub(crate) fn leave(self: &Arc<Self>, masters: &Masters, keys: &Arc<Keys>) {
-        if self.left.swap(true, Ordering::AcqRel) {
-            return;
-        }
+    /// Notes that the acquisition has ended, or ends: where the lock is handed over to it, it is returned.
+    pub(crate) fn ends(&self) {
         self.registration.ends(Sent::Answered);
-        let Some(runtime) = &self.runtime else { return };
-        let _runtime = runtime.enter();
-        let queued = self.queued.load(Ordering::Acquire);
-        let leaves = (0..masters.len()).filter(|master| queued & (1 << master) != 0).map(|number| {
-            let (entry, master, keys) = (Arc::clone(self), Arc::clone(&masters[number]), Arc::clone(keys));
-            let counted = master.voter.cleanup().count();
-            async move {
-                if let Some(waiter) = entry.waiter(number) {
-                    // If this fails, the entry expires with the queue, seconds after the last waiter asked.
-                    let vacate = Request::vacate(&keys, entry.id, Some(&waiter), Some(TURN));
-                    drop(master.voter.vacate(&vacate).await);
-                }
-                drop(counted);
-            }
-        });
-        drop(FanOut::new(leaves));
-    }
-
-    fn inboxes(&self) -> MutexGuard<'_, Vec<Inbox>> {
-        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -543,13 +543,13 @@ async fn nothing_is_left_where_plain_commands_take_a_lock_and_the_scripts_are_re
     let last = (cycle(&locks).await.get() + 10_000_000_000).to_string();
     for server in five.servers() {
         server.command(&["ZADD", TOKENS, &last, "last"]).await.unwrap();
-        server.command(&["ACL", "SETUSER", "default", "-exists"]).await.unwrap();
+        server.command(&["ACL", "SETUSER", "default", "-pttl"]).await.unwrap();
     }
     let error = locks.mutex("a").try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     no_key_is_left(&five, &[0, 1, 2, 3, 4]).await;
     for server in five.servers() {
-        server.command(&["ACL", "SETUSER", "default", "+exists"]).await.unwrap();
+        server.command(&["ACL", "SETUSER", "default", "+pttl"]).await.unwrap();
     }
     assert!(cycle(&locks).await.get() > last.parse().unwrap());
 }

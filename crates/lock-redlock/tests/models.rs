@@ -10,7 +10,7 @@ mod fencing;
 
 use lock_testkit::stories::{assert_holds, check_page, counterexample};
 
-use crate::exclusion::{EXCLUSION, LONGEST_TTL, Redlock};
+use crate::exclusion::{EXCLUSION, LONGEST_TTL, Mistake, Redlock};
 use crate::fencing::{Fencing, INCREASE};
 
 #[test]
@@ -60,11 +60,69 @@ fn a_lease_that_counts_from_the_answer_breaks_exclusion() {
 }
 
 #[test]
+#[ignore = "full: some minutes"]
+fn clients_that_are_handed_the_lock_exclude_each_other() {
+    assert_holds(Redlock::<2>::HANDS_OVER);
+}
+
+#[test]
+#[ignore = "full: some minutes"]
+fn clients_that_are_handed_the_lock_exclude_each_other_though_a_master_restarts_without_data() {
+    let restart = Redlock::<2> { restarts: 1, quarantine: LONGEST_TTL, ..Redlock::HANDS_OVER };
+    assert_holds(restart);
+}
+
+#[test]
+fn a_minority_that_hands_the_lock_over_is_not_enough() {
+    let mistaken = Redlock::<2> { mistake: Some(Mistake::CountsMinority), ..Redlock::HANDS_OVER };
+    counterexample(mistaken, EXCLUSION);
+}
+
+#[test]
+fn a_restarted_master_must_not_count_where_it_hands_the_lock_over() {
+    let mistaken = Redlock::<2> {
+        restarts: 1,
+        quarantine: LONGEST_TTL,
+        mistake: Some(Mistake::CountsQuarantined),
+        ..Redlock::HANDS_OVER
+    };
+    counterexample(mistaken, EXCLUSION);
+}
+
+#[test]
+fn a_grace_period_that_counts_from_the_notification_breaks_exclusion() {
+    let mistaken = Redlock::<2> { mistake: Some(Mistake::CountsFromNotification), ..Redlock::HANDS_OVER };
+    check_page("SAFETY.md", "notification", &counterexample(mistaken, EXCLUSION));
+}
+
+#[test]
+fn a_claim_that_does_not_extend_what_was_handed_over_breaks_exclusion() {
+    let mistaken = Redlock::<2> { mistake: Some(Mistake::AsksWithoutExtending), ..Redlock::HANDS_OVER };
+    counterexample(mistaken, EXCLUSION);
+}
+
+#[test]
+fn an_owner_id_that_is_used_again_breaks_exclusion() {
+    let mistaken = Redlock::<2> { mistake: Some(Mistake::ReusesOwner), ..Redlock::HANDS_OVER };
+    counterexample(mistaken, EXCLUSION);
+}
+
+#[test]
 fn tokens_increase_from_holder_to_holder() {
-    assert_holds(Fencing { writes_back: true });
+    assert_holds(Fencing { writes_back: true, hands_over: false });
+}
+
+#[test]
+#[ignore = "full: some minutes"]
+fn tokens_increase_where_the_lock_is_handed_over() {
+    assert_holds(Fencing { writes_back: true, hands_over: true });
 }
 
 #[test]
 fn without_the_write_back_tokens_do_not_increase() {
-    check_page("SAFETY.md", "write-back", &counterexample(Fencing { writes_back: false }, INCREASE));
+    check_page(
+        "SAFETY.md",
+        "write-back",
+        &counterexample(Fencing { writes_back: false, hands_over: false }, INCREASE),
+    );
 }

@@ -9,8 +9,11 @@ mod run;
 #[path = "simulation/scenario.rs"]
 mod scenario;
 
+use std::sync::atomic::Ordering;
+
 use lock_testkit::simulation::{self, Scenario as _, Seeds, in_parallel};
 
+use crate::run::SEEN;
 use crate::scenario::{Mode, Scenario};
 
 const SEEDS: u64 = 300;
@@ -42,6 +45,16 @@ fn no_seed_breaks_a_promise_of_three_or_seven_masters() {
     }
     let tenures: usize = outcomes.iter().map(|outcome| outcome.report.holds).sum();
     println!("{OTHER_SEEDS} seeds: {tenures} tenures");
+}
+
+#[test]
+fn seeds_hand_the_lock_over_and_split_the_vote_also_while_a_master_is_away() {
+    let seeds: Vec<u64> = (0..SEEDS).collect();
+    in_parallel(&seeds, |seed| Scenario::new(seed, Mode::Sound).run(false));
+    println!("{SEEN:?}");
+    for seen in [&SEEN.handed_over, &SEEN.with_a_master_away, &SEEN.split] {
+        assert!(seen.load(Ordering::Relaxed) > SEEDS / 30, "{SEEN:?}");
+    }
 }
 
 #[test]

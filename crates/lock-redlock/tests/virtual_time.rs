@@ -153,11 +153,10 @@ async fn every_attempt_has_an_identity_of_its_own() {
     }
     assert!(locks.mutex("a").try_acquire_for(10 * SECOND).await.unwrap().is_none());
     let lines = trace.lines();
-    // Only a claim names all keys, and after them the owner.
-    let claims =
-        lines.iter().filter(|line| line.contains("EVALSHA") && line.contains(" polylock:tokens:{lock:a} "));
+    // Only a claim and its removal name all keys, and after them the owner; only a claim has a ttl.
+    let claims = lines.iter().filter(|line| line.contains("EVALSHA") && line.contains(" 10000 "));
     let owners: Vec<_> = claims
-        .filter_map(|line| line.split_once("polylock:turn:{lock:a} ")?.1.split_whitespace().next())
+        .filter_map(|line| line.split_once("polylock:line:{lock:a} ")?.1.split_whitespace().next())
         .collect();
     assert!(owners.len() >= 5, "{lines:#?}");
     let different: HashSet<_> = owners.iter().collect();
@@ -232,7 +231,7 @@ async fn a_client_that_asks_again_at_once_lets_waiters_go_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notified_waiter_that_was_overtaken_is_notified_again() {
+async fn nobody_overtakes_a_waiter_that_the_lock_is_handed_over_to() {
     for gives_up in [false, true] {
         let fleet = Fleet::new(5).await;
         let near = fleet.connect(60 * SECOND).await.mutex("a");
@@ -240,7 +239,7 @@ async fn a_notified_waiter_that_was_overtaken_is_notified_again() {
         let guard = near.acquire().await.unwrap();
         let waiting = tokio::spawn(async move { hold(waiting.mutex("a").acquire().await.unwrap()).await });
         sleep(100 * MILLI).await;
-        // It takes a little longer to be called than to ask.
+        // A notification takes a little longer than a request.
         fleet.links.iter().for_each(|[asks, hears]| {
             asks.set_faults(away(2));
             hears.set_faults(away(3));
@@ -251,12 +250,11 @@ async fn a_notified_waiter_that_was_overtaken_is_notified_again() {
             // Its requests have arrived, their answers have not.
             let answer = timeout(3 * MILLI, newcomer.try_acquire()).await;
             assert!(answer.is_err(), "{answer:?}");
-            assert!(fleet.has_key(0), "it overtakes who is called");
         } else {
-            hold(newcomer.try_acquire().await.unwrap().expect("it overtakes who is called")).await;
+            assert!(newcomer.try_acquire().await.unwrap().is_none());
         }
         waiting.await.unwrap();
-        assert!(started.elapsed() < 90 * MILLI, "the lock was free meanwhile: {:?}", started.elapsed());
+        assert!(started.elapsed() < 20 * MILLI, "the lock was free meanwhile: {:?}", started.elapsed());
     }
 }
 

@@ -8,20 +8,19 @@ pub const RESERVED: &str = "polylock:";
 /// The keys and channels of one lock on the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Keys {
-    /// All of them, concatenated: one allocation per acquisition instead of eight.
+    /// All of them, concatenated: one allocation per acquisition instead of seven.
     text: Box<str>,
     /// The end of each.
     ends: [usize; 1 + HELPERS.len()],
 }
 
 /// The helper keys and channels, in the order of `ends`.
-const HELPERS: [&str; 7] = [
+const HELPERS: [&str; 6] = [
     "polylock:fence",
     "polylock:queue",
     "polylock:holders",
     "polylock:tokens",
     "polylock:line",
-    "polylock:turn",
     "polylock:free",
 ];
 
@@ -91,16 +90,10 @@ impl Keys {
         self.helper(5)
     }
 
-    /// Redlock: the notified waiter, which goes first for a moment.
-    #[must_use]
-    pub fn turn(&self) -> &str {
-        self.helper(6)
-    }
-
     /// The channel on which releases are published with `wait=notify`.
     #[must_use]
     pub fn channel(&self) -> &str {
-        self.helper(7)
+        self.helper(6)
     }
 
     fn helper(&self, number: usize) -> &str {

@@ -343,6 +343,12 @@ impl Mailbox {
         Arc::ptr_eq(&self.listener.state, &push.state) && self.listener.channel == inbox
     }
 
+    /// Whether it has been on one connection since it was created: the notifications are of the server that it was on then.
+    #[must_use]
+    pub fn is_uninterrupted(&self) -> bool {
+        self.listener.activity.as_ref().is_some_and(|activity| matches!(activity.has_changed(), Ok(false)))
+    }
+
     /// Drops the pending notification.
     pub fn mark_seen(&mut self) {
         *self.pending.notification() = None;
@@ -437,7 +443,7 @@ impl PushState {
         self.received.store(true, Ordering::Relaxed);
         match event {
             Event::Message { channel, text } => match self.is_inbox(&channel) {
-                true => self.deliver(&channel, &text),
+                true => self.deliver(&text),
                 false => self.notify(&channel, |activity| activity.live),
             },
             Event::Unsubscribed { .. } => return Some(event),
@@ -481,13 +487,13 @@ impl PushState {
     }
 
     /// Parses a message (see `notify` in `waiter.lua`) and puts it into the mailbox of the owner that it names.
-    fn deliver(&self, inbox: &str, text: &str) {
+    fn deliver(&self, text: &str) {
         let mut parts = text.splitn(3, ' ');
         let (Some(what), Some(owner), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
             return;
         };
         let pending = self.subscriptions().mailboxes.get(owner).cloned();
-        let Some(pending) = pending else { return self.return_unwanted(inbox, what, owner, rest) };
+        let Some(pending) = pending else { return self.return_unwanted(what, owner, rest) };
         // The lock follows after the token.
         match (what, rest.split(' ').next().and_then(|number| number.parse().ok())) {
             ("passed", Some(token)) => pending.notify(Notification::HandedOver(Token::new(token))),
@@ -499,8 +505,8 @@ impl PushState {
     }
 
     /// Returns a grant to an owner without a mailbox, unless its acquisition already holds the lock.
-    fn return_unwanted(&self, inbox: &str, what: &str, owner: &str, rest: &str) {
-        let Some(grant) = UnclaimedGrant::read(what, owner, rest, inbox) else { return };
+    fn return_unwanted(&self, what: &str, owner: &str, rest: &str) {
+        let Some(grant) = UnclaimedGrant::read(what, owner, rest) else { return };
         match self.acquisitions.interest(grant.owner) {
             Interest::Wanted => {}
             interest => self.returns.give_back(grant, interest == Interest::Unwanted),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::OwnerId;
+use lock_core::{OwnerId, Token};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -24,23 +24,12 @@ const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// A grant to an owner without an acquisition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnclaimedGrant {
-    /// What was granted.
-    pub what: Granted,
     /// The identity of the acquisition that ended.
     pub owner: OwnerId,
+    /// The token of the grant, if the notification has it.
+    pub token: Option<Token>,
     /// The keys of the lock.
     pub keys: Keys,
-    /// The channel of the notification.
-    pub inbox: String,
-}
-
-/// What a waiter is granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Granted {
-    /// The lock.
-    Lock,
-    /// Precedence for a moment, on one of several masters.
-    Turn,
 }
 
 /// Returns grants to a server; implemented by each backend.
@@ -56,14 +45,16 @@ pub trait ReturnGrant: fmt::Debug + Send + Sync + 'static {
 
 impl UnclaimedGrant {
     /// Parses a notification for this owner: see `notify` in the scripts.
-    pub(crate) fn read(what: &str, owner: &str, rest: &str, inbox: &str) -> Option<Self> {
-        let (what, key) = match what {
-            "granted" => (Granted::Lock, rest),
-            "passed" => (Granted::Lock, rest.split_once(' ')?.1),
-            "turn" => (Granted::Turn, rest),
+    pub(crate) fn read(what: &str, owner: &str, rest: &str) -> Option<Self> {
+        let (token, key) = match what {
+            "granted" => (None, rest),
+            "passed" => {
+                let (token, key) = rest.split_once(' ')?;
+                (Some(Token::new(token.parse().ok()?)), key)
+            }
             _ => return None,
         };
-        Some(Self { what, owner: OwnerId::decode(owner)?, keys: Keys::of(key), inbox: inbox.to_owned() })
+        Some(Self { owner: OwnerId::decode(owner)?, token, keys: Keys::of(key) })
     }
 }
 
@@ -143,16 +134,16 @@ mod tests {
     #[test]
     fn a_grant_names_its_owner_and_its_lock() {
         let owner = OwnerId::random();
-        let read = |what, rest| UnclaimedGrant::read(what, &owner.to_string(), rest, "inbox");
-        let grant =
-            |what| Some(UnclaimedGrant { what, owner, keys: Keys::of("lock:a b"), inbox: "inbox".into() });
-        assert_eq!(read("granted", "lock:a b"), grant(Granted::Lock));
-        assert_eq!(read("passed", "17 lock:a b"), grant(Granted::Lock));
-        assert_eq!(read("turn", "lock:a b"), grant(Granted::Turn));
+        let read = |what, rest| UnclaimedGrant::read(what, &owner.to_string(), rest);
+        let grant = |token: Option<u64>| {
+            Some(UnclaimedGrant { owner, token: token.map(Token::new), keys: Keys::of("lock:a b") })
+        };
+        assert_eq!(read("granted", "lock:a b"), grant(None));
+        assert_eq!(read("passed", "17 lock:a b"), grant(Some(17)));
         // The form of earlier versions of the scripts.
         assert_eq!(read("passed", "17"), None);
         assert_eq!(read("next", "100"), None);
-        assert_eq!(UnclaimedGrant::read("granted", "nobody", "lock:a", "inbox"), None);
+        assert_eq!(UnclaimedGrant::read("granted", "nobody", "lock:a"), None);
     }
 
     #[derive(Debug)]

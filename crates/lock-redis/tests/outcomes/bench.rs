@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use lock_core::{LockName, Mode, OwnerId, Result, Token};
 use lock_redis::request::{Ask, Entry, Extension, Hold, Rotated};
 use lock_redis::server::Server;
-use lock_redlock::ballot::{self, Claim, Proposal, Request, Voter, Waiter};
+use lock_redlock::ballot::{self, Claim, Proposal, Request, Voter, Wanted};
 use lock_testkit::RedisServer;
 use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{
@@ -21,7 +21,7 @@ use redis_link::lock_answer::LockAnswer;
 use tokio::time::timeout;
 
 use crate::model::{ASKED, EXTENDED, Effect, GRACE, Model, words};
-use crate::op::{Line, Op};
+use crate::op::Op;
 use crate::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, mode_of_entry, ttl_text};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,8 +57,6 @@ pub struct Bench {
 pub struct Case {
     pub keys: Keys,
     owners: Vec<OwnerId>,
-    /// The same, as waiters on several masters.
-    waiters: Vec<OwnerId>,
     model: Model,
     /// The largest token so far.
     last: u64,
@@ -101,9 +99,9 @@ impl Bench {
     pub async fn case_after(&mut self, last: u64, family: Family, state: State) -> Case {
         self.cases += 1;
         let name = LockName::new(format!("case-{}", self.cases)).unwrap();
-        let ids = || NAMES.iter().map(|_| OwnerId::random()).collect();
+        let owners = NAMES.iter().map(|_| OwnerId::random()).collect();
         let model = Model::new(family, state, self.tells_free);
-        let case = Case { keys: Keys::new("lock:", &name), owners: ids(), waiters: ids(), model, last };
+        let case = Case { keys: Keys::new("lock:", &name), owners, model, last };
         self.put(&case).await;
         self.listen_for(&case.model.alive).await;
         case
@@ -171,13 +169,10 @@ impl Bench {
         }
         for stand in &state.line {
             let (since, entry) = match stand {
-                Stand::Waits(who) => (since(*who), format!("{} {}", case.waiters[who.0], inbox(*who))),
+                Stand::Waits(who) => (since(*who), case.vote_entry(*who).to_string()),
                 Stand::Junk => (0, JUNK.to_owned()),
             };
             pipe.cmd("ZADD").arg(keys.line()).arg(since).arg(entry);
-        }
-        if let Some((who, ttl)) = state.turn {
-            set(&mut pipe, keys.turn(), &case.waiters[who.0].to_string(), ttl);
         }
         match state.fence {
             Fence::Lost => {}
@@ -211,16 +206,13 @@ impl Bench {
                     None => ("unclear".into(), None),
                 }
             }
-            Op::LineUp(who, line) => {
-                let inbox = inbox(who);
-                let waiter = case.waiter(who, line, &inbox);
-                verdict(self.voter.claim(&case.claim(who, None).request(waiter.as_ref())).await)
+            Op::LineUp(who) => {
+                let entry = case.vote_entry(who);
+                verdict(self.voter.claim(&case.claim(who, None).request(Some(&entry))).await)
             }
-            Op::Vacate(who, line, calls) => {
-                let inbox = inbox(who);
-                let waiter = case.waiter(who, line, &inbox);
-                let turn = calls.then(|| seconds(GRACE));
-                let request = Request::vacate(keys, case.owner(who), waiter.as_ref(), turn);
+            Op::Vacate(who, leaves) => {
+                let entry = leaves.then(|| case.vote_entry(who));
+                let request = Request::vacate(keys, case.owner(who), case.proposed(1), entry.as_ref());
                 let vacated = self.voter.vacate(&request).await.unwrap();
                 let was_ours = ours(vacated.was_ours == Some(true), "vacated");
                 (if vacated.is_wanted { format!("{was_ours}, wanted") } else { was_ours }, None)
@@ -337,12 +329,6 @@ impl Bench {
                     let ends_in = ttl_text(label(millis.parse().unwrap()));
                     notified.push(format!("{} next {ends_in}", case.addressee(owner, channel)));
                 }
-                ["turn", waiter, "KEY"] => {
-                    let who = case.waiters.iter().position(|other| other.to_string() == waiter).map(Who);
-                    let who = who.unwrap();
-                    assert_eq!(channel, inbox(who), "notified on the wrong channel");
-                    notified.push(format!("{who} turn"));
-                }
                 _ => panic!("{channel} got {text:?}"),
             }
         }
@@ -359,7 +345,6 @@ impl Bench {
         reads.cmd("TYPE").arg(keys.tokens());
         reads.cmd("ZRANGE").arg(keys.tokens()).arg(0).arg(-1).arg("WITHSCORES");
         reads.cmd("ZRANGE").arg(keys.line()).arg(0).arg(-1);
-        reads.cmd("GET").arg(keys.turn()).cmd("PTTL").arg(keys.turn());
         let now = self.now().await;
         let answers: Vec<RedisResult<Value>> = reads.query_async(&mut self.connection.clone()).await.unwrap();
         let mut answers = answers.into_iter();
@@ -383,8 +368,6 @@ impl Bench {
         let (kind, noted) = (text(next()), next());
         let line: Vec<String> = from(next());
         let line = line.iter().map(|entry| case.stand(entry)).collect();
-        let (turn, ttl) = (text(next()), label(from(next())));
-        let turn = case.waiters.iter().position(|other| other.to_string() == turn).map(|who| (Who(who), ttl));
         let (fence, token) = match kind.as_str() {
             "none" => (Fence::Lost, None),
             "hash" => (Fence::Hash, None),
@@ -393,7 +376,7 @@ impl Bench {
                 full => full,
             },
         };
-        (State { lock, shares, queue, fence, line, turn }, token)
+        (State { lock, shares, queue, fence, line }, token)
     }
 
     async fn listen_for(&mut self, alive: &[bool; NAMES.len()]) {
@@ -455,11 +438,22 @@ impl Case {
         let who = (0..NAMES.len()).map(Who).find(|who| value.starts_with(&self.owner(*who).to_string()));
         match who {
             Some(who) if self.latest(value) == Some(who) => Lock::Held(who, ttl),
-            Some(who) if is(self.held(who)) => Lock::Held(who, ttl),
+            Some(who) if is(self.held(who)) || self.is_handed_over(value, who) => Lock::Held(who, ttl),
             Some(who) if is(self.longer(who)) => Lock::Longer(who, ttl),
             Some(who) if is(self.owner(who).to_string()) => Lock::Bare(who, ttl),
             _ => panic!("the lock is {value:?}"),
         }
+    }
+
+    /// Whether a master has handed the lock over to this one: the value has the proposed token in place of the start.
+    fn is_handed_over(&self, value: &str, who: Who) -> bool {
+        let words: Vec<_> = value.split(' ').collect();
+        let [owner, since, name] = words[..] else { return false };
+        let is_master = self.model.family == Family::Master;
+        is_master
+            && owner == self.owner(who).to_string()
+            && since.parse::<u64>().is_ok()
+            && name == NAMES[who.0]
     }
 
     /// The holder that a single server names in the value of the lock, which tells about it: the latest of several.
@@ -472,13 +466,15 @@ impl Case {
         token.parse::<u64>().ok().zip(since.parse::<u64>().ok()).map(|_| who)
     }
 
-    fn waiter(&self, who: Who, line: Line, inbox: &str) -> Option<Waiter> {
-        let since = (line == Line::Stays).then(|| since(who));
-        (line != Line::Apart).then(|| Waiter { id: self.waiters[who.0], inbox: inbox.into(), since })
+    /// The entry in the wait queue of one of several masters.
+    fn vote_entry(&self, who: Who) -> ballot::Entry {
+        let (grace, ttl, inbox) = (seconds(GRACE), seconds(ASKED), inbox(who));
+        let (owner, since, info) = (self.owner(who), since(who), NAMES[who.0]);
+        ballot::Entry::new(&Wanted { owner, inbox: &inbox, since, grace, ttl, info })
     }
 
     fn stand(&self, entry: &str) -> Stand {
-        let is_of = |who: &Who| entry == format!("{} {}", self.waiters[who.0], inbox(*who));
+        let is_of = |who: &Who| entry == self.vote_entry(*who).to_string();
         (0..NAMES.len()).map(Who).find(is_of).map_or(Stand::Junk, Stand::Waits)
     }
 
@@ -533,7 +529,8 @@ impl Case {
             (_, who) => who.unwrap().to_string(),
         };
         if is_held && let Some(who) = holder {
-            assert_eq!((sight.since, sight.info.as_str()), (Some(SINCE), NAMES[who.0]), "of the holder");
+            assert!(sight.since.is_some(), "of the holder");
+            assert_eq!(sight.info, NAMES[who.0], "of the holder");
         } else {
             assert_eq!((sight.owner.as_str(), sight.since, sight.info.as_str()), ("", None, ""), "of nobody");
         }

@@ -2,7 +2,7 @@
 
 use lock_core::Mode;
 
-use crate::op::{Line, Op};
+use crate::op::Op;
 use crate::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, ttl_text};
 
 /// How long a lock is kept for a waiter that was granted it, what an acquisition asks for, and an extension.
@@ -56,13 +56,13 @@ impl Model {
     fn answer(&mut self, op: Op, effect: &mut Effect) -> String {
         match op {
             Op::Claim(who, by) => {
-                let answer = self.claim(who, Line::Apart, effect);
+                let answer = self.claim(who, false, effect);
                 effect.noted = by.map(|by| by.max(1)).filter(|_| effect.mints > 0);
                 answer
             }
             Op::Outright(who, by) => self.outright(who, by, effect),
-            Op::LineUp(who, line) => self.claim(who, line, effect),
-            Op::Vacate(who, line, calls) => self.vacate(who, line, calls, effect),
+            Op::LineUp(who) => self.claim(who, true, effect),
+            Op::Vacate(who, leaves) => self.vacate(who, leaves, effect),
             Op::Ask(who, mode) => self.ask(who, mode, false, effect),
             Op::Queue(who, mode) | Op::Confirm(who, mode) => self.ask(who, mode, true, effect),
             Op::Release(who) => self.release(who, None, effect),
@@ -116,22 +116,27 @@ impl Model {
         }
     }
 
-    fn claim(&mut self, who: Who, line: Line, effect: &mut Effect) -> String {
-        let waiter = (line != Line::Apart).then_some(who);
-        let others = self.state.turn.filter(|(whose, _)| Some(*whose) != waiter);
-        match self.state.lock {
-            Lock::Held(holder, _) if holder == who => {}
-            Lock::Free if others.is_none() => {}
-            _ => return self.line_up(who, line, others.map(|(_, ttl)| ttl)),
+    fn claim(&mut self, who: Who, in_line: bool, effect: &mut Effect) -> String {
+        match &self.state.lock {
+            Lock::Held(holder, _) if *holder == who => {}
+            Lock::Free => {}
+            _ => {
+                if in_line {
+                    self.state.line.insert(Stand::Waits(who));
+                }
+                return self.busy(self.lock_ttl(), None);
+            }
         }
         if !self.mint(who, effect) {
             self.state.lock = Lock::Free;
             return "refused".into();
         }
-        if self.state.lock == Lock::Free {
-            self.state.lock = Lock::Held(who, Some(ASKED));
+        // It is never shortened.
+        let ttl = if self.state.lock == Lock::Free { Some(0) } else { self.lock_ttl() };
+        self.state.lock = Lock::Held(who, Some(ttl.map_or(ASKED, |ttl| ttl.max(ASKED))));
+        if in_line {
+            self.state.line.remove(&Stand::Waits(who));
         }
-        self.leave_line(waiter);
         "granted".into()
     }
 
@@ -154,58 +159,36 @@ impl Model {
         "granted".into()
     }
 
-    /// The answer to a client that cannot get the lock: it is held, or kept for another waiter for so long.
-    fn line_up(&mut self, who: Who, line: Line, turn: Option<Ttl>) -> String {
-        let mut ends_in = turn.unwrap_or_else(|| self.lock_ttl());
-        match line {
-            Line::Apart => {}
-            Line::Leaves => {
-                self.state.line.remove(&Stand::Waits(who));
-            }
-            Line::Stays => {
-                self.state.line.insert(Stand::Waits(who));
-                // It is going to be called.
-                ends_in = if turn.is_some() { None } else { ends_in };
-            }
-        }
-        self.busy(ends_in, None)
-    }
-
-    fn leave_line(&mut self, waiter: Option<Who>) {
-        let Some(who) = waiter else { return };
-        self.state.line.remove(&Stand::Waits(who));
-        self.state.turn.take_if(|(whose, _)| *whose == who);
-    }
-
-    fn vacate(&mut self, who: Who, line: Line, calls: bool, effect: &mut Effect) -> String {
+    fn vacate(&mut self, who: Who, leaves: bool, effect: &mut Effect) -> String {
         let held = matches!(self.state.lock, Lock::Held(holder, _) if holder == who);
-        if held {
-            self.state.lock = Lock::Free;
+        if leaves {
+            self.state.line.remove(&Stand::Waits(who));
         }
-        // Also when only the client that leaves was in it.
-        let mut is_wanted = line == Line::Stays || !self.state.line.is_empty() || self.state.turn.is_some();
-        match line {
-            Line::Apart => {}
-            Line::Stays => {
-                self.state.line.insert(Stand::Waits(who));
-            }
-            Line::Leaves => self.leave_line(Some(who)),
-        }
-        // A waiter that was notified while the lock was held has found that it is not free.
-        let mut calls = calls && self.state.lock == Lock::Free && (held || self.state.turn.is_none());
-        while calls {
-            match self.state.line.pop_first() {
-                Some(Stand::Waits(next)) if self.alive[next.0] => {
-                    effect.notified.push(format!("{next} turn"));
-                    self.state.turn = Some((next, Some(GRACE)));
-                    calls = false;
-                }
-                Some(_) => {}
-                None => (is_wanted, calls) = (self.state.turn.is_some(), false),
-            }
-        }
+        let is_wanted = match held || self.state.lock == Lock::Free {
+            true => self.hand_over(effect),
+            false => !self.state.line.is_empty(),
+        };
         let held = if held { "vacated" } else { "not ours" };
         if is_wanted { format!("{held}, wanted") } else { held.into() }
+    }
+
+    /// Hands the lock of one of several masters over to the first waiter that is alive; says whether there may be waiters.
+    fn hand_over(&mut self, effect: &mut Effect) -> bool {
+        self.state.lock = Lock::Free;
+        while let Some(first) = self.state.line.pop_first() {
+            let Stand::Waits(next) = first else { continue };
+            if effect.mints == 0 && !self.mint(next, effect) {
+                self.state.line.insert(first);
+                return true;
+            }
+            effect.noted = Some(1);
+            if self.alive[next.0] {
+                effect.notified.push(format!("{next} passed"));
+                self.state.lock = Lock::Held(next, Some(GRACE));
+                return true;
+            }
+        }
+        false
     }
 
     fn ask(&mut self, who: Who, mode: Mode, waits: bool, effect: &mut Effect) -> String {

@@ -13,10 +13,10 @@ pub enum Op {
     Claim(Who, Option<i64>),
     /// As a master of a quorum is asked without a script, with how far above the last token the proposed one is.
     Outright(Who, i64),
-    /// As a claim at one master, by a waiter that joins the queue or leaves it.
-    LineUp(Who, Line),
-    /// Released as on one master of a quorum; with whether the next waiter is notified.
-    Vacate(Who, Line, bool),
+    /// As a claim at one master, by a waiter that joins the queue.
+    LineUp(Who),
+    /// Released as on one master of a quorum; with whether by a waiter that leaves the queue.
+    Vacate(Who, bool),
     /// By a client that does not wait.
     Ask(Who, Mode),
     /// By a waiter.
@@ -53,15 +53,6 @@ pub enum Op {
     Rise(Who),
 }
 
-/// What becomes of a place in the line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
-    /// There is none: the owner does not wait.
-    Apart,
-    Stays,
-    Leaves,
-}
-
 impl FromStr for Op {
     type Err = String;
 
@@ -73,14 +64,9 @@ impl FromStr for Op {
             ["claim", who] => Self::Claim(who.parse()?, None),
             ["claim", who, by] => Self::Claim(who.parse()?, Some(number(by)?)),
             ["outright", who, by] => Self::Outright(who.parse()?, number(by)?),
-            ["claim", who, "in", "line"] => Self::LineUp(who.parse()?, Line::Stays),
-            ["claim", who, "for", "the", "last", "time"] => Self::LineUp(who.parse()?, Line::Leaves),
-            ["vacate", who] => Self::Vacate(who.parse()?, Line::Apart, false),
-            ["vacate", who, "call"] => Self::Vacate(who.parse()?, Line::Apart, true),
-            ["vacate", who, "stay"] => Self::Vacate(who.parse()?, Line::Stays, false),
-            ["vacate", who, "stay", "call"] => Self::Vacate(who.parse()?, Line::Stays, true),
-            ["vacate", who, "leave"] => Self::Vacate(who.parse()?, Line::Leaves, false),
-            ["vacate", who, "leave", "call"] => Self::Vacate(who.parse()?, Line::Leaves, true),
+            ["claim", who, "in", "line"] => Self::LineUp(who.parse()?),
+            ["vacate", who] => Self::Vacate(who.parse()?, false),
+            ["vacate", who, "leave"] => Self::Vacate(who.parse()?, true),
             ["ask", who, how] => Self::Ask(who.parse()?, mode(how)),
             ["queue", who, how] => Self::Queue(who.parse()?, mode(how)),
             ["confirm", who, how] => Self::Confirm(who.parse()?, mode(how)),
@@ -111,16 +97,8 @@ impl fmt::Display for Op {
             Self::Claim(who, None) => write!(f, "claim {who}"),
             Self::Claim(who, Some(by)) => write!(f, "claim {who} {by:+}"),
             Self::Outright(who, by) => write!(f, "outright {who} {by:+}"),
-            Self::LineUp(who, Line::Leaves) => write!(f, "claim {who} for the last time"),
-            Self::LineUp(who, _) => write!(f, "claim {who} in line"),
-            Self::Vacate(who, line, calls) => {
-                let line = match line {
-                    Line::Apart => "",
-                    Line::Stays => " stay",
-                    Line::Leaves => " leave",
-                };
-                write!(f, "vacate {who}{line}{}", if *calls { " call" } else { "" })
-            }
+            Self::LineUp(who) => write!(f, "claim {who} in line"),
+            Self::Vacate(who, leaves) => write!(f, "vacate {who}{}", if *leaves { " leave" } else { "" }),
             Self::Ask(who, how) => write!(f, "ask {who} {}", mode_text(*how)),
             Self::Queue(who, how) => write!(f, "queue {who} {}", mode_text(*how)),
             Self::Confirm(who, how) => write!(f, "confirm {who} {}", mode_text(*how)),

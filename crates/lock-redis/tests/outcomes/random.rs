@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::bench::Bench;
-use crate::op::{Line, Op};
+use crate::op::Op;
 use crate::state::{Family, NAMES, State, Who, mode};
 
 const CASES: u32 = 150;
@@ -65,16 +65,14 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn op_on_master() -> impl Strategy<Value = Op> {
-    let line = || prop_oneof![Just(Line::Apart), Just(Line::Stays), Just(Line::Leaves)];
-    let lines_up = || prop_oneof![3 => Just(Line::Stays), 1 => Just(Line::Leaves)];
     // Below the last token, the same, or above it.
     let by = || -3..=3_i64;
     prop_oneof![
         12 => (who(), by()).prop_map(|(who, by)| Op::Outright(who, by)),
         10 => (who(), by()).prop_map(|(who, by)| Op::Claim(who, Some(by))),
         2 => who().prop_map(|who| Op::Claim(who, None)),
-        12 => (who(), lines_up()).prop_map(|(who, line)| Op::LineUp(who, line)),
-        25 => (who(), line(), any::<bool>()).prop_map(|(who, line, calls)| Op::Vacate(who, line, calls)),
+        12 => who().prop_map(Op::LineUp),
+        25 => (who(), any::<bool>()).prop_map(|(who, leaves)| Op::Vacate(who, leaves)),
         6 => who().prop_map(Op::Extend),
         6 => (who(), by()).prop_map(|(who, by)| Op::Raise(who, by)),
         3 => who().prop_map(Op::Look),

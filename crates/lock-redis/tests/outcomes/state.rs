@@ -4,8 +4,7 @@
 //! has ended and nobody has noticed; cat waits to have it alone, an entry that makes no sense comes behind; ann
 //! got the last token. Nobody waits when the second part is not there, and there was no token without the third.
 //!
-//! `me:200 | | somebody | bob cat | dan:100` is a lock as one of several masters has it: bob and cat stand in its line,
-//! and it is dan's turn. It does not know who got the last token, and none comes after one that is `full`. What only
+//! `me:200 | | somebody | bob cat` is a lock as one of several masters has it: bob and cat stand in its line. It does not know who got the last token, and none comes after one that is `full`. What only
 //! looks like a lock of mine is `bare-me:200`, the id without what belongs behind it, and `longer-me:200`, a longer id that
 //! begins as mine does.
 
@@ -79,8 +78,6 @@ pub struct State {
     pub queue: Vec<Place>,
     pub fence: Fence,
     pub line: BTreeSet<Stand>,
-    /// Whose turn it is, and for how long.
-    pub turn: Option<(Who, Ttl)>,
 }
 
 impl State {
@@ -98,7 +95,7 @@ impl State {
 
     pub fn free() -> Self {
         let (shares, queue, line) = Default::default();
-        Self { lock: Lock::Free, shares, queue, fence: Fence::Lost, line, turn: None }
+        Self { lock: Lock::Free, shares, queue, fence: Fence::Lost, line }
     }
 }
 
@@ -161,8 +158,7 @@ impl FromStr for State {
         };
         let line =
             parts.next().unwrap_or_default().split_whitespace().map(stand).collect::<Result<_, _>>()?;
-        let turn = parts.next().filter(|turn| !turn.is_empty()).map(turn).transpose()?;
-        Ok(Self { lock, shares, queue, fence, line, turn })
+        Ok(Self { lock, shares, queue, fence, line })
     }
 }
 
@@ -199,11 +195,6 @@ fn stand(word: &str) -> Result<Stand, String> {
     if word == "junk" { Ok(Stand::Junk) } else { word.parse().map(Stand::Waits) }
 }
 
-fn turn(word: &str) -> Result<(Who, Ttl), String> {
-    let (name, ttl) = word.split_once(':').ok_or("a turn is who:seconds")?;
-    Ok((name.parse()?, Some(seconds(ttl)?)))
-}
-
 fn seconds(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("{text} is no number of seconds"))
 }
@@ -226,7 +217,7 @@ impl fmt::Display for State {
                 seconds => write!(f, " {who}:{seconds}")?,
             }
         }
-        let has_line = !self.line.is_empty() || self.turn.is_some();
+        let has_line = !self.line.is_empty();
         if !self.queue.is_empty() || self.fence != Fence::Lost || has_line {
             f.write_str(" |")?;
         }
@@ -253,6 +244,6 @@ impl fmt::Display for State {
                 Stand::Junk => f.write_str(" junk")?,
             }
         }
-        self.turn.map_or(Ok(()), |(who, ttl)| write!(f, " | {who}:{}", ttl_text(ttl)))
+        Ok(())
     }
 }

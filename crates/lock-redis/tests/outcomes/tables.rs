@@ -51,9 +51,9 @@ async fn claim() {
         ("free | | hash",              "claim me", "refused",         "", "free | | hash"),
         ("free | | full",              "claim me", "refused",         "", "free | | full"),
         // Its already: another token is minted, and it ends when it did. Without one it is not kept.
-        ("me:200 | | somebody",        "claim me", "granted",         "", "me:200 | | somebody"),
-        ("me:200",                     "claim me", "granted",         "", "me:200 | | somebody"),
-        ("me:never",                   "claim me", "granted",         "", "me:never | | somebody"),
+        ("me:200 | | somebody",        "claim me", "granted",         "", "me:300 | | somebody"),
+        ("me:200",                     "claim me", "granted",         "", "me:300 | | somebody"),
+        ("me:never",                   "claim me", "granted",         "", "me:300 | | somebody"),
         ("me:200 | | hash",            "claim me", "refused",         "", "free | | hash"),
         ("me:200 | | full",            "claim me", "refused",         "", "free | | full"),
         ("ann:200 | | somebody",       "claim me", "busy 200",        "", "ann:200 | | somebody"),
@@ -84,10 +84,10 @@ async fn claim_with_a_token() {
         ("free | | full",              "claim me +1000", "refused",         "", "free | | full"),
         ("free | | full",              "claim me +0",    "refused",         "", "free | | full"),
         ("free | | full",              "claim me -1000", "refused",         "", "free | | full"),
-        ("me:200 | | somebody",        "claim me +1000", "granted",         "", "me:200 | | somebody"),
-        ("me:200 | | somebody",        "claim me +0",    "granted",         "", "me:200 | | somebody"),
-        ("me:200 | | somebody",        "claim me -5",    "granted",         "", "me:200 | | somebody"),
-        ("me:200",                     "claim me +1000", "granted",         "", "me:200 | | somebody"),
+        ("me:200 | | somebody",        "claim me +1000", "granted",         "", "me:300 | | somebody"),
+        ("me:200 | | somebody",        "claim me +0",    "granted",         "", "me:300 | | somebody"),
+        ("me:200 | | somebody",        "claim me -5",    "granted",         "", "me:300 | | somebody"),
+        ("me:200",                     "claim me +1000", "granted",         "", "me:300 | | somebody"),
         ("me:200 | | hash",            "claim me +1000", "refused",         "", "free | | hash"),
         ("me:200 | | full",            "claim me +1000", "refused",         "", "free | | full"),
         // Who is refused notes nothing.
@@ -138,8 +138,6 @@ async fn outright() {
         // It neither knows of a line nor leaves it.
         ("free | | somebody | ann",    "outright me +1",    "granted", "", "me:300 | | somebody | ann"),
         ("free | | somebody | me",     "outright me +1",    "granted", "", "me:300 | | somebody | me"),
-        ("free | | somebody | | bob:100", "outright me +1", "granted", "", "me:300 | | somebody | | bob:100"),
-        ("free | | somebody | me | me:100", "outright me +0", "unclear", "", "me:300 | | somebody | me | me:100"),
         ("free | ann.x",               "outright me +1",    "granted", "", "me:300 | ann.x | somebody"),
     ]).await;
 }
@@ -162,7 +160,7 @@ async fn what_is_taken_outright_and_unclear_is_claimed_again() {
         ("free | | somebody", &[("claim me +5", "granted"), ("outright me +0", "unclear"), ("claim me +0", "granted")], Some(1006), "me:300 | | somebody"),
         // Whoever is refused leaves its token, for the holder and for the next.
         ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("claim me +0", "busy 200")], Some(1005), "ann:200 | | somebody"),
-        ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("claim ann +0", "granted")], Some(1006), "ann:200 | | somebody"),
+        ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("claim ann +0", "granted")], Some(1006), "ann:300 | | somebody"),
         ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("vacate ann", "vacated"), ("outright bob +0", "unclear"), ("claim bob +0", "granted")], Some(1006), "bob:300 | | somebody"),
         ("ann:200 | | somebody", &[("outright me -5", "unclear"), ("vacate ann", "vacated"), ("outright bob +1", "granted")], Some(1001), "bob:300 | | somebody"),
         // Without a token there is no lock.
@@ -170,8 +168,8 @@ async fn what_is_taken_outright_and_unclear_is_claimed_again() {
         ("free | | full",     &[("outright me +0", "unclear"), ("claim me +0", "refused")], Some(LARGEST), "free | | full"),
         // Somebody has come first.
         ("free | | somebody", &[("outright ann +5", "granted"), ("outright me +0", "unclear"), ("claim me +0", "busy 300")], Some(1005), "ann:300 | | somebody"),
-        // Of a waiter: it is its own, though another one was notified.
-        ("free | | somebody | me | bob:100", &[("outright me +0", "unclear"), ("claim me in line", "granted")], None, "me:300 | | somebody | | bob:100"),
+        // Of a waiter.
+        ("free | | somebody | me bob", &[("outright me +0", "unclear"), ("claim me in line", "granted")], None, "me:300 | | somebody | bob"),
     ];
     let mut bench = Bench::new(false).await;
     for (before, ops, last, after) in sequences {
@@ -198,8 +196,10 @@ async fn claim_in_line() {
         ("free",                          "claim me in line", "granted",     "", "me:300 | | somebody"),
         ("free | | hash",                 "claim me in line", "refused",     "", "free | | hash"),
         ("free | | hash | me",            "claim me in line", "refused",     "", "free | | hash | me"),
-        ("free | | full | me | me:100",   "claim me in line", "refused",     "", "free | | full | me | me:100"),
-        ("me:200 | | somebody",           "claim me in line", "granted",     "", "me:200 | | somebody"),
+        ("free | | full | me",            "claim me in line", "refused",     "", "free | | full | me"),
+        // It was handed over, or is asked for again: it lasts longer, and never shorter.
+        ("me:100 | | somebody",           "claim me in line", "granted",     "", "me:300 | | somebody"),
+        ("me:400 | | somebody",           "claim me in line", "granted",     "", "me:400 | | somebody"),
         ("me:200 | | hash | me",          "claim me in line", "refused",     "", "free | | hash | me"),
         ("ann:200 | | somebody",          "claim me in line", "busy 200",    "", "ann:200 | | somebody | me"),
         ("ann:200 | | somebody | me bob", "claim me in line", "busy 200",    "", "ann:200 | | somebody | me bob"),
@@ -209,20 +209,10 @@ async fn claim_in_line() {
         ("foreign:never",                 "claim me in line", "busy never",  "", "foreign:never | | | me"),
         ("hash",                          "claim me in line", "busy never hash", "", "hash | | | me"),
         ("readers:200 ann:200",           "claim me in line", "busy 200",    "", "readers:200 ann:200 | | | me"),
-        // No waiter was notified: the queue delays no one.
+        // The queue delays no one.
         ("free | | | ann bob",            "claim me in line", "granted",     "", "me:300 | | somebody | ann bob"),
         ("free | | | me ann",             "claim me in line", "granted",     "", "me:300 | | somebody | ann"),
-        // It is another's turn, and then one is called.
-        ("free | | somebody | | bob:100", "claim me in line", "busy never",  "", "free | | somebody | me | bob:100"),
-        ("free | | somebody | me | bob:100", "claim me in line", "busy never", "", "free | | somebody | me | bob:100"),
-        ("ann:200 | | somebody | | bob:100", "claim me in line", "busy never", "", "ann:200 | | somebody | me | bob:100"),
-        // It is ours.
-        ("free | | somebody | | me:100",  "claim me in line", "granted",     "", "me:300 | | somebody"),
-        ("free | | somebody | me bob | me:100", "claim me in line", "granted", "", "me:300 | | somebody | bob"),
-        ("ann:200 | | somebody | | me:100", "claim me in line", "busy 200",  "", "ann:200 | | somebody | me | me:100"),
-        // Sent again, whosever turn it is.
-        ("me:200 | | somebody | bob | bob:100", "claim me in line", "granted", "", "me:200 | | somebody | bob | bob:100"),
-        ("me:200 | | somebody | me | me:100", "claim me in line", "granted", "", "me:200 | | somebody"),
+        ("me:200 | | somebody | me bob",  "claim me in line", "granted",     "", "me:300 | | somebody | bob"),
     ]).await;
 }
 
@@ -234,17 +224,7 @@ async fn claim_past_a_line() {
         ("free | | somebody | bob",          "claim me",       "granted",      "", "me:300 | | somebody | bob"),
         ("free | | somebody | bob",          "claim me +1000", "granted",      "", "me:300 | | somebody | bob"),
         ("ann:200 | | somebody | bob",       "claim me",       "busy 200",     "", "ann:200 | | somebody | bob"),
-        ("free | | somebody | | bob:100",    "claim me",       "busy 100",     "", "free | | somebody | | bob:100"),
-        ("free | | somebody | | bob:100",    "claim me +1000", "busy 100",     "", "free | | somebody | | bob:100"),
-        ("free | | somebody | me | me:100",  "claim me",       "busy 100",     "", "free | | somebody | me | me:100"),
-        ("me:200 | | somebody | | bob:100",  "claim me +1000", "granted",      "", "me:200 | | somebody | | bob:100"),
-        ("longer-me:200 | | | | bob:100",    "claim me +1000", "busy 100",     "", "longer-me:200 | | | | bob:100"),
-        // By a waiter that gives up.
-        ("free | | somebody | me bob",       "claim me for the last time", "granted",  "", "me:300 | | somebody | bob"),
-        ("ann:200 | | somebody | me bob",    "claim me for the last time", "busy 200", "", "ann:200 | | somebody | bob"),
-        ("ann:200 | | somebody",             "claim me for the last time", "busy 200", "", "ann:200 | | somebody"),
-        ("free | | somebody | me | bob:100", "claim me for the last time", "busy 100", "", "free | | somebody | | bob:100"),
-        ("free | | somebody | me | me:100",  "claim me for the last time", "granted",  "", "me:300 | | somebody"),
+        ("me:200 | | somebody | bob",        "claim me +1000", "granted",      "", "me:300 | | somebody | bob"),
     ]).await;
 }
 
@@ -262,42 +242,28 @@ async fn vacate() {
         ("foreign:never",                 "vacate me",      "not ours", "", "foreign:never"),
         ("hash",                          "vacate me",      "not ours", "", "hash"),
         ("readers:200 me:200",            "vacate me",      "not ours", "", "readers:200 me:200"),
-        // No other waiter is notified, and none leaves.
-        ("me:200 | | somebody | me ann",  "vacate me",      "vacated, wanted",  "", "free | | somebody | me ann"),
-        ("me:200 | | somebody | | bob:100", "vacate me",    "vacated, wanted",  "", "free | | somebody | | bob:100"),
+        // The first waiter has the lock, for the grace period.
+        ("me:200 | | somebody | ann bob", "vacate me",      "vacated, wanted",  "ann passed", "ann:100 | | somebody | bob"),
+        ("me:200 | | | ann",              "vacate me",      "vacated, wanted",  "ann passed", "ann:100 | | somebody"),
+        ("free | | somebody | ann",       "vacate me",      "not ours, wanted", "ann passed", "ann:100 | | somebody"),
+        ("me:200 | | somebody | me ann",  "vacate me leave", "vacated, wanted", "ann passed", "ann:100 | | somebody"),
+        ("free | | somebody | me ann",    "vacate me leave", "not ours, wanted", "ann passed", "ann:100 | | somebody"),
+        // Of another owner it is not handed over.
         ("ann:200 | | somebody | bob",    "vacate me",      "not ours, wanted", "", "ann:200 | | somebody | bob"),
-        ("free | | somebody | | me:100",  "vacate me",      "not ours, wanted", "", "free | | somebody | | me:100"),
-        ("me:200 | | somebody | me ann",  "vacate me leave", "vacated, wanted", "", "free | | somebody | ann"),
-        ("free | | somebody | me | bob:100", "vacate me leave", "not ours, wanted", "", "free | | somebody | | bob:100"),
+        ("longer-me:200 | | | bob",       "vacate me",      "not ours, wanted", "", "longer-me:200 | | | bob"),
+        ("foreign:200 | | | bob",         "vacate me",      "not ours, wanted", "", "foreign:200 | | | bob"),
+        ("hash | | | bob",                "vacate me",      "not ours, wanted", "", "hash | | | bob"),
+        ("ann:200 | | somebody | me bob", "vacate me leave", "not ours, wanted", "", "ann:200 | | somebody | bob"),
+        ("ann:200 | | somebody | me",     "vacate me leave", "not ours",        "", "ann:200 | | somebody"),
+        ("me:200 | | somebody | me",      "vacate me leave", "vacated",         "", "free | | somebody"),
         ("me:200 | | somebody",           "vacate me leave", "vacated",         "", "free | | somebody"),
-        // Whoever leaves was waiting until now.
-        ("free | | somebody | me | me:100", "vacate me leave", "not ours, wanted", "", "free | | somebody"),
-        ("me:200 | | somebody | bob",     "vacate me stay", "vacated, wanted",  "", "free | | somebody | me bob"),
-        ("ann:200 | | somebody",          "vacate me stay", "not ours, wanted", "", "ann:200 | | somebody | me"),
-        // The notified waiter has the turn.
-        ("me:200 | | somebody | ann bob", "vacate me call", "vacated, wanted",  "ann turn", "free | | somebody | bob | ann:100"),
-        ("me:200 | | somebody",           "vacate me call", "vacated",          "", "free | | somebody"),
-        ("free | | somebody | ann",       "vacate me call", "not ours, wanted", "ann turn", "free | | somebody | | ann:100"),
-        ("ann:200 | | somebody | bob",    "vacate me call", "not ours, wanted", "", "ann:200 | | somebody | bob"),
-        ("longer-me:200 | | | bob",       "vacate me call", "not ours, wanted", "", "longer-me:200 | | | bob"),
-        ("foreign:200 | | | bob",         "vacate me call", "not ours, wanted", "", "foreign:200 | | | bob"),
-        ("hash | | | bob",                "vacate me call", "not ours, wanted", "", "hash | | | bob"),
-        ("free | | somebody | ann | bob:100", "vacate me call", "not ours, wanted", "", "free | | somebody | ann | bob:100"),
-        ("free | | somebody | | bob:100", "vacate me call", "not ours, wanted", "", "free | | somebody | | bob:100"),
-        // A waiter that was notified before has found the lock held, and is in the queue if it still waits.
-        ("me:200 | | somebody | ann | bob:100", "vacate me call", "vacated, wanted", "ann turn", "free | | somebody | | ann:100"),
-        ("me:200 | | somebody | bob | bob:100", "vacate me call", "vacated, wanted", "bob turn", "free | | somebody | | bob:100"),
-        ("me:200 | | somebody | ghost | bob:100", "vacate me call", "vacated, wanted", "", "free | | somebody | | bob:100"),
-        ("me:200 | | somebody | | bob:100", "vacate me call", "vacated, wanted", "", "free | | somebody | | bob:100"),
-        ("me:200 | | somebody | ann | me:100", "vacate me leave call", "vacated, wanted", "ann turn", "free | | somebody | | ann:100"),
         // Dead waiters and invalid entries are skipped.
-        ("me:200 | | somebody | junk ghost spook", "vacate me call", "vacated", "", "free | | somebody"),
-        ("free | | somebody | ghost",     "vacate me call", "not ours",         "", "free | | somebody"),
-        ("me:200 | | somebody | junk eve ghost", "vacate me call", "vacated, wanted", "eve turn", "free | | somebody | ghost | eve:100"),
-        // A waiter that stays may be the next; one that leaves hands its turn over.
-        ("me:200 | | somebody | bob",     "vacate me stay call", "vacated, wanted", "me turn", "free | | somebody | bob | me:100"),
-        ("free | | somebody | me bob | me:100", "vacate me leave call", "not ours, wanted", "bob turn", "free | | somebody | | bob:100"),
-        ("me:200 | | somebody | me",      "vacate me leave call", "vacated", "", "free | | somebody"),
+        ("me:200 | | somebody | junk ghost spook", "vacate me", "vacated",      "", "free | | somebody"),
+        ("free | | somebody | ghost",     "vacate me",      "not ours",         "", "free | | somebody"),
+        ("me:200 | | somebody | junk eve ghost", "vacate me", "vacated, wanted", "eve passed", "eve:100 | | somebody | ghost"),
+        // Without a token there is no lock, and the waiters stay.
+        ("me:200 | | hash | ann",         "vacate me",      "vacated, wanted",  "", "free | | hash | ann"),
+        ("me:200 | | full | junk ann bob", "vacate me",     "vacated, wanted",  "", "free | | full | ann bob"),
     ]).await;
 }
 
@@ -895,7 +861,7 @@ async fn what_is_left_behind_ends_by_itself() {
     bench.step(&mut case, "queue me x".parse().unwrap()).await;
     let queue: i64 = bench.redis(&["PTTL", case.keys.queue()]).await;
     assert!((1..=5_000).contains(&queue), "{queue}");
-    for op in ["claim me in line", "vacate me stay"] {
+    for op in ["claim me in line"] {
         let mut case = bench.case(Family::Master, "ann:200 | | somebody | bob".parse().unwrap()).await;
         bench.step(&mut case, op.parse().unwrap()).await;
         let line: i64 = bench.redis(&["PTTL", case.keys.line()]).await;

@@ -7,6 +7,15 @@ local function last_token()
   return last
 end
 
+-- The token of the next grant, or an error: the proposed one if it is larger than the last one, else the last one plus one.
+local function next_token(proposed)
+  local last = last_token()
+  if type(last) == 'string' and not is_larger(proposed, last) then
+    return successor(last)
+  end
+  return type(last) == 'table' and last or proposed
+end
+
 -- Writes a token larger than all earlier ones, and its ttl in ms. Returns nil or an error.
 local function note(token, fence_ttl)
   -- Larger scores are not exact.

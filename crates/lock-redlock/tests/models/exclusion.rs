@@ -7,6 +7,8 @@
 //!   loss, delay and duplication are not actions of their own; nor is a client that pauses, as nobody has to act.
 //! * An answer is in the network from when it is given, and counts when a quorum of them does.
 //! * A refusal does nothing: it is the same as a request that does not arrive.
+//! * The wait queue is a hint: a master may hand the lock over to any client that asks, whenever the lock is free or its release
+//!   arrives. The notification is in the network from then on.
 //! * Masters and clients are interchangeable: of all states that differ only in their order, one is searched.
 
 use lock_testkit::stories::{Line, Tale, name, orders};
@@ -22,6 +24,8 @@ const TTL: u8 = 3;
 const MARGIN: u8 = 1;
 /// How long a client treats a lease as valid.
 const BELIEF: u8 = TTL - MARGIN;
+/// The time to live of a key that is handed over.
+const GRACE: u8 = 2;
 
 /// The protocol, with the faults that are allowed to it.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +42,27 @@ pub(crate) struct Redlock<const CLIENTS: usize> {
     pub(crate) quarantine_extends: bool,
     /// The mistake to count a lease from the last answer.
     pub(crate) counts_from_answer: bool,
+    /// Whether clients extend their leases.
+    pub(crate) extends: bool,
+    /// Whether masters hand the lock over.
+    pub(crate) hands_over: bool,
+    /// A mistake in that.
+    pub(crate) mistake: Option<Mistake>,
+}
+
+/// A mistake in taking over what was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// A minority of masters is enough.
+    CountsMinority,
+    /// A master that does not vote counts.
+    CountsQuarantined,
+    /// The grace period counts from the notification.
+    CountsFromNotification,
+    /// A client that was handed the lock, and asks again, gets answers and no longer keys.
+    AsksWithoutExtending,
+    /// A client that gave up asks again with the same owner id.
+    ReusesOwner,
 }
 
 /// The quarantine that is right: as long as the longest time to live.
@@ -58,6 +83,8 @@ enum Client {
     /// It has sent its claims; if it wins, its guard is valid for this much longer.
     Asking {
         left: u8,
+        /// The same for a lock that it was handed over: from its first claim on.
+        handed_over: u8,
     },
     /// Its guard is valid, for this much longer.
     Holding {
@@ -77,6 +104,8 @@ struct Master {
     key: Option<Key>,
     /// The clients, by their bits, for which a yes to what they ask now is in the network.
     said_yes: u8,
+    /// The same, of notifications that the lock was handed over.
+    handed_over: u8,
     /// For how much longer it does not vote.
     quarantine: u8,
 }
@@ -101,6 +130,12 @@ pub(crate) enum Action {
     GrantLate { master: usize },
     /// A client counts a quorum of votes.
     Win { client: usize },
+    /// A master that is free, or at which a release arrives, hands the lock over.
+    HandOver { master: usize, client: usize, drifts: bool },
+    /// A client counts a quorum that has handed the lock over.
+    TakeOver { client: usize },
+    /// A client sends another claim to all masters, with the same owner id.
+    AskAgain { client: usize },
     /// A client gives an attempt up.
     GiveUp { client: usize },
     /// A client sends an extension to all masters.
@@ -133,7 +168,23 @@ impl<const CLIENTS: usize> Redlock<CLIENTS> {
         quarantine: 0,
         quarantine_extends: false,
         counts_from_answer: false,
+        extends: true,
+        hands_over: false,
+        mistake: None,
     };
+
+    /// The same with masters that hand the lock over. A lease that was taken over is extended as any other, which is left out.
+    pub(crate) const HANDS_OVER: Self =
+        Self { drift: false, extends: false, hands_over: true, ..Self::SOUND };
+
+    fn makes(&self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
+    }
+
+    /// How many masters have to hand the lock over.
+    fn handed_over_quorum(&self) -> u8 {
+        if self.makes(Mistake::CountsMinority) { QUORUM - 1 } else { QUORUM }
+    }
 }
 
 impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
@@ -141,14 +192,41 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
         let mut state = *last;
         match action {
             Action::Tick => state.tick(),
-            Action::Ask { client } => state.clients[client] = Client::Asking { left: BELIEF },
-            Action::Grant { master, client, drifts } => state.grant(master, client, drifts),
+            Action::Ask { client } => {
+                state.clients[client] = Client::Asking { left: BELIEF, handed_over: GRACE - MARGIN };
+            }
+            Action::AskAgain { client } => {
+                let Client::Asking { handed_over, .. } = state.clients[client] else { unreachable!() };
+                state.clients[client] = Client::Asking { left: BELIEF, handed_over };
+                state.clear_votes(client);
+            }
+            Action::Grant { master, client, drifts } => {
+                state.grant(master, client, drifts, !self.makes(Mistake::AsksWithoutExtending));
+            }
+            Action::HandOver { master, client, drifts } => {
+                let counts = self.makes(Mistake::CountsQuarantined) || state.masters[master].quarantine == 0;
+                state.hand_over(master, client, drifts, counts);
+            }
+            Action::TakeOver { client } => {
+                let Client::Asking { handed_over, .. } = state.clients[client] else { unreachable!() };
+                let from_now = self.makes(Mistake::CountsFromNotification);
+                let left = if from_now { GRACE - MARGIN } else { handed_over };
+                state.clients[client] = Client::Holding { left, extending: None };
+                state.clear_answers(client);
+            }
             Action::GrantLate { master } => state.masters[master].key = Some(Key { owner: None, left: TTL }),
             Action::Win { client } => {
-                let Client::Asking { left } = state.clients[client] else { unreachable!() };
+                let Client::Asking { left, .. } = state.clients[client] else { unreachable!() };
                 let left = if self.counts_from_answer { BELIEF } else { left };
                 state.clients[client] = Client::Holding { left, extending: None };
                 state.clear_answers(client);
+            }
+            Action::GiveUp { client } if self.makes(Mistake::ReusesOwner) => {
+                let notified = state.masters.map(|master| master.handed_over);
+                state.end(client);
+                for (master, notified) in state.masters.iter_mut().zip(notified) {
+                    master.handed_over = notified;
+                }
             }
             Action::GiveUp { client } | Action::Release { client } => state.end(client),
             Action::Extend { client } => state.extend(client, Some(Extending { left: BELIEF })),
@@ -195,6 +273,18 @@ impl<const CLIENTS: usize> Tale for Redlock<CLIENTS> {
             Action::GrantLate { master } => {
                 Line::at(master, "a claim of an attempt that is over is granted by".into())
             }
+            Action::HandOver { master, client, drifts } => {
+                Line::at(master, format!("{} is handed the lock, for the grace period, by", name(client)))
+                    .with(fast(drifts))
+            }
+            Action::TakeOver { client } => {
+                let so = if next.holders() > 1 { ": now both are" } else { "" };
+                Line::new(format!(
+                    "{} is notified that it was handed the lock, and its guard is valid{so}",
+                    name(client)
+                ))
+            }
+            Action::AskAgain { client } => Line::new(format!("{} asks all masters once more", name(client))),
             Action::Win { client } => {
                 let so = if next.holders() > 1 { ": now both are" } else { "" };
                 Line::new(format!("{} counts a quorum of votes, and its guard is valid{so}", name(client)))
@@ -237,8 +327,12 @@ impl<const CLIENTS: usize> Model for Redlock<CLIENTS> {
         let masters = || (0..MASTERS).filter(|at| !state.masters[..*at].contains(&state.masters[*at]));
         // In the order that makes the better stories: of the shortest ones, the first is found.
         (0..CLIENTS).for_each(|client| state.decisions(client, actions));
-        masters().for_each(|master| state.arrivals(master, self.drift, actions));
-        (0..CLIENTS).for_each(|client| state.requests(client, actions));
+        masters().for_each(|master| state.arrivals(master, self.drift, self.extends, actions));
+        if self.hands_over {
+            (0..CLIENTS).for_each(|client| self.take_overs(state, client, actions));
+            masters().for_each(|master| state.hand_overs(master, self.drift, actions));
+        }
+        (0..CLIENTS).for_each(|client| state.requests(client, self.extends, actions));
         masters().for_each(|master| state.faults(master, actions));
         actions.push(Action::Tick);
     }
@@ -248,17 +342,39 @@ impl<const CLIENTS: usize> Model for Redlock<CLIENTS> {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
+        let mut properties = vec![
             Property::always(EXCLUSION, |_, state: &Self::State| state.holders() <= 1),
-            Property::sometimes(
-                "an extension outlives a key that was not extended",
-                |_, state: &Self::State| state.outlives_a_key(),
-            ),
             Property::sometimes(
                 "one vote is missing while another guard is valid",
                 |_, state: &Self::State| state.holders() == 1 && state.someone_has_all_votes_but_one(),
             ),
-        ]
+        ];
+        if self.extends {
+            properties.push(Property::sometimes(
+                "an extension outlives a key that was not extended",
+                |_, state: &Self::State| state.outlives_a_key(),
+            ));
+        }
+        if self.hands_over {
+            properties.push(Property::sometimes("a hand-over is split", |_, state: &Self::State| {
+                (0..CLIENTS).all(|client| state.handed_over(client) > 0)
+            }));
+            properties.push(Property::sometimes("a quorum hands the lock over", |_, state: &Self::State| {
+                (0..CLIENTS).any(|client| state.handed_over(client) >= QUORUM)
+            }));
+        }
+        properties
+    }
+}
+
+impl<const CLIENTS: usize> Redlock<CLIENTS> {
+    fn take_overs(&self, state: &State<CLIENTS>, client: usize, actions: &mut Vec<Action>) {
+        let Client::Asking { handed_over, .. } = state.clients[client] else { return };
+        actions.push(Action::AskAgain { client });
+        let is_in_time = handed_over > 0 || self.makes(Mistake::CountsFromNotification);
+        if is_in_time && state.handed_over(client) >= self.handed_over_quorum() {
+            actions.push(Action::TakeOver { client });
+        }
     }
 }
 
@@ -274,14 +390,15 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
-    fn requests(&self, client: usize, actions: &mut Vec<Action>) {
+    fn requests(&self, client: usize, extends: bool, actions: &mut Vec<Action>) {
         match self.clients[client] {
             // Of idle clients, one is enough.
             Client::Idle if self.clients[..client].contains(&Client::Idle) => {}
             Client::Idle => actions.push(Action::Ask { client }),
             Client::Asking { .. } => actions.push(Action::GiveUp { client }),
             Client::Holding { extending: None, .. } => {
-                actions.extend([Action::Extend { client }, Action::Release { client }]);
+                actions.extend(extends.then_some(Action::Extend { client }));
+                actions.push(Action::Release { client });
             }
             Client::Holding { extending: Some(_), .. } => {
                 actions.extend([Action::Forget { client }, Action::Release { client }]);
@@ -289,14 +406,14 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
-    fn arrivals(&self, master: usize, drift: bool, actions: &mut Vec<Action>) {
+    fn arrivals(&self, master: usize, drift: bool, extends: bool, actions: &mut Vec<Action>) {
         let Master { key, said_yes, .. } = self.masters[master];
         for client in (0..CLIENTS).filter(|client| self.clients[*client] != Client::Idle) {
             let ours = key.is_some_and(|key| key.owner == Some(client as u8));
             for drifts in [false, true].into_iter().filter(|drifts| drift || !drifts) {
                 if key.is_none() {
                     actions.push(Action::Grant { master, client, drifts });
-                } else if ours && !self.is_asking(client) {
+                } else if ours && extends && !self.is_asking(client) {
                     actions.push(Action::Prolong { master, client, drifts });
                 }
             }
@@ -306,9 +423,32 @@ impl<const CLIENTS: usize> State<CLIENTS> {
             }
         }
         match key {
+            // A late grant only refuses others, as a key that is yet to be released does.
+            None if !extends => {}
             None => actions.push(Action::GrantLate { master }),
             Some(Key { owner: None, .. }) => actions.push(Action::Erase { master }),
             Some(_) => {}
+        }
+    }
+
+    /// The queue is a hint: whoever asks, or has asked, may be in it.
+    fn hand_overs(&self, master: usize, drift: bool, actions: &mut Vec<Action>) {
+        if matches!(self.masters[master].key, Some(Key { owner: Some(_), .. })) {
+            return;
+        }
+        for client in (0..CLIENTS).filter(|client| self.is_asking(*client)) {
+            let drifts = [false, true].into_iter().filter(|drifts| drift || !drifts);
+            actions.extend(drifts.map(|drifts| Action::HandOver { master, client, drifts }));
+        }
+    }
+
+    fn hand_over(&mut self, master: usize, client: usize, drifts: bool, counts: bool) {
+        let asking = self.is_asking(client);
+        let master = &mut self.masters[master];
+        master.key =
+            Some(Key { owner: Some(client as u8), left: if drifts { GRACE - MARGIN } else { GRACE } });
+        if asking && counts {
+            master.handed_over |= bit(client);
         }
     }
 
@@ -329,8 +469,10 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         for client in 0..CLIENTS {
             match &mut self.clients[client] {
                 Client::Idle => {}
-                Client::Asking { left } | Client::Holding { left, .. } if *left == 1 => self.end(client),
-                Client::Asking { left } => *left -= 1,
+                Client::Asking { left, .. } | Client::Holding { left, .. } if *left == 1 => self.end(client),
+                Client::Asking { left, handed_over } => {
+                    (*left, *handed_over) = (*left - 1, handed_over.saturating_sub(1));
+                }
                 Client::Holding { left, extending } => {
                     *left -= 1;
                     match extending {
@@ -343,13 +485,19 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
-    /// A claim arrives at a master whose key is free, or the client's own already: then it is not touched.
-    fn grant(&mut self, master: usize, client: usize, drifts: bool) {
+    /// A claim arrives at a master whose key is free, or the client's own already: then it is extended.
+    fn grant(&mut self, master: usize, client: usize, drifts: bool, extends: bool) {
         let asking = self.is_asking(client);
         let master = &mut self.masters[master];
-        master.key.get_or_insert_with(|| Key { owner: Some(client as u8), left: life(drifts) });
+        let new = Key { owner: Some(client as u8), left: life(drifts) };
+        let key = master.key.get_or_insert(new);
+        if extends {
+            key.left = key.left.max(new.left);
+        }
         if asking && master.quarantine == 0 {
             master.said_yes |= bit(client);
+            // A client that gets this answer counts its votes from now on, or asks with another owner id.
+            master.handed_over &= !bit(client);
         }
     }
 
@@ -378,6 +526,13 @@ impl<const CLIENTS: usize> State<CLIENTS> {
     }
 
     fn clear_answers(&mut self, client: usize) {
+        self.clear_votes(client);
+        for master in &mut self.masters {
+            master.handed_over &= !bit(client);
+        }
+    }
+
+    fn clear_votes(&mut self, client: usize) {
         for master in &mut self.masters {
             master.said_yes &= !bit(client);
         }
@@ -422,6 +577,11 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         matches!(self.clients[client], Client::Asking { .. })
     }
 
+    /// How many notifications that it was handed the lock are on their way to a client.
+    fn handed_over(&self, client: usize) -> u8 {
+        self.masters.iter().map(|master| (master.handed_over & bit(client)).min(1)).sum()
+    }
+
     fn yeses(&self, client: usize) -> u8 {
         self.masters.iter().map(|master| (master.said_yes & bit(client)).min(1)).sum()
     }
@@ -437,11 +597,14 @@ impl<const CLIENTS: usize> State<CLIENTS> {
             state.clients[new] = self.clients[*old];
         }
         for master in &mut state.masters {
-            let (key, said_yes) = (master.key, master.said_yes);
-            master.said_yes = 0;
+            let (key, said_yes, handed_over) = (master.key, master.said_yes, master.handed_over);
+            (master.said_yes, master.handed_over) = (0, 0);
             for (new, old) in order.iter().enumerate() {
                 if said_yes & bit(*old) != 0 {
                     master.said_yes |= bit(new);
+                }
+                if handed_over & bit(*old) != 0 {
+                    master.handed_over |= bit(new);
                 }
                 if let (Some(was), Some(is)) = (key, &mut master.key)
                     && was.owner == Some(*old as u8)

@@ -8,6 +8,9 @@
 //!   the proposal the last token if it is larger. It is a vote only if both did so. A key that got no token, for
 //!   whatever reason, is none; the script may still mint a token for it.
 //!
+//! A release hands the lock over to a client that asks: as the script, but with its own proposal. A client counts either what is
+//! handed over or what is granted; here it counts both together.
+//!
 //! Time is left out: [the other model](crate::exclusion) says that keys stay for as long as their owner holds the
 //! lock, or may come to. What else is left out, and why nothing is lost by that:
 //!
@@ -40,6 +43,8 @@ const LATEST: u8 = 2;
 pub(crate) struct Fencing {
     /// Whether the largest answer is written to a quorum before it counts.
     pub(crate) writes_back: bool,
+    /// Whether masters hand the lock over to clients that ask, with what the releases propose to them.
+    pub(crate) hands_over: bool,
 }
 
 /// What everybody knows, and what has been so far.
@@ -103,6 +108,8 @@ pub(crate) enum Action {
     Take { master: usize, client: usize },
     /// The second one arrives.
     Register { master: usize, client: usize },
+    /// A release arrives with a proposal, and the master hands the lock over.
+    HandOver { master: usize, client: usize, proposal: u8 },
     /// A second one arrives whose client does not have the key, or not any more.
     Stray { master: usize, proposal: u8 },
     /// A client counts the votes of these masters, by their bits: it stops at the first quorum.
@@ -134,6 +141,12 @@ impl Model for Fencing {
         }
         for client in 0..CLIENTS {
             state.steps_of(client, actions);
+            if self.hands_over && matches!(state.clients[client], Client::Asking { .. }) {
+                let free = state.unlike_masters().filter(|master| state.masters[*master].key.is_none());
+                let proposals =
+                    |master| (0..=LATEST).map(move |proposal| Action::HandOver { master, client, proposal });
+                actions.extend(free.flat_map(proposals));
+            }
         }
     }
 
@@ -174,7 +187,12 @@ impl Tale for Fencing {
         let mut state = *last;
         match action {
             Action::Ask { client, proposal } => state.clients[client] = Client::Asking { proposal },
-            Action::Grant { master, client } => state.grant(master, client),
+            Action::Grant { master, client } => {
+                if let Client::Asking { proposal } = state.clients[client] {
+                    state.grant(master, client, proposal);
+                }
+            }
+            Action::HandOver { master, client, proposal } => state.grant(master, client, proposal),
             Action::Take { master, client } => state.take(master, client),
             Action::Register { master, client } => state.register(master, client),
             Action::Stray { master, proposal } => state.masters[master].counter = proposal,
@@ -202,6 +220,10 @@ impl Tale for Fencing {
             Action::Grant { master, client } => {
                 let token = next.masters[master].counter;
                 Line::at(master, format!("{}'s claim is granted with the token {token} by", name(client)))
+            }
+            Action::HandOver { master, client, .. } => {
+                let token = next.masters[master].counter;
+                Line::at(master, format!("{} is handed the lock with the token {token} by", name(client)))
             }
             Action::Take { master, client } => {
                 Line::at(master, format!("{} takes the key, which has no token yet, at", name(client)))
@@ -275,8 +297,7 @@ impl State {
             .filter(move |masters| masters.count_ones() == u32::from(QUORUM) && masters & votes == *masters)
     }
 
-    fn grant(&mut self, master: usize, client: usize) {
-        let Client::Asking { proposal } = self.clients[client] else { return };
+    fn grant(&mut self, master: usize, client: usize, proposal: u8) {
         let master = &mut self.masters[master];
         master.counter = proposal.max(master.counter + 1);
         let vote = Vote::For { token: master.counter, outright: false };

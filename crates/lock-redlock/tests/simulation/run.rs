@@ -1,11 +1,12 @@
 //! One run: clients on links to all masters, what goes wrong, and what is left when it is over.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use lock_core::{BootInstant, Clock, Locks};
 use lock_redlock::redis::IntoConnectionInfo;
-use lock_redlock::{MasterConfig, RedlockConfig};
+use lock_redlock::{MasterConfig, Redlock, RedlockConfig};
 use lock_redlock::{StreamDial, WallClock};
 use lock_testkit::fake::{Dice, FakeRedis, Faults, Link, Trace};
 use lock_testkit::simulation::{Outcome, Stage, in_virtual_time, lock_name};
@@ -22,6 +23,20 @@ struct World {
     links: Vec<Vec<Link>>,
     stage: Arc<Stage>,
 }
+
+/// What the runs so far have come across.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Locks that releases handed over.
+    pub(crate) handed_over: AtomicU64,
+    /// Of those, locks in runs in which a master hung or was down.
+    pub(crate) with_a_master_away: AtomicU64,
+    /// Votes that were split.
+    pub(crate) split: AtomicU64,
+}
+
+pub(crate) static SEEN: Seen =
+    Seen { handed_over: AtomicU64::new(0), with_a_master_away: AtomicU64::new(0), split: AtomicU64::new(0) };
 
 /// Runs a scenario in virtual time.
 pub(crate) fn run(scenario: &Scenario, with_log: bool) -> Outcome {
@@ -45,10 +60,12 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     let links: Vec<Vec<Link>> = (0..scenario.clients)
         .map(|client| masters.iter().map(|redis| link(client, redis)).collect())
         .collect();
-    let mut clients = Vec::new();
+    let mut backends = Vec::new();
     for (client, links) in links.iter().enumerate() {
-        clients.push(connect(scenario, &clock, client, links).await);
+        backends.push(Arc::new(connect(scenario, &clock, client, links).await));
     }
+    let clients: Vec<_> =
+        backends.iter().map(|backend| Locks::from_dyn(Arc::<Redlock>::clone(backend))).collect();
     links.iter().flatten().for_each(|link| link.set_faults(scenario.faults.clone()));
 
     let stage = Arc::new(Stage::new(scenario.habits(), clock.clone(), trace));
@@ -57,6 +74,7 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
     let spoiler = tokio::spawn(spoil(Arc::clone(&world)));
     let mut faults = stage.play(&clients, 1, &mut dice).await;
     spoiler.await.unwrap();
+    note_votes(scenario, backends);
     if faults.is_empty() {
         // Restarted masters do not vote for as long as a lease may last.
         let limit = longest_lease(scenario) * 2 + SLACK;
@@ -73,6 +91,17 @@ async fn simulate(scenario: &Scenario, with_log: bool) -> Outcome {
         faults.extend(stage.look_for_connections_that_are_left(clients, SLACK * 6, left).await);
     }
     stage.judge(faults)
+}
+
+/// Counts what the clients came across; their connections are left to the locks.
+fn note_votes(scenario: &Scenario, backends: Vec<Arc<Redlock>>) {
+    let is_away = |event: &Event| matches!(event, Event::Hang { .. } | Event::Restart { .. });
+    let has_one_away = scenario.events.iter().any(|(_, event)| is_away(event));
+    for votes in backends.iter().map(|backend| backend.votes()) {
+        SEEN.handed_over.fetch_add(votes.handed_over, Ordering::Relaxed);
+        SEEN.with_a_master_away.fetch_add(votes.handed_over * u64::from(has_one_away), Ordering::Relaxed);
+        SEEN.split.fetch_add(votes.split, Ordering::Relaxed);
+    }
 }
 
 /// Lets things go wrong, and makes them right in the end.
@@ -122,7 +151,7 @@ fn longest_lease(scenario: &Scenario) -> Duration {
     scenario.ttl * 2 + scenario.timeout + scenario.steps_back()
 }
 
-async fn connect(scenario: &Scenario, clock: &Clock, client: usize, links: &[Link]) -> Locks {
+async fn connect(scenario: &Scenario, clock: &Clock, client: usize, links: &[Link]) -> Redlock {
     let masters = links.iter().enumerate().map(|(master, link)| {
         let (info, link) = (format!("redis://master-{master}").into_connection_info().unwrap(), link.clone());
         let dial = StreamDial::new(scenario.timeout, move || link.connect());
@@ -135,7 +164,7 @@ async fn connect(scenario: &Scenario, clock: &Clock, client: usize, links: &[Lin
         .longest_ttl(scenario.ttl * 2)
         .connect_timeout(scenario.timeout)
         .master_timeout(scenario.timeout);
-    config.connect().await.unwrap()
+    Redlock::connect(config).await.unwrap()
 }
 
 fn wall_clock(clock: Clock, ahead: i64) -> WallClock {
