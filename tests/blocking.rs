@@ -174,7 +174,7 @@ fn readers_permits_and_several(locks: &Locks, other: &Locks) {
     drop(both(other).try_acquire_for(PATIENCE).unwrap().expect("both are free"));
 
     let owner = Reentrant::new(&locks.mutex("nested"));
-    let (outer, inner) = (owner.acquire().unwrap(), owner.clone().acquire().unwrap());
+    let (outer, inner) = (owner.acquire().unwrap(), owner.acquire().unwrap());
     assert_eq!((outer.depth(), inner.token()), (2, outer.token()));
     assert_eq!(outer.release().unwrap(), None);
     assert!(Reentrant::new(&locks.mutex("nested")).try_acquire().unwrap().is_none());

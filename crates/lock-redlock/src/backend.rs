@@ -114,6 +114,7 @@ impl Redlock {
             identity,
             ttl: config.ttl,
             longest_ttl,
+            local_handovers: config.local_handovers,
             clock: config.clock,
             wall_clock: config.wall_clock,
             counters: VoteCounters::default(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::{Error, Outcome, OwnerId, Result, Token};
+use lock_core::{Error, Outcome, OwnerId, Result, Token, TokenBlock};
 use redis_link::keys::Keys;
 use redis_link::lock_answer::LockAnswer;
 use redis_link::take_back::Sent;
@@ -67,13 +67,14 @@ impl Claims {
         entry: Option<&Arc<QueueEntry>>,
         contention: &Arc<Contention>,
     ) -> Arc<Self> {
+        let proposal = TokenBlock::start(since);
         Arc::new(Self {
             masters: Arc::clone(masters),
             keys: Arc::clone(keys),
             owner: entry.map_or_else(OwnerId::random, |entry| entry.owner()),
             ttl,
-            began: (since, Instant::now()),
-            since: AtomicU64::new(since),
+            began: (proposal, Instant::now()),
+            since: AtomicU64::new(proposal),
             info: Arc::clone(info),
             entry: entry.map(Arc::clone),
             contention: Arc::clone(contention),
@@ -114,10 +115,11 @@ impl Claims {
         }))
     }
 
-    /// The token to propose now: the clock, in microseconds since 1970.
+    /// The token to propose now: the block of the clock, in microseconds since 1970.
     pub(crate) fn proposal(&self) -> Token {
         let (since, began) = self.began;
-        Token::new(since.saturating_add(u64::try_from(began.elapsed().as_micros()).unwrap_or(0)))
+        let now = since.saturating_add(u64::try_from(began.elapsed().as_micros()).unwrap_or(0));
+        Token::new(TokenBlock::start(now))
     }
 
     /// Sets the start of the lock, as its proposed token, in microseconds since 1970.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::renewal::Renewer;
-use lock_core::{Clock, LeasePolicy, LockName, Result};
+use lock_core::{Clock, LeasePolicy, LockName, Result, Token, TokenBlock};
 use redis_link::acquisitions::Acquisitions;
 use redis_link::keys::Keys;
 use redis_link::owner_cache::OwnerCache;
@@ -28,6 +28,7 @@ pub(crate) struct Context {
     pub(crate) identity: String,
     pub(crate) ttl: Duration,
     pub(crate) longest_ttl: Duration,
+    pub(crate) local_handovers: u32,
     pub(crate) clock: Clock,
     pub(crate) wall_clock: WallClock,
     pub(crate) counters: VoteCounters,
@@ -47,6 +48,11 @@ impl Context {
     /// The time since 1970 in microseconds.
     pub(crate) fn micros(&self) -> u64 {
         u64::try_from(self.wall_clock.now().as_micros()).unwrap_or(0)
+    }
+
+    /// The token to propose now: the block of the clock.
+    pub(crate) fn proposal(&self) -> Token {
+        Token::new(TokenBlock::start(self.micros()))
     }
 
     /// When a quorum can vote again, if restarted masters are the reason why it cannot now.

@@ -44,7 +44,7 @@ impl Context {
         if let Some(seen) = all_seen.iter().flatten().find(|seen| !is_lock(&seen.kind)) {
             return Err(not_a_lock(BACKEND, &seen.kind));
         }
-        let proposal = Token::new(self.micros());
+        let proposal = self.proposal();
         let kinds = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
             async move {
@@ -82,7 +82,7 @@ impl Context {
         let is_its = seen.token == Some(token) || seen.since == Some(token.get());
         let Some(owner) = OwnerId::decode(&seen.owner).filter(|_| is_its) else { return Ok(false) };
         // Each master compares the owner id, which is unique.
-        let proposal = Token::new(self.micros());
+        let proposal = self.proposal();
         let removed = self.ask_all(|master| {
             let keys = Arc::clone(&keys);
             async move {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::renewal::{Renewal, Terms};
 use lock_core::{
-    AcquireRequest, BootInstant, Error, GuardState, Lease, LossReason, OwnerId, Released, Result, Token,
-    Validity, ValidityCell,
+    AcquireRequest, BootInstant, Clock, Error, GuardState, Lease, LossReason, OwnerId, Released, Result,
+    Token, TokenBlock, Validity, ValidityCell,
 };
 use redis_link::wall_clock::WallClock;
 use tokio::time::{Instant, sleep};
@@ -31,7 +31,8 @@ pub(crate) struct RedlockLease {
     claims: Arc<Claims>,
     longest_ttl: Duration,
     wall_clock: WallClock,
-    token: Token,
+    clock: Clock,
+    tokens: TokenBlock,
     cell: ValidityCell,
     validity: Validity,
     renewal: Renewal,
@@ -60,8 +61,9 @@ impl RedlockLease {
             renewal: context.renewer.add(Arc::new(held), terms, cell.clone()),
             longest_ttl: context.longest_ttl,
             wall_clock: context.wall_clock.clone(),
+            clock: context.clock.clone(),
             claims,
-            token,
+            tokens: TokenBlock::granted(token, context.local_handovers),
             validity: cell.validity(),
             cell,
             pending: Mutex::default(),
@@ -78,7 +80,7 @@ impl RedlockLease {
 #[async_trait]
 impl Lease for RedlockLease {
     fn token(&self) -> Token {
-        self.token
+        self.tokens.token()
     }
 
     fn owner(&self) -> OwnerId {
@@ -108,6 +110,11 @@ impl Lease for RedlockLease {
             pause = (pause * 2).min(LAST_PAUSE);
         }
         Err(failed)
+    }
+
+    fn pass_on(&mut self) -> bool {
+        let is_released = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner).is_some();
+        !is_released && self.tokens.advance(self.clock.now())
     }
 
     async fn verify(&self) -> Result<GuardState> {

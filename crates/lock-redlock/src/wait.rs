@@ -235,13 +235,14 @@ impl<'a> Waiting<'a> {
     }
 
     /// Rolls an attempt back; in the background if there is no time for another one.
+    #[allow(clippy::needless_pass_by_ref_mut, reason = "a future with a shared reference to this is not Send")]
     async fn give_back(&mut self, attempt: Attempt) {
         if !self.request.wait.is_expired() {
             attempt.give_back(AndThen::Wait).await;
         }
     }
 
-    fn won(&mut self, attempt: Attempt, token: Token, sent: BootInstant) -> RedlockLease {
+    fn won(&self, attempt: Attempt, token: Token, sent: BootInstant) -> RedlockLease {
         self.context.counters.won(self.splits == 0);
         let (clock, until) = (self.context.clock.clone(), valid_until(sent, self.ttl));
         // It stays in the queues of the masters that refused: those hand the lock over to it, and not to the next waiter.

@@ -183,7 +183,12 @@ mod tests {
 
     #[test]
     fn a_call_within_a_call_takes_no_wake_up() {
-        let inner = || wait("test", async { Ok(sleep(Duration::from_millis(20)).await) });
+        let inner = || {
+            wait("test", async {
+                sleep(Duration::from_millis(20)).await;
+                Ok(())
+            })
+        };
         let outer = thread::spawn(move || {
             wait("test", async {
                 let early = tokio::spawn(sleep(Duration::from_millis(5)));
@@ -192,7 +197,8 @@ mod tests {
                 let first = std::future::poll_fn(|context| Poll::Ready(early.as_mut().poll(context)));
                 assert!(first.await.is_pending());
                 inner().unwrap();
-                Ok(early.await.unwrap())
+                early.await.unwrap();
+                Ok(())
             })
         });
         outer.join().unwrap().unwrap();

@@ -1,5 +1,5 @@
 -- Acquires the lock on this master for an owner, and mints the token of the grant: the proposed one, or else the clock, if
--- that is larger than the last one; otherwise the last one plus one.
+-- that is larger than the last one; otherwise the block after the last one.
 -- KEYS: lock, tokens, wait queue.
 -- ARGV: "owner since info", ttl in ms, proposed token or '', for how many ms the last token is kept, and for a waiter also:
 -- its queue entry, the start of its wait.
@@ -23,7 +23,7 @@ if is_ours then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])))
 end
 
-local token = next_token(ARGV[3] ~= '' and ARGV[3] or micros)
+local token = next_token(ARGV[3] ~= '' and ARGV[3] or block_of(micros))
 local failed = type(token) == 'table' and token or note(token, ARGV[4])
 if failed then
   redis.call('DEL', KEYS[1])

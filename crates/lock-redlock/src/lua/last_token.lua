@@ -7,11 +7,18 @@ local function last_token()
   return last
 end
 
--- The token of the next grant, or an error: the proposed one if it is larger than the last one, else the last one plus one.
+-- A grant reserves a block of tokens for its process (TokenBlock in lock-core). Its first one, a multiple, stands for all.
+local BLOCK = 16
+
+local function block_of(number)
+  return string.format('%.0f', number - number % BLOCK)
+end
+
+-- The token of the next grant, or an error: the proposed one if it is larger than the last one, else the block after that.
 local function next_token(proposed)
   local last = last_token()
   if type(last) == 'string' and not is_larger(proposed, last) then
-    return successor(last)
+    return block_of(last + BLOCK)
   end
   return type(last) == 'table' and last or proposed
 end
