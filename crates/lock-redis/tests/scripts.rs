@@ -416,7 +416,7 @@ async fn owner_info_is_shown_unchanged() {
         assert!(matches!(bench.voter.claim(&claim.request(None)).await.unwrap(), LockAnswer::Granted(_)));
         assert!(bench.extend_vote(me, TTL).await && bench.vacate(me).await);
         let sight = bench.look_at_vote().await;
-        let token = Some(Token::new(5001));
+        let token = Some(Token::new(5008));
         let free = Inspection { kind: "none".into(), token, mode: sight.mode, ..Inspection::default() };
         assert_eq!(sight, free);
     }
@@ -516,11 +516,11 @@ async fn a_proposal_counts_if_it_is_larger_and_a_floor_lifts_the_next() {
     let lasts = bench.redis.command(&["PTTL", bench.keys.tokens()]).await.unwrap().int().unwrap();
     assert!(lasts > 0, "a last token that was lifted stays forever: {lasts}");
     assert!(bench.vacate(me).await);
-    assert_eq!(bench.claim(other, Some(1000)).await, granted(5001));
+    assert_eq!(bench.claim(other, Some(1000)).await, granted(5008));
     let sight = bench.look_at_vote().await;
     assert_eq!((sight.since, sight.owner), (Some(SINCE), other.to_string()));
     assert!(bench.vacate(other).await);
-    assert!(bench.granted(me).await > Token::new(5001));
+    assert!(bench.granted(me).await > Token::new(5008));
 }
 
 #[tokio::test]
@@ -646,12 +646,12 @@ async fn a_refused_token_is_never_granted() {
     assert!(bench.vacate(me).await);
     assert_eq!(bench.claim_fast(other, 1500).await, None);
     assert_eq!(bench.look_at_vote().await.owner, other.to_string(), "it is taken nevertheless");
-    assert_eq!(bench.claim(other, Some(1500)).await, granted(1501));
-    assert_eq!(bench.claim(other, Some(1500)).await, granted(1502));
+    assert_eq!(bench.claim(other, Some(1500)).await, granted(1504));
+    assert_eq!(bench.claim(other, Some(1500)).await, granted(1520));
     assert!(bench.vacate(other).await);
-    assert_eq!(bench.claim_fast(me, 1502).await, None);
+    assert_eq!(bench.claim_fast(me, 1520).await, None);
     assert!(bench.vacate(me).await);
-    assert_eq!(bench.claim_fast(me, 1503).await, Some(granted(1503)));
+    assert_eq!(bench.claim_fast(me, 1536).await, Some(granted(1536)));
 }
 
 #[tokio::test]
@@ -761,7 +761,9 @@ async fn masters_that_know_the_same_tokens_hand_over_with_the_same() {
     let (bench, (holder, waiter)) = (Bench::new().await, owners());
     let _inbox = listen(&bench, &["inbox:1"]).await;
     let entry = Bench::entry(waiter, "inbox:1", 1);
-    for (last, minted) in [(1, PROPOSED), (PROPOSED, PROPOSED + 1), (PROPOSED + 7, PROPOSED + 8)] {
+    let after = |token| TokenBlock::end(token) + 1;
+    for (last, minted) in [(1, PROPOSED), (PROPOSED, after(PROPOSED)), (PROPOSED + 23, after(PROPOSED + 23))]
+    {
         bench.redis(&["FLUSHALL"]).await;
         assert_eq!(bench.claim(holder, Some(last)).await, granted(last));
         assert!(!bench.queue_up(waiter, &entry).await);

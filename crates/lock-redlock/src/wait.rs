@@ -235,7 +235,10 @@ impl<'a> Waiting<'a> {
     }
 
     /// Rolls an attempt back; in the background if there is no time for another one.
-    #[allow(clippy::needless_pass_by_ref_mut, reason = "a future with a shared reference to this is not Send")]
+    #[allow(
+        clippy::needless_pass_by_ref_mut,
+        reason = "a future with a shared reference to this is not Send"
+    )]
     async fn give_back(&mut self, attempt: Attempt) {
         if !self.request.wait.is_expired() {
             attempt.give_back(AndThen::Wait).await;

@@ -551,8 +551,8 @@ impl Case {
     ) {
         let (token, mints) = (token.map(Token::get), effect.mints);
         let (previous, lost) = (self.last, op == Op::FlushAll);
-        if let Some(by) = effect.noted {
-            let noted = previous.saturating_add_signed(by);
+        if let Some(noted) = effect.noted {
+            let noted = noted.after(previous);
             assert_eq!(last, Some(noted), "{op}");
             assert!(token.is_none_or(|token| token == noted), "{op}: {token:?}, and noted was {noted}");
         } else if mints > 0 {

@@ -1,6 +1,6 @@
 //! The model: what every operation answers, tells and leaves.
 
-use lock_core::Mode;
+use lock_core::{Mode, TokenBlock};
 
 use crate::op::Op;
 use crate::state::{Family, Fence, Lock, NAMES, Place, Stand, State, Ttl, Who, ttl_text};
@@ -27,7 +27,30 @@ pub struct Effect {
     /// How many tokens were minted.
     pub mints: u64,
     /// How far above the last token is the one that it became, where that does not depend on the clock.
-    pub noted: Option<i64>,
+    pub noted: Option<Noted>,
+}
+
+/// What a master notes as the last token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// That much more than the one before.
+    By(i64),
+    /// The first of the block after that of the one before.
+    NextBlock,
+}
+
+impl Noted {
+    /// For a proposal that is larger than the last token by this.
+    fn claimed(by: i64) -> Self {
+        if by > 0 { Self::By(by) } else { Self::NextBlock }
+    }
+
+    pub fn after(self, last: u64) -> u64 {
+        match self {
+            Self::By(by) => last.saturating_add_signed(by),
+            Self::NextBlock => TokenBlock::end(last) + 1,
+        }
+    }
 }
 
 impl Model {
@@ -57,7 +80,7 @@ impl Model {
         match op {
             Op::Claim(who, by) => {
                 let answer = self.claim(who, false, effect);
-                effect.noted = by.map(|by| by.max(1)).filter(|_| effect.mints > 0);
+                effect.noted = by.map(Noted::claimed).filter(|_| effect.mints > 0);
                 answer
             }
             Op::Outright(who, by) => self.outright(who, by, effect),
@@ -150,7 +173,7 @@ impl Model {
         let is_larger = by > 0 && !matches!(self.state.fence, Fence::Hash | Fence::Full);
         if is_larger {
             self.state.fence = Fence::Of(None);
-            effect.noted = Some(by);
+            effect.noted = Some(Noted::By(by));
         }
         if !taken || !is_larger {
             return "unclear".into();
@@ -181,7 +204,7 @@ impl Model {
                 self.state.line.insert(first);
                 return true;
             }
-            effect.noted = Some(1);
+            effect.noted = Some(Noted::By(1));
             if self.alive[next.0] {
                 effect.notified.push(format!("{next} passed"));
                 self.state.lock = Lock::Held(next, Some(GRACE));
@@ -293,7 +316,7 @@ impl Model {
             Fence::Lost => self.state.fence = Fence::Of(None),
             _ => {}
         }
-        effect.noted = Some(by.max(0));
+        effect.noted = Some(Noted::By(by.max(0)));
         "raised".into()
     }
 

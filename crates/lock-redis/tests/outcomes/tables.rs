@@ -150,18 +150,18 @@ type Sequence = (&'static str, &'static [(&'static str, &'static str)], Option<u
 async fn what_is_taken_outright_and_unclear_is_claimed_again() {
     let sequences: &[Sequence] = &[
         // Never the token that was refused, or was another's before.
-        ("free | | somebody", &[("outright me +0", "unclear"), ("claim me +0", "granted")], Some(1001), "me:300 | | somebody"),
-        ("free | | somebody", &[("outright me -5", "unclear"), ("claim me -5", "granted")], Some(1001), "me:300 | | somebody"),
+        ("free | | somebody", &[("outright me +0", "unclear"), ("claim me +0", "granted")], Some(1008), "me:300 | | somebody"),
+        ("free | | somebody", &[("outright me -5", "unclear"), ("claim me -5", "granted")], Some(1008), "me:300 | | somebody"),
         ("free | | somebody", &[("outright me -1", "unclear"), ("claim me +7", "granted")], Some(1007), "me:300 | | somebody"),
         // Nor one that may have been granted: the answer was lost.
-        ("free | | somebody", &[("outright me +5", "granted"), ("claim me +0", "granted")], Some(1006), "me:300 | | somebody"),
-        ("free",              &[("outright me +5", "granted"), ("claim me +0", "granted")], Some(1006), "me:300 | | somebody"),
-        ("free | | somebody", &[("outright me +5", "granted"), ("outright me +5", "unclear"), ("claim me +0", "granted")], Some(1011), "me:300 | | somebody"),
-        ("free | | somebody", &[("claim me +5", "granted"), ("outright me +0", "unclear"), ("claim me +0", "granted")], Some(1006), "me:300 | | somebody"),
+        ("free | | somebody", &[("outright me +5", "granted"), ("claim me +0", "granted")], Some(1008), "me:300 | | somebody"),
+        ("free",              &[("outright me +5", "granted"), ("claim me +0", "granted")], Some(1008), "me:300 | | somebody"),
+        ("free | | somebody", &[("outright me +5", "granted"), ("outright me +5", "unclear"), ("claim me +0", "granted")], Some(1024), "me:300 | | somebody"),
+        ("free | | somebody", &[("claim me +5", "granted"), ("outright me +0", "unclear"), ("claim me +0", "granted")], Some(1008), "me:300 | | somebody"),
         // Whoever is refused leaves its token, for the holder and for the next.
         ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("claim me +0", "busy 200")], Some(1005), "ann:200 | | somebody"),
-        ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("claim ann +0", "granted")], Some(1006), "ann:300 | | somebody"),
-        ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("vacate ann", "vacated"), ("outright bob +0", "unclear"), ("claim bob +0", "granted")], Some(1006), "bob:300 | | somebody"),
+        ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("claim ann +0", "granted")], Some(1008), "ann:300 | | somebody"),
+        ("ann:200 | | somebody", &[("outright me +5", "unclear"), ("vacate ann", "vacated"), ("outright bob +0", "unclear"), ("claim bob +0", "granted")], Some(1008), "bob:300 | | somebody"),
         ("ann:200 | | somebody", &[("outright me -5", "unclear"), ("vacate ann", "vacated"), ("outright bob +1", "granted")], Some(1001), "bob:300 | | somebody"),
         // Without a token there is no lock.
         ("free | | hash",     &[("outright me +5", "unclear"), ("claim me +5", "refused")], None, "free | | hash"),
@@ -848,9 +848,10 @@ async fn the_last_of_all_tokens() {
         ("free | | somebody", "outright me +1"),
         ("me:200 | | somebody", "claim me +0"),
     ] {
-        let case = bench.case_after(LARGEST - 1, Family::Master, state.parse().unwrap()).await;
+        let largest = TokenBlock::start(LARGEST);
+        let case = bench.case_after(largest - 1, Family::Master, state.parse().unwrap()).await;
         let (token, last) = bench.on_server(&case, op.parse().unwrap()).await;
-        assert_eq!((token.map(Token::get), last), (Some(LARGEST), Some(LARGEST)), "{state}; {op}");
+        assert_eq!((token.map(Token::get), last), (Some(largest), Some(largest)), "{state}; {op}");
     }
 }
 
