@@ -79,6 +79,7 @@ impl Model {
     fn answer(&mut self, op: Op, effect: &mut Effect) -> String {
         match op {
             Op::Claim(who, by) => {
+                let by = by.map(|by| self.above(by));
                 let answer = self.claim(who, false, effect);
                 effect.noted = by.map(Noted::claimed).filter(|_| effect.mints > 0);
                 answer
