@@ -55,7 +55,7 @@ impl<'a> Acquisition<'a> {
     pub(crate) fn listener(&self) -> Option<Listener> {
         let listens = self.context.wait == RedisWait::Notify && self.request.wait != Wait::Never;
         let push = listens.then(|| self.context.push.get(&self.keys)).flatten();
-        push.and_then(|push| push.listen_if_live(self.keys.channel()))
+        push.and_then(|push| push.listen_if_live(&self.keys.channel()))
     }
 
     /// A new attempt, with its own owner id.

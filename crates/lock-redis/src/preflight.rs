@@ -58,7 +58,8 @@ impl Context {
         let keys = self.keys(name)?;
         let tried = self.move_and_back(&keys, name).await;
         let beside = self.server.recipe().beside().map(|beside| beside(keys.lock()));
-        let remains = [Some(keys.lock()), Some(keys.fence()), Some(keys.tokens()), beside.as_deref()];
+        let fence = keys.fence();
+        let remains = [Some(keys.lock()), Some(&*fence), Some(keys.tokens()), beside.as_deref()];
         let remains: Vec<&str> = remains.into_iter().flatten().collect();
         let discarded = self.server.read(&DISCARD.on(&remains), wire::text).await.map(drop);
         match tried.and_then(|replicas| discarded.map(|()| replicas)) {

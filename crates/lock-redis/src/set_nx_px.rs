@@ -53,8 +53,8 @@ pub(crate) struct SetNxPx {
 
 impl SetNxPx {
     /// The channel on which a release is published, if it is.
-    fn channel<'a>(&self, keys: &'a Keys) -> &'a str {
-        if self.publishes_free { keys.channel() } else { "" }
+    fn channel(&self, keys: &Keys) -> String {
+        if self.publishes_free { keys.channel() } else { String::new() }
     }
 }
 
@@ -103,7 +103,7 @@ impl Recipe for SetNxPx {
 
     fn release(&self, keys: &Keys, owner: OwnerId, entry: Option<&str>) -> Call {
         let call = RELEASE.on(&keys.all()).arg(owner.encode(&mut [0; 32]));
-        call.unless_usual([self.channel(keys), entry.unwrap_or_default()], [""; 2])
+        call.unless_usual([&*self.channel(keys), entry.unwrap_or_default()], [""; 2])
     }
 
     fn extend(&self, lease: &Extension<'_>, _: Moment) -> Call {
@@ -119,7 +119,7 @@ impl Recipe for SetNxPx {
         let fence_ttl = fence_ttl(lease.ttl);
         match lease.hold {
             Hold::Downgrading => {
-                call.unless_usual([&*fence_ttl, self.channel(lease.keys)], [USUAL_FENCE_TTL, ""])
+                call.unless_usual([&*fence_ttl, &*self.channel(lease.keys)], [USUAL_FENCE_TTL, ""])
             }
             _ => call.unless_usual([&*fence_ttl], [USUAL_FENCE_TTL]),
         }

@@ -126,7 +126,7 @@ impl Recipe for SetnxTimestamp {
     fn ask(&self, ask: &Ask<'_>, sent: Moment) -> Call {
         let text = ask.keys.moved();
         let call = ASK
-            .on(&[ask.keys.lock(), ask.keys.tokens(), ask.keys.fence(), &text])
+            .on(&[ask.keys.lock(), ask.keys.tokens(), &ask.keys.fence(), &text])
             .arg(ask.owner.encode(&mut [0; 32]))
             .arg(millis(ask.ttl));
         let call = call.arg(ask.info).arg("").arg(&*mode_name(ask.mode)).arg(&*fence_ttl(ask.ttl));
@@ -134,29 +134,29 @@ impl Recipe for SetnxTimestamp {
     }
 
     fn release(&self, lock: &Keys, owner: OwnerId, _: Option<&str>) -> Call {
-        RELEASE.on(&keys(lock)).arg(owner.encode(&mut [0; 32]))
+        on(&RELEASE, lock).arg(owner.encode(&mut [0; 32]))
     }
 
     fn extend(&self, lease: &Extension<'_>, sent: Moment) -> Call {
-        let call = EXTEND.on(&keys(lease.keys)).arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
+        let call = on(&EXTEND, lease.keys).arg(lease.owner.encode(&mut [0; 32])).arg(millis(lease.ttl));
         self.with_value(call.arg(&*fence_ttl(lease.ttl)), sent, lease.ttl)
     }
 
     fn raise(&self, lock: &Keys, owner: OwnerId, floor: Token, ttl: Duration) -> Call {
-        RAISE.on(&keys(lock)).arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))
+        on(&RAISE, lock).arg(owner.to_string()).arg(floor.get()).arg(&*fence_ttl(ttl))
     }
 
     fn inspect(&self, lock: &Keys, owner: &str) -> Call {
-        let call = INSPECT.on(&[lock.lock(), lock.tokens(), lock.fence(), &lock.moved()]);
+        let call = INSPECT.on(&[lock.lock(), lock.tokens(), &lock.fence(), &lock.moved()]);
         self.with_limit(call.arg(lock.channel()).arg(owner))
     }
 
     fn break_lock(&self, lock: &Keys) -> Call {
-        self.with_limit(BREAK.on(&[lock.lock(), lock.tokens(), lock.fence(), &lock.moved()]).arg(""))
+        self.with_limit(BREAK.on(&[lock.lock(), lock.tokens(), &lock.fence(), &lock.moved()]).arg(""))
     }
 
     fn swap(&self, lock: &Keys, owner: OwnerId, tombstone: &Tombstone) -> Call {
-        SWAP.on(&[lock.lock(), lock.tokens(), lock.fence(), &lock.moved()])
+        SWAP.on(&[lock.lock(), lock.tokens(), &lock.fence(), &lock.moved()])
             .arg(owner.to_string())
             .arg(tombstone.to_string())
             .arg(millis(tombstone.life))
@@ -217,9 +217,9 @@ impl Recipe for SetnxTimestamp {
     }
 }
 
-/// The keys that this recipe uses.
-fn keys(keys: &Keys) -> [&str; 3] {
-    [keys.lock(), keys.tokens(), keys.fence()]
+/// A call with the keys that this recipe uses.
+fn on(script: &'static Script, keys: &Keys) -> Call {
+    script.on(&[keys.lock(), keys.tokens(), &keys.fence()])
 }
 
 /// The server's clock, if the answer has it.

@@ -272,7 +272,7 @@ impl<'a> Waiting<'a> {
                 let is_live = self.listener.as_ref().is_some_and(Listener::is_live);
                 if !is_live {
                     // Again, as the runtime of the connection may have ended.
-                    self.listener = Some(push.listen(self.what.keys.channel()));
+                    self.listener = Some(push.listen(&self.what.keys.channel()));
                 }
                 is_live
             }

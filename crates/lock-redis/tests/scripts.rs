@@ -286,7 +286,7 @@ async fn a_free_lock_is_a_plain_string_with_a_ttl() {
         assert!((15_000..=20_000).contains(&bench.pttl().await));
         assert_eq!(bench.redis(&["ZSCORE", bench.keys.tokens(), "last"]).await, "1000");
         assert_eq!(bench.redis(&["ZCARD", bench.keys.tokens()]).await, "Int(1)");
-        assert_eq!(bench.redis(&["EXISTS", bench.keys.fence()]).await, "Int(0)");
+        assert_eq!(bench.redis(&["EXISTS", &bench.keys.fence()]).await, "Int(0)");
     }
 }
 
@@ -753,7 +753,7 @@ async fn a_master_hands_the_lock_over_to_the_first_waiter_for_the_grace_period()
     assert!(bench.queue_up(second, &waiters[0].1).await);
     assert!(bench.pttl().await > VOTE_GRACE.as_millis() as i64);
     assert!(bench.vacate(second).await);
-    assert_eq!(bench.redis(&["EXISTS", "lock:a", bench.keys.line()]).await, "Int(0)");
+    assert_eq!(bench.redis(&["EXISTS", "lock:a", &bench.keys.line()]).await, "Int(0)");
 }
 
 #[tokio::test]
@@ -793,19 +793,19 @@ async fn a_release_reports_whether_there_are_waiters() {
     bench.granted(holder).await;
     assert!(!bench.queue_up(waiter, &dead).await);
     assert_eq!(bench.vacated(holder, None).await, vacated(true, false));
-    assert_eq!(bench.redis(&["EXISTS", "lock:a", bench.keys.line()]).await, "Int(0)");
+    assert_eq!(bench.redis(&["EXISTS", "lock:a", &bench.keys.line()]).await, "Int(0)");
 }
 
 #[tokio::test]
 async fn a_queue_key_of_another_type_blocks_no_client() {
     let (bench, (me, other)) = (Bench::new().await, owners());
     let [mine, others] = [me, other].map(|owner| Bench::entry(owner, "inbox:1", 1));
-    bench.redis(&["SET", bench.keys.line(), "something"]).await;
+    bench.redis(&["SET", &bench.keys.line(), "something"]).await;
     assert!(bench.queue_up(me, &mine).await);
     assert!(!bench.queue_up(other, &others).await);
     assert_eq!(bench.vacated(me, Some(&mine)).await.was_ours, Some(true));
     assert!(bench.queue_up(other, &others).await);
-    assert_eq!(bench.redis(&["PTTL", bench.keys.line()]).await, "Int(-1)", "it is not ours to end");
+    assert_eq!(bench.redis(&["PTTL", &bench.keys.line()]).await, "Int(-1)", "it is not ours to end");
 }
 
 #[tokio::test]
@@ -817,10 +817,10 @@ async fn a_holder_without_the_right_to_publish_leaves_the_wait_queue_unchanged()
     bench.granted(holder).await;
     assert!(!bench.queue_up(waiter, &Bench::entry(waiter, "inbox:1", 1)).await);
     assert!(bench.vacate(holder).await);
-    assert_eq!(bench.redis(&["ZCARD", bench.keys.line()]).await, "Int(1)");
+    assert_eq!(bench.redis(&["ZCARD", &bench.keys.line()]).await, "Int(1)");
     assert_eq!(bench.redis(&["EXISTS", "lock:a"]).await, "Int(0)", "it is handed over to none");
     let left: i64 = bench
-        .redis(&["PTTL", bench.keys.line()])
+        .redis(&["PTTL", &bench.keys.line()])
         .await
         .trim_matches(|c: char| !c.is_ascii_digit())
         .parse()

@@ -135,7 +135,7 @@ impl Claim<'_> {
         let proposal = self.proposal.map(|proposal| proposal.token.get().to_string()).unwrap_or_default();
         let keys = self.keys;
         let call = ACQUIRE
-            .on(&[keys.lock(), keys.tokens(), keys.line()])
+            .on(&[keys.lock(), keys.tokens(), &keys.line()])
             .arg(self.value())
             .arg(millis(self.ttl))
             .arg(proposal)
@@ -176,7 +176,7 @@ impl Request {
     /// this token unless the last one is not smaller.
     #[must_use]
     pub fn vacate(keys: &Keys, owner: OwnerId, proposal: Token, entry: Option<&Entry>) -> Self {
-        let call = VACATE.on(&[keys.lock(), keys.tokens(), keys.line()]);
+        let call = VACATE.on(&[keys.lock(), keys.tokens(), &keys.line()]);
         let call = call.arg(owner.encode(&mut [0; 32])).arg(proposal.get());
         Self(match entry {
             // A holder that waited has waiters behind it, which are to be notified before it has its answer.
@@ -315,7 +315,7 @@ impl Voter {
     ///
     /// This method is cancel safe.
     pub async fn inspect(&self, keys: &Keys) -> Result<Inspection> {
-        let call = INSPECT_VOTE.on(&[keys.lock(), keys.tokens(), keys.line()]);
+        let call = INSPECT_VOTE.on(&[keys.lock(), keys.tokens(), &keys.line()]);
         self.read(&call, Inspection::read).await
     }
 

@@ -8,21 +8,16 @@ pub const RESERVED: &str = "polylock:";
 /// The keys and channels of one lock on the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Keys {
-    /// All of them, concatenated: one allocation per acquisition instead of seven.
+    /// Those that most requests name, concatenated: one allocation per acquisition, and little to keep for each lock that is
+    /// held. The others are made when they are needed.
     text: Box<str>,
     /// The end of each.
-    ends: [usize; 1 + HELPERS.len()],
+    ends: [u32; 1 + HELPERS.len()],
 }
 
-/// The helper keys and channels, in the order of `ends`.
-const HELPERS: [&str; 6] = [
-    "polylock:fence",
-    "polylock:queue",
-    "polylock:holders",
-    "polylock:tokens",
-    "polylock:line",
-    "polylock:free",
-];
+/// The helper keys in the text, in the order of `ends`.
+const HELPERS: [&str; 3] = [TOKENS, "polylock:queue", "polylock:holders"];
+const TOKENS: &str = "polylock:tokens";
 
 /// What is between the kind of a helper key and the key of the lock: with a hash tag of its own, and without. So the two forms
 /// never collide.
@@ -46,10 +41,10 @@ impl Keys {
         let mut text = String::with_capacity(lock + beside);
         text.extend([prefix, name]);
         let (before, after) = if has_hash_tag(&text) { (BEFORE[0], "") } else { (BEFORE[1], "}") };
-        let mut ends = [lock; 1 + HELPERS.len()];
+        let mut ends = [end_of(&text); 1 + HELPERS.len()];
         for (what, end) in HELPERS.iter().zip(&mut ends[1..]) {
             text.extend([*what, before, prefix, name, after]);
-            *end = text.len();
+            *end = end_of(&text);
         }
         Self { text: text.into(), ends }
     }
@@ -57,13 +52,13 @@ impl Keys {
     /// The key of the lock itself, which clients in all languages contend for: prefix and name.
     #[must_use]
     pub fn lock(&self) -> &str {
-        &self.text[..self.ends[0]]
+        &self.text[..self.ends[0] as usize]
     }
 
     /// The recipe setnx-timestamp: the last token and its owner. It outlives the lock.
     #[must_use]
-    pub fn fence(&self) -> &str {
-        self.helper(1)
+    pub fn fence(&self) -> String {
+        self.beside("polylock:fence")
     }
 
     /// The wait queue of a single server: a list.
@@ -81,23 +76,23 @@ impl Keys {
     /// The sorted set whose one score is the last token that the server knows. It outlives the lock.
     #[must_use]
     pub fn tokens(&self) -> &str {
-        self.helper(4)
+        self.helper(1)
     }
 
     /// Redlock: the wait queue, a sorted set scored by the start of each wait.
     #[must_use]
-    pub fn line(&self) -> &str {
-        self.helper(5)
+    pub fn line(&self) -> String {
+        self.beside("polylock:line")
     }
 
     /// The channel on which releases are published with `wait=notify`.
     #[must_use]
-    pub fn channel(&self) -> &str {
-        self.helper(6)
+    pub fn channel(&self) -> String {
+        self.beside("polylock:free")
     }
 
     fn helper(&self, number: usize) -> &str {
-        &self.text[self.ends[number - 1]..self.ends[number]]
+        &self.text[self.ends[number - 1] as usize..self.ends[number] as usize]
     }
 
     /// The inbox of one process in the slot of the lock.
@@ -107,18 +102,23 @@ impl Keys {
 
     /// What the keys of the last tokens of all locks with this prefix begin with.
     pub(crate) fn all_tokens(prefix: &str) -> [String; 2] {
-        BEFORE.map(|before| [HELPERS[3], before, prefix].concat())
+        BEFORE.map(|before| [TOKENS, before, prefix].concat())
     }
 
     /// The text of the tombstone of a lock that has moved, where the key of the lock cannot have it.
     #[must_use]
     pub fn moved(&self) -> String {
-        format!("{RESERVED}moved{}", self.tagged())
+        self.beside("polylock:moved")
+    }
+
+    /// A helper key that few requests name.
+    fn beside(&self, what: &str) -> String {
+        [what, self.tagged()].concat()
     }
 
     /// The part of a helper key that names the lock, and has its slot.
     fn tagged(&self) -> &str {
-        &self.queue()[HELPERS[1].len()..]
+        &self.tokens()[TOKENS.len()..]
     }
 
     /// The names of the locks with these keys, without keys that are not valid names.
@@ -147,6 +147,10 @@ impl Keys {
     pub fn all(&self) -> [&str; 4] {
         [self.lock(), self.tokens(), self.queue(), self.holders()]
     }
+}
+
+fn end_of(text: &str) -> u32 {
+    u32::try_from(text.len()).expect("the length of a name is limited")
 }
 
 /// Whether the key has a hash tag. If so, helper keys that contain the key unchanged are in the same slot.

@@ -45,10 +45,16 @@ pub(super) struct ScheduledLease<K> {
     /// The shortest ttl of a request without an answer. The server may still apply that request, which would cut a longer
     /// ttl short, so none is requested.
     max_ttl: Duration,
-    /// The callers that wait for the next request.
-    pub(super) next_callers: Vec<oneshot::Sender<Renewed>>,
-    /// The callers that wait for the request in flight.
-    callers: Vec<oneshot::Sender<Renewed>>,
+    /// Most leases never have any, and there may be many leases.
+    callers: Option<Box<Callers>>,
+}
+
+/// Those who wait for a renewal.
+#[derive(Default)]
+struct Callers {
+    /// Of the next request.
+    next: Vec<oneshot::Sender<Renewed>>,
+    in_flight: Vec<oneshot::Sender<Renewed>>,
 }
 
 /// The leases of one request.
@@ -67,8 +73,7 @@ impl<K> ScheduledLease<K> {
             before_shortened: None,
             sent_ttl: terms.ttl,
             max_ttl: Duration::MAX,
-            next_callers: Vec::new(),
-            callers: Vec::new(),
+            callers: None,
             terms,
             cell,
         };
@@ -80,7 +85,9 @@ impl<K> ScheduledLease<K> {
     /// Notes that a request leaves now, and returns the ttl to request. A shorter ttl counts from the moment at which it
     /// may reach the server.
     fn begin_request(&mut self, now: BootInstant) -> Duration {
-        self.callers = mem::take(&mut self.next_callers);
+        if let Some(callers) = &mut self.callers {
+            callers.in_flight = mem::take(&mut callers.next);
+        }
         let left = self.terms.hold_until.saturating_duration_since(now);
         let ttl = self.ttl().min(left).max(Duration::from_millis(1));
         self.sent_ttl = ttl;
@@ -103,13 +110,22 @@ impl<K> ScheduledLease<K> {
         self.cell.end_with(if is_max_hold { LossReason::MaxHold } else { LossReason::DeadlinePassed });
     }
 
+    /// Adds a caller of the next request.
+    pub(super) fn add_caller(&mut self, caller: oneshot::Sender<Renewed>) {
+        self.callers.get_or_insert_default().next.push(caller);
+    }
+
+    fn has_next_callers(&self) -> bool {
+        self.callers.as_ref().is_some_and(|callers| !callers.next.is_empty())
+    }
+
     fn ttl(&self) -> Duration {
         self.terms.ttl.min(self.max_ttl)
     }
 
     /// Answers the callers of the request in flight.
     fn answer(&mut self, answer: &Renewed) {
-        for caller in self.callers.drain(..) {
+        for caller in self.callers.iter_mut().flat_map(|callers| callers.in_flight.drain(..)) {
             // Fails when the caller of `extend` was dropped.
             let _ = caller.send(answer.clone());
         }
@@ -215,7 +231,7 @@ impl<K> Schedule<K> {
         lease.answer(&answer);
         if !alive {
             self.leases.remove(&id);
-        } else if !lease.next_callers.is_empty() {
+        } else if lease.has_next_callers() {
             lease.due = now;
             self.due.insert((lease.due, id));
         } else if lease.terms.auto {

@@ -162,7 +162,7 @@ impl<R: Renew> RenewalControl for RenewalTask<R> {
         let in_flight = schedule.in_flight.contains(&id);
         let Some(lease) = schedule.leases.get_mut(&id) else { return };
         lease.terms.ttl = ttl.unwrap_or(lease.terms.ttl);
-        lease.next_callers.push(answer);
+        lease.add_caller(answer);
         if !in_flight {
             self.plan(schedule, id, self.clock.now());
         }

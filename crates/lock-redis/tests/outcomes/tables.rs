@@ -865,7 +865,7 @@ async fn what_is_left_behind_ends_by_itself() {
     for op in ["claim me in line"] {
         let mut case = bench.case(Family::Master, "ann:200 | | somebody | bob".parse().unwrap()).await;
         bench.step(&mut case, op.parse().unwrap()).await;
-        let line: i64 = bench.redis(&["PTTL", case.keys.line()]).await;
+        let line: i64 = bench.redis(&["PTTL", &case.keys.line()]).await;
         assert!((1..=5_000).contains(&line), "{op}: {line}");
     }
     let mut case = bench.case(Family::Single, "free".parse().unwrap()).await;
