@@ -119,6 +119,40 @@ fn whatever_is_asked_while_the_first_runtime_is_paused_is_answered() {
     }
 }
 
+/// A lease is renewed on the runtime that it began on.
+#[test]
+fn a_holder_keeps_its_lock_when_the_runtime_of_the_one_before_ends() {
+    let servers = Servers::start();
+    let [redis, masters, ensemble] = servers.urls();
+    let urls = [format!("{redis}?ttl=1s"), format!("{masters}?ttl=1s"), format!("{ensemble}?session_timeout=2s")];
+    for (url, is_dropped) in urls.iter().flat_map(|url| [(url, false), (url, true)]) {
+        let [ends, stays] = [(); 2].map(|()| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
+        let locks = stays.block_on(Locks::connect(url)).unwrap();
+        let mutex = locks.mutex("outlives");
+        let first = ends.block_on(mutex.acquire()).unwrap();
+        let next = stays.spawn(async move { mutex.acquire().await.unwrap() });
+        stays.block_on(async {
+            while locks.inspect("outlives").await.unwrap().waiters == 0 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+        let token = first.token();
+        if is_dropped {
+            drop(first);
+        } else {
+            assert_eq!(ends.block_on(first.release()).unwrap(), Released::Released);
+        }
+        let next = stays.block_on(async { timeout(PATIENCE, next).await }).unwrap().unwrap();
+        assert!(next.token() > token, "{url}");
+        ends.shutdown_timeout(PATIENCE);
+        stays.block_on(async {
+            sleep(Duration::from_secs(3)).await;
+            assert!(next.is_valid(), "{url}: {next:?}");
+            assert_eq!(next.release().await.unwrap(), Released::Released, "{url}");
+        });
+    }
+}
+
 #[test]
 fn an_outage_that_has_another_cause_keeps_its_hint() {
     let (one, two) = (one_thread(), one_thread());

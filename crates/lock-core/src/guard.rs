@@ -483,9 +483,9 @@ impl Guard {
     /// both allow that.
     fn pass_on(&mut self) -> bool {
         let Some(held) = &mut self.held else { return false };
-        let Some(next) = held.next_waiter().filter(|next| self.spec.may_pass_to(&next.spec)) else {
-            return false;
-        };
+        let may_have_it =
+            |next: &NextWaiter| next.is_on(&self.runtime) && self.spec.may_pass_to(&next.spec);
+        let Some(next) = held.next_waiter().filter(may_have_it) else { return false };
         if self.origin.closed.is_cancelled() || !held.may_pass_on() || !held.lease.pass_on() {
             return false;
         }
@@ -659,7 +659,9 @@ impl HeldLock {
         if let Some(left) = self.left_to_hold() {
             return self.leave_for(left, origin).await;
         }
-        let Some(next) = self.next_waiter() else { return self.lease.release().await };
+        // The lease of the next holder begins on this runtime.
+        let here = |next: &NextWaiter| Handle::try_current().is_ok_and(|here| next.is_on(&here));
+        let Some(next) = self.next_waiter().filter(here) else { return self.lease.release().await };
         match self.lease.hand_over(&next.request()).await? {
             HandOver::Released(released) => Ok(released),
             HandOver::HandedOver(lease) => {

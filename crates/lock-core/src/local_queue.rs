@@ -84,6 +84,11 @@ impl NextWaiter {
     pub(crate) fn request(&self) -> AcquireRequest {
         self.spec.request(self.wait)
     }
+
+    /// Whether it waits on this runtime. A lease that begins on another one is renewed no longer than that one runs.
+    pub(crate) fn is_on(&self, runtime: &Handle) -> bool {
+        self.runtime.id() == runtime.id()
+    }
 }
 
 /// The place of a waiter in a queue, given up on drop.

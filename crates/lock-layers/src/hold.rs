@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use lock_core::{AcquireRequest, BootInstant, GuardState, Lease, LossReason, Released, Result, Validity};
+use lock_core::{BootInstant, GuardState, Lease, LossReason, Mode, Released, Result, Validity};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -17,8 +17,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where a layer reports what happens to one lock.
 pub(crate) trait Report: Debug + Send + Sync + Sized + 'static {
-    /// The report of the next holder.
-    fn next(&self, next: &AcquireRequest, lease: &dyn Lease) -> Self;
+    /// The report of the next holder, which has the same lock in this mode.
+    fn next(&self, mode: Mode, lease: &dyn Lease) -> Self;
 
     /// Runs a request of the lease.
     fn call<T: Send>(
@@ -224,9 +224,9 @@ impl<R: Report> Hold for WatchedHold<R> {
         });
     }
 
-    fn handed_over(&mut self, next: &AcquireRequest, lease: &dyn Lease) -> Self {
+    fn handed_over(&mut self, mode: Mode, lease: &dyn Lease) -> Self {
         self.end(End::HandedOver);
-        self.watch.hold(lease, self.held.report.next(next, lease))
+        self.watch.hold(lease, self.held.report.next(mode, lease))
     }
 }
 

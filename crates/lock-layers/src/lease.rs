@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{
-    AcquireRequest, BootInstant, GuardState, HandOver, Lease, OwnerId, Released, Result, Revocation, Token,
+    AcquireRequest, BootInstant, GuardState, HandOver, Lease, Mode, OwnerId, Released, Result, Revocation, Token,
     Validity,
 };
 
@@ -35,8 +35,8 @@ pub(crate) trait Hold: Debug + Send + Sync + Sized + 'static {
         let _ = how;
     }
 
-    /// The lock was handed over; returns the hold of the next holder, which has this lease.
-    fn handed_over(&mut self, next: &AcquireRequest, lease: &dyn Lease) -> Self;
+    /// The lock was handed over; returns the hold of the next holder, which has it in this mode, with this lease.
+    fn handed_over(&mut self, mode: Mode, lease: &dyn Lease) -> Self;
 }
 
 /// A lease under a layer.
@@ -89,7 +89,7 @@ impl<H: Hold> Lease for LayeredLease<H> {
         let below = self.hold.below(next)?;
         match self.hold.call("hand over", self.inner.hand_over(&below)).await? {
             HandOver::HandedOver(lease) => {
-                let hold = self.hold.handed_over(next, &*lease);
+                let hold = self.hold.handed_over(next.mode, &*lease);
                 Ok(HandOver::HandedOver(Self::boxed(lease, hold)))
             }
             released => {
@@ -99,6 +99,14 @@ impl<H: Hold> Lease for LayeredLease<H> {
                 Ok(released)
             }
         }
+    }
+
+    fn pass_on(&mut self) -> bool {
+        let passed_on = self.inner.pass_on();
+        if passed_on {
+            self.hold = self.hold.handed_over(Mode::Exclusive, &*self.inner);
+        }
+        passed_on
     }
 
     async fn downgrade(&mut self) -> Result<()> {

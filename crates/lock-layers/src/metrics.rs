@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::backend::Layer;
-use lock_core::{AcquireRequest, Acquired, Backend, Error, Lease, LockName, LossReason, Outcome, Result};
+use lock_core::{AcquireRequest, Acquired, Backend, Error, Lease, LockName, LossReason, Mode, Outcome, Result};
 use metrics::{Label, SharedString, Unit, counter, describe_counter, describe_histogram, histogram};
 use tokio::time::Instant;
 
@@ -113,7 +113,7 @@ impl Around for Metrics {
         Ok(match acquired? {
             Acquired::Held(lease) => {
                 let hold =
-                    self.watch.hold(&*lease, MetricsReport::new(self.layer.clone(), wait.labels.clone()));
+                    self.watch.hold(&*lease, MetricsReport::new(wait.labels.clone()));
                 Acquired::Held(LayeredLease::boxed(lease, hold))
             }
             other => other,
@@ -176,19 +176,18 @@ impl Drop for Wait {
 /// The metrics of one lock that is held.
 #[derive(Debug)]
 struct MetricsReport {
-    layer: MetricsLayer,
     labels: LockLabels,
 }
 
 impl MetricsReport {
-    const fn new(layer: MetricsLayer, labels: LockLabels) -> Self {
-        Self { layer, labels }
+    const fn new(labels: LockLabels) -> Self {
+        Self { labels }
     }
 }
 
 impl Report for MetricsReport {
-    fn next(&self, next: &AcquireRequest, _: &dyn Lease) -> Self {
-        Self::new(self.layer.clone(), self.layer.labels(self.labels.backend, next))
+    fn next(&self, mode: Mode, _: &dyn Lease) -> Self {
+        Self::new(LockLabels { mode: mode_code(mode), ..self.labels.clone() })
     }
 
     async fn call<T: Send>(

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use lock_core::backend::Layer;
 use lock_core::{
     AcquireRequest, Acquired, Backend, Capabilities, DoctorReport, Error, ErrorKind, Lease, LockName,
-    LockState, Result, Token,
+    LockState, Mode, Result, Token,
 };
 
 use crate::lease::{Hold, LayeredLease};
@@ -197,7 +197,7 @@ impl Hold for PrefixHold {
         self.layer.request_below(next, self.backend).map(Cow::Owned)
     }
 
-    fn handed_over(&mut self, _: &AcquireRequest, _: &dyn Lease) -> Self {
+    fn handed_over(&mut self, _: Mode, _: &dyn Lease) -> Self {
         Self { layer: self.layer.clone(), backend: self.backend }
     }
 }

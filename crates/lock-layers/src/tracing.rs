@@ -193,8 +193,8 @@ impl HoldSpan {
 
 /// Events repeat lock and token: the span may be disabled.
 impl Report for HoldSpan {
-    fn next(&self, next: &AcquireRequest, lease: &dyn Lease) -> Self {
-        let span = Self::new(&Span::none(), &next.name, self.backend, next.mode, lease.token());
+    fn next(&self, mode: Mode, lease: &dyn Lease) -> Self {
+        let span = Self::new(&Span::none(), &self.name, self.backend, mode, lease.token());
         span.span.follows_from(&self.span);
         span
     }

@@ -6,9 +6,9 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{SECRET, Stage};
+use common::{PASSED_ON, SECRET, Stage};
 use lock_core::{LockName, Locks, LossReason};
-use lock_layers::MetricsLayer;
+use lock_layers::{MetricsLayer, PrefixLayer};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
@@ -101,22 +101,29 @@ async fn waits_and_holds_are_measured_and_ends_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn hand_overs_are_counted() {
-    let recorder = DebuggingRecorder::new();
-    let snapshotter = recorder.snapshotter();
-    let _local = metrics::set_default_local_recorder(&recorder);
-    let locks = Locks::new(Stage::new()).layer(MetricsLayer::new());
-    let (mutex, first) = (locks.mutex("a"), locks.mutex("a").acquire().await.unwrap());
-    let (next, _) = tokio::join!(mutex.acquire(), async {
-        tokio::task::yield_now().await;
-        first.release().await
-    });
-    sleep(Duration::from_secs(1)).await;
-    next.unwrap().release().await.unwrap();
-    let all = read(&snapshotter);
-    let of = |name: &str| of(&all, name).to_vec();
-    assert_eq!(of("polylock_acquired_total{backend=stage,mode=exclusive}"), [1.0]);
-    assert_eq!(of("polylock_handed_over_total{backend=stage,mode=exclusive}"), [1.0]);
-    assert_eq!(of("polylock_released_total{backend=stage,mode=exclusive}"), [1.0]);
-    assert_eq!(of("polylock_hold_seconds{backend=stage,mode=exclusive,end=handed_over}"), [0.0]);
-    assert_eq!(of("polylock_hold_seconds{backend=stage,mode=exclusive,end=released}"), [1.0]);
+    for name in ["handed over", PASSED_ON] {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        let _local = metrics::set_default_local_recorder(&recorder);
+        let group = MetricsLayer::new().group_by(|name| name.as_str().len().to_string());
+        // A layer over a layer.
+        let locks = Locks::new(Stage::new()).layer(PrefixLayer::new("the/").unwrap()).layer(group);
+        let (mutex, first) = (locks.mutex(name), locks.mutex(name).acquire().await.unwrap());
+        let (next, _) = tokio::join!(mutex.acquire(), async {
+            tokio::task::yield_now().await;
+            first.release().await
+        });
+        sleep(Duration::from_secs(1)).await;
+        next.unwrap().release().await.unwrap();
+        let all = read(&snapshotter);
+        let of = |metric: &str, label: &str| {
+            let metric = format!("{metric}{{backend=stage,mode=exclusive{label},group={}}}", name.len());
+            of(&all, &metric).to_vec()
+        };
+        assert_eq!(of("polylock_acquired_total", ""), [1.0]);
+        assert_eq!(of("polylock_handed_over_total", ""), [1.0]);
+        assert_eq!(of("polylock_released_total", ""), [1.0]);
+        assert_eq!(of("polylock_hold_seconds", ",end=handed_over"), [0.0]);
+        assert_eq!(of("polylock_hold_seconds", ",end=released"), [1.0]);
+    }
 }

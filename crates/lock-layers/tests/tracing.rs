@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{SECRET, Stage};
+use common::{PASSED_ON, SECRET, Stage};
 use lock_core::backend::Layer;
 use lock_core::{Locks, LossReason};
 use lock_layers::TracingLayer;
@@ -106,21 +106,32 @@ async fn a_loss_just_before_the_release_is_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_ends_one_hold_and_begins_another() {
-    let (log, _guard) = LogCapture::begin();
-    let locks = Locks::new(Stage::new()).layer(TracingLayer::new());
-    let (mutex, first) = (locks.mutex("a"), locks.mutex("a").acquire().await.unwrap());
-    let (next, _) = tokio::join!(mutex.acquire(), async {
-        tokio::task::yield_now().await;
-        first.release().await
-    });
-    let next = next.unwrap();
-    assert_eq!(next.token().get(), 2);
-    assert_eq!(lines(&log, "end=\"handed_over\"").len(), 1, "{:?}", log.lines());
-    assert_eq!(lines(&log, "lock_wait").len(), 1);
-    let holds = lines(&log, "lock_hold");
-    assert!(holds.len() == 2 && holds[1].contains("token=2"), "{holds:?}");
-    next.release().await.unwrap();
-    assert_eq!(lines(&log, "end=\"released\"").len(), 1);
+    for name in ["handed over", PASSED_ON] {
+        let (log, _guard) = LogCapture::begin();
+        let stage = Stage::new();
+        let last = Arc::clone(&stage.last);
+        let locks = Locks::new(stage).layer(TracingLayer::new());
+        let (mutex, first) = (locks.mutex(name), locks.mutex(name).acquire().await.unwrap());
+        let owner = first.owner();
+        let (next, _) = tokio::join!(mutex.acquire(), async {
+            tokio::task::yield_now().await;
+            first.release().await
+        });
+        let next = next.unwrap();
+        assert_eq!(next.token().get(), 2);
+        assert_eq!(next.owner() == owner, name == PASSED_ON, "the store knows one owner, and is not asked");
+        assert_eq!(lines(&log, "end=\"handed_over\"").len(), 1, "{:?}", log.lines());
+        assert_eq!(lines(&log, "lock_wait").len(), 1);
+        let holds = lines(&log, "lock_hold");
+        assert!(holds.len() == 2 && holds[1].contains("token=2"), "{holds:?}");
+        // The next holder is watched as the first one was.
+        last.lock().unwrap().clone().unwrap().cell.suspect();
+        sleep(A_WHILE).await;
+        let suspect = log.warnings("the server does not answer");
+        assert!(suspect.len() == 1 && suspect[0].contains("token=2"), "{suspect:?}");
+        next.release().await.unwrap();
+        assert_eq!(lines(&log, "end=\"released\"").len(), 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]

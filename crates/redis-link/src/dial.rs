@@ -176,7 +176,11 @@ impl Dial for DriverDial {
     async fn commands(&self, to: &ConnectionInfo) -> RedisResult<MultiplexedConnection> {
         match (&self.pool, to.addr()) {
             (Some(pool), _) => taken_from(pool).await,
-            (None, ConnectionAddr::Tcp(host, port)) => self.batched(to, host, *port).await,
+            (None, ConnectionAddr::Tcp(host, port)) => {
+                // The greeting included, as the driver has it.
+                let opening = timeout(self.connect_timeout, self.batched(to, host, *port)).await;
+                opening.map_err(io::Error::from)?
+            }
             (None, _) => {
                 let client = Client::open(with_nodelay(to.clone()))?;
                 client.get_multiplexed_async_connection_with_config(&self.timeouts()).await
@@ -206,7 +210,7 @@ impl DriverDial {
         host: &str,
         port: u16,
     ) -> RedisResult<MultiplexedConnection> {
-        let stream = timeout(self.connect_timeout, connect(host, port)).await.map_err(io::Error::from)??;
+        let stream = connect(host, port).await?;
         stream.set_nodelay(true)?;
         let stream = BatchedWrites::new(stream);
         let connection =
@@ -257,4 +261,38 @@ pub fn with_nodelay(info: ConnectionInfo) -> ConnectionInfo {
     }
     let settings = info.tcp_settings().clone().set_nodelay(true);
     info.set_tcp_settings(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    async fn error_of(to: &str) -> redis::RedisError {
+        let dial = DriverDial { pool: None, connect_timeout: LIMIT, command_timeout: Duration::from_secs(60) };
+        let to = to.into_connection_info().unwrap();
+        match timeout(100 * LIMIT, dial.commands(&to)).await {
+            Ok(dialed) => dialed.map(drop).unwrap_err(),
+            Err(_) => panic!("{} was dialed for longer than the connect timeout", to.addr()),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_accepts_and_says_nothing_is_given_up() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = silent.local_addr().unwrap().port();
+        for host in ["127.0.0.1", "localhost"] {
+            let error = error_of(&format!("redis://{host}:{port}")).await;
+            assert!(error.is_timeout(), "{host}: {error}");
+        }
+        drop(silent);
+        let error = error_of(&format!("redis://127.0.0.1:{port}")).await;
+        assert!(error.is_connection_refusal(), "{error}");
+        let error = error_of("redis://no-such-host.invalid:1").await;
+        assert!(error.is_io_error() || error.is_timeout(), "{error}");
+    }
 }

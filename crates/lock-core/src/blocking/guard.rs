@@ -269,8 +269,13 @@ impl Guard {
     /// Those of [`Guard::release`](crate::Guard::release): the release is repeated in the background. Inside of a tokio task
     /// [`Unsupported`](crate::ErrorKind::Unsupported), and the lock is released in the background too.
     pub fn release(self) -> Result<Released> {
+        wait("release", self.into_async().release())
+    }
+
+    /// The guard, which releases the lock from now on.
+    pub(super) fn into_async(self) -> crate::Guard {
         let Some(guard) = Arc::into_inner(self.guard) else { unreachable!("{ONLY_REENTRANT}") };
-        wait("release", guard.release())
+        guard
     }
 
     /// The lease behind the guard, if it is of this type: for operations that one backend only has.

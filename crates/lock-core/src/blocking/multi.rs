@@ -1,5 +1,6 @@
 //! Several mutexes that are acquired together.
 
+use std::mem;
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
@@ -166,21 +167,14 @@ impl MultiGuard {
         }
     }
 
-    /// Releases the locks, the last one first, and returns whether all were held until then.
+    /// Releases the locks, all at once, and returns whether all were held until then.
     ///
     /// # Errors
     ///
     /// The first error of a [`Guard::release`]. The other locks are released all the same.
     pub fn release(mut self) -> Result<Released> {
-        let mut all = Ok(Released::Released);
-        while let Some(guard) = self.guards.pop() {
-            match (guard.release(), &all) {
-                (Err(error), Ok(_)) => all = Err(error),
-                (Ok(Released::AlreadyLost), Ok(_)) => all = Ok(Released::AlreadyLost),
-                _ => {}
-            }
-        }
-        all
+        let guards = mem::take(&mut self.guards).into_iter().map(Guard::into_async);
+        wait("release", crate::MultiGuard::from_guards(guards.collect()).release())
     }
 
     fn lost_error(&self) -> Option<Error> {

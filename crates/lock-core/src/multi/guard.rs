@@ -40,6 +40,11 @@ impl MultiGuard {
         self.guards.push(guard);
     }
 
+    #[cfg(feature = "blocking")]
+    pub(crate) fn from_guards(guards: Vec<Guard>) -> Self {
+        Self { guards }
+    }
+
     /// The guards, each for itself.
     #[cfg(feature = "blocking")]
     pub(crate) fn into_guards(mut self) -> Vec<Guard> {

@@ -122,6 +122,8 @@ const BROKEN_LOCKS: &[(Defect, &[&str])] = &[
         &[
             "tokens_grow_from_holder_to_holder",
             "tokens_of_waiters_grow",
+            "tasks_hand_over_among_themselves",
+            "a_waiter_that_leaves_hands_over_to_the_next",
             "tokens_of_readers_grow_and_differ",
             "tokens_of_permits_grow_and_differ",
         ],

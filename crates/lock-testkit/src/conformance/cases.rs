@@ -168,6 +168,8 @@ cases! {
     tokens, always {
         tokens_grow_from_holder_to_holder: every_backend,
         tokens_of_waiters_grow: every_backend,
+        tasks_hand_over_among_themselves: every_backend,
+        a_waiter_that_leaves_hands_over_to_the_next: every_backend,
         raised_tokens_are_not_granted_again: every_backend,
     }
     names, always {
