@@ -29,9 +29,6 @@ const SPLIT_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_SPLIT_PAUSE: Duration = Duration::from_secs(1);
 /// How long after one master handed the lock over the others may take, before the waiter asks them.
 const HAND_OVER_WAIT: Duration = Duration::from_millis(20);
-/// The turns of the scheduler until a renewal is sent: the renewal task, the connections, and one that each of them grants to
-/// other tasks before it writes. One more, as a task may be woken at the end of a turn.
-const TURNS_TO_SEND: usize = 5;
 
 /// One acquisition, from the first request to the lock.
 pub(crate) struct Waiting<'a> {
@@ -154,11 +151,10 @@ impl<'a> Waiting<'a> {
         let until = valid_until(since, grace);
         let lease = RedlockLease::begin(self.context, attempt.claims(), self.request, token, (now, until));
         lease.confirm();
-        // The caller may block this thread from now on. Yield first, so that the confirmation is sent. Until then, dropping
-        // the attempt rolls it back.
-        for _ in 0..TURNS_TO_SEND {
-            yield_now().await;
-        }
+        // The caller may block this thread from now on. Yield first, so that the confirmation is sent: once for the renewal
+        // task and once for the connections. Until then, dropping the attempt rolls it back.
+        yield_now().await;
+        yield_now().await;
         drop(attempt.keep(token, || false));
         Some(Box::new(lease))
     }
