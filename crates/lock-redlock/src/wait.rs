@@ -330,10 +330,10 @@ impl<'a> Waiting<'a> {
             _ if self.splits > 0 => self.split_pause(),
             (true, _) => longest_pause().min(self.ends_in(&busy)),
             // The inboxes are live now: ask at once, to join the queue.
-            (false, true) if !had_joined || is_queued => Duration::ZERO,
+            (false, true) if !had_joined || self.may_join_more() => Duration::ZERO,
             // It has left the queue, as a master did not answer.
-            (false, true) => random_part_of(SPLIT_PAUSE * 10),
-            (false, false) => poll_pause().min(self.ends_in(&busy)),
+            (false, true) if !is_queued => random_part_of(SPLIT_PAUSE * 10),
+            (false, _) => poll_pause().min(self.ends_in(&busy)),
         };
         self.again_at = Instant::now() + pause;
     }
@@ -398,6 +398,16 @@ impl<'a> Waiting<'a> {
             |number: &usize| self.entry.as_ref().is_some_and(|entry| entry.may_be_queued(*number));
         let listening = (0..self.mailboxes.len()).filter(|number| self.mailboxes[*number].is_some());
         listening.filter(is_queued).count() >= quorum(self.context.masters.len())
+    }
+
+    /// Whether the next request of the attempt in the queues joins that of another master.
+    fn may_join_more(&self) -> bool {
+        let Some(entry) = self.entry.as_ref().filter(|_| self.queued.is_some()) else { return false };
+        let mut masters = self.context.masters.iter().zip(&self.mailboxes).enumerate();
+        masters.any(|(number, (master, mailbox))| {
+            let is_asked = matches!(master.readiness(), Readiness::Healthy);
+            mailbox.is_some() && is_asked && !entry.may_be_queued(number)
+        })
     }
 
     /// Whether no inbox is still being opened.

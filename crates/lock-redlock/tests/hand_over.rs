@@ -173,6 +173,47 @@ async fn what_was_handed_over_is_confirmed_for_the_ttl_on_all_masters() {
     assert_eq!(guard.release().await.unwrap(), Released::Released);
 }
 
+/// Some do so in asynchronous code, and their lock must not end for that reason.
+async fn a_holder_that_keeps_its_thread_busy() {
+    let five = RedisFive::start().await.unwrap();
+    let ((_, holder), (backend, waiting)) = (client(&five, "60s").await, client(&five, "60s").await);
+    let guard = acquire(&holder).await;
+    let mutex = waiting.mutex("a");
+    let waiter = tokio::spawn(async move {
+        let guard = mutex.acquire().await.unwrap();
+        std::thread::sleep(GRACE + Duration::from_millis(300));
+        guard
+    });
+    for master in five.servers() {
+        until("it joins the queue", || async { queue(master).await.len() == 1 }).await;
+    }
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let guard = waiter.await.unwrap();
+    assert_eq!(backend.votes().handed_over, 1, "{}", backend.votes());
+    let mut left = Vec::new();
+    for master in five.servers() {
+        left.push(command(master, &["PTTL", "lock:a"]).await.int().unwrap());
+    }
+    // The others may have been asked to extend what the release had not reached yet.
+    assert!(left.iter().filter(|left| **left > 50_000).count() >= 3, "so many ms are left: {left:?}");
+    drop(guard);
+}
+
+#[tokio::test]
+async fn a_holder_that_blocks_its_thread_keeps_a_lock_that_was_handed_over() {
+    a_holder_that_keeps_its_thread_busy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_blocks_one_of_two_workers_keeps_a_lock_that_was_handed_over() {
+    a_holder_that_keeps_its_thread_busy().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_holder_that_blocks_its_worker_keeps_a_lock_that_was_handed_over() {
+    a_holder_that_keeps_its_thread_busy().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_minority_does_not_keep_the_lock_from_being_handed_over() {
     let five = RedisFive::start().await.unwrap();

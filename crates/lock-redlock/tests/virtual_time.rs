@@ -296,6 +296,31 @@ async fn an_attempt_given_up_on_the_fast_path_runs_no_script() {
     }
 }
 
+/// One master has no push connection, and another, which has one, does not vote.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_cannot_enter_the_queues_of_a_quorum_asks_seldom() {
+    let (fleet, trace) = (Fleet::new(3).await, Trace::new());
+    fleet.masters[1].keep(&trace, "");
+    (0..3).for_each(|master| fleet.set_faults(master, &away(1)));
+    let locks = fleet.connect(60 * SECOND).await;
+    for master in &fleet.masters {
+        drop(master.command(&["SET", "lock:a", "theirs"]));
+    }
+    fleet.links[0][1].set_faults(Faults { refuse: 1.0, ..away(1) });
+    let mutex = locks.mutex("a");
+    let waiting = tokio::spawn(async move { mutex.try_acquire_for(20 * SECOND).await });
+    sleep(SECOND).await;
+    fleet.masters[2].restart(false);
+    // Until it has noticed.
+    sleep(3 * SECOND).await;
+    let scripts = || trace.lines().iter().filter(|line| line.contains("EVALSHA")).count();
+    let before = scripts();
+    sleep(2 * SECOND).await;
+    let asked = scripts() - before;
+    assert!((10..=150).contains(&asked), "{asked} scripts in two seconds");
+    assert!(waiting.await.unwrap().unwrap().is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn inspect_ignores_masters_that_may_have_lost_the_lock() {
     let fleet = Fleet::new(5).await;

@@ -327,14 +327,23 @@ impl<const CLIENTS: usize> Model for Redlock<CLIENTS> {
         let masters = || (0..MASTERS).filter(|at| !state.masters[..*at].contains(&state.masters[*at]));
         // In the order that makes the better stories: of the shortest ones, the first is found.
         (0..CLIENTS).for_each(|client| state.decisions(client, actions));
-        masters().for_each(|master| state.arrivals(master, self.drift, self.extends, actions));
+        let masters_reached = || masters().filter(|master| self.is_reached(&state.masters[*master]));
+        masters_reached().for_each(|master| state.arrivals(master, self.drift, self.extends, actions));
         if self.hands_over {
             (0..CLIENTS).for_each(|client| self.take_overs(state, client, actions));
-            masters().for_each(|master| state.hand_overs(master, self.drift, actions));
+            masters_reached().for_each(|master| state.hand_overs(master, self.drift, actions));
         }
         (0..CLIENTS).for_each(|client| state.requests(client, self.extends, actions));
-        masters().for_each(|master| state.faults(master, actions));
+        masters().for_each(|master| state.faults(master, self.hands_over, actions));
         actions.push(Action::Tick);
+    }
+
+    /// Where the lock is handed over, a search ends with the quarantine. Without the restart the key would have expired by then,
+    /// as no key lives for longer: what follows is searched without a restart.
+    fn within_boundary(&self, state: &Self::State) -> bool {
+        let is_over = self.restarts > 0 && state.restarts == 0;
+        let is_quarantined = state.masters.iter().any(|master| master.quarantine > 0);
+        !self.hands_over || !is_over || is_quarantined
     }
 
     fn next_state(&self, last: &Self::State, action: Action) -> Option<Self::State> {
@@ -368,6 +377,13 @@ impl<const CLIENTS: usize> Model for Redlock<CLIENTS> {
 }
 
 impl<const CLIENTS: usize> Redlock<CLIENTS> {
+    /// Whether anything arrives at a master. Where the lock is handed over, nothing does at one in quarantine: its answers do not
+    /// count, and its key only refuses others, which is the same as claims that do not arrive.
+    fn is_reached(&self, master: &Master) -> bool {
+        let counts_all = self.makes(Mistake::CountsQuarantined);
+        !self.hands_over || counts_all || master.quarantine == 0
+    }
+
     fn take_overs(&self, state: &State<CLIENTS>, client: usize, actions: &mut Vec<Action>) {
         let Client::Asking { handed_over, .. } = state.clients[client] else { return };
         actions.push(Action::AskAgain { client });
@@ -452,8 +468,10 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
-    fn faults(&self, master: usize, actions: &mut Vec<Action>) {
-        if self.restarts > 0 {
+    fn faults(&self, master: usize, hands_over: bool, actions: &mut Vec<Action>) {
+        // A restart without a key, or with one of an attempt that is over, only keeps the master from voting.
+        let matters = !hands_over || matches!(self.masters[master].key, Some(Key { owner: Some(_), .. }));
+        if self.restarts > 0 && matters {
             actions.push(Action::Restart { master });
         }
         if self.early_ends > 0 && self.masters[master].key.is_some() {
