@@ -155,7 +155,11 @@ impl At {
 
     async fn ours_for(&self, session: Duration) -> Ours {
         let (addr, layout) = (self.site.addr().await, self.client.layout());
-        let url = format!("zk://{addr}?layout={layout}&session_timeout={}ms", session.as_millis());
+        // Each of our tasks stands in the queue of the store.
+        let url = format!(
+            "zk://{addr}?layout={layout}&session_timeout={}ms&local_handovers=1",
+            session.as_millis()
+        );
         let locks = Locks::connect(&url).await.unwrap();
         Ours { locks, name: self.name.clone(), recipe: self.pair.ours }
     }
@@ -560,7 +564,7 @@ impl Records {
         Recorder::create(&self.file, process).unwrap_or_else(|error| panic!("{error}")).flush_every_event()
     }
 
-    /// Nobody held the lock together with others whom it excludes, and the tokens, which are the numbers of the
+    /// Nobody held the lock together with others whom it excludes, and the tokens, which come from the numbers of the
     /// transactions that made the nodes, grew from grant to grant.
     fn assert_that_all_were_served_in_order(&self) {
         let history = History::load([&self.file]).unwrap_or_else(|error| panic!("{error}"));

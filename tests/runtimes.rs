@@ -124,9 +124,11 @@ fn whatever_is_asked_while_the_first_runtime_is_paused_is_answered() {
 fn a_holder_keeps_its_lock_when_the_runtime_of_the_one_before_ends() {
     let servers = Servers::start();
     let [redis, masters, ensemble] = servers.urls();
-    let urls = [format!("{redis}?ttl=1s"), format!("{masters}?ttl=1s"), format!("{ensemble}?session_timeout=2s")];
+    let urls =
+        [format!("{redis}?ttl=1s"), format!("{masters}?ttl=1s"), format!("{ensemble}?session_timeout=2s")];
     for (url, is_dropped) in urls.iter().flat_map(|url| [(url, false), (url, true)]) {
-        let [ends, stays] = [(); 2].map(|()| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
+        let [ends, stays] =
+            [(); 2].map(|()| Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap());
         let locks = stays.block_on(Locks::connect(url)).unwrap();
         let mutex = locks.mutex("outlives");
         let first = ends.block_on(mutex.acquire()).unwrap();

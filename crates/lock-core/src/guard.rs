@@ -483,8 +483,7 @@ impl Guard {
     /// both allow that.
     fn pass_on(&mut self) -> bool {
         let Some(held) = &mut self.held else { return false };
-        let may_have_it =
-            |next: &NextWaiter| next.is_on(&self.runtime) && self.spec.may_pass_to(&next.spec);
+        let may_have_it = |next: &NextWaiter| next.is_on(&self.runtime) && self.spec.may_pass_to(&next.spec);
         let Some(next) = held.next_waiter().filter(may_have_it) else { return false };
         if self.origin.closed.is_cancelled() || !held.may_pass_on() || !held.lease.pass_on() {
             return false;

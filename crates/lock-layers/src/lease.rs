@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::{
-    AcquireRequest, BootInstant, GuardState, HandOver, Lease, Mode, OwnerId, Released, Result, Revocation, Token,
-    Validity,
+    AcquireRequest, BootInstant, GuardState, HandOver, Lease, Mode, OwnerId, Released, Result, Revocation,
+    Token, Validity,
 };
 
 /// What a layer has to do with one lease. It is dropped with the lease.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::backend::Layer;
-use lock_core::{AcquireRequest, Acquired, Backend, Error, Lease, LockName, LossReason, Mode, Outcome, Result};
+use lock_core::{
+    AcquireRequest, Acquired, Backend, Error, Lease, LockName, LossReason, Mode, Outcome, Result,
+};
 use metrics::{Label, SharedString, Unit, counter, describe_counter, describe_histogram, histogram};
 use tokio::time::Instant;
 
@@ -112,8 +114,7 @@ impl Around for Metrics {
         };
         Ok(match acquired? {
             Acquired::Held(lease) => {
-                let hold =
-                    self.watch.hold(&*lease, MetricsReport::new(wait.labels.clone()));
+                let hold = self.watch.hold(&*lease, MetricsReport::new(wait.labels.clone()));
                 Acquired::Held(LayeredLease::boxed(lease, hold))
             }
             other => other,

@@ -174,10 +174,9 @@ impl Lease for ZkLease {
         }
         let session = &self.own.session;
         // The holder after this one has a later node. Of holders that share the lock, another one may have an earlier node.
-        let czxid = u64::try_from(self.node.czxid).unwrap_or_default();
-        let (after, base) = (if self.exclusive { czxid } else { 0 }, session.base(&self.own.lock.dir));
-        let raised =
-            async { base.raise(session, (&self.latest_node().await.path, czxid), after, floor).await };
+        let after = u64::try_from(self.node.czxid).ok().filter(|_| self.exclusive).unwrap_or_default();
+        let base = session.base(&self.own.lock.dir);
+        let raised = async { base.raise(session, &self.latest_node().await.path, after, floor).await };
         session.answer_about(self.path(), raised).await?.map_err(|error| match error {
             NotRaised::Failed(error) => error,
             NotRaised::Lost => self.lost(),

@@ -36,8 +36,8 @@
 //! whose token is older than the last raise. A downgraded reader's node names the transaction that counts. If that was
 //! overwritten, as by a revocation request, no token of readers is shown.
 //!
-//! The first base is larger than all blocks of grants that do not know of it: they come from transactions before the one that
-//! wrote it, and [`MARGIN`] is more than there can be between that and the node of the writer.
+//! A base counts as no less than 16 times the transaction that wrote it last. So it is larger than all blocks of grants that do
+//! not know of it, which come from earlier transactions.
 //!
 //! A session that ends takes its watches and its locks along, and the next session uses nothing of what it knew.
 //!
@@ -50,10 +50,7 @@ use zookeeper_client::{self as zk, CreateMode, Stat};
 use crate::ensemble::Change;
 use crate::error::{BACKEND, Fault, Right, error};
 use crate::session::{PAUSE, Session};
-use crate::token_base::TokenBase;
-
-/// More transactions than there are while one lock is held, elections included: each skips up to 2^32.
-const MARGIN: u64 = 1 << 44;
+use crate::token_base::{TokenBase, beyond_blocks};
 
 /// The token of a grant.
 pub(crate) struct Minted {
@@ -92,19 +89,19 @@ impl TokenBase {
         }
     }
 
-    /// Raises the base while the node `own` exists, which was created by the transaction `czxid`, so that the tokens of nodes
-    /// created after the transaction `after` are larger than `floor`.
+    /// Raises the base while the node `own` exists, so that the tokens of nodes created after the transaction `after` are larger
+    /// than `floor`.
     pub(crate) async fn raise(
         &self,
         session: &Session,
-        (own, czxid): (&str, u64),
+        own: &str,
         after: u64,
         floor: Token,
     ) -> Result<(), NotRaised> {
         let until = Instant::now() + session.timeout;
         loop {
             let (number, version) = self.read(session).await.map_err(NotRaised::Failed)?;
-            let Some(needed) = self.needed(number, czxid, after, floor.get()) else { return Ok(()) };
+            let Some(needed) = self.needed(number, after, floor.get()) else { return Ok(()) };
             let fault = match self.write(session, own, needed, version).await {
                 Ok(()) => {
                     self.saw(needed);
@@ -130,19 +127,18 @@ impl TokenBase {
     }
 
     /// The base for tokens beyond `floor`, unless they are beyond it with the present one.
-    fn needed(&self, number: u64, czxid: u64, after: u64, floor: u64) -> Option<u64> {
+    fn needed(&self, number: u64, after: u64, floor: u64) -> Option<u64> {
         let needed = floor.saturating_sub(after);
         match self.saw(number) {
             0 if (after + 1).saturating_mul(TokenBlock::SIZE) > floor => None,
-            0 => Some(needed.max((czxid + MARGIN).saturating_mul(TokenBlock::SIZE))),
-            number => (number < needed).then_some(needed),
+            number => (number < needed).then_some(needed.max(1)),
         }
     }
 
     /// Reads the base as this server knows it, which may be outdated.
     async fn read(&self, session: &Session) -> Result<(u64, Option<Stat>)> {
         match session.retry_until_definite(|| session.data(self.path())).await {
-            Ok((data, stat)) => Ok((self.parse(&data)?, Some(stat))),
+            Ok((data, stat)) => Ok((beyond_blocks(self.parse(&data)?, &stat), Some(stat))),
             Err(fault) if fault.is_no_node() => Ok((0, None)),
             Err(fault) => Err(fault.on(self.path())),
         }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lock_core::{ErrorKind, Result};
+use lock_core::{ErrorKind, Result, TokenBlock};
+use zookeeper_client::Stat;
 
 use crate::error::error;
 use crate::session::Session;
@@ -38,7 +39,10 @@ impl TokenBase {
     pub(crate) async fn number(&self, session: &Session) -> Result<(u64, i64)> {
         let content = self.node.content(session).await.map_err(|fault| fault.on(self.path()))?;
         match content {
-            Some(content) => Ok((self.saw(self.parse(&content.data)?), content.stat.mzxid)),
+            Some(content) => {
+                let number = self.parse(&content.data)?;
+                Ok((self.saw(beyond_blocks(number, &content.stat)), content.stat.mzxid))
+            }
             None => Ok((self.saw(0), 0)),
         }
     }
@@ -61,6 +65,12 @@ impl fmt::Debug for TokenBase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenBase").field("path", &self.path()).finish_non_exhaustive()
     }
+}
+
+/// The number in the node, unless grants that did not know of it have larger tokens: blocks of transactions before the one that
+/// wrote it. A number that is written by hand may be as small as that.
+pub(crate) fn beyond_blocks(number: u64, written: &Stat) -> u64 {
+    number.max(u64::try_from(written.mzxid).unwrap_or_default().saturating_mul(TokenBlock::SIZE))
 }
 
 /// No directory of a lock has this name: there, an exclamation mark is escaped.

@@ -273,7 +273,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(50);
 
     async fn error_of(to: &str) -> redis::RedisError {
-        let dial = DriverDial { pool: None, connect_timeout: LIMIT, command_timeout: Duration::from_secs(60) };
+        let dial =
+            DriverDial { pool: None, connect_timeout: LIMIT, command_timeout: Duration::from_secs(60) };
         let to = to.into_connection_info().unwrap();
         match timeout(100 * LIMIT, dial.commands(&to)).await {
             Ok(dialed) => dialed.map(drop).unwrap_err(),

@@ -114,7 +114,7 @@ final class Peer {
                     return false;
                 }
                 String mode = recipe.equals("read") ? "shared" : "exclusive";
-                record(history, about + "\"acquired\",\"token\":" + czxid() + ",\"mode\":\"" + mode + "\"}");
+                record(history, about + "\"acquired\",\"token\":" + 16 * czxid() + ",\"mode\":\"" + mode + "\"}");
                 record(history, about + "\"release_called\"}");
                 lock.release();
                 record(history, about + "\"released\",\"outcome\":\"released\"}");

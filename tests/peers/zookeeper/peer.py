@@ -68,7 +68,7 @@ class Peer:
             if not self.acquire(recipe=recipe, **at):
                 return False
             mode = "shared" if recipe == "read" else "exclusive"
-            history.record("acquired", token=self.czxid(), mode=mode)
+            history.record("acquired", token=16 * self.czxid(), mode=mode)
             history.record("release_called")
             self.release()
             history.record("released", outcome="released")
