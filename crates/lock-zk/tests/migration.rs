@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use lock_core::migration::{Member, MigrationTarget, StoredRecord};
 use lock_core::{
-    AcquireRequest, Acquired, Backend, ErrorKind, Lease, LeasePolicy, LockName, OwnerInfo, Token, Wait,
+    AcquireRequest, Acquired, Backend, ErrorKind, Lease, LeasePolicy, LockName, OwnerInfo, Token, TokenBlock,
+    Wait,
 };
 use lock_testkit::ZooKeeper;
 use lock_testkit::proxy::{FaultProxy, Protocol};
@@ -211,7 +212,7 @@ async fn the_age_of_a_lock_includes_what_was_raised() {
     let lease = hold(&zk, "a").await;
     let before = target(&zk).age(&*lease).await.unwrap();
     assert_eq!(before.newest, before.created);
-    assert_eq!(before.created, lease.token().get());
+    assert_eq!(TokenBlock::SIZE * before.created, lease.token().get());
     lease.raise_token(Token::new(1_000_000_000)).await.unwrap();
     let after = target(&zk).age(&*lease).await.unwrap();
     assert_eq!(after.created, before.created);
