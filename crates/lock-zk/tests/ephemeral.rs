@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use lock_core::{ErrorKind, Guard, GuardState, Holder, LockOptions, Locks, LossReason, Released};
+use lock_core::{ErrorKind, Guard, GuardState, Holder, LockOptions, Locks, LossReason, Released, TokenBlock};
 use lock_testkit::proxy::{Direction, Then, opcode, zk_opcode};
 use lock_testkit::{FaultProxy, ZooKeeper, cancel_after};
 use lock_zk::zookeeper_client::{Acls, CreateMode};
@@ -63,7 +63,7 @@ async fn the_node_is_the_lock() {
     let mutex = one.mutex_with("a", LockOptions::new().label("nightly")).unwrap();
     let guard = mutex.acquire().await.unwrap();
     let stat = client.check_stat("/locks/a").await.unwrap().unwrap();
-    assert!(stat.ephemeral_owner != 0 && guard.token().get() == stat.czxid.unsigned_abs());
+    assert!(stat.ephemeral_owner != 0 && guard.token().get() == TokenBlock::SIZE * stat.czxid.unsigned_abs());
     let before = client.check_stat("/locks").await.unwrap().unwrap();
     assert!(two.mutex("a").try_acquire().await.unwrap().is_none());
     assert_eq!(
