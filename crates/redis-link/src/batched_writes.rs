@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 ///
 /// The driver writes whenever nothing more is queued: after each request, if the task that reads the queue runs as soon as
 /// there is one. Under load a write costs the client more than everything else, as TCP_NODELAY makes each a packet. A lone
-/// request waits for one turn of the scheduler, well below a microsecond.
+/// request waits for one turn of the scheduler, in which nothing else is ready.
 #[derive(Debug)]
 pub(crate) struct BatchedWrites<S> {
     stream: S,
