@@ -69,6 +69,7 @@ const EXHIBITS: &[(Defect, &[&str])] = &[
     ),
     (Defect::WaitersBarTheWay, &["a_killed_waiter_is_no_obstacle"]),
     (Defect::DowngradesByRelease, &["a_downgrade_without_an_answer_gives_nothing_up"]),
+    (Defect::IgnoresTtl, &["a_killed_holder_holds_at_least_as_long"]),
 ];
 
 /// What is wrong with a lock.
@@ -90,6 +91,7 @@ pub enum Defect {
     EveryProcessAlone,
     WaitersBarTheWay,
     DowngradesByRelease,
+    IgnoresTtl,
 }
 
 thread_local! {
@@ -242,8 +244,11 @@ impl Backend for Broken {
 }
 
 impl Broken {
-    async fn take(&self, request: AcquireRequest) -> Result<Acquired> {
+    async fn take(&self, mut request: AcquireRequest) -> Result<Acquired> {
         let name = request.name.clone();
+        if self.defect == Defect::IgnoresTtl {
+            request.lease.ttl = None;
+        }
         match self.inner.acquire(request).await? {
             Acquired::Held(lease) => {
                 Ok(Acquired::Held(Box::new(BrokenLease::new(self.clone(), name, lease))))
@@ -337,7 +342,10 @@ impl Lease for BrokenLease {
     }
 
     async fn extend(&self, ttl: Duration) -> Result<BootInstant> {
-        self.inner.extend(ttl).await
+        match self.backend.defect {
+            Defect::IgnoresTtl => Ok(self.validity.until()),
+            _ => self.inner.extend(ttl).await,
+        }
     }
 
     async fn verify(&self) -> Result<GuardState> {

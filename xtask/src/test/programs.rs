@@ -146,12 +146,12 @@ impl Selection {
         programs.dedup();
         args.extend(programs.into_iter().flat_map(|program| ["--test".into(), program]));
         let is_unit = |file: &Path| !file.starts_with(&suite) && mentions(file, function);
-        for (package, folder) in packages {
-            if any_file(&folder.join("src"), &is_unit) {
-                let is_library = folder.join("src/lib.rs").exists();
-                args.extend(if is_library { words("--lib") } else { vec!["--bin".into(), binary(package)] });
-            }
-        }
+        let with_units = packages.into_iter().filter(|(_, folder)| any_file(&folder.join("src"), &is_unit));
+        let (libraries, binaries): (Vec<_>, Vec<_>) =
+            with_units.partition(|(_, folder)| folder.join("src/lib.rs").exists());
+        // Cargo takes it once.
+        args.extend(libraries.first().map(|_| "--lib".into()));
+        args.extend(binaries.into_iter().flat_map(|(package, _)| ["--bin".into(), binary(package)]));
         // Names made by macros are in no source.
         Ok(Self { args, filter: Some(name.to_owned()), ..Self::default() })
     }
