@@ -23,28 +23,31 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// assert!(deadline.saturating_duration_since(Clock::boot().now()) <= Duration::from_secs(10));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BootInstant(Duration);
+pub struct BootInstant(
+    /// In nanoseconds, which suffice for five centuries: half the size of a `Duration`.
+    u64,
+);
 
 impl BootInstant {
     /// A point that is never reached: the deadline of what has no end.
-    pub const NEVER: Self = Self(Duration::MAX);
+    pub const NEVER: Self = Self(u64::MAX);
 
     /// The point at `since_boot` after the machine booted.
     #[must_use]
     pub const fn from_boot(since_boot: Duration) -> Self {
-        Self(since_boot)
+        Self(nanos(since_boot))
     }
 
     /// The time since the machine booted.
     #[must_use]
     pub const fn since_boot(self) -> Duration {
-        self.0
+        Duration::from_nanos(self.0)
     }
 
     /// The time from `earlier` to this point, zero if `earlier` is later.
     #[must_use]
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
@@ -53,7 +56,7 @@ impl Add<Duration> for BootInstant {
 
     /// Saturates at [`BootInstant::NEVER`].
     fn add(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(span))
+        Self(self.0.saturating_add(nanos(span)))
     }
 }
 
@@ -62,14 +65,20 @@ impl Sub<Duration> for BootInstant {
 
     /// Saturates at the boot of the machine.
     fn sub(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(span))
+        Self(self.0.saturating_sub(nanos(span)))
     }
 }
 
 impl fmt::Debug for BootInstant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Self::NEVER { f.write_str("never") } else { write!(f, "boot+{:?}", self.0) }
+        if *self == Self::NEVER { f.write_str("never") } else { write!(f, "boot+{:?}", self.since_boot()) }
     }
+}
+
+/// Saturates.
+const fn nanos(span: Duration) -> u64 {
+    let nanos = span.as_nanos();
+    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
 }
 
 /// The clock of leases.
@@ -134,7 +143,7 @@ impl Clock {
     pub fn now(&self) -> BootInstant {
         match self.0 {
             Source::Boot => boot_time(),
-            Source::Tokio(origin) => BootInstant(origin.elapsed()),
+            Source::Tokio(origin) => BootInstant::from_boot(origin.elapsed()),
         }
     }
 
@@ -170,7 +179,7 @@ const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 fn boot_time() -> BootInstant {
     let now = rustix::time::clock_gettime(CLOCK);
     let (seconds, nanoseconds) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
-    BootInstant(Duration::from_secs(seconds) + Duration::from_nanos(nanoseconds))
+    BootInstant(seconds * 1_000_000_000 + nanoseconds)
 }
 
 #[cfg(not(unix))]
@@ -182,7 +191,8 @@ fn boot_time() -> BootInstant {
 #[cfg(any(not(unix), test))]
 fn since_first_reading() -> BootInstant {
     static FIRST: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    BootInstant(Duration::from_secs(24 * 3600) + FIRST.get_or_init(std::time::Instant::now).elapsed())
+    let passed = FIRST.get_or_init(std::time::Instant::now).elapsed();
+    BootInstant::from_boot(Duration::from_secs(24 * 3600) + passed)
 }
 
 #[cfg(test)]
@@ -218,6 +228,9 @@ mod tests {
     #[test]
     fn never_is_beyond_every_sum() {
         assert_eq!(BootInstant::NEVER + Duration::from_secs(1), BootInstant::NEVER);
+        assert_eq!(BootInstant::from_boot(Duration::MAX), BootInstant::NEVER);
+        let hour = Duration::from_secs(3600);
+        assert_eq!(BootInstant::from_boot(hour).since_boot(), hour);
         assert_eq!(
             BootInstant::from_boot(Duration::ZERO) - Duration::from_secs(1),
             BootInstant::from_boot(Duration::ZERO)

@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::lock_spec::LockSpec;
 use crate::{AcquireRequest, GuardState, LockName, LossReason, Mode, Validity, Wait};
+
+/// The number of a turn or of a waiter.
+type Id = NonZeroU64;
 
 /// How often one waiter checks whether the holder lost its lock.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -25,25 +29,31 @@ pub(crate) struct LocalQueues<G> {
 struct Queues<G> {
     by_name: HashMap<LockName, Queue<G>, RandomState>,
     /// Numbers turns and waiters.
-    last_id: u64,
+    last_id: Id,
 }
 
 /// The task that has the turn, and its waiters. Removed with the last of them.
 #[derive(Debug)]
 struct Queue<G> {
-    turn: Option<u64>,
+    turn: Option<Id>,
     /// The mode of the task that has the turn.
     mode: Option<Mode>,
     /// The lock of the task that has the turn, once it was granted.
     held: Option<Validity>,
-    waiters: VecDeque<Waiter<G>>,
+    /// Most locks have none, and there may be many locks.
+    waiters: Option<Box<Waiters<G>>>,
+}
+
+#[derive(Debug)]
+struct Waiters<G> {
+    in_order: VecDeque<Waiter<G>>,
     /// The waiter that watches the holder, so that the others need not wake up.
-    watcher: Option<u64>,
+    watcher: Option<Id>,
 }
 
 #[derive(Debug)]
 struct Waiter<G> {
-    id: u64,
+    id: Id,
     spec: Arc<LockSpec>,
     wait: Wait,
     runtime: Handle,
@@ -66,7 +76,7 @@ pub(crate) enum QueueEvent<G> {
 #[derive(Debug)]
 pub(crate) struct Turn<G> {
     /// `None` for a turn beside that of another task, and for one that was handed over.
-    id: Option<u64>,
+    id: Option<Id>,
     queues: Arc<LocalQueues<G>>,
     name: LockName,
 }
@@ -74,7 +84,7 @@ pub(crate) struct Turn<G> {
 /// The first waiter, to which a holder may hand its lock over.
 #[derive(Debug)]
 pub(crate) struct NextWaiter {
-    id: u64,
+    id: Id,
     pub(crate) spec: Arc<LockSpec>,
     wait: Wait,
     pub(crate) runtime: Handle,
@@ -97,7 +107,7 @@ struct QueueEntry<'a, G> {
     queues: &'a Arc<LocalQueues<G>>,
     name: &'a LockName,
     /// `None` once it was removed with an event.
-    id: Option<u64>,
+    id: Option<Id>,
     event: oneshot::Receiver<QueueEvent<G>>,
     watches: Arc<Notify>,
 }
@@ -168,7 +178,7 @@ impl<G> LocalQueues<G> {
 
     /// The number of tasks that wait behind the one that has the turn.
     pub(crate) fn waiters(&self, name: &LockName) -> usize {
-        self.queues().by_name.get(name).map_or(0, |queue| queue.waiters.len())
+        self.queues().by_name.get(name).map_or(0, |queue| queue.in_order().len())
     }
 
     fn enter<'a>(
@@ -192,8 +202,7 @@ impl<G> LocalQueues<G> {
             watches: Arc::clone(&watches),
         };
         let queue = queues.by_name.entry(name.clone()).or_default();
-        queue.waiters.push_back(waiter);
-        queue.choose_watcher();
+        queue.waiters.get_or_insert_default().push(waiter);
         Err(QueueEntry { queues: self, name, id: Some(id), event, watches })
     }
 
@@ -212,7 +221,7 @@ impl<G> LocalQueues<G> {
         Some(self.turn_of(id, name))
     }
 
-    fn turn_of(self: &Arc<Self>, id: u64, name: &LockName) -> Turn<G> {
+    fn turn_of(self: &Arc<Self>, id: Id, name: &LockName) -> Turn<G> {
         Turn { id: Some(id), queues: Arc::clone(self), name: name.clone() }
     }
 
@@ -251,21 +260,49 @@ impl<G> LocalQueues<G> {
 }
 
 impl<G> Queues<G> {
-    fn next_id(&mut self) -> u64 {
-        self.last_id += 1;
+    fn next_id(&mut self) -> Id {
+        self.last_id = self.last_id.saturating_add(1);
         self.last_id
     }
 }
 
 impl<G> Queue<G> {
     fn pop(&mut self) -> Option<Waiter<G>> {
-        let waiter = self.waiters.pop_front();
+        self.waiters.as_mut()?.pop()
+    }
+
+    fn remove(&mut self, waiter: Id) -> Option<Waiter<G>> {
+        self.waiters.as_mut()?.remove(waiter)
+    }
+
+    fn in_order(&self) -> impl ExactSizeIterator<Item = &Waiter<G>> {
+        self.waiters.as_ref().map_or_else(Default::default, |waiters| waiters.in_order.iter())
+    }
+
+    /// Whether an acquisition that does not wait may ask the server beside the task that has the turn: if it could share
+    /// the lock with that task and all waiters, only the server knows whether it has to wait.
+    fn may_share(&self, mode: Mode) -> bool {
+        let shares = |other| {
+            matches!((other, mode), (Mode::Shared, Mode::Shared) | (Mode::Permit { .. }, Mode::Permit { .. }))
+        };
+        self.mode.is_some_and(shares) && self.in_order().all(|waiter| shares(waiter.spec.mode))
+    }
+}
+
+impl<G> Waiters<G> {
+    fn push(&mut self, waiter: Waiter<G>) {
+        self.in_order.push_back(waiter);
+        self.choose_watcher();
+    }
+
+    fn pop(&mut self) -> Option<Waiter<G>> {
+        let waiter = self.in_order.pop_front();
         self.removed(waiter)
     }
 
-    fn remove(&mut self, waiter: u64) -> Option<Waiter<G>> {
-        let at = self.waiters.iter().position(|other| other.id == waiter)?;
-        let waiter = self.waiters.remove(at);
+    fn remove(&mut self, waiter: Id) -> Option<Waiter<G>> {
+        let at = self.in_order.iter().position(|other| other.id == waiter)?;
+        let waiter = self.in_order.remove(at);
         self.removed(waiter)
     }
 
@@ -280,18 +317,9 @@ impl<G> Queue<G> {
         waiter
     }
 
-    /// Whether an acquisition that does not wait may ask the server beside the task that has the turn: if it could share
-    /// the lock with that task and all waiters, only the server knows whether it has to wait.
-    fn may_share(&self, mode: Mode) -> bool {
-        let shares = |other| {
-            matches!((other, mode), (Mode::Shared, Mode::Shared) | (Mode::Permit { .. }, Mode::Permit { .. }))
-        };
-        self.mode.is_some_and(shares) && self.waiters.iter().all(|waiter| shares(waiter.spec.mode))
-    }
-
     /// Makes the last waiter the watcher if there is none: it is likely to wait the longest.
     fn choose_watcher(&mut self) {
-        if let (None, Some(last)) = (self.watcher, self.waiters.back()) {
+        if let (None, Some(last)) = (self.watcher, self.in_order.back()) {
             self.watcher = Some(last.id);
             last.watches.notify_one();
         }
@@ -317,7 +345,7 @@ impl<G> Turn<G> {
     pub(crate) fn next_waiter(&self) -> Option<NextWaiter> {
         let queues = self.queues.queues();
         let queue = queues.by_name.get(&self.name).filter(|queue| queue.turn == self.id)?;
-        let first = queue.waiters.front().filter(|first| !first.event.is_closed())?;
+        let first = queue.in_order().next().filter(|first| !first.event.is_closed())?;
         let (spec, runtime) = (Arc::clone(&first.spec), first.runtime.clone());
         Some(NextWaiter { id: first.id, spec, wait: first.wait, runtime })
     }
@@ -343,13 +371,19 @@ impl<G> Drop for QueueEntry<'_, G> {
 
 impl<G> Default for LocalQueues<G> {
     fn default() -> Self {
-        Self { queues: Mutex::new(Queues { by_name: HashMap::default(), last_id: 0 }) }
+        Self { queues: Mutex::new(Queues { by_name: HashMap::default(), last_id: Id::MIN }) }
+    }
+}
+
+impl<G> Default for Waiters<G> {
+    fn default() -> Self {
+        Self { in_order: VecDeque::new(), watcher: None }
     }
 }
 
 impl<G> Default for Queue<G> {
     fn default() -> Self {
-        Self { turn: None, mode: None, held: None, waiters: VecDeque::new(), watcher: None }
+        Self { turn: None, mode: None, held: None, waiters: None }
     }
 }
 

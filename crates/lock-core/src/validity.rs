@@ -1,7 +1,7 @@
 //! How long a holder may rely on its lock.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, select_all};
@@ -182,7 +182,7 @@ pub struct ValidityCell(Arc<Cell>);
 /// One per lock that is held, and a quarter of the size of a tokio channel.
 #[derive(Debug)]
 struct Cell {
-    state: RwLock<State>,
+    state: Mutex<State>,
     changed: Notify,
     clock: Clock,
 }
@@ -200,7 +200,7 @@ impl ValidityCell {
     #[must_use]
     pub fn new(clock: Clock, until: BootInstant) -> Self {
         let state = State { until, guard: GuardState::Valid, end: LossReason::DeadlinePassed };
-        Self(Arc::new(Cell { state: RwLock::new(state), changed: Notify::new(), clock }))
+        Self(Arc::new(Cell { state: Mutex::new(state), changed: Notify::new(), clock }))
     }
 
     /// Sets a new deadline, later or earlier, and returns whether the cell is still valid.
@@ -242,7 +242,7 @@ impl ValidityCell {
     fn change(&self, change: impl FnOnce(&mut State)) -> bool {
         let (mut valid, mut changed) = (false, false);
         {
-            let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
             changed |= state.latch(&self.0.clock);
             if !state.is_lost() {
                 change(&mut state);
@@ -271,7 +271,7 @@ impl ValidityCell {
 
 impl Cell {
     fn state(&self) -> State {
-        *self.state.read().unwrap_or_else(PoisonError::into_inner)
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -33,8 +33,8 @@ pub(crate) struct RedisLease {
     pending: Option<PendingRelease>,
     /// Whether the acquisition had to wait. Then there are probably other waiters.
     contended: bool,
-    /// How long the release leaves the lock free for clients without a queue entry, if it does.
-    leaves_free: Option<Duration>,
+    /// Whether the release leaves the lock free for a moment, for clients without a queue entry.
+    leaves_free: bool,
     /// Keeps a late grant to this owner from being returned.
     _registration: Option<Registration>,
 }
@@ -78,7 +78,7 @@ impl RedisLease {
             cell,
             pending: None,
             contended: false,
-            leaves_free: context.leave_free.and_then(LeaveFree::draw),
+            leaves_free: context.leave_free.is_some_and(LeaveFree::draw),
             _registration: None,
         }
     }
@@ -145,9 +145,12 @@ impl Lease for RedisLease {
             Err(known) => return Ok(known),
         };
         let (server, keys, owner) = (&self.context.server, &self.held.keys, self.held.owner);
-        let ours = match (self.leaves_free, self.contended) {
+        let leave_free = self.context.leave_free.filter(|_| self.leaves_free);
+        let ours = match (leave_free, self.contended) {
             // Boxed, to keep the future of a release small.
-            (Some(moment), _) => Box::pin(server.release_and_leave_free(keys, owner, moment)).await?,
+            (Some(LeaveFree { moment, .. }), _) => {
+                Box::pin(server.release_and_leave_free(keys, owner, moment)).await?
+            }
             (None, true) => Box::pin(server.release_to_next(keys, owner)).await?,
             (None, false) => self.release_uncontended().await?,
         };
@@ -231,7 +234,7 @@ impl RedisLease {
     /// Whether the lock may stay in this process: once, and only by a valid lease.
     fn can_stay(&self) -> bool {
         self.held.hold() == Hold::Alone
-            && self.leaves_free.is_none()
+            && !self.leaves_free
             && self.pending.is_none()
             && self.validity.is_valid()
     }

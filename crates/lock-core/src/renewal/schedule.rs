@@ -38,6 +38,12 @@ pub(super) struct ScheduledLease<K> {
     pub(super) due: BootInstant,
     /// The runtime of the holder: renewal moves there when its own runtime ends.
     pub(super) runtime: Handle,
+    /// A lease at rest has none, and there may be many leases.
+    exchange: Option<Box<Exchange>>,
+}
+
+/// What is to be known about a request in flight, about the next one, and about earlier ones without an answer.
+struct Exchange {
     /// The deadline before the request in flight, if that request may shorten the lease.
     before_shortened: Option<BootInstant>,
     /// The ttl in the request in flight.
@@ -45,16 +51,9 @@ pub(super) struct ScheduledLease<K> {
     /// The shortest ttl of a request without an answer. The server may still apply that request, which would cut a longer
     /// ttl short, so none is requested.
     max_ttl: Duration,
-    /// Most leases never have any, and there may be many leases.
-    callers: Option<Box<Callers>>,
-}
-
-/// Those who wait for a renewal.
-#[derive(Default)]
-struct Callers {
-    /// Of the next request.
-    next: Vec<oneshot::Sender<Renewed>>,
-    in_flight: Vec<oneshot::Sender<Renewed>>,
+    /// Those who wait for the request in flight, and for the next one.
+    callers: Vec<oneshot::Sender<Renewed>>,
+    next_callers: Vec<oneshot::Sender<Renewed>>,
 }
 
 /// The leases of one request.
@@ -66,17 +65,7 @@ pub(super) struct Batch<K> {
 impl<K> ScheduledLease<K> {
     pub(super) fn new(key: K, terms: Terms, cell: ValidityCell, now: BootInstant, runtime: Handle) -> Self {
         let due = if terms.auto { now + interval(terms.ttl) } else { BootInstant::NEVER };
-        let lease = Self {
-            key,
-            due,
-            runtime,
-            before_shortened: None,
-            sent_ttl: terms.ttl,
-            max_ttl: Duration::MAX,
-            callers: None,
-            terms,
-            cell,
-        };
+        let lease = Self { key, due, runtime, exchange: None, terms, cell };
         // A lease may begin with less than its ttl.
         lease.set_loss_reason(lease.cell.validity().until());
         lease
@@ -85,15 +74,14 @@ impl<K> ScheduledLease<K> {
     /// Notes that a request leaves now, and returns the ttl to request. A shorter ttl counts from the moment at which it
     /// may reach the server.
     fn begin_request(&mut self, now: BootInstant) -> Duration {
-        if let Some(callers) = &mut self.callers {
-            callers.in_flight = mem::take(&mut callers.next);
-        }
         let left = self.terms.hold_until.saturating_duration_since(now);
         let ttl = self.ttl().min(left).max(Duration::from_millis(1));
-        self.sent_ttl = ttl;
         let until = now + ttl.saturating_sub(ttl / 100 + DRIFT);
         let before = self.cell.validity().until();
-        self.before_shortened = (until < before).then_some(before);
+        let exchange = self.exchange.get_or_insert_default();
+        exchange.callers = mem::take(&mut exchange.next_callers);
+        exchange.sent_ttl = ttl;
+        exchange.before_shortened = (until < before).then_some(before);
         self.set_loss_reason(until.min(before));
         self.cell.shorten_to(until);
         ttl
@@ -112,22 +100,49 @@ impl<K> ScheduledLease<K> {
 
     /// Adds a caller of the next request.
     pub(super) fn add_caller(&mut self, caller: oneshot::Sender<Renewed>) {
-        self.callers.get_or_insert_default().next.push(caller);
+        self.exchange.get_or_insert_default().next_callers.push(caller);
     }
 
     fn has_next_callers(&self) -> bool {
-        self.callers.as_ref().is_some_and(|callers| !callers.next.is_empty())
+        self.exchange.as_ref().is_some_and(|exchange| !exchange.next_callers.is_empty())
     }
 
     fn ttl(&self) -> Duration {
-        self.terms.ttl.min(self.max_ttl)
+        self.exchange.as_ref().map_or(self.terms.ttl, |exchange| self.terms.ttl.min(exchange.max_ttl))
     }
 
     /// Answers the callers of the request in flight.
     fn answer(&mut self, answer: &Renewed) {
-        for caller in self.callers.iter_mut().flat_map(|callers| callers.in_flight.drain(..)) {
+        for caller in self.exchange.iter_mut().flat_map(|exchange| exchange.callers.drain(..)) {
             // Fails when the caller of `extend` was dropped.
             let _ = caller.send(answer.clone());
+        }
+        self.exchange.take_if(|exchange| exchange.is_over());
+    }
+
+    /// Notes that the request in flight may still be applied, even after a later confirmation.
+    fn note_unanswered(&mut self) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.max_ttl = exchange.max_ttl.min(exchange.sent_ttl);
+        }
+    }
+}
+
+impl Exchange {
+    /// Whether nothing of it matters to the next request.
+    fn is_over(&self) -> bool {
+        self.max_ttl == Duration::MAX && self.next_callers.is_empty()
+    }
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            before_shortened: None,
+            sent_ttl: Duration::MAX,
+            max_ttl: Duration::MAX,
+            callers: Vec::new(),
+            next_callers: Vec::new(),
         }
     }
 }
@@ -196,7 +211,7 @@ impl<K> Schedule<K> {
     /// Records the answer to a request, and schedules the next one.
     pub(super) fn record(&mut self, id: u64, answer: Renewed, now: BootInstant) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
-        let before_shortened = lease.before_shortened.take();
+        let before_shortened = lease.exchange.as_mut().and_then(|exchange| exchange.before_shortened.take());
         let (answer, alive, pause) = match answer {
             Renewed::Until(until) => {
                 let until = until.min(lease.terms.hold_until);
@@ -217,8 +232,7 @@ impl<K> Schedule<K> {
                         lease.cell.set_until(before);
                     }
                 } else {
-                    // The server may still apply it, even after a later confirmation.
-                    lease.max_ttl = lease.max_ttl.min(lease.sent_ttl);
+                    lease.note_unanswered();
                 }
                 lease.cell.suspect();
                 let validity = lease.cell.validity();
