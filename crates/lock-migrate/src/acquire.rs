@@ -299,14 +299,12 @@ impl Attempt<'_> {
     async fn move_name(&self, new: Half, mut old: Half, record: &Arc<Record>) -> Result<Climbed> {
         let (context, name) = (self.context, &self.request.name);
         let (source, target) = (context.source()?, context.target()?);
-        let mut token = new.token();
-        context.check_lead(name, token, LARGEST_LEAD).await?;
-        if token < old.token() {
-            // Before the tombstone is written: the next holder of the new store alone gets a larger token. It is the guard's, too:
-            // from now on, the new store shows this one for its node.
+        let token = new.token().max(old.token());
+        context.check_lead(name, new.token(), LARGEST_LEAD).await?;
+        if new.token() < old.token() {
+            // Before the tombstone is written: the next holder of the new store alone gets a larger token.
             let ahead = self.trusted_time(source).await? + micros(HOUR);
-            token = old.token().max(Token::new(ahead));
-            new.raise_token(token).await?;
+            new.raise_token(Token::new(old.token().get().max(ahead))).await?;
         }
         let tombstone = context.tombstone(name, target.age(&**new).await?.newest, record);
         let sent = context.clock.now();

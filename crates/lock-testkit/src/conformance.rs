@@ -102,6 +102,11 @@ pub trait Harness: Send + Sync + 'static {
         LockName::MAX_BYTES
     }
 
+    /// Whether `inspect` always shows the holder's own token. Else it may show a larger one.
+    fn shows_own_tokens(&self) -> bool {
+        true
+    }
+
     /// The shortest lease or session timeout that this machine can keep reliably.
     fn short_lease(&self) -> Duration;
 

@@ -66,55 +66,61 @@ impl HeldNodeWatch {
     /// A lock that is released at once is never watched. A watch that was set stays until the node is deleted: it ends
     /// with the node by itself, and dropping it earlier would cost a request.
     ///
-    /// Every held lock has this future, so its short-lived parts are boxed.
-    async fn run(mut self, mut watch: Option<Watch>, cancelled: oneshot::Receiver<()>) {
-        if watch.is_none() && timeout(BEFORE_WATCH, cancelled).boxed().await.is_ok() {
-            return;
+    /// Every held lock has this future, so its short-lived parts are boxed. A block captures each of these once; an
+    /// `async fn` would keep its arguments beside the variables that they become.
+    #[expect(clippy::manual_async_fn, reason = "smaller")]
+    fn run(
+        mut self,
+        mut watch: Option<Watch>,
+        cancelled: oneshot::Receiver<()>,
+    ) -> impl Future<Output = ()> + Send {
+        async move {
+            if watch.is_none() && timeout(BEFORE_WATCH, cancelled).boxed().await.is_ok() {
+                return;
+            }
+            let mut expiry = expiry(self.cell.validity(), self.expires);
+            loop {
+                if watch.is_none() {
+                    watch = self.watch_again(&mut expiry).boxed().await;
+                }
+                let Some(watched) = &mut watch else { return };
+                tokio::select! {
+                    event = watched => match event {
+                        Event::Deleted if self.is_lost().boxed().await => return,
+                        Event::SessionEnded => return,
+                        Event::Deleted | Event::Changed => watch = None,
+                    },
+                    () = &mut expiry => return self.delete().boxed().await,
+                }
+            }
         }
-        let (mut expiry, mut pause) = (expiry(self.cell.validity(), self.expires), PAUSE);
+    }
+
+    /// Watches the node, or the one that replaced it; `None` once the lock has ended.
+    async fn watch_again(&mut self, expiry: &mut BoxFuture<'static, ()>) -> Option<Watch> {
+        let mut pause = PAUSE;
         loop {
-            let mut watched = match watch.take() {
-                Some(watch) => watch,
-                None => {
-                    let Some(session) = self.session.upgrade() else { return };
-                    let room = self.claim.room(&self.node.path, Need::Must);
-                    match session.watch(&self.node.path, room).boxed().await {
-                        Ok((watch, data, stat)) if stat.czxid == self.node.czxid => {
-                            self.read(&data);
-                            pause = PAUSE;
-                            watch
-                        }
-                        Err(Fault::SessionEnded) => return,
-                        Err(fault) if !fault.is_no_node() => {
-                            tracing::debug!(
-                                ?fault,
-                                path = self.node.path,
-                                "cannot watch the node of a held lock"
-                            );
-                            if timeout(pause, &mut expiry).boxed().await.is_ok() {
-                                return self.delete().boxed().await;
-                            }
-                            let repeats = matches!(fault, Fault::Unknown(_));
-                            pause = if repeats { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
-                            continue;
-                        }
-                        // The node is deleted, or its name belongs to a later node.
-                        _ if self.is_lost().boxed().await => return,
-                        _ => continue,
+            let session = self.session.upgrade()?;
+            let room = self.claim.room(&self.node.path, Need::Must);
+            match session.watch(&self.node.path, room).await {
+                Ok((watch, data, stat)) if stat.czxid == self.node.czxid => {
+                    self.read(&data);
+                    return Some(watch);
+                }
+                Err(Fault::SessionEnded) => return None,
+                Err(fault) if !fault.is_no_node() => {
+                    drop(session);
+                    tracing::debug!(?fault, path = self.node.path, "cannot watch the node of a held lock");
+                    if timeout(pause, &mut *expiry).await.is_ok() {
+                        self.delete().await;
+                        return None;
                     }
+                    let repeats = matches!(fault, Fault::Unknown(_));
+                    pause = if repeats { PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
                 }
-            };
-            tokio::select! {
-                event = &mut watched => match event {
-                    Event::Deleted if self.is_lost().boxed().await => return,
-                    Event::Deleted => {}
-                    Event::SessionEnded => return,
-                    Event::Changed => {}
-                },
-                () = &mut expiry => {
-                    self.delete().boxed().await;
-                    return drop(watched);
-                }
+                // The node is deleted, or its name belongs to a later node.
+                _ if self.is_lost().await => return None,
+                _ => {}
             }
         }
     }
