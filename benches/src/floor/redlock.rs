@@ -10,6 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use polylock::OwnerId;
 use redis::aio::{ConnectionLike as _, MultiplexedConnection};
 use redis::{Cmd, Pipeline, RedisResult, Value};
+use tokio::sync::Mutex;
 
 use super::Floor;
 use super::redis::{BareRedis, expect, tokens_of};
@@ -34,6 +35,8 @@ struct Master {
     connection: MultiplexedConnection,
     set: Arc<Cmd>,
     delete: Arc<Cmd>,
+    /// Held until an answer: where the queue of the driver is full, a later request may overtake an earlier one.
+    in_turn: Arc<Mutex<()>>,
 }
 
 /// What is sent to a master in one write.
@@ -55,7 +58,8 @@ impl BareRedlock {
         for connection in connections {
             let connection = connection.clone();
             let BareRedis { set, delete, .. } = BareRedis::on(connection.clone(), key, owner, ttl).await?;
-            masters.push(Master { connection, set: Arc::new(set), delete: Arc::new(delete) });
+            let (set, delete, in_turn) = (Arc::new(set), Arc::new(delete), Arc::default());
+            masters.push(Master { connection, set, delete, in_turn });
         }
         let in_flight = FuturesUnordered::new();
         Ok(Self { masters, key: key.to_owned(), minting: false, operation: 0, in_flight })
@@ -73,7 +77,11 @@ impl BareRedlock {
         let operation = self.operation;
         for master in &self.masters {
             let (connection, request) = (master.connection.clone(), request(master));
-            self.in_flight.push(Box::pin(async move { (operation, request.send(connection).await) }));
+            let in_turn = Arc::clone(&master.in_turn);
+            self.in_flight.push(Box::pin(async move {
+                let _turn = in_turn.lock().await;
+                (operation, request.send(connection).await)
+            }));
         }
         let mut missing = self.masters.len() / 2 + 1;
         while missing > 0 {
